@@ -1,0 +1,1 @@
+"""Simulated ports: everything follows from one seed."""

@@ -1,0 +1,1 @@
+"""Tidelog: one durable log, every way to queue."""

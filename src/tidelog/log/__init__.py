@@ -1,0 +1,1 @@
+"""The partition log: segments, indexes, producer state, recovery, retention, compaction, group commit."""

@@ -1,0 +1,1 @@
+"""Clock, randomness, disk, network and executor: interfaces and their real versions."""

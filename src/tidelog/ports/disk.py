@@ -1,0 +1,106 @@
+"""The disk, handed in.
+
+Small and blunt on purpose: whole-path strings, explicit positions, no hidden buffering, and durability only where it is asked
+for. What ``write`` leaves is in the page cache; ``sync`` makes a file's bytes durable; ``sync_directory`` makes the names
+in a directory durable (create, rename, remove). The simulated twin keeps exactly these three apart.
+
+Errors are ``OSError`` with its errno, as the kernel gave it: the log decides what ENOSPC and EIO mean.
+
+A ``DiskFile`` closes its descriptor when the last reference goes. Readers hold the file they slice, so that deleting or evicting
+a segment never pulls the descriptor from under a ``sendfile``.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+Buffer = bytes | bytearray | memoryview
+OpenMode = Literal["read", "write", "create"]
+
+
+class DiskFile(Protocol):
+    @property
+    def path(self) -> str:
+        """The path it was opened under; a rename does not change it."""
+        ...
+
+    def size(self) -> int: ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to ``length`` bytes; fewer only at the end of the file."""
+        ...
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> int:
+        """Write all buffers, gathered, at ``position``; returns how many bytes. On an error any part may have been written."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """fdatasync: bytes and size are durable when this returns. Blocks; belongs on the executor."""
+        ...
+
+    def descriptor(self) -> int:
+        """The operating system's descriptor, for sendfile. A simulated file has none and raises OSError."""
+        ...
+
+
+class FileSystem(Protocol):
+    def sync(self) -> None:
+        """syncfs: all that was written to this file system before the call is durable when it returns, names included. Blocks."""
+        ...
+
+
+class DirectoryLock(Protocol):
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    def open(self, path: str, mode: OpenMode) -> DiskFile:
+        """``read``: existing, read only. ``write``: existing, read and write. ``create``: as ``write``, made if missing."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the file's bytes last changed, by the wall clock."""
+        ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def make_directory(self, path: str) -> None:
+        """Make one directory; its parent must exist. No error if it is there already."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically, replacing a file of that name."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """The directory's entries are durable when this returns. Blocks; belongs on the executor."""
+        ...
+
+    def open_filesystem(self, path: str) -> FileSystem:
+        """The file system that holds ``path``. Open it before the first write: it reports only errors since then."""
+        ...
+
+    def drop_cache(self, path: str) -> None:
+        """Forget the cached clean pages of a file, so that the next read comes from the disk itself."""
+        ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def lock(self, path: str) -> DirectoryLock:
+        """Take an exclusive lock file; BlockingIOError when another process holds it."""
+        ...

@@ -1,0 +1,39 @@
+"""Randomness, handed in.
+
+Jitter, back-off and generated identifiers all draw from one ``Randomness``, so that a simulated run follows from its seed
+alone.
+"""
+
+import random
+import secrets
+from typing import Protocol
+
+
+class Randomness(Protocol):
+    def integer(self, low: int, high: int) -> int:
+        """A uniform integer with ``low <= result <= high``."""
+        ...
+
+    def fraction(self) -> float:
+        """A uniform float with ``0.0 <= result < 1.0``."""
+        ...
+
+    def token(self, length: int) -> bytes:
+        """``length`` bytes fit for an identifier that must not collide."""
+        ...
+
+
+class RealRandomness:
+    __slots__ = ("_random",)
+
+    def __init__(self) -> None:
+        self._random = random.Random(secrets.randbits(128))
+
+    def integer(self, low: int, high: int) -> int:
+        return self._random.randint(low, high)
+
+    def fraction(self) -> float:
+        return self._random.random()
+
+    def token(self, length: int) -> bytes:
+        return secrets.token_bytes(length)

@@ -1,0 +1,229 @@
+"""The operating system's disk.
+
+Descriptors are plain ``os`` calls at explicit positions: no buffering of our own to forget in a crash. ``syncfs`` is not in the
+standard library and comes from libc; it reports write-back errors since Linux 5.8, and on an older kernel, where a
+clean answer would prove nothing, it is refused and the caller syncs file by file.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+
+from tidelog.ports.disk import Buffer, DirectoryLock, DiskFile, FileSystem, OpenMode
+
+# Linux takes at most this many buffers in one gathered write (IOV_MAX).
+GATHER_BUFFERS_MAX = 1024
+
+_OPEN_FLAGS: dict[OpenMode, int] = {
+    "read": os.O_RDONLY | os.O_CLOEXEC,
+    "write": os.O_RDWR | os.O_CLOEXEC,
+    "create": os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+}
+# Records may hold anything: only the broker's own user reads its files.
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class RealFile:
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, position: int, length: int) -> bytes:
+        data = os.pread(self._descriptor, length, position)
+        if len(data) == length or not data:
+            return data
+        # A signal or a page boundary may cut a read short of the end of the file; only an empty read is the end.
+        parts = [data]
+        remaining = length - len(data)
+        while remaining:
+            position += len(data)
+            data = os.pread(self._descriptor, remaining, position)
+            if not data:
+                break
+            parts.append(data)
+            remaining -= len(data)
+        return b"".join(parts)
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> int:
+        total = 0
+        for buffer in buffers:
+            total += len(buffer)
+        if len(buffers) <= GATHER_BUFFERS_MAX:
+            written = os.pwritev(self._descriptor, buffers, position)
+            if written == total:
+                return total
+        else:
+            written = 0
+        self._write_rest(position, buffers, written)
+        return total
+
+    def _write_rest(self, position: int, buffers: Sequence[Buffer], written: int) -> None:
+        """Go on after a short write (a nearly full disk gives one before it gives ENOSPC)."""
+        skip = written
+        position += written
+        for buffer in buffers:
+            if skip >= len(buffer):
+                skip -= len(buffer)
+                continue
+            view = memoryview(buffer)[skip:]
+            skip = 0
+            while view:
+                count = os.pwrite(self._descriptor, view, position)
+                position += count
+                view = view[count:]
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def descriptor(self) -> int:
+        return self._descriptor
+
+
+class RealFileSystem:
+    """Keeps one descriptor open: the kernel reports through it each write-back error since it was opened, once."""
+
+    __slots__ = ("_descriptor", "_on_synced", "_path")
+
+    def __init__(self, path: str, descriptor: int, on_synced: Callable[[str, str], None] | None) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._on_synced = on_synced
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def sync(self) -> None:
+        if not _syncfs_reports_errors():
+            raise OSError(errno.ENOSYS, "syncfs does not report write-back errors before Linux 5.8", self._path)
+        if _libc.syncfs(self._descriptor) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), self._path)
+        if self._on_synced is not None:
+            self._on_synced("filesystem", self._path)
+
+
+class RealLock:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealDisk:
+    """``on_synced`` is told of every finished sync, as (kind, path): a test that plays a power cut keeps only what it heard of."""
+
+    __slots__ = ("_on_synced",)
+
+    def __init__(self, on_synced: Callable[[str, str], None] | None = None) -> None:
+        self._on_synced = on_synced
+
+    def open(self, path: str, mode: OpenMode) -> DiskFile:
+        descriptor = os.open(path, _OPEN_FLAGS[mode], _FILE_MODE)
+        if self._on_synced is not None:
+            return _ReportingFile(path, descriptor, self._on_synced)
+        return RealFile(path, descriptor)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def make_directory(self, path: str) -> None:
+        try:
+            os.mkdir(path, _DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if self._on_synced is not None:
+            self._on_synced("directory", path)
+
+    def open_filesystem(self, path: str) -> FileSystem:
+        return RealFileSystem(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._on_synced)
+
+    def drop_cache(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def lock(self, path: str) -> DirectoryLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return RealLock(descriptor)
+
+
+class _ReportingFile(RealFile):
+    __slots__ = ("_on_synced",)
+
+    def __init__(self, path: str, descriptor: int, on_synced: Callable[[str, str], None]) -> None:
+        super().__init__(path, descriptor)
+        self._on_synced = on_synced
+
+    def sync(self) -> None:
+        super().sync()
+        self._on_synced("file", self._path)
+
+
+def _syncfs_reports_errors() -> bool:
+    major, minor = os.uname().release.split(".")[:2]
+    return (int(major), int("".join(filter(str.isdigit, minor)) or 0)) >= (5, 8)

@@ -1,0 +1,1 @@
+"""Record batches, version 2: header, CRC, compression, records, control records."""
