@@ -1,0 +1,29 @@
+"""What can be wrong with a record batch.
+
+Whatever bytes come in, only these come out: a caller that catches ``RecordError`` has caught everything that bad input can do.
+The message says what was wrong, with the numbers.
+"""
+
+
+class RecordError(Exception):
+    """Base of all errors about the bytes of a batch."""
+
+
+class CorruptBatch(RecordError):
+    """The bytes are not what was written: cut off, impossible lengths, a wrong CRC, a broken compressed stream."""
+
+
+class UnsupportedMagic(RecordError):
+    """A batch of another format than v2."""
+
+
+class InvalidBatch(RecordError):
+    """The bytes may be as written, but they make no sense: counts, deltas, key and value lengths."""
+
+
+class DecompressionLimitExceeded(RecordError):
+    """The records would take more memory than the caller allows."""
+
+
+class UnsupportedCompression(RecordError):
+    """A compression type that Kafka has not defined."""

@@ -1,0 +1,257 @@
+"""Records inside a batch: the only place where single records are encoded and decoded.
+
+A record, after its own length as a varint::
+
+    attributes i8 (unused) | timestamp delta varlong | offset delta varint | key length varint, key | value length varint, value
+    header count varint | each header: key length varint, key (UTF-8), value length varint, value
+
+A length of -1 is null. Deltas count from the batch's base offset and base timestamp.
+
+The decoders work on one ``bytes`` object with plain index arithmetic. They trust nothing: each length is checked against its
+record's end, each record's end against the data's, and a read past the data's end (IndexError) is caught once, outside the loop.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tidelog.records.errors import InvalidBatch
+from tidelog.records.varint import SMALL_VARINTS, SMALL_VARINTS_COUNT, VARINT_BITS, VARLONG_BITS, encode_varint, read_zigzag
+
+RecordHeaders = tuple[tuple[str, bytes | None], ...]
+
+_NULL = b"\x01"
+_NO_HEADERS = b"\x00"
+OFFSET_DELTA_MAX = (1 << 31) - 1
+
+_new_tuple = tuple.__new__
+
+
+class Record(NamedTuple):
+    """Header keys that are not UTF-8 are kept by surrogate escapes, so that compaction writes back what it read."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: RecordHeaders = ()
+
+
+def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
+    """The records' bytes, one after the other."""
+    parts: list[bytes] = []
+    join = b"".join
+    small = SMALL_VARINTS
+    small_count = SMALL_VARINTS_COUNT
+    previous_delta = -1
+    for offset, timestamp, key, value, headers in records:
+        offset_delta = offset - base_offset
+        if not previous_delta < offset_delta <= OFFSET_DELTA_MAX:
+            raise InvalidBatch(
+                f"offset {offset} cannot follow offset {base_offset + previous_delta} in a batch from {base_offset}"
+            )
+        previous_delta = offset_delta
+        timestamp_delta = timestamp - base_timestamp
+        if key is None:
+            key_length, key = _NULL, b""
+        else:
+            length = len(key)
+            key_length = small[length] if length < small_count else encode_varint(length)
+        if value is None:
+            value_length, value = _NULL, b""
+        else:
+            length = len(value)
+            value_length = small[length] if length < small_count else encode_varint(length)
+        body = join(
+            (
+                b"\x00",
+                small[timestamp_delta] if 0 <= timestamp_delta < small_count else encode_varint(timestamp_delta),
+                small[offset_delta] if offset_delta < small_count else encode_varint(offset_delta),
+                key_length,
+                key,
+                value_length,
+                value,
+                _encode_headers(headers) if headers else _NO_HEADERS,
+            )
+        )
+        length = len(body)
+        parts.append(small[length] if length < small_count else encode_varint(length))
+        parts.append(body)
+    return join(parts)
+
+
+def _encode_headers(headers: RecordHeaders) -> bytes:
+    parts = [encode_varint(len(headers))]
+    for key, value in headers:
+        encoded_key = key.encode("utf-8", "surrogateescape")
+        parts.append(encode_varint(len(encoded_key)))
+        parts.append(encoded_key)
+        if value is None:
+            parts.append(_NULL)
+        else:
+            parts.append(encode_varint(len(value)))
+            parts.append(value)
+    return b"".join(parts)
+
+
+def decode_records(
+    data: bytes, count: int, base_offset: int, last_offset_delta: int, base_timestamp: int, append_timestamp: int | None
+) -> Iterator[Record]:
+    """``count`` records that fill ``data`` exactly; all have ``append_timestamp`` when it is given."""
+    size = len(data)
+    position = 0
+    previous_delta = -1
+    try:
+        for index in range(count):
+            length, position = read_zigzag(data, position, VARINT_BITS)
+            end = position + (length >> 1)
+            if length & 1 or end > size:
+                raise _bad_length("record", index, length, size - position)
+            zigzag, position = read_zigzag(data, position + 1, VARLONG_BITS)
+            timestamp = base_timestamp + (zigzag >> 1 ^ -(zigzag & 1)) if append_timestamp is None else append_timestamp
+            zigzag, position = read_zigzag(data, position, VARINT_BITS)
+            offset_delta = zigzag >> 1 ^ -(zigzag & 1)
+            if not previous_delta < offset_delta <= last_offset_delta:
+                raise _bad_delta(index, offset_delta, previous_delta, last_offset_delta)
+            previous_delta = offset_delta
+            key, position = _read_nullable(data, position, end, index, "key")
+            value, position = _read_nullable(data, position, end, index, "value")
+            headers: RecordHeaders = ()
+            if data[position]:
+                headers, position = _read_headers(data, position, end, index)
+            else:
+                position += 1
+            if position != end:
+                raise InvalidBatch(f"record {index} ends at byte {position} of the records, and its length says {end}")
+            yield _new_tuple(Record, (base_offset + offset_delta, timestamp, key, value, headers))
+    except IndexError:
+        raise _too_short(size) from None
+    if position != size:
+        raise _trailing_bytes(size, position)
+
+
+def _read_nullable(data: bytes, position: int, end: int, index: int, what: str) -> tuple[bytes | None, int]:
+    length, position = read_zigzag(data, position, VARINT_BITS)
+    if length & 1:
+        if length != 1:
+            raise _bad_length(what, index, length, end - position)
+        return None, position
+    value_end = position + (length >> 1)
+    if value_end > end:
+        raise _bad_length(what, index, length, end - position)
+    return data[position:value_end], value_end
+
+
+def _read_headers(data: bytes, position: int, end: int, index: int) -> tuple[RecordHeaders, int]:
+    count, position = read_zigzag(data, position, VARINT_BITS)
+    # A header takes two bytes at least.
+    if count & 1 or count > end - position:
+        raise InvalidBatch(f"record {index} claims {count >> 1 ^ -(count & 1)} headers in {end - position} bytes")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count >> 1):
+        key, position = _read_nullable(data, position, end, index, "header key")
+        if key is None:
+            raise InvalidBatch(f"record {index} has a header without a key")
+        value, position = _read_nullable(data, position, end, index, "header value")
+        headers.append((key.decode("utf-8", "surrogateescape"), value))
+    return tuple(headers), position
+
+
+def decode_keys(data: bytes, count: int, last_offset_delta: int) -> Iterator[tuple[int, bytes | None, bool]]:
+    """(offset delta, key, value is null) of ``count`` records that fill ``data`` exactly. Headers are not looked at."""
+    size = len(data)
+    position = 0
+    previous_delta = -1
+    try:
+        for index in range(count):
+            length = data[position]
+            if length < 0x80:
+                position += 1
+            elif (second := data[position + 1]) < 0x80:
+                length += (second << 7) - 0x80
+                position += 2
+            else:
+                length, position = read_zigzag(data, position, VARINT_BITS)
+            end = position + (length >> 1)
+            if length & 1 or end > size:
+                raise _bad_length("record", index, length, size - position)
+
+            position += 1
+            if data[position] < 0x80:
+                position += 1
+            elif data[position + 1] < 0x80:
+                position += 2
+            else:
+                position = read_zigzag(data, position, VARLONG_BITS)[1]
+
+            delta = data[position]
+            if delta < 0x80:
+                position += 1
+            elif (second := data[position + 1]) < 0x80:
+                delta += (second << 7) - 0x80
+                position += 2
+            else:
+                delta, position = read_zigzag(data, position, VARINT_BITS)
+            if delta & 1 or not previous_delta < (delta := delta >> 1) <= last_offset_delta:
+                raise _bad_delta(index, delta, previous_delta, last_offset_delta)
+            previous_delta = delta
+
+            key: bytes | None
+            length = data[position]
+            if length == 1:
+                key = None
+                position += 1
+            else:
+                if length < 0x80:
+                    position += 1
+                else:
+                    length, position = read_zigzag(data, position, VARINT_BITS)
+                key_end = position + (length >> 1)
+                if length & 1 or key_end > end:
+                    raise _bad_length("key", index, length, end - position)
+                key = data[position:key_end]
+                position = key_end
+
+            length = data[position]
+            if length == 1:
+                value_is_null = True
+                position += 1
+            else:
+                value_is_null = False
+                if length < 0x80:
+                    position += 1
+                elif (second := data[position + 1]) < 0x80:
+                    length += (second << 7) - 0x80
+                    position += 2
+                else:
+                    length, position = read_zigzag(data, position, VARINT_BITS)
+                position += length >> 1
+                if length & 1:
+                    raise _bad_length("value", index, length, end - position)
+            # One byte at least is left for the header count.
+            if position >= end:
+                raise _bad_length("value", index, length, end - position)
+            position = end
+            yield delta, key, value_is_null
+    except IndexError:
+        raise _too_short(size) from None
+    if position != size:
+        raise _trailing_bytes(size, position)
+
+
+def _bad_length(what: str, index: int, zigzag: int, room: int) -> InvalidBatch:
+    length = zigzag >> 1 ^ -(zigzag & 1)
+    return InvalidBatch(f"the {what} of record {index} claims {length} bytes, and {room} are left")
+
+
+def _bad_delta(index: int, offset_delta: int, previous_delta: int, last_offset_delta: int) -> InvalidBatch:
+    return InvalidBatch(
+        f"record {index} has offset delta {offset_delta}, which must be above {previous_delta} and at most {last_offset_delta}"
+    )
+
+
+def _too_short(size: int) -> InvalidBatch:
+    return InvalidBatch(f"the records are cut off after {size} bytes")
+
+
+def _trailing_bytes(size: int, position: int) -> InvalidBatch:
+    return InvalidBatch(f"the records take {position} bytes, and {size - position} more follow")
