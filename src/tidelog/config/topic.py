@@ -1,0 +1,231 @@
+"""Topic settings: Kafka's names, types and defaults, for all that the log implements.
+
+One default differs from Kafka's: ``flush.messages`` is 1, which means that a write is durable before it is acknowledged with
+acks=all and before anyone reads it. A larger value gives Kafka's own behaviour, acknowledged from the page cache.
+"""
+
+from collections.abc import Mapping
+
+from tidelog.config.definition import (
+    HOUR_MS,
+    MINUTE_MS,
+    AnyOf,
+    AtLeast,
+    Between,
+    Definitions,
+    OneOf,
+    Setting,
+    Synonym,
+)
+from tidelog.config.types import LONG_MAX, InvalidSetting, SettingType, Value
+
+DAY_MS = 24 * HOUR_MS
+MEBIBYTE = 1 << 20
+
+_RETENTION = (
+    Setting(
+        "cleanup.policy",
+        SettingType.LIST,
+        ("delete",),
+        "What happens to old segments: delete drops them by retention.ms and retention.bytes, compact keeps the latest record of "
+        "each key, both together do both. An empty list keeps everything.",
+        AnyOf(("compact", "delete")),
+        (Synonym("log.cleanup.policy"),),
+    ),
+    Setting(
+        "retention.ms",
+        SettingType.LONG,
+        7 * DAY_MS,
+        "How long a segment is kept after its newest record's timestamp, under cleanup.policy delete. -1 keeps it without end.",
+        AtLeast(-1),
+        (Synonym("log.retention.ms"), Synonym("log.retention.minutes", MINUTE_MS), Synonym("log.retention.hours", HOUR_MS)),
+    ),
+    Setting(
+        "retention.bytes",
+        SettingType.LONG,
+        -1,
+        "How large a partition may grow before its oldest segments are dropped, under cleanup.policy delete. -1 sets no limit.",
+        AtLeast(-1),
+        (Synonym("log.retention.bytes"),),
+    ),
+    Setting(
+        "file.delete.delay.ms",
+        SettingType.LONG,
+        MINUTE_MS,
+        "How long a dropped segment's files stay on disk under another name, so that a reader in the middle of one can finish.",
+        AtLeast(0),
+        (Synonym("log.segment.delete.delay.ms"),),
+    ),
+)
+
+_COMPACTION = (
+    Setting(
+        "delete.retention.ms",
+        SettingType.LONG,
+        DAY_MS,
+        "How long compaction keeps a tombstone after it first met it: the time in which a reader from the start "
+        "sees every deletion.",
+        AtLeast(0),
+        (Synonym("log.cleaner.delete.retention.ms"),),
+    ),
+    Setting(
+        "min.cleanable.dirty.ratio",
+        SettingType.DOUBLE,
+        0.5,
+        "The part of a log that must be uncompacted before compaction starts. Lower saves disk space and costs more rewriting.",
+        Between(0, 1),
+        (Synonym("log.cleaner.min.cleanable.ratio"),),
+    ),
+    Setting(
+        "min.compaction.lag.ms",
+        SettingType.LONG,
+        0,
+        "How long a record stays uncompacted at least.",
+        AtLeast(0),
+        (Synonym("log.cleaner.min.compaction.lag.ms"),),
+    ),
+    Setting(
+        "max.compaction.lag.ms",
+        SettingType.LONG,
+        LONG_MAX,
+        "How long a record may stay uncompacted at most, whatever the dirty ratio.",
+        AtLeast(1),
+        (Synonym("log.cleaner.max.compaction.lag.ms"),),
+    ),
+)
+
+_SEGMENTS = (
+    Setting(
+        "segment.bytes",
+        SettingType.INT,
+        1 << 30,
+        "The size at which a segment is closed and a new one begun. Retention and compaction work on closed segments.",
+        AtLeast(MEBIBYTE),
+        (Synonym("log.segment.bytes"),),
+    ),
+    Setting(
+        "segment.ms",
+        SettingType.LONG,
+        7 * DAY_MS,
+        "The age at which a segment is closed even if it is not full.",
+        AtLeast(1),
+        (Synonym("log.roll.ms"), Synonym("log.roll.hours", HOUR_MS)),
+    ),
+    Setting(
+        "segment.jitter.ms",
+        SettingType.LONG,
+        0,
+        "At most this much, drawn at random, is taken off segment.ms, so that partitions do not all roll at once.",
+        AtLeast(0),
+        (Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", HOUR_MS)),
+    ),
+    Setting(
+        "segment.index.bytes",
+        SettingType.INT,
+        10 * MEBIBYTE,
+        "The size an index may reach; a full index closes the segment.",
+        AtLeast(12),  # one entry of the time index; Kafka takes 4, which holds none
+        (Synonym("log.index.size.max.bytes"),),
+    ),
+    Setting(
+        "index.interval.bytes",
+        SettingType.INT,
+        4096,
+        "How many bytes of log go by between two index entries. Smaller finds offsets faster and makes larger indexes.",
+        AtLeast(0),
+        (Synonym("log.index.interval.bytes"),),
+    ),
+)
+
+_MESSAGES = (
+    Setting(
+        "compression.type",
+        SettingType.STRING,
+        "producer",
+        "How batches are stored: producer keeps what the producer chose, uncompressed undoes it, a codec's name uses that codec.",
+        OneOf(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
+        (Synonym("compression.type"),),
+    ),
+    Setting(
+        "max.message.bytes",
+        SettingType.INT,
+        MEBIBYTE + 12,
+        "The largest record batch that is taken, as it is stored (after compression, if there is any).",
+        AtLeast(0),
+        (Synonym("message.max.bytes"),),
+    ),
+    Setting(
+        "message.timestamp.type",
+        SettingType.STRING,
+        "CreateTime",
+        "Whose clock stamps records: the producer's (CreateTime) or the broker's at append (LogAppendTime).",
+        OneOf(("CreateTime", "LogAppendTime")),
+        (Synonym("log.message.timestamp.type"),),
+    ),
+    Setting(
+        "message.timestamp.before.max.ms",
+        SettingType.LONG,
+        LONG_MAX,
+        "How far a record's CreateTime may lie behind the broker's clock; an older one is refused.",
+        AtLeast(0),
+        (Synonym("log.message.timestamp.before.max.ms"),),
+    ),
+    Setting(
+        "message.timestamp.after.max.ms",
+        SettingType.LONG,
+        HOUR_MS,
+        "How far a record's CreateTime may lie ahead of the broker's clock; a later one is refused.",
+        AtLeast(0),
+        (Synonym("log.message.timestamp.after.max.ms"),),
+    ),
+)
+
+_DURABILITY = (
+    Setting(
+        "flush.messages",
+        SettingType.LONG,
+        1,
+        "1: written to disk (fsync, shared by all that wait) before it is acknowledged with acks=all or read. Larger: "
+        "acknowledged and read from the page cache and written to disk in the background, as Kafka does by default.",
+        AtLeast(1),
+        (Synonym("log.flush.interval.messages"),),
+    ),
+    Setting(
+        "flush.ms",
+        SettingType.LONG,
+        LONG_MAX,
+        "With flush.messages above 1: after how long at most what was written is put on disk.",
+        AtLeast(0),
+        (Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms")),
+    ),
+    Setting(
+        "min.insync.replicas",
+        SettingType.INT,
+        1,
+        "How many replicas must have a write before it is acknowledged with acks=all.",
+        AtLeast(1),
+        (Synonym("min.insync.replicas"),),
+    ),
+    Setting(
+        "unclean.leader.election.enable",
+        SettingType.BOOLEAN,
+        False,
+        "Whether a replica that is not in sync may become leader when no other is left, at the price of losing what it lacks.",
+        None,
+        (Synonym("unclean.leader.election.enable"),),
+    ),
+)
+
+
+def _check_compaction_lags(values: Mapping[str, Value]) -> None:
+    minimum, maximum = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+    assert isinstance(minimum, int)
+    assert isinstance(maximum, int)
+    if minimum > maximum:
+        raise InvalidSetting("min.compaction.lag.ms", str(minimum), f"expected at most max.compaction.lag.ms, which is {maximum}")
+
+
+TOPIC = Definitions(
+    (*_RETENTION, *_COMPACTION, *_SEGMENTS, *_MESSAGES, *_DURABILITY),
+    (_check_compaction_lags,),
+)
