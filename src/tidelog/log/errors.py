@@ -3,7 +3,6 @@
 Every message says what was wrong, with numbers. Becoming an error code of the protocol happens elsewhere, at one boundary; here a
 type is a cause that some caller treats differently from the others.
 """
-# ruff: noqa: N818 -- the names are Kafka's own error names, which do not end in "Error"
 
 
 class LogError(Exception):

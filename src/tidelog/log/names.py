@@ -5,7 +5,7 @@ suffix tells what a file is on its way to: ``.cleaned`` (being written by compac
 (compaction's result, complete: it replaces the originals even after a crash), ``.deleted`` (renamed so that it no longer
 counts, removed a little later).
 
-A partition lives in ``<topic>-<partition>``. Before it is deleted it is renamed to ``<topic>-<partition>.<32 hex digits>-delete``;
+A partition lives in ``<topic>-<partition>``. Before it is deleted it is renamed to ``<topic>-<partition>.<32 hex>-delete``;
 Kafka uses ``-future`` (a copy being moved between directories) and ``-stray`` (no longer assigned) in the same way. A topic name
 may itself hold dots and dashes, so these names are read from their end.
 """
