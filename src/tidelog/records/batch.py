@@ -7,6 +7,7 @@ A batch may hold fewer records than its offsets span, or none at all: compaction
 that a producer's last sequence survives.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 
 from fastcrc.crc32 import iscsi as _crc32c
@@ -76,18 +77,21 @@ def build_batch(
     if records and compression is not CompressionType.NONE:
         attributes |= compression
         body = compress(compression, body, compression_level)
-    checksummed = CHECKSUMMED_HEADER.pack(
-        attributes,
-        last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        len(records),
-    )
-    crc = _crc32c(body, _crc32c(checksummed))
-    prefix = PREFIX_MAGIC_CRC.pack(base_offset, BATCH_LENGTH_MIN + len(body), leader_epoch, MAGIC, crc)
+    try:
+        checksummed = CHECKSUMMED_HEADER.pack(
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        )
+        crc = _crc32c(body, _crc32c(checksummed))
+        prefix = PREFIX_MAGIC_CRC.pack(base_offset, BATCH_LENGTH_MIN + len(body), leader_epoch, MAGIC, crc)
+    except struct.error as error:
+        raise InvalidBatch(f"a number does not fit into its field of the batch header: {error}") from None
     return b"".join((prefix, checksummed, body))
 
 
