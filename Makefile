@@ -30,7 +30,7 @@ test: check ## Check, then run all tests
 check: $(INSTALLED) ## Lint, formatting, types, layering, tidiness
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	$(BIN)/mypy $(wildcard src simulation tests bench)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
