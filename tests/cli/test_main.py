@@ -11,7 +11,9 @@ import typer
 
 from tidelog.cli.main import main
 from tidelog.config.types import InvalidSetting
+from tidelog.log.errors import DirectoryLocked
 from tidelog.ports.executor import ChildTaskError
+from tidelog.records.errors import UnsupportedMagic
 
 
 def groups_with(command: Callable[[], int | None]) -> dict[str, typer.Typer]:
@@ -65,6 +67,8 @@ def test_a_command_line_without_sense_is_one_line_and_2(
         (OSError(28, "No space left on device"), "tidelog: No space left on device\n"),
         (OSError("the disk is gone"), "tidelog: the disk is gone\n"),
         (InvalidSetting("segment.bytes", "12", "expected\nmore"), "tidelog: segment.bytes=12: expected more\n"),
+        (DirectoryLocked("another process uses data"), "tidelog: another process uses data\n"),
+        (UnsupportedMagic("magic 7"), "tidelog: magic 7\n"),
         (ChildTaskError("the child ended"), "tidelog: the child ended\n"),
     ],
 )

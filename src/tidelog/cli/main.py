@@ -15,7 +15,9 @@ from typing import Annotated
 import typer
 
 from tidelog.config.types import InvalidSetting
+from tidelog.log.errors import LogError
 from tidelog.ports.executor import ChildTaskError
+from tidelog.records.errors import RecordError
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -25,7 +27,7 @@ EXIT_INTERRUPTED = 130
 COMMAND_GROUPS: Mapping[str, typer.Typer] = {}
 
 # What a user's input or machine can cause, beside OSError. Their messages are written for the user.
-KNOWN_ERRORS: tuple[type[Exception], ...] = (InvalidSetting, ChildTaskError)
+KNOWN_ERRORS: tuple[type[Exception], ...] = (InvalidSetting, LogError, RecordError, ChildTaskError)
 
 
 def main(arguments: Sequence[str] | None = None, command_groups: Mapping[str, typer.Typer] = COMMAND_GROUPS) -> int:
