@@ -4,8 +4,8 @@ Entries (epoch, start offset): the epoch's first batch is at or after its start 
 starts. Followers and consumers use it to find where their history and the leader's part (OffsetForLeaderEpoch).
 
 File ``leader-epoch-checkpoint``, as Kafka writes it: "0", the number of entries, then ``<epoch> <start offset>`` per line. It
-is replaced whole, so a crash leaves the old or the new one. It may be behind the log (recovery assigns again from the batches' own
-epochs) or ahead of it (recovery truncates it to the log end).
+is replaced whole, so a crash leaves the old or the new one. It may be behind the log (recovery assigns again from the batches'
+own epochs) or ahead of it (recovery truncates it to the log end).
 
 Invariant: epochs and start offsets both rise strictly from entry to entry.
 """

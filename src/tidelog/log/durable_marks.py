@@ -1,0 +1,310 @@
+"""The journal of durable marks: below which offset each partition is known to be durable.
+
+Recovery asks it one question. Damage at or above a partition's mark is the torn end of writes that nobody was told of, and is
+cut. Damage below it has hit what was acknowledged, and is never cut silently. So a mark may lag behind what is durable (by a
+second: each flush costs a sync), but must never be above it: callers record an offset only when it *is* durable. A mark may go
+down, when a log is truncated: that is to be flushed before the log is cut, else a crash finds the log shorter than its mark.
+
+File ``durable-marks`` in the data directory, ours alone. Frames, one after the other, then zeros::
+
+    length u32 of the body | CRC-32C u32 of the frame number and the body | frame number u32, from 0 | body
+    body: per partition: name length u16 | name of its directory | topic id, 16 bytes | offset i64 (-1: forget it)
+
+The first frame is the whole state at the time when the file was made, later ones what has changed since; the last entry of a
+partition counts. The file is as long from the start as it will ever be, so that a full disk does not stop it; when the next
+frame does not fit, or the file cannot be trusted, a new file is written beside it, synced, and renamed over it. Each frame
+starts a new block of the disk, so that writing it never rewrites a block that holds an earlier one.
+
+What a crash leaves: a frame is written only after the one before it has been synced, so at most the last one is torn, and all
+others were finished. A torn frame fails its CRC and nothing after it counts: the state is that of the last finished flush, or,
+when the last frame is whole after all, of the one that was under way. A new file is renamed after it was synced, so either
+name leads to one of these two states. A file that was opened after a crash is not appended to (it may hold a torn frame, and
+bytes that can be read but are not durable): the first flush writes a new one. The same after any failed write: a failed sync
+proves nothing about the pages, also not when it is tried again.
+
+The loop records and decides (``record``, ``begin_flush``, ``finish_flush``), the executor writes (``JournalWrite.run``), which
+shares nothing with the loop but the write itself. One flush is under way at a time.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from struct import Struct
+from typing import NamedTuple
+
+from fastcrc.crc32 import iscsi as crc32c
+
+from tidelog.log.errors import CorruptCheckpoint
+from tidelog.log.names import DURABLE_MARKS, TEMPORARY_SUFFIX, join
+from tidelog.ports.disk import Disk, DiskFile
+
+# Room for four minutes of a flush each second, if these are small.
+JOURNAL_BYTES = 1024 * 1024
+# What today's disks write as one; a power cut in mid-write may spoil all of it.
+BLOCK_BYTES = 4096
+FORGOTTEN = -1
+
+_HEADER = Struct(">III")
+_NUMBER = Struct(">I")
+_NAME_LENGTH = Struct(">H")
+_ID_OFFSET = Struct(">16sq")
+_ENTRY_FIXED_BYTES = _NAME_LENGTH.size + _ID_OFFSET.size
+_NO_ID = bytes(16)
+
+
+class Mark(NamedTuple):
+    topic_id: bytes
+    offset: int
+
+
+_FORGET = Mark(_NO_ID, FORGOTTEN)
+
+
+class JournalWrite:
+    """One flush: a frame for the open file, or a whole new file. Made on the loop, run on the executor."""
+
+    __slots__ = ("_directory", "_disk", "_marks", "file", "frame_number", "oldest_ms", "position", "size_bytes")
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        marks: Mapping[str, Mark],
+        file: DiskFile | None,
+        frame_number: int,
+        position: int,
+        size_bytes: int,
+        oldest_ms: int,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._marks = marks
+        # None: write a new file. Afterwards the file to go on with, and where.
+        self.file = file
+        self.frame_number = frame_number
+        self.position = position
+        self.size_bytes = size_bytes
+        self.oldest_ms = oldest_ms
+
+    @property
+    def is_rewrite(self) -> bool:
+        return self.frame_number == 0
+
+    def run(self) -> None:
+        """Blocks until the marks are durable."""
+        frame = encode_frame(self.frame_number, self._marks)
+        if self.file is None:
+            self.file = self._write_new_file(frame)
+        else:
+            self.file.write(self.position, [frame])
+            self.file.sync()
+        self.position = _next_block(self.position + len(frame))
+
+    def _write_new_file(self, frame: bytes) -> DiskFile:
+        path = join(self._directory, DURABLE_MARKS)
+        temporary_path = path + TEMPORARY_SUFFIX
+        file = self._disk.open(temporary_path, "create")
+        try:
+            # A crash may have left a longer one, whose old frames must not follow the new one.
+            file.truncate(0)
+            file.write(0, [frame, bytes(self.size_bytes - len(frame))])
+            file.sync()
+        except OSError:
+            # On a full disk what was written so far is room that the logs need.
+            with suppress(OSError):
+                file.truncate(0)
+            raise
+        self._disk.rename(temporary_path, path)
+        self._disk.sync_directory(self._directory)
+        return file
+
+
+class DurableMarks:
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_file",
+        "_flush_in_flight",
+        "_frame_number",
+        "_marks",
+        "_must_rewrite",
+        "_pending",
+        "_position",
+        "_size_bytes",
+        "damage",
+        "oldest_pending_ms",
+    )
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._marks: dict[str, Mark] = {}
+        # What has changed since the last flush began. The values are those of _marks, or _FORGET.
+        self._pending: dict[str, Mark] = {}
+        # When the oldest of it was recorded, by the clock that the caller of ``record`` uses; None when nothing is pending.
+        self.oldest_pending_ms: int | None = None
+        self._file: DiskFile | None = None
+        self._frame_number = 0
+        self._position = 0
+        self._size_bytes = 0
+        self._must_rewrite = False
+        self._flush_in_flight = False
+        # What was found in the file after the last frame that counts; None for a file that ends as it should.
+        self.damage: str | None = None
+
+    @classmethod
+    def open(cls, disk: Disk, directory: str) -> "DurableMarks":
+        """Read the journal. Writes nothing; what was read counts as pending until the first flush has made it durable."""
+        marks = cls(disk, directory)
+        path = join(directory, DURABLE_MARKS)
+        if disk.exists(path):
+            # After a failed sync the cache may hold what the disk does not.
+            disk.drop_cache(path)
+            file = disk.open(path, "read")
+            data = file.read(0, file.size())
+            marks._marks, marks.damage = decode_journal(data, path)
+            marks._must_rewrite = True
+            marks.oldest_pending_ms = 0
+        return marks
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def mark(self, name: str, topic_id: bytes) -> int | None:
+        """What was recorded last; None when nothing was, or of another topic that had the same name."""
+        found = self._marks.get(name)
+        return found.offset if found is not None and found.topic_id == topic_id else None
+
+    def names(self) -> list[str]:
+        return list(self._marks)
+
+    def record(self, name: str, topic_id: bytes, offset: int, now_ms: int = 0) -> None:
+        """Below ``offset`` this partition is durable. Without ``now_ms`` it counts as pending since ever."""
+        assert offset >= 0, offset
+        mark = Mark(topic_id, offset)
+        if self._marks.get(name) == mark:
+            return
+        assert name.isascii() and len(topic_id) == 16, (name, topic_id)
+        self._marks[name] = self._pending[name] = mark
+        if self.oldest_pending_ms is None:
+            self.oldest_pending_ms = now_ms
+
+    def forget(self, name: str, now_ms: int = 0) -> None:
+        """The partition is deleted."""
+        if self._marks.pop(name, None) is not None:
+            self._pending[name] = _FORGET
+            if self.oldest_pending_ms is None:
+                self.oldest_pending_ms = now_ms
+
+    @property
+    def has_pending(self) -> bool:
+        """Is there anything that the next flush would make durable?"""
+        return self.oldest_pending_ms is not None
+
+    def begin_flush(self) -> JournalWrite | None:
+        """Take what is pending; None when nothing is, or while a flush is under way. ``finish_flush`` must follow."""
+        oldest_ms = self.oldest_pending_ms
+        if self._flush_in_flight or oldest_ms is None:
+            return None
+        disk, directory, file, pending = self._disk, self._directory, self._file, self._pending
+        if file is None or self._must_rewrite or self._position + _frame_bytes(pending) > self._size_bytes:
+            size_bytes = _next_block(max(JOURNAL_BYTES, 2 * _frame_bytes(self._marks)))
+            write = JournalWrite(disk, directory, dict(self._marks), None, 0, 0, size_bytes, oldest_ms)
+        else:
+            write = JournalWrite(disk, directory, pending, file, self._frame_number, self._position, self._size_bytes, oldest_ms)
+        self._pending = {}
+        self.oldest_pending_ms = None
+        self._flush_in_flight = True
+        return write
+
+    def finish_flush(self, write: JournalWrite, error: BaseException | None) -> None:
+        """``write.run()`` has returned, or raised ``error``: then all of it is pending again, and goes to a new file."""
+        assert self._flush_in_flight
+        self._flush_in_flight = False
+        if error is not None:
+            self._file = None
+            self._must_rewrite = True
+            self.oldest_pending_ms = write.oldest_ms
+            return
+        if write.is_rewrite:
+            self._must_rewrite = False
+            self.damage = None
+        self._file = write.file
+        self._size_bytes = write.size_bytes
+        self._position = write.position
+        self._frame_number = write.frame_number + 1
+
+    def flush(self) -> None:
+        """All of it at once, for starting and stopping. Blocks until everything recorded is durable."""
+        write = self.begin_flush()
+        if write is None:
+            return
+        try:
+            write.run()
+        except BaseException as error:
+            self.finish_flush(write, error)
+            raise
+        self.finish_flush(write, None)
+
+
+def encode_frame(number: int, marks: Mapping[str, Mark]) -> bytes:
+    parts = [_NUMBER.pack(number)]
+    for name, mark in marks.items():
+        encoded_name = name.encode("ascii")
+        parts += (_NAME_LENGTH.pack(len(encoded_name)), encoded_name, _ID_OFFSET.pack(*mark))
+    checked = b"".join(parts)
+    return _HEADER.pack(len(checked) - _NUMBER.size, crc32c(checked), number) + checked[_NUMBER.size :]
+
+
+def decode_journal(data: bytes, path: str) -> tuple[dict[str, Mark], str | None]:
+    """The marks that the frames add up to, and what is wrong with the rest, if anything is."""
+    marks: dict[str, Mark] = {}
+    position = number = 0
+    view = memoryview(data)
+    while (body := _frame_body(view, position, number)) is not None:
+        for name, mark in _entries(body, path):
+            if mark.offset == FORGOTTEN:
+                marks.pop(name, None)
+            else:
+                marks[name] = mark
+        position = _next_block(position + _HEADER.size + len(body))
+        number += 1
+    if number and not any(view[position:]):
+        return marks, None
+    return marks, f"{path}: frame {number} at byte {position} is torn or damaged; the marks are those of the frames before it"
+
+
+def _frame_body(view: memoryview, position: int, number: int) -> memoryview | None:
+    """The body of frame ``number`` at ``position``; None when what is there is not that frame, whole."""
+    start = position + _HEADER.size
+    if start > len(view):
+        return None
+    length, crc, found_number = _HEADER.unpack_from(view, position)
+    if found_number != number or start + length > len(view):
+        return None
+    if crc32c(view[start - _NUMBER.size : start + length]) != crc:
+        return None
+    return view[start : start + length]
+
+
+def _entries(body: memoryview, path: str) -> Iterator[tuple[str, Mark]]:
+    """The entries of a body whose CRC was right: if they make no sense, they were written so."""
+    position = 0
+    try:
+        while position < len(body):
+            (name_length,) = _NAME_LENGTH.unpack_from(body, position)
+            position += _NAME_LENGTH.size
+            name = str(body[position : position + name_length], "ascii")
+            position += name_length
+            yield name, Mark(*_ID_OFFSET.unpack_from(body, position))
+            position += _ID_OFFSET.size
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptCheckpoint(f"{path}: an entry of a whole frame makes no sense: {error}") from error
+
+
+def _next_block(position: int) -> int:
+    return -(-position // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _frame_bytes(marks: Mapping[str, Mark]) -> int:
+    return _HEADER.size + sum(map(len, marks)) + len(marks) * _ENTRY_FIXED_BYTES
