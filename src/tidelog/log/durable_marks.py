@@ -127,7 +127,6 @@ class DurableMarks:
         "_flush_in_flight",
         "_frame_number",
         "_marks",
-        "_must_rewrite",
         "_pending",
         "_position",
         "_size_bytes",
@@ -143,11 +142,11 @@ class DurableMarks:
         self._pending: dict[str, Mark] = {}
         # When the oldest of it was recorded, by the clock that the caller of ``record`` uses; None when nothing is pending.
         self.oldest_pending_ms: int | None = None
+        # The file to append to; None when the next flush must write a new one.
         self._file: DiskFile | None = None
         self._frame_number = 0
         self._position = 0
         self._size_bytes = 0
-        self._must_rewrite = False
         self._flush_in_flight = False
         # What was found in the file after the last frame that counts; None for a file that ends as it should.
         self.damage: str | None = None
@@ -163,7 +162,6 @@ class DurableMarks:
             file = disk.open(path, "read")
             data = file.read(0, file.size())
             marks._marks, marks.damage = decode_journal(data, path)
-            marks._must_rewrite = True
             marks.oldest_pending_ms = 0
         return marks
 
@@ -184,7 +182,8 @@ class DurableMarks:
         mark = Mark(topic_id, offset)
         if self._marks.get(name) == mark:
             return
-        assert name.isascii() and len(topic_id) == 16, (name, topic_id)
+        assert name.isascii(), name
+        assert len(topic_id) == len(_NO_ID), topic_id
         self._marks[name] = self._pending[name] = mark
         if self.oldest_pending_ms is None:
             self.oldest_pending_ms = now_ms
@@ -207,7 +206,7 @@ class DurableMarks:
         if self._flush_in_flight or oldest_ms is None:
             return None
         disk, directory, file, pending = self._disk, self._directory, self._file, self._pending
-        if file is None or self._must_rewrite or self._position + _frame_bytes(pending) > self._size_bytes:
+        if file is None or self._position + _frame_bytes(pending) > self._size_bytes:
             size_bytes = _next_block(max(JOURNAL_BYTES, 2 * _frame_bytes(self._marks)))
             write = JournalWrite(disk, directory, dict(self._marks), None, 0, 0, size_bytes, oldest_ms)
         else:
@@ -223,11 +222,9 @@ class DurableMarks:
         self._flush_in_flight = False
         if error is not None:
             self._file = None
-            self._must_rewrite = True
             self.oldest_pending_ms = write.oldest_ms
             return
         if write.is_rewrite:
-            self._must_rewrite = False
             self.damage = None
         self._file = write.file
         self._size_bytes = write.size_bytes
