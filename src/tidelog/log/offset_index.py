@@ -62,6 +62,25 @@ class OffsetIndex(IndexFile):
         relative_offset, position = _unpack_entry(content, (count - 1) * 8)
         return base_offset + relative_offset, position
 
+    def first_offset_at(self, position: int) -> int | None:
+        """The offset of the first entry at or after ``position``; a batch that begins before it ends below that offset."""
+        if not self.entry_count or position > self.last_position:
+            return None
+        content = self._tail
+        if self._written_count:
+            body = self._body()
+            if content is None or _unpack_entry(body, len(body) - 8)[1] >= position:
+                content = body
+        assert content is not None
+        low, high = 0, len(content) >> 3
+        while low < high:
+            middle = (low + high) >> 1
+            if _unpack_entry(content, middle << 3)[1] < position:
+                low = middle + 1
+            else:
+                high = middle
+        return self.base_offset + _unpack_relative_offset(content, low << 3)[0]
+
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at or above ``offset``."""
         target = offset - self.base_offset
