@@ -79,7 +79,8 @@ class OffsetIndex(IndexFile):
                 low = middle + 1
             else:
                 high = middle
-        return self.base_offset + _unpack_relative_offset(content, low << 3)[0]
+        relative_offset: int = _unpack_relative_offset(content, low << 3)[0]
+        return self.base_offset + relative_offset
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at or above ``offset``."""
