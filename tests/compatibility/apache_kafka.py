@@ -158,11 +158,18 @@ def run_tool(main_class: str, *arguments: str) -> str:
     return result.stdout
 
 
-def dump_log_segments(paths: Iterable[Path], *, records: bool = False, index_sanity_check: bool = False) -> str:
-    """What DumpLogSegments prints for these files: logs, indexes, snapshots; ``records`` decodes each record of a log too."""
+def dump_log_segments(
+    paths: Iterable[Path], *, records: bool = False, contents: bool = False, index_sanity_check: bool = False
+) -> str:
+    """What DumpLogSegments prints for these files: logs, indexes, snapshots.
+
+    ``records`` decodes each record of a log, ``contents`` prints keys and values too, as they are: they may break lines.
+    """
     arguments = ["--files", ",".join(str(path) for path in paths)]
     if records:
-        arguments += ["--deep-iteration", "--print-data-log"]
+        arguments += ["--deep-iteration"]
+    if contents:
+        arguments += ["--print-data-log"]
     if index_sanity_check:
         arguments += ["--index-sanity-check"]
     return run_tool("org.apache.kafka.tools.DumpLogSegments", *arguments)
