@@ -72,7 +72,8 @@ def compress(kind: CompressionType, data: Buffer, level: int | None = None) -> b
         return _compress_xerial(data)
     if kind is CompressionType.LZ4:
         compressor = cramjam.lz4.Compressor(level=0, content_checksum=False, block_linked=False)
-        compressor.compress(data)
+        # The streaming compressor, unlike the rest of cramjam, takes nothing but bytes.
+        compressor.compress(bytes(data))
         return bytes(compressor.finish())
     return bytes(cramjam.zstd.compress(data, level=ZSTD_LEVEL_DEFAULT if level is None else level))
 
