@@ -1,0 +1,127 @@
+"""What a batch must satisfy before it is appended.
+
+Headers are checked for every batch; records are decoded only on a compacted topic, where each must have a key. A batch that is
+refused leaves nothing behind: all checks come before the first byte is written.
+"""
+
+from enum import Enum
+
+from tidelog.log.errors import (
+    CorruptRecord,
+    InvalidRecord,
+    InvalidTimestamp,
+    MissingKey,
+    RecordTooLarge,
+    UnsupportedRecordFormat,
+)
+from tidelog.log.settings import LogSettings
+from tidelog.records.batch import iterate_keys
+from tidelog.records.errors import RecordError
+from tidelog.records.header import HEADER_SIZE, BatchHeader, crc_is_valid, read_header
+
+MAGIC = 2
+NO_TIMESTAMP = -1
+# Compressed records grow by decoding; a key check on a compacted topic must not let a few kilobytes become gigabytes.
+DECODED_BYTES_PER_MESSAGE_BYTE_MAX = 64
+
+
+class AppendOrigin(Enum):
+    """Who wrote the batch: a client may not write control batches, and only its sequences are checked."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+
+
+def checked_batches(view: memoryview, settings: LogSettings, origin: AppendOrigin, now_ms: int) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of each batch in ``view``, all of them valid, or a typed error that says what was wrong."""
+    end = len(view)
+    position = 0
+    batches = []
+    while position < end:
+        header = _checked_header(view, position, end)
+        _check_batch(view, position, header, settings, origin, now_ms)
+        batches.append((position, header))
+        position += header.batch_length + 12
+    if not batches:
+        raise InvalidRecord("no record batch to append")
+    if origin is AppendOrigin.CLIENT and len(batches) > 1 and any(header.producer_id >= 0 for _, header in batches):
+        raise InvalidRecord("an idempotent producer sends one batch per partition and request")
+    return batches
+
+
+def _checked_header(view: memoryview, position: int, end: int) -> BatchHeader:
+    remaining = end - position
+    if remaining < HEADER_SIZE:
+        if remaining > 16 and view[position + 16] != MAGIC:
+            raise _unsupported(view[position + 16])
+        raise CorruptRecord(f"{remaining} bytes at position {position} are too few for a record batch")
+    header = read_header(view, position)
+    if header.magic != MAGIC:
+        raise _unsupported(header.magic)
+    if header.batch_length + 12 > remaining or header.batch_length + 12 < HEADER_SIZE:
+        raise CorruptRecord(f"a batch says that it has {header.batch_length + 12} bytes, but {remaining} are there")
+    return header
+
+
+def _unsupported(magic: int) -> UnsupportedRecordFormat:
+    return UnsupportedRecordFormat(
+        f"record format {magic} is not supported: send record batches of version 2 (Kafka 0.11 or newer)"
+    )
+
+
+def _check_batch(
+    view: memoryview, position: int, header: BatchHeader, settings: LogSettings, origin: AppendOrigin, now_ms: int
+) -> None:
+    size = header.batch_length + 12
+    if not crc_is_valid(view, position, header):
+        raise CorruptRecord(f"the CRC of the batch at position {position} does not match its {size} bytes")
+    if origin is AppendOrigin.REPLICATION:
+        return
+    if size > settings.message_bytes_max and origin is AppendOrigin.CLIENT:
+        raise RecordTooLarge(f"a batch of {size} bytes is larger than max.message.bytes={settings.message_bytes_max}")
+    count = header.record_count
+    if count <= 0 or header.last_offset_delta != count - 1:
+        raise InvalidRecord(f"a batch with {count} records says that its last offset delta is {header.last_offset_delta}")
+    if header.is_control:
+        if origin is AppendOrigin.CLIENT:
+            raise InvalidRecord("clients may not write control batches")
+    elif header.compression > 4:
+        raise InvalidRecord(f"compression {header.compression} is not known")
+    if header.producer_id >= 0 and header.base_sequence < 0 and not header.is_control:
+        raise InvalidRecord(f"producer {header.producer_id} sent a batch without a sequence number")
+    if header.is_transactional and header.producer_id < 0:
+        raise InvalidRecord("a transactional batch has no producer id")
+    if not settings.log_append_time and not header.is_control:
+        _check_timestamp(header, settings, now_ms)
+    if settings.compact and not header.is_control:
+        _check_keys(view, position, header, settings)
+
+
+def _check_timestamp(header: BatchHeader, settings: LogSettings, now_ms: int) -> None:
+    newest = header.max_timestamp
+    if header.is_log_append_time:
+        raise InvalidTimestamp("the batch says LogAppendTime, but the topic keeps the producer's time (CreateTime)")
+    if newest == NO_TIMESTAMP:
+        return
+    if newest - now_ms > settings.timestamp_after_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {newest} is {newest - now_ms} ms after the broker's clock; "
+            f"message.timestamp.after.max.ms={settings.timestamp_after_max_ms}"
+        )
+    oldest = header.base_timestamp
+    if now_ms - oldest > settings.timestamp_before_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {oldest} is {now_ms - oldest} ms before the broker's clock; "
+            f"message.timestamp.before.max.ms={settings.timestamp_before_max_ms}"
+        )
+
+
+def _check_keys(view: memoryview, position: int, header: BatchHeader, settings: LogSettings) -> None:
+    size_max = settings.message_bytes_max * DECODED_BYTES_PER_MESSAGE_BYTE_MAX
+    try:
+        for offset_delta, key, _ in iterate_keys(view, position, header, size_max=size_max, count_max=header.record_count):
+            if key is None:
+                raise MissingKey(f"record {offset_delta} of the batch has no key, and the topic is compacted")
+    except RecordError as error:
+        raise InvalidRecord(f"the records of the batch cannot be read: {error}") from error

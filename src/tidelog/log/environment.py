@@ -1,0 +1,37 @@
+"""What all logs of one data directory share, and the offset with its place that they speak of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.log.file_handles import FileHandles
+from tidelog.log.index_cache import IndexCache
+from tidelog.ports.clock import Clock
+from tidelog.ports.disk import Disk
+from tidelog.ports.randomness import Randomness
+
+if TYPE_CHECKING:
+    from tidelog.log.partition_log import PartitionLog
+
+# An event worth a line in the operator's log: its name and its facts. Cores do not know how it is shown.
+Report = Callable[[str, dict[str, object]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnvironment:
+    disk: Disk
+    clock: Clock
+    randomness: Randomness
+    handles: FileHandles
+    index_cache: IndexCache
+    on_dirty: "Callable[[PartitionLog], None]"
+    """Told when a log that was clean has something to sync."""
+    report: Report
+
+
+class OffsetPosition(NamedTuple):
+    """An offset and where its bytes begin (Kafka: LogOffsetMetadata)."""
+
+    offset: int
+    segment_base_offset: int
+    position: int

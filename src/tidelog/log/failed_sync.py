@@ -1,0 +1,36 @@
+"""The mark that a failed sync leaves behind.
+
+After a failed fsync the kernel calls the lost pages clean: a second fsync succeeds, and a restarted process reads from the page cache
+what never reached the disk. The mark, a file in the partition's directory, makes the next start drop the cache and check what the
+disk itself holds. It is removed when that check has ended well.
+"""
+
+from tidelog.log import names
+from tidelog.ports.disk import Disk
+
+REASON_BYTES_MAX = 1024
+
+
+def leave_mark(disk: Disk, directory: str, reason: str) -> None:
+    """Blocks on two syncs of a disk that is failing: there is nothing better to do with this partition any more."""
+    file = disk.open(_path(directory), "create")
+    file.write(0, [reason.encode()[:REASON_BYTES_MAX]])
+    file.sync()
+    disk.sync_directory(directory)
+
+
+def is_marked(disk: Disk, directory: str) -> bool:
+    return disk.exists(_path(directory))
+
+
+def remove_mark(disk: Disk, directory: str) -> None:
+    disk.remove(_path(directory))
+
+
+def drop_cached_pages(disk: Disk, directory: str) -> None:
+    for name in disk.list_directory(directory):
+        disk.drop_cache(names.join(directory, name))
+
+
+def _path(directory: str) -> str:
+    return names.join(directory, names.FAILED_SYNC_MARK)

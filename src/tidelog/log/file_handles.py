@@ -1,0 +1,45 @@
+"""Open files on demand, within a limit.
+
+Ten thousand partitions have more segments than a process may open. Files are opened on use and the least recently used is
+dropped when there are too many. To drop is only to let go: a reader that holds a slice, or a log that has bytes in the file
+which no sync covers yet, keeps its own reference, and the descriptor closes when the last one goes.
+"""
+
+from collections import OrderedDict
+
+from tidelog.ports.disk import Disk, DiskFile
+
+
+class FileHandles:
+    __slots__ = ("_disk", "_files", "_open_max")
+
+    def __init__(self, disk: Disk, open_max: int) -> None:
+        self._disk = disk
+        self._open_max = open_max
+        self._files: OrderedDict[str, DiskFile] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def open(self, path: str) -> DiskFile:
+        file = self._files.get(path)
+        if file is not None:
+            self._files.move_to_end(path)
+            return file
+        file = self._disk.open(path, "write")
+        self._keep(path, file)
+        return file
+
+    def create(self, path: str) -> DiskFile:
+        file = self._disk.open(path, "create")
+        self._keep(path, file)
+        return file
+
+    def forget(self, path: str) -> None:
+        """The name now means another file, or none."""
+        self._files.pop(path, None)
+
+    def _keep(self, path: str, file: DiskFile) -> None:
+        self._files[path] = file
+        while len(self._files) > self._open_max:
+            self._files.popitem(last=False)

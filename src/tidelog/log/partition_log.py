@@ -1,0 +1,436 @@
+"""One partition's log: what is appended, what is durable, what may be read.
+
+State: the segments, the producers' state and the leader epochs; and these offsets, each at or below the next:
+
+    log start <= recovery point <= durable <= log end           last stable <= high watermark <= log end
+
+    log start        first offset that may be read; retention and delete-records raise it
+    recovery point   below it indexes, snapshots and epochs are durable too: a crash is checked from here on
+    durable          below it every byte survived an fsync; what acks=all waits for
+    high watermark   below it consumers may read; set from outside, by replication
+    log end          the next offset to be given out
+
+An append is checked whole, written in one gathered write, and only then changes state: whatever fails leaves the log as it was. The
+write goes to the page cache; ``begin_sync`` names what must be synced, ``finish_sync`` moves ``durable``. The log itself
+never blocks on a sync: group commit runs the plan on the executor.
+
+A sync that failed proves nothing about the pages it covered, now or later. The log goes offline, leaves a mark in its directory, and
+only a restart that reads from the disk itself may bring it back.
+"""
+
+import errno
+from typing import NamedTuple
+
+from tidelog.log import names
+from tidelog.log.append_check import AppendOrigin, checked_batches
+from tidelog.log.environment import LogEnvironment, OffsetPosition
+from tidelog.log.errors import FencedLeaderEpoch, InvalidRecord, LogOffline, StorageError
+from tidelog.log.failed_sync import leave_mark
+from tidelog.log.leader_epochs import LeaderEpochs
+from tidelog.log.producer_state import ProducerState
+from tidelog.log.segment import LogSegment
+from tidelog.log.segments import Segments
+from tidelog.log.settings import LogSettings
+from tidelog.log.sync_plan import SyncPlan
+from tidelog.log.transactions import note_batch_of_producer
+from tidelog.ports.disk import Buffer, DiskFile
+from tidelog.records.control import EndTransactionMarker, read_end_transaction_marker
+from tidelog.records.header import BatchHeader, restamped_prefix, with_log_append_time
+
+# The disk is full or the quota is used up: the caller may try again once there is room. Everything else is a broken disk.
+_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
+class AppendResult(NamedTuple):
+    first_offset: int
+    last_offset: int
+    append_time_ms: int
+    """The broker's time under LogAppendTime, else -1."""
+    is_duplicate: bool
+
+
+class _Stamped(NamedTuple):
+    """A batch as it goes into the log."""
+
+    header: BatchHeader
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    leader_epoch: int
+    marker: EndTransactionMarker | None
+
+
+class PartitionLog:
+    __slots__ = (
+        "_dirty_directories",
+        "_jitter_ms",
+        "_unsynced",
+        "bytes_since_recovery_point",
+        "directory",
+        "durable",
+        "environment",
+        "epochs",
+        "high_watermark",
+        "is_dirty",
+        "log_end_offset",
+        "log_start_offset",
+        "name",
+        "offline_reason",
+        "partition",
+        "producers",
+        "recovery_point",
+        "segments",
+        "settings",
+        "snapshot_offset",
+        "topic",
+        "topic_id",
+        "truncations",
+    )
+
+    def __init__(
+        self,
+        environment: LogEnvironment,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        directory: str,
+        settings: LogSettings,
+        segments: Segments,
+        producers: ProducerState,
+        epochs: LeaderEpochs,
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+    ) -> None:
+        self.environment = environment
+        self.topic = topic
+        self.partition = partition
+        self.name = names.partition_directory_name(topic, partition)
+        self.topic_id = topic_id
+        self.directory = directory
+        self.settings = settings
+        self.segments = segments
+        self.producers = producers
+        self.epochs = epochs
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.recovery_point = recovery_point
+        # Opening ends with a sync of all that was kept, so what is there is durable.
+        self.durable = OffsetPosition(log_end_offset, segments.active.base_offset, segments.active.size)
+        self.high_watermark = log_start_offset
+        self.offline_reason: str | None = None
+        self.is_dirty = False
+        self.truncations = 0
+        self.bytes_since_recovery_point = 0
+        self.snapshot_offset = -1
+        self._unsynced: list[LogSegment] = []
+        self._dirty_directories: tuple[str, ...] = ()
+        self._jitter_ms = self._draw_jitter()
+
+    def __repr__(self) -> str:
+        return f"<PartitionLog {self.name} {self.log_start_offset}..{self.log_end_offset} durable {self.durable.offset}>"
+
+    # -- appending -----------------------------------------------------------------------------------------------------------
+
+    def append_as_leader(self, records: Buffer, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
+        """Check ``records`` (whole batches), give them offsets, write them. Durable only when ``durable.offset`` has passed them."""
+        self.check_online()
+        if leader_epoch < self.epochs.latest_epoch:
+            raise FencedLeaderEpoch(
+                f"{self.name} is led in epoch {self.epochs.latest_epoch}, the append is of epoch {leader_epoch}"
+            )
+        view = records if type(records) is memoryview else memoryview(records)
+        settings = self.settings
+        now_ms = self.environment.clock.now_ms()
+        batches = checked_batches(view, settings, origin, now_ms)
+
+        next_offset = self.log_end_offset
+        buffers: list[Buffer] = []
+        stamped: list[_Stamped] = []
+        for position, header in batches:
+            size = header.batch_length + 12
+            marker = None
+            if header.producer_id >= 0:
+                if header.attributes & 0x20:
+                    marker = read_end_transaction_marker(view, position, header)
+                    self.producers.check_marker(header.producer_id, header.producer_epoch, marker)
+                elif origin is AppendOrigin.CLIENT:
+                    earlier = self.producers.check(header)
+                    if earlier is not None:
+                        return AppendResult(earlier.first_offset, earlier.last_offset, -1, True)
+            max_timestamp = header.max_timestamp
+            if settings.log_append_time:
+                buffers += with_log_append_time(view[position : position + size], header, next_offset, leader_epoch, now_ms)
+                max_timestamp = now_ms
+            else:
+                buffers.append(restamped_prefix(header, next_offset, leader_epoch))
+                buffers.append(view[position + 16 : position + size])
+            last_offset = next_offset + header.last_offset_delta
+            stamped.append(_Stamped(header, size, next_offset, last_offset, max_timestamp, leader_epoch, marker))
+            next_offset = last_offset + 1
+        first_offset = self.log_end_offset
+        self._write(buffers, len(view), stamped, now_ms)
+        return AppendResult(first_offset, next_offset - 1, now_ms if settings.log_append_time else -1, False)
+
+    def append_as_follower(self, records: Buffer) -> None:
+        """Append batches exactly as the leader has them: offsets, epochs and bytes unchanged. A cut-off last batch is left out."""
+        self.check_online()
+        view = memoryview(records)
+        now_ms = self.environment.clock.now_ms()
+        view = view[: whole_batches_bytes(view)]
+        batches = checked_batches(view, self.settings, AppendOrigin.REPLICATION, now_ms)
+        next_offset = self.log_end_offset
+        stamped = []
+        for position, header in batches:
+            if header.base_offset < next_offset:
+                raise InvalidRecord(
+                    f"{self.name}: the leader's batch at offset {header.base_offset} is below our log end {next_offset}"
+                )
+            marker = None
+            if header.producer_id >= 0 and header.is_control:
+                marker = read_end_transaction_marker(view, position, header)
+            stamped.append(
+                _Stamped(
+                    header, header.size, header.base_offset, header.last_offset, header.max_timestamp, header.leader_epoch, marker
+                )
+            )
+            next_offset = header.next_offset
+        self._write([view], len(view), stamped, now_ms)
+
+    def _write(self, buffers: list[Buffer], size: int, stamped: list[_Stamped], now_ms: int) -> None:
+        last = stamped[-1]
+        segment = self.segments.active
+        if segment.should_roll(self.settings, self._jitter_ms, size, last.last_offset, stamped[0].max_timestamp, now_ms):
+            segment = self.roll(stamped[0].base_offset)
+        try:
+            position = segment.write(buffers, size)
+        except OSError as error:
+            raise self._after_failed_write(segment, error) from error
+        index_interval_bytes = self.settings.index_interval_bytes
+        for header, batch_size, base_offset, last_offset, max_timestamp, leader_epoch, marker in stamped:
+            segment.note_batch(position, batch_size, last_offset, max_timestamp, index_interval_bytes)
+            if leader_epoch > self.epochs.latest_epoch:
+                self.epochs.assign(leader_epoch, base_offset)
+            if header.producer_id >= 0:
+                note_batch_of_producer(self.producers, segment, header, base_offset, marker)
+            position += batch_size
+        self.log_end_offset = last.last_offset + 1
+        self.bytes_since_recovery_point += size
+        unsynced = self._unsynced
+        if not unsynced or unsynced[-1] is not segment:
+            unsynced.append(segment)
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.environment.on_dirty(self)
+
+    def _after_failed_write(self, segment: LogSegment, error: OSError) -> Exception:
+        """Cut the partial write off; without that the log cannot go on."""
+        try:
+            segment.cut()
+        except OSError as second:
+            return self.go_offline(
+                f"writing {segment.path} failed ({error}), and so did cutting the partial write off ({second})"
+            )
+        if error.errno in _NO_ROOM:
+            return StorageError(
+                f"{self.name}: nothing was written, {error.strerror or error}; free space on the disk and try again"
+            )
+        return self.go_offline(f"writing {segment.path} failed: {error}")
+
+    # -- rolling -------------------------------------------------------------------------------------------------------------
+
+    def roll(self, first_offset: int | None = None) -> LogSegment:
+        """Close the active segment and begin another at the log end. An empty one stays, unless ``first_offset`` is out of its reach."""
+        self.check_online()
+        active = self.segments.active
+        base_offset = self.log_end_offset
+        if active.size == 0:
+            if first_offset is None or first_offset <= active.base_offset:
+                return active
+            base_offset = first_offset
+        segment = self._new_segment(base_offset)
+        if active.size == 0:
+            self.segments.replace([active], [segment])
+            self._unsynced = [other for other in self._unsynced if other is not active]
+            active.remove()
+        else:
+            self.segments.append(segment)
+            self._close_segment(active)
+        self._dirty_directories = (*self._dirty_directories, self.directory)
+        self._jitter_ms = self._draw_jitter()
+        return segment
+
+    def _new_segment(self, base_offset: int) -> LogSegment:
+        environment = self.environment
+        segment = LogSegment(
+            environment.disk,
+            environment.handles,
+            environment.index_cache,
+            self.directory,
+            base_offset,
+            0,
+            environment.clock.now_ms(),
+        )
+        try:
+            segment.create_file()
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise StorageError(
+                    f"{self.name}: no room for a new segment, {error.strerror}; free space and try again"
+                ) from error
+            raise self.go_offline(f"creating {segment.path} failed: {error}") from error
+        return segment
+
+    def _close_segment(self, segment: LogSegment) -> None:
+        """Indexes and producer snapshot at the boundary. Both can be made again from the log, so a full disk does not stop the roll:
+        the recovery point does not pass a segment until they are written."""
+        try:
+            segment.close_for_appends()
+            self.write_snapshot()
+        except OSError as error:
+            self.environment.report("segment_close_deferred", {"partition": self.name, "error": str(error)})
+
+    def write_snapshot(self) -> DiskFile:
+        """The producers' state as of the log end. Trusted after a crash only once the recovery point has reached it."""
+        path = names.segment_path(self.directory, self.log_end_offset, names.SNAPSHOT_SUFFIX)
+        data = self.producers.snapshot_bytes()
+        file = self.environment.disk.open(path, "create")
+        file.truncate(0)
+        file.write(0, [data])
+        self.snapshot_offset = self.log_end_offset
+        self._dirty_directories = (*self._dirty_directories, self.directory)
+        return file
+
+    def _draw_jitter(self) -> int:
+        """Segments that began together should not all roll together."""
+        jitter_ms_max = min(self.settings.segment_jitter_ms, self.settings.segment_ms)
+        return self.environment.randomness.integer(0, jitter_ms_max) if jitter_ms_max > 0 else 0
+
+    # -- durability ----------------------------------------------------------------------------------------------------------
+
+    def begin_sync(self, with_recovery_point: bool = False) -> SyncPlan:
+        """What must be synced for everything appended so far to be durable. The caller runs it and calls ``finish_sync``."""
+        active = self.segments.active
+        plan = SyncPlan(
+            end=OffsetPosition(self.log_end_offset, active.base_offset, active.size),
+            truncations=self.truncations,
+            segments=self._unsynced,
+            files=[segment.file() for segment in self._unsynced],
+            directories=sorted(set(self._dirty_directories)),
+        )
+        self._unsynced = []
+        self._dirty_directories = ()
+        self.is_dirty = False
+        if with_recovery_point:
+            self._plan_recovery_point(plan)
+        return plan
+
+    def _plan_recovery_point(self, plan: SyncPlan) -> None:
+        """Besides the data, make durable all that recovery will trust below the new recovery point."""
+        try:
+            for segment in self.segments.from_offset(self.recovery_point):
+                segment.write_indexes()
+                plan.files += segment.index_files()
+            plan.files.append(self.write_snapshot())
+        except OSError as error:
+            # No room, most likely. The data itself is synced all the same; the recovery point waits.
+            self.environment.report("recovery_point_deferred", {"partition": self.name, "error": str(error)})
+            return
+        if self.epochs.dirty:
+            plan.writes.append(self.epochs.begin_flush())
+        plan.directories = sorted({*plan.directories, *self._dirty_directories})
+        self._dirty_directories = ()
+        plan.recovery_point = self.log_end_offset
+        self.bytes_since_recovery_point = 0
+
+    def finish_sync(self, plan: SyncPlan, error: BaseException | None) -> None:
+        """The plan has run. On an error nothing that it covered may ever count as durable."""
+        if error is not None:
+            self.go_offline(f"syncing failed: {error}", sync_failed=True)
+            return
+        for segment in plan.segments:
+            if segment not in self._unsynced:
+                segment.dirty_file = None
+        if plan.truncations != self.truncations:
+            return  # What it made durable has been cut meanwhile; the next sync covers what is there now.
+        if plan.end.offset > self.durable.offset:
+            self.durable = plan.end
+        if plan.recovery_point is not None and plan.recovery_point > self.recovery_point:
+            self.recovery_point = plan.recovery_point
+
+    def note_directory_change(self, directory: str) -> None:
+        """A name in it was created, renamed or removed: the next sync covers the directory too."""
+        self._dirty_directories = (*self._dirty_directories, directory)
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.environment.on_dirty(self)
+
+    def note_unsynced(self, segments: list[LogSegment]) -> None:
+        """Recovery kept these bytes from the page cache: nothing of them is durable until a sync says so."""
+        first = self.segments[0]
+        self.durable = OffsetPosition(first.base_offset, first.base_offset, 0)
+        self._unsynced = list(segments)
+        self.note_directory_change(self.directory)
+
+    def note_cut(self, segment: LogSegment) -> None:
+        """The file was shortened: the next sync covers it."""
+        if segment not in self._unsynced:
+            self._unsynced.append(segment)
+        self.note_directory_change(self.directory)
+
+    def forget_unsynced(self, segments: list[LogSegment]) -> None:
+        """These segments have left the log; nobody needs their bytes durable any more."""
+        self._unsynced = [segment for segment in self._unsynced if segment not in segments]
+
+    # -- watermarks ----------------------------------------------------------------------------------------------------------
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Consumers may read below ``offset``. Never moves back, except by truncation."""
+        if offset > self.log_end_offset:
+            offset = self.log_end_offset
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.producers.on_high_watermark(offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided: what read_committed may see."""
+        first_unstable = self.producers.first_unstable_offset
+        if first_unstable is None or first_unstable > self.high_watermark:
+            return self.high_watermark
+        return first_unstable
+
+    # -- going offline -------------------------------------------------------------------------------------------------------
+
+    def check_online(self) -> None:
+        if self.offline_reason is not None:
+            raise LogOffline(self.name, self.offline_reason)
+
+    def go_offline(self, reason: str, sync_failed: bool = False) -> LogOffline:
+        """No reads, no writes until a restart has looked at the disk. Returns the error to raise."""
+        if self.offline_reason is None:
+            self.offline_reason = reason
+            self.environment.report("log_offline", {"partition": self.name, "reason": reason})
+            if sync_failed:
+                try:
+                    leave_mark(self.environment.disk, self.directory, reason)
+                except OSError as error:
+                    self.environment.report("failed_sync_mark_not_written", {"partition": self.name, "error": str(error)})
+        return LogOffline(self.name, reason)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+
+def whole_batches_bytes(view: memoryview) -> int:
+    """How many leading bytes of ``view`` are whole batches: a fetch may cut its last batch off."""
+    end = len(view)
+    position = 0
+    while position + 12 <= end:
+        size = int.from_bytes(view[position + 8 : position + 12], "big", signed=True) + 12
+        if size < 12 or position + size > end:
+            break
+        position += size
+    return position

@@ -1,0 +1,68 @@
+"""The producers' state of a log that is opened or truncated: the newest snapshot that may be trusted, then the log from there on.
+
+Replaying needs only headers, and the content of transaction markers. Snapshots above the offset that is trusted are removed: after a
+crash they may describe batches that were lost, and a later log could reach their offset again with other batches.
+"""
+
+from tidelog.log import names
+from tidelog.log.batch_scan import SCAN_CHUNK_BYTES, scan_headers
+from tidelog.log.environment import Report
+from tidelog.log.errors import CorruptSnapshot
+from tidelog.log.producer_snapshot import decode_snapshot
+from tidelog.log.producer_state import ProducerState
+from tidelog.log.segment import LogSegment
+from tidelog.log.segments import Segments
+from tidelog.log.transactions import note_batch_of_producer
+from tidelog.ports.disk import Disk
+from tidelog.records.control import read_end_transaction_marker
+
+
+def load_newest_snapshot(disk: Disk, directory: str, trusted_below: int, producers: ProducerState, report: Report) -> int | None:
+    """Load the newest snapshot taken at or below ``trusted_below``; returns its offset, None when there is none. Others go."""
+    offsets = names.base_offsets_of(disk.list_directory(directory), names.SNAPSHOT_SUFFIX)
+    for offset in reversed(offsets):
+        path = names.segment_path(directory, offset, names.SNAPSHOT_SUFFIX)
+        if offset > trusted_below:
+            disk.remove(path)
+            continue
+        try:
+            file = disk.open(path, "read")
+            producers.load(decode_snapshot(file.read(0, file.size()), path))
+        except CorruptSnapshot as error:
+            report("producer_snapshot_discarded", {"path": path, "error": str(error)})
+            disk.remove(path)
+            continue
+        return offset
+    producers.clear()
+    return None
+
+
+def replay_producers(producers: ProducerState, segments: Segments, from_offset: int, to_offset: int) -> None:
+    """Bring the state from ``from_offset`` up to ``to_offset`` by the headers between. The transaction index already knows them."""
+    if from_offset >= to_offset:
+        return
+    for segment in segments.from_offset(from_offset):
+        if segment.base_offset >= to_offset:
+            return
+        _replay_segment(producers, segment, from_offset, to_offset)
+
+
+def _replay_segment(producers: ProducerState, segment: LogSegment, from_offset: int, to_offset: int) -> None:
+    start = segment.offset_index.lookup(from_offset)[1] if from_offset > segment.base_offset else 0
+    file = segment.file()
+    for position, header in scan_headers(file, start, segment.size, SCAN_CHUNK_BYTES):
+        base_offset = header.base_offset
+        if base_offset >= to_offset:
+            return
+        if header.producer_id < 0 or base_offset < from_offset:
+            continue
+        marker = None
+        if header.is_control:
+            marker = read_end_transaction_marker(file.read(position, header.size), 0, header)
+        note_batch_of_producer(producers, None, header, base_offset, marker)
+
+
+def remove_snapshots_above(disk: Disk, directory: str, offset: int) -> None:
+    for snapshot_offset in names.base_offsets_of(disk.list_directory(directory), names.SNAPSHOT_SUFFIX):
+        if snapshot_offset > offset:
+            disk.remove(names.segment_path(directory, snapshot_offset, names.SNAPSHOT_SUFFIX))

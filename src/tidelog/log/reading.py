@@ -1,0 +1,156 @@
+"""Reading a partition log: by offset, by timestamp, by leader epoch.
+
+A read by offset touches no record: it returns a *slice* (file, position, length) of one segment, for ``sendfile``. The slice begins at the
+batch that holds the wanted offset (so it may begin below it, as Kafka's clients expect), ends at the bound that the reader may see,
+and always holds at least one whole batch, however large. The open file in the slice keeps the bytes readable after the segment was
+deleted.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+from tidelog.log.environment import OffsetPosition
+from tidelog.log.errors import OffsetOutOfRange
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.segment import LogSegment
+from tidelog.log.transaction_index import AbortedTransaction
+from tidelog.ports.disk import DiskFile
+
+
+class Isolation(Enum):
+    """How far a reader may see."""
+
+    LOG_END = "log end"  # followers
+    HIGH_WATERMARK = "high watermark"  # read_uncommitted
+    LAST_STABLE = "last stable offset"  # read_committed
+
+
+class LogSlice(NamedTuple):
+    file: DiskFile
+    position: int
+    length: int
+
+
+class LogRead(NamedTuple):
+    records: LogSlice | None
+    """None when there is nothing below the bound yet."""
+    bound_offset: int
+    aborted: list[AbortedTransaction]
+    """Under LAST_STABLE: the aborted transactions that the slice may hold records of."""
+
+
+class TimestampedOffset(NamedTuple):
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def read(log: PartitionLog, offset: int, bytes_max: int, isolation: Isolation, at_least_one: bool = True) -> LogRead:
+    log.check_online()
+    if offset < log.log_start_offset or offset > log.log_end_offset:
+        raise OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
+    bound = _bound(log, isolation)
+    if offset >= bound.offset:
+        return LogRead(None, bound.offset, [])
+    segments = log.segments
+    for index in range(segments.floor_index(offset), len(segments)):
+        segment = segments[index]
+        if segment.base_offset > bound.segment_base_offset:
+            break
+        found = segment.find_batch(offset)
+        if found is None:
+            continue  # Compaction took the end of this segment; the next one goes on.
+        position, header = found
+        end = bound.position if segment.base_offset == bound.segment_base_offset else segment.size
+        size = header.batch_length + 12
+        if position + size > end:
+            break
+        length = min(max(bytes_max, size) if at_least_one else bytes_max, end - position)
+        if length < size:
+            break
+        aborted = _aborted(log, index, offset, position + length, bound) if isolation is Isolation.LAST_STABLE else []
+        return LogRead(LogSlice(segment.file(), position, length), bound.offset, aborted)
+    return LogRead(None, bound.offset, [])
+
+
+def _bound(log: PartitionLog, isolation: Isolation) -> OffsetPosition:
+    if isolation is Isolation.LOG_END:
+        offset = log.log_end_offset
+    elif isolation is Isolation.HIGH_WATERMARK:
+        offset = log.high_watermark
+    else:
+        offset = log.last_stable_offset
+    return position_of(log, offset)
+
+
+def position_of(log: PartitionLog, offset: int) -> OffsetPosition:
+    """Where the first batch at or above ``offset`` begins. The offsets that every read asks for are known without a lookup."""
+    active = log.segments.active
+    if offset >= log.log_end_offset:
+        return OffsetPosition(log.log_end_offset, active.base_offset, active.size)
+    durable = log.durable
+    if offset == durable.offset:
+        return durable
+    segments = log.segments
+    for index in range(segments.floor_index(offset), len(segments)):
+        segment = segments[index]
+        found = segment.find_batch(offset)
+        if found is not None:
+            return OffsetPosition(offset, segment.base_offset, found[0])
+    return OffsetPosition(log.log_end_offset, active.base_offset, active.size)
+
+
+def _aborted(log: PartitionLog, index: int, offset: int, end_position: int, bound: OffsetPosition) -> list[AbortedTransaction]:
+    """Aborted transactions with records in [offset, end of the slice). A transaction is listed where its marker lies, which may be
+    segments later; an entry whose last stable offset has passed the slice says that nothing later can matter."""
+    segments = log.segments
+    upper = _offset_at_or_after(log, segments[index], end_position, bound)
+    found: list[AbortedTransaction] = []
+    for later in range(index, len(segments)):
+        for transaction in segments[later].transaction_index.entries():
+            if transaction.last_offset >= offset and transaction.first_offset < upper:
+                found.append(transaction)
+            if transaction.last_stable_offset >= upper:
+                return found
+    return found
+
+
+def _offset_at_or_after(log: PartitionLog, segment: LogSegment, end_position: int, bound: OffsetPosition) -> int:
+    """An offset that is not below any offset in the segment before ``end_position``."""
+    following = log.segments.base_offset_after(segment)
+    upper = bound.offset if following is None else min(following, bound.offset)
+    if end_position >= segment.size:
+        return upper
+    return min(segment.offset_index.first_offset_at(end_position) or upper, upper)
+
+
+def offset_for_timestamp(log: PartitionLog, timestamp: int) -> TimestampedOffset | None:
+    """The first record stamped ``timestamp`` or later. None when there is none."""
+    log.check_online()
+    for segment in log.segments:
+        following = log.segments.base_offset_after(segment)
+        if segment.size == 0 or (following is not None and following <= log.log_start_offset):
+            continue
+        found = segment.find_timestamp(timestamp, log.log_start_offset)
+        if found is not None:
+            return TimestampedOffset(*found)
+    return None
+
+
+def offset_of_max_timestamp(log: PartitionLog) -> TimestampedOffset | None:
+    """The first record that carries the newest timestamp (ListOffsets' MAX_TIMESTAMP)."""
+    log.check_online()
+    newest: LogSegment | None = None
+    for segment in log.segments:
+        if segment.size and (newest is None or segment.max_timestamp > newest.max_timestamp):
+            newest = segment
+    if newest is None or newest.max_timestamp < 0:
+        return None
+    found = newest.find_timestamp(newest.max_timestamp, log.log_start_offset)
+    return TimestampedOffset(*found) if found is not None else None
+
+
+def end_offset_for_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
+    """(epoch, end offset): the largest known epoch not above ``epoch`` and where it ended (OffsetForLeaderEpoch)."""
+    log.check_online()
+    return log.epochs.end_offset_for(epoch, log.log_end_offset)

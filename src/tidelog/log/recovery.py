@@ -1,0 +1,238 @@
+"""Open a partition's directory: after a clean stop without reading its segments, after a crash by checking what it holds.
+
+After a crash the log is checked batch by batch from the recovery point on (structure, CRC, rising offsets); indexes, leader epochs and
+producers' state are rebuilt on the way. What is found falls into two kinds, told apart by the *mark*, the offset below which
+everything is known to have been synced:
+
+    damage at or above the mark    a torn tail. Writes that no sync covered reach the disk in any order, so a valid batch behind the
+                                   damage proves nothing: all from the damage on is cut, and the cut is reported.
+    damage below the mark          corruption. Bytes that were acknowledged as durable are gone, and no cut may hide that:
+                                   CorruptLog says which file and byte, the partition stays offline, an operator decides.
+
+A log that ends below the mark is corrupt too, however well-formed it is.
+
+Two segments above the recovery point must meet: a segment that lost its tail exactly between two batches looks whole by itself.
+(Compaction, which leaves gaps, keeps below the recovery point.)
+
+What was kept is in the page cache, perhaps only there: nothing of it counts as durable before the sync that ends recovery.
+"""
+
+from dataclasses import dataclass
+
+from tidelog.log import failed_sync, names
+from tidelog.log.batch_scan import SCAN_CHUNK_BYTES, scan_headers
+from tidelog.log.environment import LogEnvironment
+from tidelog.log.errors import CorruptCheckpoint, CorruptLog
+from tidelog.log.leader_epochs import LeaderEpochs
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.producer_recovery import load_newest_snapshot, replay_producers
+from tidelog.log.producer_state import ProducerState
+from tidelog.log.segment import LogSegment
+from tidelog.log.segment_check import Damage, SegmentCheck, find_start
+from tidelog.log.segments import Segments
+from tidelog.log.settings import LogSettings
+from tidelog.log.swap import finish_swaps
+from tidelog.log.truncation import start_over_at
+from tidelog.ports.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class LogOpening:
+    """What the data directory knows of a partition before its files are looked at."""
+
+    topic: str
+    partition: int
+    topic_id: bytes
+    directory: str
+    settings: LogSettings
+    recovery_point: int
+    log_start_offset: int
+    durable_mark: int
+    """Everything below it was synced once; at least the recovery point."""
+    was_stopped_cleanly: bool
+    has_marks: bool
+    """Written by us: two segments above the recovery point then meet exactly. Kafka's compaction leaves gaps there."""
+
+
+def open_log(environment: LogEnvironment, opening: LogOpening) -> PartitionLog:
+    """CorruptLog when acknowledged bytes are damaged or missing. A log that was recovered has a sync to do before it is durable."""
+    disk, directory = environment.disk, opening.directory
+    sync_failed = failed_sync.is_marked(disk, directory)
+    if sync_failed:
+        failed_sync.drop_cached_pages(disk, directory)
+    finish_swaps(disk, directory)
+    found = _remove_leftovers(disk, directory)
+    segments = _find_segments(environment, opening, found)
+    recovery_point = _lowest_unindexed(segments, found, opening.recovery_point)
+    if opening.was_stopped_cleanly and not sync_failed and recovery_point == opening.recovery_point:
+        log_end_offset = segments.active.next_offset()
+        if log_end_offset == recovery_point:
+            return _open_clean(environment, opening, segments, log_end_offset)
+        facts: dict[str, object] = {"directory": directory, "log_end_offset": log_end_offset, "recovery_point": recovery_point}
+        environment.report("clean_stop_doubted", facts)
+    log = _recover(environment, opening, segments, recovery_point)
+    if sync_failed:
+        failed_sync.remove_mark(disk, directory)
+    return log
+
+
+def _remove_leftovers(disk: Disk, directory: str) -> frozenset[str]:
+    """Remove files on their way out, and indexes whose log file is gone: a later segment of the same name must not meet them."""
+    found = disk.list_directory(directory)
+    base_offsets = frozenset(names.base_offsets_of(found, names.LOG_SUFFIX))
+    kept = []
+    for name in found:
+        file = names.parse_offset_file_name(name)
+        is_orphan = file is not None and file.kind in names.SEGMENT_SUFFIXES and file.base_offset not in base_offsets
+        if is_orphan or name.endswith((names.DELETED_SUFFIX, names.TEMPORARY_SUFFIX)):
+            disk.remove(names.join(directory, name))
+        else:
+            kept.append(name)
+    return frozenset(kept)
+
+
+def _find_segments(environment: LogEnvironment, opening: LogOpening, found: frozenset[str]) -> Segments:
+    disk, directory = environment.disk, opening.directory
+    now_ms = environment.clock.now_ms()
+
+    def segment(base_offset: int, size: int) -> LogSegment:
+        return LogSegment(disk, environment.handles, environment.index_cache, directory, base_offset, size, now_ms)
+
+    segments = []
+    for base_offset in names.base_offsets_of(found, names.LOG_SUFFIX):
+        segments.append(segment(base_offset, disk.file_size(names.segment_path(directory, base_offset, names.LOG_SUFFIX))))
+    if not segments:
+        if opening.durable_mark > opening.log_start_offset:
+            reason = f"no segment is left, but offsets below {opening.durable_mark} were durable"
+            raise CorruptLog(directory, 0, opening.log_start_offset, reason)
+        segments.append(segment(opening.log_start_offset, 0))
+        segments[0].create_file()
+    return Segments(segments)
+
+
+def _lowest_unindexed(segments: Segments, found: frozenset[str], recovery_point: int) -> int:
+    """Recovery must begin no later than at the first segment whose indexes are missing."""
+    for segment in segments:
+        if segment.base_offset >= recovery_point:
+            break
+        index_names = (
+            names.offset_file_name(segment.base_offset, suffix) for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
+        )
+        if segment.size and not found.issuperset(index_names):
+            return segment.base_offset
+    return recovery_point
+
+
+def _open_clean(environment: LogEnvironment, opening: LogOpening, segments: Segments, log_end_offset: int) -> PartitionLog:
+    producers = ProducerState(opening.settings.producer_id_expiration_ms)
+    snapshot_offset = load_newest_snapshot(environment.disk, opening.directory, log_end_offset, producers, environment.report)
+    replay_producers(producers, segments, snapshot_offset or 0, log_end_offset)
+    epochs = load_epochs(environment, opening.directory, segments, log_end_offset)
+    return new_log(environment, opening, segments, producers, epochs, log_end_offset, log_end_offset)
+
+
+def new_log(
+    environment: LogEnvironment,
+    opening: LogOpening,
+    segments: Segments,
+    producers: ProducerState,
+    epochs: LeaderEpochs,
+    log_end_offset: int,
+    recovery_point: int,
+) -> PartitionLog:
+    log_start_offset = max(opening.log_start_offset, segments[0].base_offset)
+    epochs.truncate_from_start(log_start_offset)
+    return PartitionLog(
+        environment,
+        opening.topic,
+        opening.partition,
+        opening.topic_id,
+        opening.directory,
+        opening.settings,
+        segments,
+        producers,
+        epochs,
+        log_start_offset,
+        log_end_offset,
+        recovery_point,
+    )
+
+
+def load_epochs(environment: LogEnvironment, directory: str, segments: Segments, trusted_below: int) -> LeaderEpochs:
+    """From the checkpoint; when it is missing or cannot be read, from the batches below ``trusted_below`` themselves."""
+    epochs = LeaderEpochs(environment.disk, names.join(directory, names.LEADER_EPOCH_CHECKPOINT))
+    if environment.disk.exists(epochs.path):
+        try:
+            epochs.load()
+            return epochs
+        except CorruptCheckpoint as error:
+            environment.report("leader_epochs_rebuilt", {"directory": directory, "error": str(error)})
+    for segment in segments:
+        if segment.base_offset >= trusted_below:
+            break
+        for _, header in scan_headers(segment.file(), 0, segment.size, SCAN_CHUNK_BYTES):
+            if header.base_offset >= trusted_below:
+                break
+            if header.leader_epoch > epochs.latest_epoch:
+                epochs.assign(header.leader_epoch, header.base_offset)
+    return epochs
+
+
+def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segments, recovery_point: int) -> PartitionLog:
+    disk, directory, report = environment.disk, opening.directory, environment.report
+    unchecked = segments.from_offset(recovery_point)
+    start = find_start(unchecked[0], recovery_point)
+    producers = ProducerState(opening.settings.producer_id_expiration_ms)
+    snapshot_offset = load_newest_snapshot(disk, directory, start.offset, producers, report)
+    replay_producers(producers, segments, snapshot_offset or 0, start.offset)
+    epochs = load_epochs(environment, directory, segments, start.offset)
+    epochs.truncate_from_end(start.offset)
+
+    check = SegmentCheck(opening.settings, producers, epochs, start.offset)
+    kept: list[LogSegment] = []
+    damage: Damage | None = None
+    for number, segment in enumerate(unchecked):
+        if number and segment.base_offset != check.next_offset and opening.has_marks:
+            damage = Damage(kept[-1], kept[-1].size, 0, f"the next segment begins at offset {segment.base_offset}")
+            break
+        damage = check.run(segment, start.position if number == 0 else 0)
+        kept.append(segment)
+        if damage is not None:
+            break
+    if check.next_offset < opening.durable_mark:
+        raise _corrupt(kept[-1], damage, check.next_offset, opening.durable_mark)
+    if damage is not None:
+        _cut(environment, segments, damage, unchecked[len(kept) :], check.next_offset)
+    log = new_log(environment, opening, segments, producers, epochs, check.next_offset, min(recovery_point, check.next_offset))
+    log.note_unsynced(kept)
+    if log.log_start_offset > log.log_end_offset:
+        # A relaxed topic: records were deleted up to an offset that the crash has taken back.
+        start_over_at(log, log.log_start_offset)
+    return log
+
+
+def _corrupt(last: LogSegment, damage: Damage | None, next_offset: int, durable_mark: int) -> CorruptLog:
+    reason = damage.reason if damage is not None else "the log ends here"
+    position = damage.position if damage is not None else last.size
+    return CorruptLog(last.path, position, next_offset, f"{reason}, but everything below offset {durable_mark} was durable")
+
+
+def _cut(environment: LogEnvironment, segments: Segments, damage: Damage, later: list[LogSegment], next_offset: int) -> None:
+    """Take off everything from the damage on. Removal of later segments is part of the sync that ends recovery."""
+    segment = damage.segment
+    environment.report(
+        "torn_tail_cut",
+        {
+            "file": segment.path,
+            "position": damage.position,
+            "bytes_cut": damage.bytes_after + sum(other.size for other in later),
+            "segments_removed": len(later),
+            "next_offset": next_offset,
+            "reason": damage.reason,
+        },
+    )
+    segment.cut()
+    if later:
+        segments.replace([segment, *later], [segment])
+        for other in later:
+            other.remove()

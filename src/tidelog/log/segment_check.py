@@ -1,0 +1,107 @@
+"""Check one segment batch by batch and rebuild what is derived from it: indexes, producers' state, leader epochs.
+
+A batch is sound when its structure and CRC are right and its offsets rise. The segment's ``size`` follows the last sound batch, so that
+whatever lies behind it is out of reach even while the check runs.
+"""
+
+from typing import NamedTuple
+
+from tidelog.log.batch_scan import LOOKUP_CHUNK_BYTES, scan_batches, scan_headers
+from tidelog.log.errors import CorruptIndex, CorruptLog
+from tidelog.log.leader_epochs import LeaderEpochs
+from tidelog.log.producer_state import ProducerState
+from tidelog.log.segment import LogSegment
+from tidelog.log.settings import LogSettings
+from tidelog.log.transactions import note_batch_of_producer
+from tidelog.records.control import read_end_transaction_marker
+from tidelog.records.errors import RecordError
+from tidelog.records.header import CONTROL_MASK, crc_is_valid
+
+
+class Damage(NamedTuple):
+    segment: LogSegment
+    position: int
+    bytes_after: int
+    reason: str
+
+
+class Start(NamedTuple):
+    """Where a check begins: a batch boundary, and the offset below which all derived state is trusted."""
+
+    position: int
+    offset: int
+
+
+def find_start(segment: LogSegment, recovery_point: int) -> Start:
+    """As near to the recovery point as the segment's indexes reach; its very beginning when they cannot be trusted."""
+    if recovery_point <= segment.base_offset:
+        segment.reset_indexes()
+        return Start(0, segment.base_offset)
+    indexes = (segment.offset_index, segment.time_index, segment.transaction_index)
+    try:
+        for index in indexes:
+            index.check()
+            index.truncate_to(recovery_point)
+        position = segment.offset_index.last_position
+        if position == 0 or _ends_at(segment, position, segment.offset_index.last_offset):
+            return Start(position, recovery_point)
+    except CorruptIndex:
+        pass
+    segment.reset_indexes()
+    return Start(0, segment.base_offset)
+
+
+def _ends_at(segment: LogSegment, position: int, last_offset: int) -> bool:
+    """Is there a batch at this position that ends at this offset? An index entry that says so has not gone astray."""
+    try:
+        for _, header in scan_headers(segment.file(), position, segment.size, LOOKUP_CHUNK_BYTES):
+            return header.last_offset == last_offset
+    except CorruptLog:
+        pass
+    return False
+
+
+class SegmentCheck:
+    """Carries the state from batch to batch and segment to segment."""
+
+    def __init__(self, settings: LogSettings, producers: ProducerState, epochs: LeaderEpochs, trusted_below: int) -> None:
+        self._index_interval_bytes = settings.index_interval_bytes
+        self._producers = producers
+        self._epochs = epochs
+        self._trusted_below = trusted_below
+        self.next_offset = trusted_below
+
+    def run(self, segment: LogSegment, position: int) -> Damage | None:
+        """From ``position``, 0 unless it is the first segment. None when the segment is sound to its end."""
+        end = segment.size
+        if position == 0:
+            segment.reset_indexes()
+            self.next_offset = segment.base_offset
+        segment.size = position
+        try:
+            for at, header, batch in scan_batches(segment.file(), position, end):
+                base_offset = header.base_offset
+                last_offset = base_offset + header.last_offset_delta
+                if at == position and position:
+                    self.next_offset = base_offset
+                if not crc_is_valid(batch, 0, header):
+                    return Damage(segment, at, end - at, "a batch's CRC does not match its bytes")
+                if base_offset < self.next_offset or header.last_offset_delta < 0:
+                    return Damage(
+                        segment, at, end - at, f"a batch has offsets {base_offset} to {last_offset} after {self.next_offset - 1}"
+                    )
+                segment.note_batch(at, len(batch), last_offset, header.max_timestamp, self._index_interval_bytes)
+                if base_offset >= self._trusted_below:
+                    if header.leader_epoch > self._epochs.latest_epoch:
+                        self._epochs.assign(header.leader_epoch, base_offset)
+                    if header.producer_id >= 0:
+                        is_control = header.attributes & CONTROL_MASK
+                        marker = read_end_transaction_marker(batch, 0, header) if is_control else None
+                        note_batch_of_producer(self._producers, segment, header, base_offset, marker)
+                segment.size = at + len(batch)
+                self.next_offset = last_offset + 1
+        except CorruptLog as error:
+            return Damage(segment, error.position, end - error.position, error.reason)
+        except RecordError as error:
+            return Damage(segment, segment.size, end - segment.size, str(error))
+        return None

@@ -1,0 +1,30 @@
+"""The same bookkeeping at append and at recovery: what a written batch does to the producers' state and the transaction index."""
+
+from tidelog.log.producer_state import ProducerState
+from tidelog.log.segment import LogSegment
+from tidelog.log.transaction_index import AbortedTransaction
+from tidelog.records.control import EndTransactionMarker
+from tidelog.records.header import BatchHeader
+
+
+def note_batch_of_producer(
+    producers: ProducerState,
+    segment: LogSegment | None,
+    header: BatchHeader,
+    base_offset: int,
+    marker: EndTransactionMarker | None,
+) -> None:
+    """``header`` was written at ``base_offset``; ``marker`` is its content when it is a control batch. Without a segment the
+    transaction index is left alone: it already knows."""
+    if marker is None:
+        producers.update(header, base_offset)
+        return
+    completed = producers.update_marker(header.producer_id, header.producer_epoch, marker, base_offset, header.max_timestamp)
+    if completed is None:
+        return
+    if completed.is_aborted and segment is not None:
+        last_stable_offset = producers.last_stable_offset_for(completed)
+        segment.transaction_index.append(
+            AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, last_stable_offset)
+        )
+    producers.complete(completed)
