@@ -131,11 +131,12 @@ class SimulatedFileSystem:
         disk = self._disk
         disk.before("sync_filesystem", self._path)
         rules = disk.faults.rules
-        error = disk.faults.find("sync", self._path) if rules else None
+        # An error on the file system itself strikes every file, one on a file only that file.
+        own_error = error = disk.faults.find("sync", self._path) if rules else None
         for path, inode in walk(disk.root):
             if inode.is_synced():
                 continue
-            file_error = error or (disk.faults.find("sync", path) if rules else None)
+            file_error = own_error or (disk.faults.find("sync", path) if rules else None)
             if file_error is None:
                 inode.sync()
             else:

@@ -231,12 +231,13 @@ def _tear_page(data: bytearray, page: int, old: bytes, lost_sectors: int) -> Non
 
 
 def _draw_size(low: int, high: int, randomness: Randomness) -> int:
-    """Often one of the ends (nothing of the new size reached the disk, or all), else any size between."""
+    """Often one of the ends (nothing of the new size reached the disk, or all), else the end of a page or any size between."""
     if low == high:
         return low
     draw = randomness.fraction()
     if draw < 0.25:
         return low
-    if draw < 0.65:
+    if draw < 0.6:
         return high
-    return low + int(randomness.fraction() * (high - low + 1))
+    size = low + int(randomness.fraction() * (high - low + 1))
+    return size if draw < 0.8 else max(low, size - size % PAGE_BYTES)

@@ -103,7 +103,8 @@ class SimulatedConnection:
         """The way in has ended: tell the owner."""
         if self.is_open:
             self.is_open = False
-            self._unsent.clear()
+            if self._final is None:
+                self._unsent.clear()
             self._endpoint.closed(self, reason)
 
     def resume(self) -> None:
