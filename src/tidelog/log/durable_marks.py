@@ -165,9 +165,6 @@ class DurableMarks:
             marks.oldest_pending_ms = 0
         return marks
 
-    def __len__(self) -> int:
-        return len(self._marks)
-
     def mark(self, name: str, topic_id: bytes) -> int | None:
         """What was recorded last; None when nothing was, or of another topic that had the same name."""
         found = self._marks.get(name)

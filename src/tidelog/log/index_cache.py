@@ -18,9 +18,6 @@ class IndexCache:
         self.bytes_held = 0
         self._contents: OrderedDict[str, bytearray] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._contents)
-
     def get(self, path: str) -> bytearray | None:
         content = self._contents.get(path)
         if content is not None:

@@ -60,7 +60,8 @@ class ProducerState:
         self._undecided: dict[int, int] = {}
         self.first_unstable_offset: int | None = None
 
-    def __len__(self) -> int:
+    @property
+    def producer_count(self) -> int:
         return len(self._producers)
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
