@@ -218,6 +218,12 @@ def test_a_count_out_of_range_raises_at_once(read: Reader, count: int) -> None:
 
 
 @pytest.mark.parametrize("read", READERS)
+def test_as_many_records_as_allowed_are_read(read: Reader) -> None:
+    batch = build_batch(GOLDEN_RECORDS)
+    assert len(list(read(batch, 0, read_header(batch), size_max=SIZE_MAX, count_max=5))) == 5
+
+
+@pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize(("count", "message"), [(0, "more follow"), (4, "more follow"), (6, "cut off after")])
 def test_a_count_that_does_not_fit_the_records(read: Reader, count: int, message: str) -> None:
     batch = changed(build_batch(GOLDEN_RECORDS), 57, ">i", count)

@@ -181,6 +181,13 @@ def test_a_short_message_of_the_old_format_does_not_pass_for_a_cut_off_batch() -
         list(iterate_headers(EMPTY + old_message))
 
 
+def test_a_tail_too_short_for_a_header_is_still_judged_by_its_length_and_magic() -> None:
+    with pytest.raises(UnsupportedMagic, match="at position 61 has magic 1"):
+        list(iterate_headers(EMPTY + changed(BATCH, 16, ">b", 1)[:30]))
+    with pytest.raises(CorruptBatch, match="at position 61 has length 48"):
+        list(iterate_headers(EMPTY + changed(BATCH, 8, ">i", 48)[:30]))
+
+
 def test_zeros_are_corrupt_not_old() -> None:
     for length in (17, 60, 61, 4096):
         with pytest.raises(CorruptBatch, match="length 0"):

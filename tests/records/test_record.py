@@ -70,6 +70,19 @@ def test_header_keys_that_are_not_utf_8_survive(key: bytes) -> None:
     assert encode_records([record], 5, 1000) == data
 
 
+@pytest.mark.parametrize("number", [2046, 2047, 2048, 2049])
+def test_the_ready_made_varints_end_where_the_others_begin(number: int) -> None:
+    records = [Record(5 + number, 1000 + number, b"k" * number, b"v" * number)]
+    assert records_of(encode_records(records, 5, 1000)) == records
+
+
+def test_the_largest_offset_delta() -> None:
+    record = Record(5 + OFFSET_DELTA_MAX, 1000, None, b"v")
+    data = encode_records([record], 5, 1000)
+    assert records_of(data) == [record]
+    assert keys_of(data) == [(OFFSET_DELTA_MAX, None, False)]
+
+
 def test_long_numbers_are_read() -> None:
     """Numbers may be written in more bytes than they need."""
     data = record_bytes("00 808000 84808000 868000 6b6579 818000 00")
@@ -115,6 +128,10 @@ def test_trailing_bytes_are_invalid(decode: Callable[..., object], count: int) -
         (record_bytes("00 00 00 8080808020 00 00"), "takes more than 32 bits"),
         (record_bytes("00 00 00 01 03 00 00"), "the value of record 0 claims -2 bytes"),
         (record_bytes("00 00 00 01 06 00 00"), "the value of record 0 claims 3 bytes, and 2 are left"),
+        (
+            record_bytes("00 00 00 01 8001" + "61" * 64),
+            "the value of record 0 claims 64 bytes, and 64 are left|cut off after 72 bytes",
+        ),
         (record_bytes("00 00 00 01 ff01 00 00"), "the value of record 0 claims -128 bytes"),
         (record_bytes("00 00 00 01 8080808020 00"), "takes more than 32 bits"),
         (record_bytes("00 00 01 01 01 00"), "record 0 has offset delta -1, which must be above -1 and at most 2147483647"),
@@ -147,6 +164,7 @@ def test_offset_deltas_ascend_to_the_last(decode: Callable[..., object], deltas:
     ("headers", "message"),
     [
         ("01", "claims -1 headers"),
+        ("01 0000", "claims -1 headers in 2 bytes"),
         ("02", "claims 1 headers in 0 bytes"),
         ("feffffff0f 0000", "claims 2147483647 headers"),
         ("02 01 01", "a header without a key"),

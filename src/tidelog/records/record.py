@@ -159,9 +159,7 @@ def _read_headers(data: bytes, position: int, end: int, index: int) -> tuple[Rec
 def decode_keys(data: bytes, count: int, last_offset_delta: int) -> Iterator[tuple[int, bytes | None, bool]]:
     """(offset delta, key, value is null) of ``count`` records that fill ``data`` exactly. Headers are not looked at.
 
-    Written out without calls, one and two byte numbers read in place: that makes it twice as fast, and it runs over every record
-    that compaction meets.
-    """
+    Written out, one and two byte numbers read in place: twice as fast as calls, and it runs over all that compaction meets."""
     size = len(data)
     position = 0
     previous_delta = -1
