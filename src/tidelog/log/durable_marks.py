@@ -126,6 +126,7 @@ class DurableMarks:
         "_file",
         "_flush_in_flight",
         "_frame_number",
+        "_journal_bytes",
         "_marks",
         "_pending",
         "_position",
@@ -134,9 +135,10 @@ class DurableMarks:
         "oldest_pending_ms",
     )
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, journal_bytes: int) -> None:
         self._disk = disk
         self._directory = directory
+        self._journal_bytes = journal_bytes
         self._marks: dict[str, Mark] = {}
         # What has changed since the last flush began. The values are those of _marks, or _FORGET.
         self._pending: dict[str, Mark] = {}
@@ -152,9 +154,9 @@ class DurableMarks:
         self.damage: str | None = None
 
     @classmethod
-    def open(cls, disk: Disk, directory: str) -> "DurableMarks":
+    def open(cls, disk: Disk, directory: str, journal_bytes: int = JOURNAL_BYTES) -> "DurableMarks":
         """Read the journal. Writes nothing; what was read counts as pending until the first flush has made it durable."""
-        marks = cls(disk, directory)
+        marks = cls(disk, directory, journal_bytes)
         path = join(directory, DURABLE_MARKS)
         if disk.exists(path):
             # After a failed sync the cache may hold what the disk does not.
@@ -204,7 +206,7 @@ class DurableMarks:
             return None
         disk, directory, file, pending = self._disk, self._directory, self._file, self._pending
         if file is None or self._position + _frame_bytes(pending) > self._size_bytes:
-            size_bytes = _next_block(max(JOURNAL_BYTES, 2 * _frame_bytes(self._marks)))
+            size_bytes = _next_block(max(self._journal_bytes, 2 * _frame_bytes(self._marks)))
             write = JournalWrite(disk, directory, dict(self._marks), None, 0, 0, size_bytes, oldest_ms)
         else:
             write = JournalWrite(disk, directory, pending, file, self._frame_number, self._position, self._size_bytes, oldest_ms)
