@@ -99,7 +99,7 @@ def read_meta_properties(disk: Disk, path: str) -> MetaProperties | None:
         return None
     values: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(_read_lines(disk, path), start=1):
-        line = line.strip()
+        line = line.lstrip()
         if line and line[0] not in "#!":
             key, value = _parse_property(path, number, line)
             values[key] = number, value
@@ -140,9 +140,13 @@ def read_partition_metadata(disk: Disk, path: str) -> bytes | None:
     return _parse_id(path, 2, "topic_id", _parse_metadata_line(path, 2, "topic_id", lines[1]))
 
 
+def format_partition_metadata(topic_id: bytes) -> bytes:
+    return f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {format_id(topic_id)}".encode()
+
+
 def write_partition_metadata(disk: Disk, path: str, topic_id: bytes) -> None:
     """Blocks until it is durable."""
-    write_atomically(disk, path, f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {format_id(topic_id)}".encode())
+    write_atomically(disk, path, format_partition_metadata(topic_id))
 
 
 def was_cleanly_shut_down(disk: Disk, directory: str) -> bool:
@@ -201,7 +205,8 @@ def _parse_property(path: str, number: int, line: str) -> tuple[str, str]:
     if not separators:
         raise CorruptCheckpoint(f"{path}: line {number}: {line!r} is not of the form 'key=value'")
     at = min(separators)
-    value = line[at + 1 :].strip()
+    # As in Java, space at the end belongs to the value.
+    value = line[at + 1 :].lstrip()
     unescaped: list[str] = []
     characters = iter(value)
     for character in characters:
