@@ -1,5 +1,6 @@
 """What all logs of one data directory share, and the offset with its place that they speak of."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +13,9 @@ from tidelog.ports.randomness import Randomness
 
 if TYPE_CHECKING:
     from tidelog.log.partition_log import PartitionLog
+
+# The disk is full or the quota is used up: it will pass. Every other error of a write or sync is a broken disk.
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 # An event worth a line in the operator's log: its name and its facts. Cores do not know how it is shown.
 Report = Callable[[str, dict[str, object]], None]

@@ -7,20 +7,19 @@ slower the disk, the more each sync covers.
 For a few files a pass syncs one by one; from ``syncfs_files_min`` on, one ``syncfs`` is cheaper than that many calls. A file
 whose sync fails takes its own log offline; a failed ``syncfs`` names no file, so all logs of that pass go offline.
 
-Logs that asked for relaxed durability do not start a pass; they join one when they have been dirty for ``RELAXED_SYNC_MS``.
+Logs that asked for relaxed durability do not start a pass; they join one by their own ``flush.messages`` and ``flush.ms``.
 
 What became durable goes into the journal of durable marks, which is flushed beside the passes.
 """
 
-import errno
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from tidelog.log.errors import LogOffline
 from tidelog.log.mark_flusher import MarkFlusher
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.sync_plan import SyncPlan
+from tidelog.log.sync_plan import SyncOutcome, SyncPlan, run_plans
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk, FileSystem
 from tidelog.ports.executor import Completion, Executor
@@ -37,15 +36,8 @@ OnDurable = Callable[[Exception | None], None]
 class CommitStatistics:
     passes: int = 0
     logs_synced: int = 0
-    filesystem_syncs: int = 0
+    file_system_syncs: int = 0
     logs_in_last_pass: int = 0
-
-
-@dataclass(slots=True)
-class _Pass:
-    plans: list[tuple[PartitionLog, SyncPlan]]
-    errors: list[OSError | None] = field(default_factory=list)
-    used_filesystem_sync: bool = False
 
 
 class GroupCommit:
@@ -57,8 +49,9 @@ class GroupCommit:
         "_file_system",
         "_in_flight",
         "_marks",
-        "_on_durable",
+        "_on_synced",
         "_recovery_point_interval_bytes",
+        "_recovery_point_waiting",
         "_relaxed_since_ms",
         "_syncfs_files_min",
         "_waiting",
@@ -74,8 +67,9 @@ class GroupCommit:
         marks: MarkFlusher,
         recovery_point_interval_bytes: int,
         syncfs_files_min: int = SYNCFS_FILES_MIN,
-        on_durable: Callable[[list[PartitionLog]], None] | None = None,
+        on_synced: Callable[[list[PartitionLog]], None] | None = None,
     ) -> None:
+        """``on_synced`` gets the logs of each pass that has ended, those that went offline among them."""
         self._disk = disk
         self._clock = clock
         self._executor = executor
@@ -83,11 +77,12 @@ class GroupCommit:
         self._marks = marks
         self._recovery_point_interval_bytes = recovery_point_interval_bytes
         self._syncfs_files_min = syncfs_files_min
-        self._on_durable = on_durable
+        self._on_synced = on_synced
         # Dictionaries for their order: a simulated run must not depend on hashes.
         self._dirty: dict[PartitionLog, None] = {}
         self._relaxed_since_ms: dict[PartitionLog, int] = {}
         self._waiting: dict[PartitionLog, list[tuple[int, OnDurable]]] = {}
+        self._recovery_point_waiting: dict[PartitionLog, list[OnDurable]] = {}
         self._in_flight = False
         self.statistics = CommitStatistics()
 
@@ -109,6 +104,20 @@ class GroupCommit:
                 del self._relaxed_since_ms[log]
                 self._dirty[log] = None
 
+    def move_recovery_point(self, log: PartitionLog, on_moved: OnDurable) -> None:
+        """Move it as far as the log's end with the next pass. It may stay where it was when the disk is full."""
+        self._recovery_point_waiting.setdefault(log, []).append(on_moved)
+        self._relaxed_since_ms.pop(log, None)
+        self._dirty[log] = None
+        self.kick()
+
+    def take_dirty(self) -> list[PartitionLog]:
+        """All dirty logs, for a caller that syncs them by itself (starting and stopping)."""
+        logs = [*self._dirty, *self._relaxed_since_ms]
+        self._dirty = {}
+        self._relaxed_since_ms = {}
+        return logs
+
     @property
     def is_idle(self) -> bool:
         return not (self._in_flight or self._dirty)
@@ -117,7 +126,10 @@ class GroupCommit:
         """The log is being deleted: nobody needs it durable, and who waits is told."""
         self._dirty.pop(log, None)
         self._relaxed_since_ms.pop(log, None)
-        self._wake(log, LogOffline(log.name, "the partition was deleted"))
+        error = LogOffline(log.name, "the partition was deleted")
+        self._wake(log, error)
+        for callback in self._recovery_point_waiting.pop(log, []):
+            callback(error)
 
     # -- passes --------------------------------------------------------------------------------------------------------------
 
@@ -128,50 +140,50 @@ class GroupCommit:
         dirty, self._dirty = self._dirty, {}
         self._in_flight = True
         interval = self._recovery_point_interval_bytes
-        commit = _Pass([(log, log.begin_sync(log.bytes_since_recovery_point >= interval)) for log in dirty])
-        self._executor.submit(lambda: self._run(commit), lambda completion: self._finish(commit, completion))
+        logs = list(dirty)
+        wanted = self._recovery_point_waiting
+        self._recovery_point_waiting = {}
+        plans = [log.begin_sync(log.bytes_since_recovery_point >= interval or log in wanted) for log in logs]
+        work = partial(run_plans, self._disk, self._file_system, plans, self._syncfs_files_min)
+        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))
 
     def tick(self) -> None:
         """Time has passed: relaxed logs that have waited long enough join the next pass."""
         now_ms = self._clock.monotonic_ms()
-        due = [log for log, since_ms in self._relaxed_since_ms.items() if now_ms - since_ms >= RELAXED_SYNC_MS]
+        due = [log for log, since_ms in self._relaxed_since_ms.items() if _is_due(log, now_ms - since_ms)]
         for log in due:
             del self._relaxed_since_ms[log]
             self._dirty[log] = None
         self.kick()
 
-    def _run(self, commit: _Pass) -> None:
-        """On the executor. Errors belong to single logs, so they are gathered rather than raised."""
-        if sum(plan.sync_count for _, plan in commit.plans) >= self._syncfs_files_min:
-            commit.errors = [_error_of(plan.run_writes) for _, plan in commit.plans]
-            error = _error_of(self._file_system.sync)
-            if error is None or error.errno != errno.ENOSYS:
-                commit.used_filesystem_sync = True
-                if error is not None:
-                    commit.errors = [error] * len(commit.plans)
-                return
-        disk = self._disk
-        commit.errors = [_error_of(partial(plan.run, disk)) for _, plan in commit.plans]
-
-    def _finish(self, commit: _Pass, completion: Completion) -> None:
+    def _finish(
+        self,
+        logs: list[PartitionLog],
+        plans: list[SyncPlan],
+        recovery_point_waiting: dict[PartitionLog, list[OnDurable]],
+        completion: Completion,
+    ) -> None:
         assert completion.error is None, f"a pass reports errors per log, but raised {completion.error!r}"
+        outcome: SyncOutcome = completion.result
         self._in_flight = False
         statistics = self.statistics
         statistics.passes += 1
-        statistics.logs_in_last_pass = len(commit.plans)
-        statistics.logs_synced += len(commit.plans)
-        statistics.filesystem_syncs += commit.used_filesystem_sync
-        moved = []
-        for (log, plan), error in zip(commit.plans, commit.errors, strict=True):
+        statistics.logs_in_last_pass = len(logs)
+        statistics.logs_synced += len(logs)
+        statistics.file_system_syncs += outcome.used_file_system_sync
+        for log, plan, error in zip(logs, plans, outcome.errors, strict=True):
             before = log.durable.offset
             log.finish_sync(plan, error)
             if log.offline_reason is None and log.durable.offset > before:
                 self._marks.record(log)
-                moved.append(log)
-        for log, _ in commit.plans:
+        for log in logs:
             self._wake(log, None if log.offline_reason is None else LogOffline(log.name, log.offline_reason))
-        if moved and self._on_durable is not None:
-            self._on_durable(moved)
+        for log, callbacks in recovery_point_waiting.items():
+            error_of_log = None if log.offline_reason is None else LogOffline(log.name, log.offline_reason)
+            for callback in callbacks:
+                callback(error_of_log)
+        if self._on_synced is not None:
+            self._on_synced(logs)
         self.kick()
 
     def _wake(self, log: PartitionLog, error: Exception | None) -> None:
@@ -187,9 +199,8 @@ class GroupCommit:
                 on_durable(error)
 
 
-def _error_of(work: Callable[[], None]) -> OSError | None:
-    try:
-        work()
-    except OSError as error:
-        return error
-    return None
+def _is_due(log: PartitionLog, waited_ms: int) -> bool:
+    """``flush.messages`` and ``flush.ms`` of a relaxed topic, and never later than the default."""
+    settings = log.settings
+    unsynced_messages = log.log_end_offset - log.durable.offset
+    return unsynced_messages >= settings.flush_messages or waited_ms >= min(settings.flush_ms, RELAXED_SYNC_MS)

@@ -7,7 +7,7 @@ one's pages prove nothing after a failed sync); a second failure says that the d
 from collections.abc import Callable
 
 from tidelog.log.durable_marks import DurableMarks, JournalWrite
-from tidelog.log.environment import Report
+from tidelog.log.environment import NO_ROOM, Report
 from tidelog.log.partition_log import PartitionLog
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Completion, Executor
@@ -63,6 +63,11 @@ class MarkFlusher:
         if not self._in_flight:
             self._start()
 
+    def flush_now(self) -> None:
+        """For starting and stopping. Blocks until everything recorded is durable."""
+        self._since_ms = None
+        self._marks.flush()
+
     def _note_pending(self) -> None:
         if self._since_ms is None:
             self._since_ms = self._clock.monotonic_ms()
@@ -83,6 +88,12 @@ class MarkFlusher:
         error = completion.error
         self._marks.finish_flush(write, error)
         if error is not None:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                # Nothing can be appended either; the marks stay pending and the next tick tries again.
+                self._note_pending()
+                for on_flushed in waiting:
+                    on_flushed(error)
+                return
             self._failures += 1
             self._report("durable_marks_not_written", {"error": str(error), "failures": self._failures})
             if self._failures >= FAILURES_MAX:

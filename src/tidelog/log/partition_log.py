@@ -18,12 +18,11 @@ A sync that failed proves nothing about the pages it covered, now or later. The 
 only a restart that reads from the disk itself may bring it back.
 """
 
-import errno
 from typing import NamedTuple
 
 from tidelog.log import names
 from tidelog.log.append_check import AppendOrigin, checked_batches
-from tidelog.log.environment import LogEnvironment, OffsetPosition
+from tidelog.log.environment import NO_ROOM, LogEnvironment, OffsetPosition
 from tidelog.log.errors import FencedLeaderEpoch, InvalidRecord, LogOffline, StorageError
 from tidelog.log.failed_sync import leave_mark
 from tidelog.log.leader_epochs import LeaderEpochs
@@ -36,9 +35,6 @@ from tidelog.log.transactions import note_batch_of_producer
 from tidelog.ports.disk import Buffer, DiskFile
 from tidelog.records.control import EndTransactionMarker, read_end_transaction_marker
 from tidelog.records.header import BatchHeader, restamped_prefix, with_log_append_time
-
-# The disk is full or the quota is used up: the caller may try again once there is room. Everything else is a broken disk.
-_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 class AppendResult(NamedTuple):
@@ -66,6 +62,7 @@ class PartitionLog:
         "_dirty_directories",
         "_jitter_ms",
         "_unsynced",
+        "_unsynced_files",
         "bytes_since_recovery_point",
         "directory",
         "durable",
@@ -85,6 +82,7 @@ class PartitionLog:
         "snapshot_offset",
         "topic",
         "topic_id",
+        "truncating_to",
         "truncations",
     )
 
@@ -122,9 +120,12 @@ class PartitionLog:
         self.offline_reason: str | None = None
         self.is_dirty = False
         self.truncations = 0
+        # A truncation that waits for the marks on the disk to be lowered; nothing may raise them meanwhile.
+        self.truncating_to: int | None = None
         self.bytes_since_recovery_point = 0
         self.snapshot_offset = -1
         self._unsynced: list[LogSegment] = []
+        self._unsynced_files: tuple[DiskFile, ...] = ()
         self._dirty_directories: tuple[str, ...] = ()
         self._jitter_ms = self._draw_jitter()
 
@@ -232,7 +233,7 @@ class PartitionLog:
             return self.go_offline(
                 f"writing {segment.path} failed ({error}), and so did cutting the partial write off ({second})"
             )
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             return StorageError(
                 f"{self.name}: nothing was written, {error.strerror or error}; free space on the disk and try again"
             )
@@ -275,7 +276,7 @@ class PartitionLog:
         try:
             segment.create_file()
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if error.errno in NO_ROOM:
                 raise StorageError(
                     f"{self.name}: no room for a new segment, {error.strerror}; free space and try again"
                 ) from error
@@ -316,10 +317,11 @@ class PartitionLog:
             end=OffsetPosition(self.log_end_offset, active.base_offset, active.size),
             truncations=self.truncations,
             segments=self._unsynced,
-            files=[segment.file() for segment in self._unsynced],
+            files=[*self._unsynced_files, *(segment.file() for segment in self._unsynced)],
             directories=sorted(set(self._dirty_directories)),
         )
         self._unsynced = []
+        self._unsynced_files = ()
         self._dirty_directories = ()
         self.is_dirty = False
         if with_recovery_point:
@@ -352,7 +354,7 @@ class PartitionLog:
         for segment in plan.segments:
             if segment not in self._unsynced:
                 segment.dirty_file = None
-        if plan.truncations != self.truncations:
+        if plan.truncations != self.truncations or self.truncating_to is not None:
             return  # What it made durable has been cut meanwhile; the next sync covers what is there now.
         if plan.end.offset > self.durable.offset:
             self.durable = plan.end
@@ -373,6 +375,11 @@ class PartitionLog:
         self._unsynced = list(segments)
         self.note_directory_change(self.directory)
 
+    def note_unsynced_file(self, file: DiskFile) -> None:
+        """A small file beside the segments that must be durable before any record is."""
+        self._unsynced_files = (*self._unsynced_files, file)
+        self.note_directory_change(self.directory)
+
     def note_cut(self, segment: LogSegment) -> None:
         """The file was shortened: the next sync covers it."""
         if segment not in self._unsynced:
@@ -382,6 +389,12 @@ class PartitionLog:
     def forget_unsynced(self, segments: list[LogSegment]) -> None:
         """These segments have left the log; nobody needs their bytes durable any more."""
         self._unsynced = [segment for segment in self._unsynced if segment not in segments]
+
+    @property
+    def is_saved(self) -> bool:
+        """Opened now, it would be found as it is without reading its segments."""
+        is_whole = self.offline_reason is None and not self.is_dirty and not self.epochs.dirty
+        return is_whole and self.recovery_point == self.log_end_offset and self.snapshot_offset == self.log_end_offset
 
     # -- watermarks ----------------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,10 @@ def open_log(environment: LogEnvironment, opening: LogOpening) -> PartitionLog:
     if opening.was_stopped_cleanly and not sync_failed and recovery_point == opening.recovery_point:
         log_end_offset = segments.active.next_offset()
         if log_end_offset == recovery_point:
-            return _open_clean(environment, opening, segments, log_end_offset)
+            log = _open_clean(environment, opening, segments, log_end_offset)
+            if segments.active.dirty_file is not None:
+                log.note_directory_change(directory)
+            return log
         facts: dict[str, object] = {"directory": directory, "log_end_offset": log_end_offset, "recovery_point": recovery_point}
         environment.report("clean_stop_doubted", facts)
     log = _recover(environment, opening, segments, recovery_point)
@@ -98,8 +101,12 @@ def _find_segments(environment: LogEnvironment, opening: LogOpening, found: froz
     def segment(base_offset: int, size: int) -> LogSegment:
         return LogSegment(disk, environment.handles, environment.index_cache, directory, base_offset, size, now_ms)
 
+    base_offsets = names.base_offsets_of(found, names.LOG_SUFFIX)
+    # Segments wholly below the log start were being deleted; a crash may have kept any of them.
+    while len(base_offsets) > 1 and base_offsets[1] <= opening.log_start_offset:
+        remove_segment_files(disk, directory, base_offsets.pop(0))
     segments = []
-    for base_offset in names.base_offsets_of(found, names.LOG_SUFFIX):
+    for base_offset in base_offsets:
         segments.append(segment(base_offset, disk.file_size(names.segment_path(directory, base_offset, names.LOG_SUFFIX))))
     if not segments:
         if opening.durable_mark > opening.log_start_offset:
@@ -108,6 +115,13 @@ def _find_segments(environment: LogEnvironment, opening: LogOpening, found: froz
         segments.append(segment(opening.log_start_offset, 0))
         segments[0].create_file()
     return Segments(segments)
+
+
+def remove_segment_files(disk: Disk, directory: str, base_offset: int) -> None:
+    for suffix in names.SEGMENT_SUFFIXES:
+        path = names.segment_path(directory, base_offset, suffix)
+        if disk.exists(path):
+            disk.remove(path)
 
 
 def _lowest_unindexed(segments: Segments, found: frozenset[str], recovery_point: int) -> int:
@@ -128,7 +142,9 @@ def _open_clean(environment: LogEnvironment, opening: LogOpening, segments: Segm
     snapshot_offset = load_newest_snapshot(environment.disk, opening.directory, log_end_offset, producers, environment.report)
     replay_producers(producers, segments, snapshot_offset or 0, log_end_offset)
     epochs = load_epochs(environment, opening.directory, segments, log_end_offset)
-    return new_log(environment, opening, segments, producers, epochs, log_end_offset, log_end_offset)
+    log = new_log(environment, opening, segments, producers, epochs, log_end_offset, log_end_offset)
+    log.snapshot_offset = -1 if snapshot_offset is None else snapshot_offset
+    return log
 
 
 def new_log(

@@ -322,3 +322,8 @@ class LogSegment:
         self._disk.remove(self.path)
         for index in (self._offset_index, self._time_index, self._transaction_index):
             index.remove()
+
+    def forget_cached(self) -> None:
+        """The directory was renamed: whatever was cached under the old names must not be met by a new log of the same name."""
+        for index in (self._offset_index, self._time_index, self._transaction_index):
+            index.relocate(index.path)

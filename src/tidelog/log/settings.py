@@ -33,6 +33,7 @@ class LogSettings:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = LONG_MAX
     flush_messages: int = 1
+    flush_ms: int = LONG_MAX
     producer_id_expiration_ms: int = DAY_MS
 
     @property
@@ -69,5 +70,6 @@ _FIELD_BY_NAME = {
     "min.compaction.lag.ms": "min_compaction_lag_ms",
     "max.compaction.lag.ms": "max_compaction_lag_ms",
     "flush.messages": "flush_messages",
+    "flush.ms": "flush_ms",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
 }

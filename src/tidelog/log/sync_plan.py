@@ -1,15 +1,17 @@
 """What one partition log needs synced, taken on the loop and run on the executor.
 
-A plan holds open files, not names, so that a rename, an eviction or a removal meanwhile changes nothing; and what it will have proved
-when it has run: that everything below ``end`` is durable, unless the log was truncated in between.
+A plan holds open files, not names, so that a rename, an eviction or a removal meanwhile changes nothing; and what it will have
+proved when it has run: that everything below ``end`` is durable, unless the log was truncated in between.
 """
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.log.environment import OffsetPosition
-from tidelog.ports.disk import Disk, DiskFile
+from tidelog.log.environment import NO_ROOM, OffsetPosition
+from tidelog.ports.disk import Disk, DiskFile, FileSystem
 
 if TYPE_CHECKING:
     from tidelog.log.segment import LogSegment
@@ -34,10 +36,45 @@ class SyncPlan:
             disk.sync_directory(directory)
 
     def run_writes(self) -> None:
-        """Small files that are written anew as a whole (the epochs' checkpoint)."""
-        for write in self.writes:
-            write()
+        """Small files that are written anew as a whole (the epochs' checkpoint). Without room for them the data is durable all the
+        same; only the recovery point, which relies on them, must wait."""
+        try:
+            for write in self.writes:
+                write()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.recovery_point = None
 
     @property
     def sync_count(self) -> int:
         return len(self.files) + len(self.writes) + len(self.directories)
+
+
+class SyncOutcome(NamedTuple):
+    errors: list[OSError | None]
+    """One per plan."""
+    used_file_system_sync: bool
+
+
+def run_plans(disk: Disk, file_system: FileSystem, plans: Sequence[SyncPlan], syncfs_files_min: int) -> SyncOutcome:
+    """Run them all. Blocks; errors belong to single logs, so they are gathered rather than raised.
+
+    From ``syncfs_files_min`` files on one ``syncfs`` stands for all of them. When it fails it names no file: every plan has failed.
+    """
+    if sum(plan.sync_count for plan in plans) >= syncfs_files_min:
+        errors = [_error_of(plan.run_writes) for plan in plans]
+        error = _error_of(file_system.sync)
+        if error is None:
+            return SyncOutcome(errors, True)
+        if error.errno != errno.ENOSYS:
+            return SyncOutcome([error] * len(plans), True)
+    return SyncOutcome([_error_of(partial(plan.run, disk)) for plan in plans], False)
+
+
+def _error_of(work: Callable[[], None]) -> OSError | None:
+    try:
+        work()
+    except OSError as error:
+        return error
+    return None

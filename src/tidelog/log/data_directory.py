@@ -1,0 +1,294 @@
+"""A data directory: all partition logs of a broker, and what keeps them durable, small and recoverable (Kafka: LogManager).
+
+    data/
+      .lock  meta.properties  durable-marks  .kafka_cleanshutdown
+      recovery-point-offset-checkpoint  log-start-offset-checkpoint  replication-offset-checkpoint  cleaner-offset-checkpoint
+      orders-0/  orders-1/  ...
+
+Everything is driven from outside: appends make logs dirty, ``kick`` starts a commit after a burst of them, ``tick`` does what time asks
+for in small slices. Nothing here blocks except opening and closing.
+
+After a clean stop (``close``) every log has its recovery point at its end and the clean-shutdown mark says so. After anything else the
+next start checks from the recovery points on.
+"""
+
+from collections.abc import Callable
+
+from tidelog.log import names
+from tidelog.log.checkpoint_writer import CheckpointWriter
+from tidelog.log.checkpoints import format_partition_metadata, write_clean_shutdown
+from tidelog.log.deletion_queue import DeletionQueue
+from tidelog.log.directory_opening import TopicPartition, open_logs, read_state, sync_all, take_over
+from tidelog.log.directory_options import DirectoryOptions
+from tidelog.log.environment import LogEnvironment, Report
+from tidelog.log.errors import LogError, OffsetOutOfRange, StorageError
+from tidelog.log.file_handles import FileHandles
+from tidelog.log.group_commit import GroupCommit
+from tidelog.log.index_cache import IndexCache
+from tidelog.log.leader_epochs import LeaderEpochs
+from tidelog.log.mark_flusher import MarkFlusher
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.producer_state import ProducerState
+from tidelog.log.retention import raise_log_start
+from tidelog.log.retention_sweep import RetentionSweep
+from tidelog.log.segment import LogSegment
+from tidelog.log.segments import Segments
+from tidelog.log.settings import LogSettings
+from tidelog.log.truncation import truncate_to
+from tidelog.ports.clock import Clock
+from tidelog.ports.disk import Disk
+from tidelog.ports.executor import Completion, Executor
+from tidelog.ports.randomness import Randomness
+
+OnDone = Callable[[BaseException | None], None]
+
+
+class DataDirectory:
+    def __init__(
+        self,
+        path: str,
+        *,
+        disk: Disk,
+        clock: Clock,
+        randomness: Randomness,
+        executor: Executor,
+        cluster_id: str,
+        node_id: int,
+        settings_for: Callable[[str], LogSettings],
+        report: Report,
+        options: DirectoryOptions | None = None,
+        on_synced: Callable[[list[PartitionLog]], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Opens it, and recovers what a crash left. Blocks. DirectoryLocked, DirectoryUnusable or CorruptCheckpoint when it cannot."""
+        self.path = path
+        self.disk = disk
+        self.clock = clock
+        self._randomness = randomness
+        self._executor = executor
+        self._report = report
+        self.options = options if options is not None else DirectoryOptions()
+        self._lock, self.meta = take_over(disk, randomness, path, cluster_id, node_id)
+        try:
+            self._open(settings_for, on_synced, on_progress)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(
+        self,
+        settings_for: Callable[[str], LogSettings],
+        on_synced: Callable[[list[PartitionLog]], None] | None,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        disk, clock, executor, options, report = self.disk, self.clock, self._executor, self.options, self._report
+        self._file_system = disk.open_filesystem(self.path)
+        state = read_state(disk, self.path, report)
+        self.marks = MarkFlusher(state.marks, clock, executor, report, self._go_offline)
+        self.commit = GroupCommit(
+            disk,
+            clock,
+            executor,
+            self._file_system,
+            self.marks,
+            options.recovery_point_interval_bytes,
+            options.syncfs_files_min,
+            self._on_synced,
+        )
+        self._on_synced_outside = on_synced
+        self.environment = LogEnvironment(
+            disk=disk,
+            clock=clock,
+            randomness=self._randomness,
+            handles=FileHandles(disk, options.open_files_max),
+            index_cache=IndexCache(options.index_cache_bytes),
+            on_dirty=self.commit.note_dirty,
+            report=report,
+        )
+        self.recovery_points = self._writer(names.RECOVERY_POINT_CHECKPOINT, lambda log: log.recovery_point)
+        self.log_starts = self._writer(names.LOG_START_OFFSET_CHECKPOINT, lambda log: log.log_start_offset)
+        self.high_watermarks = self._writer(names.HIGH_WATERMARK_CHECKPOINT, lambda log: log.high_watermark)
+        self.cleaner_offsets = state.offsets_by_file[names.CLEANER_CHECKPOINT]
+        self.deletions = DeletionQueue(disk, clock, executor, report)
+        self.retention = RetentionSweep(
+            clock, lambda: list(self.logs.values()), self.log_starts, self.deletions, report, options.retention_check_interval_ms
+        )
+        self._next_checkpoint_ms = clock.monotonic_ms() + options.checkpoint_interval_ms
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        opened = open_logs(self.environment, self.path, state, settings_for, on_progress)
+        self.logs = opened.logs
+        self.offline = opened.offline
+        self._state = state
+        self._finish_recovery()
+
+    def _writer(self, name: str, offset_of: Callable[[PartitionLog], int]) -> CheckpointWriter:
+        def take() -> dict[TopicPartition, int]:
+            offsets = {key: offset_of(log) for key, log in self.logs.items()}
+            # What the file says of partitions that could not be opened must outlive this run.
+            before = self._state.offsets_by_file[name]
+            return offsets | {key: before[key] for key in self.offline if key in before}
+
+        return CheckpointWriter(self.disk, self._executor, self._report, names.join(self.path, name), take)
+
+    def _finish_recovery(self) -> None:
+        """What recovery kept becomes durable here, and only then are the marks raised to it."""
+        recovered = self.commit.take_dirty()
+        sync_all(self.disk, self._file_system, recovered, self.options.syncfs_files_min)
+        for log in self.logs.values():
+            if log.offline_reason is None and log.durable.offset:
+                self.marks.record(log)
+        self.marks.flush_now()
+        if recovered:
+            self.recovery_points.write_now()
+        self.commit.take_dirty()
+
+    # -- logs ----------------------------------------------------------------------------------------------------------------
+
+    def create(self, topic: str, partition: int, topic_id: bytes, settings: LogSettings) -> PartitionLog:
+        """A new, empty log. Its files become durable with its first commit, and until then hold nothing that could be lost."""
+        key = topic, partition
+        problem = names.topic_name_problem(topic)
+        if problem is not None:
+            raise LogError(problem)
+        if key in self.logs or key in self.offline:
+            raise LogError(f"{names.partition_directory_name(topic, partition)} exists already")
+        directory = names.join(self.path, names.partition_directory_name(topic, partition))
+        environment = self.environment
+        try:
+            self.disk.make_directory(directory)
+            metadata = self.disk.open(names.join(directory, names.PARTITION_METADATA), "create")
+            metadata.write(0, [format_partition_metadata(topic_id)])
+            segment = LogSegment(self.disk, environment.handles, environment.index_cache, directory, 0, 0, self.clock.now_ms())
+            segment.create_file()
+        except OSError as error:
+            raise StorageError(f"{directory} cannot be made: {error.strerror or error}") from error
+        producers = ProducerState(settings.producer_id_expiration_ms)
+        epochs = LeaderEpochs(self.disk, names.join(directory, names.LEADER_EPOCH_CHECKPOINT))
+        log = PartitionLog(
+            environment, topic, partition, topic_id, directory, settings, Segments([segment]), producers, epochs, 0, 0, 0
+        )
+        log.note_unsynced_file(metadata)
+        log.note_directory_change(self.path)
+        self.logs[key] = log
+        return log
+
+    def delete(self, log: PartitionLog, on_done: OnDone | None = None) -> None:
+        """The log is gone at once; its files are renamed now and removed later. ``on_done`` hears when a crash cannot undo it."""
+        key = log.topic, log.partition
+        doomed = names.join(self.path, names.doomed_directory_name(log.topic, log.partition, self._randomness.token(16)))
+        self.disk.rename(log.directory, doomed)
+        del self.logs[key]
+        log.offline_reason = "the partition was deleted"
+        for segment in log.segments:
+            self.environment.handles.forget(segment.path)
+            segment.forget_cached()
+        self.commit.forget(log)
+        self.marks.forget(log.name)
+        self.deletions.add_directory(doomed, log.settings.file_delete_delay_ms)
+
+        def synced(completion: Completion) -> None:
+            if on_done is not None:
+                on_done(completion.error)
+
+        self._executor.submit(lambda: self.disk.sync_directory(self.path), synced)
+
+    def delete_records(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
+        """Records below ``offset`` are no longer read, and ``on_done`` hears when that outlives a crash."""
+        log.check_online()
+        if offset > log.high_watermark:
+            raise OffsetOutOfRange(offset, log.log_start_offset, log.high_watermark)
+        raise_log_start(log, offset)
+        self.retention.apply([log], on_done)
+
+    def truncate(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
+        """Cut the log back to ``offset``. What the disk says is durable is lowered first: a crash in between is not taken for loss.
+        The caller appends nothing to this log until ``on_done``."""
+        log.check_online()
+        log.truncating_to = offset
+        log.recovery_point = min(log.recovery_point, offset)
+
+        def marks_lowered(error: BaseException | None) -> None:
+            if error is None:
+                self.recovery_points.request(recovery_points_lowered)
+            else:
+                finish(error)
+
+        def recovery_points_lowered(error: BaseException | None) -> None:
+            if error is None and log.offline_reason is None:
+                try:
+                    truncate_to(log, offset)
+                except OSError as failure:
+                    error = log.go_offline(f"truncating to offset {offset} failed: {failure}")
+            finish(error)
+
+        def finish(error: BaseException | None) -> None:
+            log.truncating_to = None
+            on_done(error)
+
+        if offset < log.durable.offset:
+            self.marks.lower(log, offset)
+        self.marks.flush(marks_lowered)
+
+    def checkpoint_recovery_point(self, log: PartitionLog, on_done: OnDone) -> None:
+        """Move the log's recovery point as far as its end and write it to the disk."""
+
+        def moved(error: Exception | None) -> None:
+            if error is None:
+                self.recovery_points.request(on_done)
+            else:
+                on_done(error)
+
+        self.commit.move_recovery_point(log, moved)
+
+    # -- time ----------------------------------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """After a burst of appends: start a commit unless one is running."""
+        self.commit.kick()
+
+    def tick(self) -> None:
+        """Call it every few hundred milliseconds."""
+        self.commit.tick()
+        self.marks.tick()
+        self.retention.tick()
+        self.deletions.tick()
+        now_ms = self.clock.monotonic_ms()
+        if now_ms >= self._next_checkpoint_ms:
+            self._next_checkpoint_ms = now_ms + self.options.checkpoint_interval_ms
+            self.high_watermarks.request()
+            self.log_starts.request()
+
+    def _on_synced(self, logs: list[PartitionLog]) -> None:
+        written = self.recovery_points.written
+        if any(log.recovery_point > written.get((log.topic, log.partition), 0) for log in logs):
+            self.recovery_points.request()
+        if self._on_synced_outside is not None:
+            self._on_synced_outside(logs)
+
+    def _go_offline(self, error: BaseException) -> None:
+        """The journal of marks cannot be written any more: nothing on this disk can be promised to anyone."""
+        for log in self.logs.values():
+            log.go_offline(f"the data directory {self.path} is broken: {error}")
+
+    # -- stopping ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is under way on the executor: it may be closed."""
+        writers = (self.recovery_points, self.log_starts, self.high_watermarks)
+        return self.commit.is_idle and self.marks.is_idle and self.deletions.is_idle and all(writer.is_idle for writer in writers)
+
+    def close(self, broker_epoch: int = -1) -> None:
+        """Stop cleanly. Blocks. Only when every log is whole does the clean-shutdown mark promise it to the next start."""
+        self.commit.take_dirty()
+        unsaved = [log for log in self.logs.values() if log.offline_reason is None and not log.is_saved]
+        sync_all(self.disk, self._file_system, unsaved, self.options.syncfs_files_min)
+        for log in self.logs.values():
+            if log.offline_reason is None and log.durable.offset:
+                self.marks.record(log)
+        self.marks.flush_now()
+        for writer in (self.recovery_points, self.log_starts, self.high_watermarks):
+            writer.write_now()
+        if not self.offline and all(log.is_saved for log in self.logs.values()):
+            write_clean_shutdown(self.disk, self.path, broker_epoch)
+        self._lock.release()
