@@ -125,3 +125,15 @@ def _check_keys(view: memoryview, position: int, header: BatchHeader, settings: 
                 raise MissingKey(f"record {offset_delta} of the batch has no key, and the topic is compacted")
     except RecordError as error:
         raise InvalidRecord(f"the records of the batch cannot be read: {error}") from error
+
+
+def whole_batches_bytes(view: memoryview) -> int:
+    """How many leading bytes of ``view`` are whole batches: a fetch may cut its last batch off."""
+    end = len(view)
+    position = 0
+    while position + 12 <= end:
+        size = int.from_bytes(view[position + 8 : position + 12], "big", signed=True) + 12
+        if size < 12 or position + size > end:
+            break
+        position += size
+    return position

@@ -223,6 +223,8 @@ class DataDirectory:
 
         def finish(error: BaseException | None) -> None:
             log.truncating_to = None
+            # A commit that ended meanwhile was not counted: the next one is.
+            log.note_cut(log.segments.active)
             on_done(error)
 
         if offset < log.durable.offset:

@@ -21,17 +21,19 @@ only a restart that reads from the disk itself may bring it back.
 from typing import NamedTuple
 
 from tidelog.log import names
-from tidelog.log.append_check import AppendOrigin, checked_batches
+from tidelog.log.append_check import AppendOrigin, checked_batches, whole_batches_bytes
 from tidelog.log.environment import NO_ROOM, LogEnvironment, OffsetPosition
 from tidelog.log.errors import FencedLeaderEpoch, InvalidRecord, LogOffline, StorageError
 from tidelog.log.failed_sync import leave_mark
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producer_state import ProducerState
+from tidelog.log.recovery_point import plan_recovery_point, prune_snapshots, write_snapshot
 from tidelog.log.segment import LogSegment
 from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
 from tidelog.log.sync_plan import SyncPlan
 from tidelog.log.transactions import note_batch_of_producer
+from tidelog.log.unsynced import Unsynced
 from tidelog.ports.disk import Buffer, DiskFile
 from tidelog.records.control import EndTransactionMarker, read_end_transaction_marker
 from tidelog.records.header import BatchHeader, restamped_prefix, with_log_append_time
@@ -59,10 +61,7 @@ class _Stamped(NamedTuple):
 
 class PartitionLog:
     __slots__ = (
-        "_dirty_directories",
         "_jitter_ms",
-        "_unsynced",
-        "_unsynced_files",
         "bytes_since_recovery_point",
         "directory",
         "durable",
@@ -84,6 +83,7 @@ class PartitionLog:
         "topic_id",
         "truncating_to",
         "truncations",
+        "unsynced",
     )
 
     def __init__(
@@ -124,9 +124,7 @@ class PartitionLog:
         self.truncating_to: int | None = None
         self.bytes_since_recovery_point = 0
         self.snapshot_offset = -1
-        self._unsynced: list[LogSegment] = []
-        self._unsynced_files: tuple[DiskFile, ...] = ()
-        self._dirty_directories: tuple[str, ...] = ()
+        self.unsynced = Unsynced()
         self._jitter_ms = self._draw_jitter()
 
     def __repr__(self) -> str:
@@ -218,7 +216,7 @@ class PartitionLog:
             position += batch_size
         self.log_end_offset = last.last_offset + 1
         self.bytes_since_recovery_point += size
-        unsynced = self._unsynced
+        unsynced = self.unsynced.segments
         if not unsynced or unsynced[-1] is not segment:
             unsynced.append(segment)
         if not self.is_dirty:
@@ -253,12 +251,12 @@ class PartitionLog:
         segment = self._new_segment(base_offset)
         if active.size == 0:
             self.segments.replace([active], [segment])
-            self._unsynced = [other for other in self._unsynced if other is not active]
+            self.unsynced.forget_segments([active])
             active.remove()
         else:
             self.segments.append(segment)
             self._close_segment(active)
-        self._dirty_directories = (*self._dirty_directories, self.directory)
+        self.unsynced.note_directory(self.directory)
         self._jitter_ms = self._draw_jitter()
         return segment
 
@@ -288,20 +286,9 @@ class PartitionLog:
         the recovery point does not pass a segment until they are written."""
         try:
             segment.close_for_appends()
-            self.write_snapshot()
+            write_snapshot(self)
         except OSError as error:
             self.environment.report("segment_close_deferred", {"partition": self.name, "error": str(error)})
-
-    def write_snapshot(self) -> DiskFile:
-        """The producers' state as of the log end. Trusted after a crash only once the recovery point has reached it."""
-        path = names.segment_path(self.directory, self.log_end_offset, names.SNAPSHOT_SUFFIX)
-        data = self.producers.snapshot_bytes()
-        file = self.environment.disk.open(path, "create")
-        file.truncate(0)
-        file.write(0, [data])
-        self.snapshot_offset = self.log_end_offset
-        self._dirty_directories = (*self._dirty_directories, self.directory)
-        return file
 
     def _draw_jitter(self) -> int:
         """Segments that began together should not all roll together."""
@@ -316,35 +303,15 @@ class PartitionLog:
         plan = SyncPlan(
             end=OffsetPosition(self.log_end_offset, active.base_offset, active.size),
             truncations=self.truncations,
-            segments=self._unsynced,
-            files=[*self._unsynced_files, *(segment.file() for segment in self._unsynced)],
-            directories=sorted(set(self._dirty_directories)),
+            segments=self.unsynced.segments,
+            files=[*self.unsynced.files, *(segment.file() for segment in self.unsynced.segments)],
+            directories=list(self.unsynced.directories),
         )
-        self._unsynced = []
-        self._unsynced_files = ()
-        self._dirty_directories = ()
+        self.unsynced = Unsynced()
         self.is_dirty = False
         if with_recovery_point:
-            self._plan_recovery_point(plan)
+            plan_recovery_point(self, plan)
         return plan
-
-    def _plan_recovery_point(self, plan: SyncPlan) -> None:
-        """Besides the data, make durable all that recovery will trust below the new recovery point."""
-        try:
-            for segment in self.segments.from_offset(self.recovery_point):
-                segment.write_indexes()
-                plan.files += segment.index_files()
-            plan.files.append(self.write_snapshot())
-        except OSError as error:
-            # No room, most likely. The data itself is synced all the same; the recovery point waits.
-            self.environment.report("recovery_point_deferred", {"partition": self.name, "error": str(error)})
-            return
-        if self.epochs.dirty:
-            plan.writes.append(self.epochs.begin_flush())
-        plan.directories = sorted({*plan.directories, *self._dirty_directories})
-        self._dirty_directories = ()
-        plan.recovery_point = self.log_end_offset
-        self.bytes_since_recovery_point = 0
 
     def finish_sync(self, plan: SyncPlan, error: BaseException | None) -> None:
         """The plan has run. On an error nothing that it covered may ever count as durable."""
@@ -352,7 +319,7 @@ class PartitionLog:
             self.go_offline(f"syncing failed: {error}", sync_failed=True)
             return
         for segment in plan.segments:
-            if segment not in self._unsynced:
+            if segment not in self.unsynced.segments:
                 segment.dirty_file = None
         if plan.truncations != self.truncations or self.truncating_to is not None:
             return  # What it made durable has been cut meanwhile; the next sync covers what is there now.
@@ -360,10 +327,11 @@ class PartitionLog:
             self.durable = plan.end
         if plan.recovery_point is not None and plan.recovery_point > self.recovery_point:
             self.recovery_point = plan.recovery_point
+            prune_snapshots(self)
 
     def note_directory_change(self, directory: str) -> None:
         """A name in it was created, renamed or removed: the next sync covers the directory too."""
-        self._dirty_directories = (*self._dirty_directories, directory)
+        self.unsynced.note_directory(directory)
         if not self.is_dirty:
             self.is_dirty = True
             self.environment.on_dirty(self)
@@ -372,23 +340,19 @@ class PartitionLog:
         """Recovery kept these bytes from the page cache: nothing of them is durable until a sync says so."""
         first = self.segments[0]
         self.durable = OffsetPosition(first.base_offset, first.base_offset, 0)
-        self._unsynced = list(segments)
+        self.unsynced.segments = list(segments)
         self.note_directory_change(self.directory)
 
     def note_unsynced_file(self, file: DiskFile) -> None:
         """A small file beside the segments that must be durable before any record is."""
-        self._unsynced_files = (*self._unsynced_files, file)
+        self.unsynced.files = (*self.unsynced.files, file)
         self.note_directory_change(self.directory)
 
     def note_cut(self, segment: LogSegment) -> None:
         """The file was shortened: the next sync covers it."""
-        if segment not in self._unsynced:
-            self._unsynced.append(segment)
+        if segment not in self.unsynced.segments:
+            self.unsynced.segments.append(segment)
         self.note_directory_change(self.directory)
-
-    def forget_unsynced(self, segments: list[LogSegment]) -> None:
-        """These segments have left the log; nobody needs their bytes durable any more."""
-        self._unsynced = [segment for segment in self._unsynced if segment not in segments]
 
     @property
     def is_saved(self) -> bool:
@@ -435,15 +399,3 @@ class PartitionLog:
     @property
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
-
-
-def whole_batches_bytes(view: memoryview) -> int:
-    """How many leading bytes of ``view`` are whole batches: a fetch may cut its last batch off."""
-    end = len(view)
-    position = 0
-    while position + 12 <= end:
-        size = int.from_bytes(view[position + 8 : position + 12], "big", signed=True) + 12
-        if size < 12 or position + size > end:
-            break
-        position += size
-    return position

@@ -68,7 +68,7 @@ def take_out_below_start(log: PartitionLog) -> list[LogSegment]:
         gone.append(segment)
     if gone:
         log.segments.drop_first(len(gone))
-        log.forget_unsynced(gone)
+        log.unsynced.forget_segments(gone)
         log.recovery_point = max(log.recovery_point, log.segments[0].base_offset)
         log.note_directory_change(log.directory)
         _remove_snapshots_below(log, log.segments[0].base_offset)

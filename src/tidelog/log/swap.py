@@ -86,7 +86,7 @@ class Swap:
             return
         self._replacement = replacement
         log.segments.replace(self._originals, [replacement])
-        log.forget_unsynced(self._originals)
+        log.unsynced.forget_segments(self._originals)
         self._executor.submit(lambda: environment.disk.sync_directory(log.directory), self._originals_are_gone)
 
     def _originals_are_gone(self, completion: Completion) -> None:

@@ -67,5 +67,5 @@ def _after_cut(log: PartitionLog, end_offset: int, kept: list[LogSegment], remov
     snapshot_offset = load_newest_snapshot(disk, log.directory, end_offset, log.producers, log.environment.report)
     replay_producers(log.producers, log.segments, snapshot_offset or 0, end_offset)
     log.producers.on_high_watermark(log.high_watermark)
-    log.forget_unsynced(removed)
+    log.unsynced.forget_segments(removed)
     log.note_cut(kept[-1])
