@@ -33,7 +33,7 @@ def scan_headers(file: DiskFile, position: int, end: int, chunk_bytes: int) -> I
 
 
 def scan_batches(file: DiskFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yield (position, header, the whole batch's bytes). CorruptLog where the structure breaks; CRCs are the caller's business."""
+    """Yield (position, header, the whole batch's bytes). CorruptLog where the structure breaks; the caller checks CRCs."""
     chunk = memoryview(b"")
     chunk_start = position
     while position < end:

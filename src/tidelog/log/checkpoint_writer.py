@@ -1,7 +1,7 @@
 """Writes one offset checkpoint file of a data directory on the executor, one write at a time.
 
-The offsets are taken on the loop when a write begins; a request that comes while one is under way waits for the next, whose offsets
-are then at least as new as the request.
+The offsets are taken on the loop when a write begins; a request that comes while one is under way waits for the next, whose
+offsets are then at least as new as the request.
 """
 
 from collections.abc import Callable, Mapping

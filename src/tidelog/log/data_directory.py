@@ -5,11 +5,11 @@
       recovery-point-offset-checkpoint  log-start-offset-checkpoint  replication-offset-checkpoint  cleaner-offset-checkpoint
       orders-0/  orders-1/  ...
 
-Everything is driven from outside: appends make logs dirty, ``kick`` starts a commit after a burst of them, ``tick`` does what time asks
-for in small slices. Nothing here blocks except opening and closing.
+Everything is driven from outside: appends make logs dirty, ``kick`` starts a commit after a burst of them, ``tick`` does what
+time asks for in small slices. Nothing here blocks except opening and closing.
 
-After a clean stop (``close``) every log has its recovery point at its end and the clean-shutdown mark says so. After anything else the
-next start checks from the recovery points on.
+After a clean stop (``close``) every log has its recovery point at its end and the clean-shutdown mark says so. After anything
+else the next start checks from the recovery points on.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class DataDirectory:
         on_synced: Callable[[list[PartitionLog]], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Opens it, and recovers what a crash left. Blocks. DirectoryLocked, DirectoryUnusable or CorruptCheckpoint when it cannot."""
+        """Opens it and recovers what a crash left. Blocks. DirectoryLocked, DirectoryUnusable or CorruptCheckpoint if not."""
         self.path = path
         self.disk = disk
         self.clock = clock
@@ -201,8 +201,8 @@ class DataDirectory:
         self.retention.apply([log], on_done)
 
     def truncate(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
-        """Cut the log back to ``offset``. What the disk says is durable is lowered first: a crash in between is not taken for loss.
-        The caller appends nothing to this log until ``on_done``."""
+        """Cut the log back to ``offset``. What the disk says is durable is lowered first, so that a crash in between is not
+        taken for loss. The caller appends nothing to this log until ``on_done``."""
         log.check_online()
         log.truncating_to = offset
         log.recovery_point = min(log.recovery_point, offset)

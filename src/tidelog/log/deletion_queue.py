@@ -1,7 +1,8 @@
 """Segments and directories that have left their log, waiting to be removed.
 
-They keep existing for ``file.delete.delay.ms`` under their ``.deleted`` or ``-delete`` name, so that a reader that is about to open one
-finds it. Removing goes to the executor: freeing a large file takes the file system milliseconds. A start removes what a crash left.
+They keep existing for ``file.delete.delay.ms`` under their ``.deleted`` or ``-delete`` name, so that a reader that is about to
+open one finds it. Removing goes to the executor: freeing a large file takes the file system milliseconds. A start removes what
+a crash left.
 """
 
 from collections import deque

@@ -1,11 +1,11 @@
 """Open a data directory: whose it is, what is in it, and which of its partitions can be served.
 
-Taking a directory over happens in this order: the lock (nobody else uses it), ``meta.properties`` (it belongs to this broker), the
-checkpoints and durable marks, and the clean-shutdown mark, which is removed *before* anything is written, so that it can only ever
-describe the stop just before this start.
+Taking a directory over happens in this order: the lock (nobody else uses it), ``meta.properties`` (it belongs to this broker),
+the checkpoints and durable marks, and the clean-shutdown mark, which is removed *before* anything is written, so that it can
+only ever describe the stop just before this start.
 
-Each partition opens by itself: one that is damaged stays offline with the reason, the others go on. Directories that are on their way
-out are removed. At the end one sync makes durable all that recovery kept.
+Each partition opens by itself: one that is damaged stays offline with the reason, the others go on. Directories that are on
+their way out are removed. At the end one sync makes durable all that recovery kept.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """The mark that a failed sync leaves behind.
 
-After a failed fsync the kernel calls the lost pages clean: a second fsync succeeds, and a restarted process reads from the page cache
-what never reached the disk. The mark, a file in the partition's directory, makes the next start drop the cache and check what the
-disk itself holds. It is removed when that check has ended well.
+After a failed fsync the kernel calls the lost pages clean: a second fsync succeeds, and a restarted process reads from the page
+cache what never reached the disk. The mark, a file in the partition's directory, makes the next start drop the cache and check
+what the disk itself holds. It is removed when that check has ended well.
 """
 
 from tidelog.log import names

@@ -1,8 +1,8 @@
 """Group commit: one pass of syncs covers everything that waits.
 
-Appends only make logs dirty. A pass takes the sync plans of all dirty logs at once, runs them on the executor, and when they have ended
-moves each log's durable offset and wakes who waited for it. While a pass runs, new appends gather for the next one: the
-slower the disk, the more each sync covers.
+Appends only make logs dirty. A pass takes the sync plans of all dirty logs at once, runs them on the executor, and when they
+have ended moves each log's durable offset and wakes who waited for it. While a pass runs, new appends gather for the next one:
+the slower the disk, the more each sync covers.
 
 For a few files a pass syncs one by one; from ``syncfs_files_min`` on, one ``syncfs`` is cheaper than that many calls. A file
 whose sync fails takes its own log offline; a failed ``syncfs`` names no file, so all logs of that pass go offline.

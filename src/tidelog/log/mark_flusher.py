@@ -1,7 +1,8 @@
 """Takes durable marks to the journal within a second, one flush at a time.
 
-The loop records marks as commits end; the executor writes them. A flush that fails is tried once more with a file written anew (the old
-one's pages prove nothing after a failed sync); a second failure says that the disk is gone, and the directory's owner is told.
+The loop records marks as commits end; the executor writes them. A flush that fails is tried once more with a file written anew
+(the old one's pages prove nothing after a failed sync); a second failure says that the disk is gone, and the directory's owner
+is told.
 """
 
 from collections.abc import Callable

@@ -10,12 +10,12 @@ State: the segments, the producers' state and the leader epochs; and these offse
     high watermark   below it consumers may read; set from outside, by replication
     log end          the next offset to be given out
 
-An append is checked whole, written in one gathered write, and only then changes state: whatever fails leaves the log as it was. The
-write goes to the page cache; ``begin_sync`` names what must be synced, ``finish_sync`` moves ``durable``. The log itself
+An append is checked whole, written in one gathered write, and only then changes state: whatever fails leaves the log as it was.
+The write goes to the page cache; ``begin_sync`` names what must be synced, ``finish_sync`` moves ``durable``. The log itself
 never blocks on a sync: group commit runs the plan on the executor.
 
-A sync that failed proves nothing about the pages it covered, now or later. The log goes offline, leaves a mark in its directory, and
-only a restart that reads from the disk itself may bring it back.
+A sync that failed proves nothing about the pages it covered, now or later. The log goes offline, leaves a mark in its
+directory, and only a restart that reads from the disk itself may bring it back.
 """
 
 from typing import NamedTuple
@@ -133,7 +133,7 @@ class PartitionLog:
     # -- appending -----------------------------------------------------------------------------------------------------------
 
     def append_as_leader(self, records: Buffer, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
-        """Check ``records`` (whole batches), give them offsets, write them. Durable only when ``durable.offset`` has passed them."""
+        """Check ``records`` (whole batches), give them offsets, write them. Durable once ``durable.offset`` has passed them."""
         self.check_online()
         if leader_epoch < self.epochs.latest_epoch:
             raise FencedLeaderEpoch(
@@ -173,7 +173,7 @@ class PartitionLog:
         return AppendResult(first_offset, next_offset - 1, now_ms if settings.log_append_time else -1, False)
 
     def append_as_follower(self, records: Buffer) -> None:
-        """Append batches exactly as the leader has them: offsets, epochs and bytes unchanged. A cut-off last batch is left out."""
+        """Append batches as the leader has them: offsets, epochs and bytes unchanged. A cut-off last batch is left out."""
         self.check_online()
         view = memoryview(records)
         now_ms = self.environment.clock.now_ms()
@@ -240,7 +240,7 @@ class PartitionLog:
     # -- rolling -------------------------------------------------------------------------------------------------------------
 
     def roll(self, first_offset: int | None = None) -> LogSegment:
-        """Close the active segment and begin another at the log end. An empty one stays, unless ``first_offset`` is out of its reach."""
+        """Close the active segment, begin another at the log end. An empty one stays unless ``first_offset`` is out of reach."""
         self.check_online()
         active = self.segments.active
         base_offset = self.log_end_offset
@@ -282,8 +282,8 @@ class PartitionLog:
         return segment
 
     def _close_segment(self, segment: LogSegment) -> None:
-        """Indexes and producer snapshot at the boundary. Both can be made again from the log, so a full disk does not stop the roll:
-        the recovery point does not pass a segment until they are written."""
+        """Indexes and producer snapshot at the boundary. Both can be made again from the log, so a full disk does not stop the
+        roll: the recovery point does not pass a segment until they are written."""
         try:
             segment.close_for_appends()
             write_snapshot(self)

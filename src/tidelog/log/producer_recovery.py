@@ -1,7 +1,7 @@
 """The producers' state of a log that is opened or truncated: the newest snapshot that may be trusted, then the log from there on.
 
-Replaying needs only headers, and the content of transaction markers. Snapshots above the offset that is trusted are removed: after a
-crash they may describe batches that were lost, and a later log could reach their offset again with other batches.
+Replaying needs only headers, and the content of transaction markers. Snapshots above the offset that is trusted are removed:
+after a crash they may describe batches that were lost, and a later log could reach their offset again with other batches.
 """
 
 from tidelog.log import names
@@ -38,7 +38,7 @@ def load_newest_snapshot(disk: Disk, directory: str, trusted_below: int, produce
 
 
 def replay_producers(producers: ProducerState, segments: Segments, from_offset: int, to_offset: int) -> None:
-    """Bring the state from ``from_offset`` up to ``to_offset`` by the headers between. The transaction index already knows them."""
+    """Bring the state from ``from_offset`` to ``to_offset`` by the headers between. The transaction index knows them."""
     if from_offset >= to_offset:
         return
     for segment in segments.from_offset(from_offset):

@@ -1,9 +1,9 @@
 """Reading a partition log: by offset, by timestamp, by leader epoch.
 
-A read by offset touches no record: it returns a *slice* (file, position, length) of one segment, for ``sendfile``. The slice begins at the
-batch that holds the wanted offset (so it may begin below it, as Kafka's clients expect), ends at the bound that the reader may see,
-and always holds at least one whole batch, however large. The open file in the slice keeps the bytes readable after the segment was
-deleted.
+A read by offset touches no record: it returns a *slice* (file, position, length) of one segment, for ``sendfile``. The slice
+begins at the batch that holds the wanted offset (so it may begin below it, as Kafka's clients expect), ends at the bound that
+the reader may see, and always holds at least one whole batch, however large. The open file in the slice keeps the bytes
+readable after the segment was deleted.
 """
 
 from enum import Enum
@@ -101,7 +101,7 @@ def position_of(log: PartitionLog, offset: int) -> OffsetPosition:
 
 
 def _aborted(log: PartitionLog, index: int, offset: int, end_position: int, bound: OffsetPosition) -> list[AbortedTransaction]:
-    """Aborted transactions with records in [offset, end of the slice). A transaction is listed where its marker lies, which may be
+    """Aborted transactions with records in [offset, end of the slice). A transaction is listed where its marker lies, maybe
     segments later; an entry whose last stable offset has passed the slice says that nothing later can matter."""
     segments = log.segments
     upper = _offset_at_or_after(log, segments[index], end_position, bound)

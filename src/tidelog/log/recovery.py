@@ -1,13 +1,13 @@
 """Open a partition's directory: after a clean stop without reading its segments, after a crash by checking what it holds.
 
-After a crash the log is checked batch by batch from the recovery point on (structure, CRC, rising offsets); indexes, leader epochs and
-producers' state are rebuilt on the way. What is found falls into two kinds, told apart by the *mark*, the offset below which
-everything is known to have been synced:
+After a crash the log is checked batch by batch from the recovery point on (structure, CRC, rising offsets); indexes, leader
+epochs and producers' state are rebuilt on the way. What is found falls into two kinds, told apart by the *mark*, the offset
+below which everything is known to have been synced:
 
-    damage at or above the mark    a torn tail. Writes that no sync covered reach the disk in any order, so a valid batch behind the
-                                   damage proves nothing: all from the damage on is cut, and the cut is reported.
-    damage below the mark          corruption. Bytes that were acknowledged as durable are gone, and no cut may hide that:
-                                   CorruptLog says which file and byte, the partition stays offline, an operator decides.
+    at or above the mark   a torn tail. Writes that no sync covered reach the disk in any order, so a valid batch behind the
+                           damage proves nothing: all from the damage on is cut, and the cut is reported.
+    below the mark         corruption. Bytes that were acknowledged as durable are gone, and no cut may hide that: CorruptLog
+                           says which file and byte, the partition stays offline, an operator decides.
 
 A log that ends below the mark is corrupt too, however well-formed it is.
 
@@ -55,7 +55,7 @@ class LogOpening:
 
 
 def open_log(environment: LogEnvironment, opening: LogOpening) -> PartitionLog:
-    """CorruptLog when acknowledged bytes are damaged or missing. A log that was recovered has a sync to do before it is durable."""
+    """CorruptLog when acknowledged bytes are damaged or missing. A recovered log is not durable before its first sync."""
     disk, directory = environment.disk, opening.directory
     sync_failed = failed_sync.is_marked(disk, directory)
     if sync_failed:

@@ -1,8 +1,8 @@
 """Moving a log's recovery point: the offset from which a crash is checked.
 
 Below it recovery trusts the indexes, the producer snapshots and the leader epochs as they are on the disk, so all of these are
-made durable by the same pass that syncs the data, and the recovery point moves when that pass has ended well. It moves at least every
-``tidelog.recovery.point.interval.bytes``, which bounds what a start after a crash has to read.
+made durable by the same pass that syncs the data, and the recovery point moves when that pass has ended well. It moves at least
+every ``tidelog.recovery.point.interval.bytes``, which bounds what a start after a crash has to read.
 
 A snapshot holds the producers' state at the log end of its moment; recovery uses none above the recovery point.
 """

@@ -1,9 +1,9 @@
 """Which segments have outlived their topic's retention, and taking them out of the log.
 
-Deleting has three steps, and the order is what keeps a crash harmless: the log start offset rises in memory (readers stop seeing the
-records at once), it is written to the ``log-start-offset-checkpoint``, and only then are the segments below it renamed to
-``.deleted`` and, a while later, removed. A crash may undo any of the renames; the checkpoint says that those segments are gone all the
-same.
+Deleting has three steps, and the order is what keeps a crash harmless: the log start offset rises in memory (readers stop
+seeing the records at once), it is written to the ``log-start-offset-checkpoint``, and only then are the segments below it
+renamed to ``.deleted`` and, a while later, removed. A crash may undo any of the renames; the checkpoint says that those
+segments are gone all the same.
 
 The active segment is deleted like the others when all of it has expired: it is rolled first. Nothing at or above the high
 watermark goes.
@@ -58,7 +58,7 @@ def raise_log_start(log: PartitionLog, offset: int) -> None:
 
 
 def take_out_below_start(log: PartitionLog) -> list[LogSegment]:
-    """Rename the segments that lie wholly below the log start offset and drop them from the log; the caller removes them later."""
+    """Rename the segments wholly below the log start offset and drop them from the log; the caller removes them later."""
     gone = []
     for segment in log.segments.closed:
         end_offset = log.segments.base_offset_after(segment)

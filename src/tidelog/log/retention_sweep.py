@@ -1,8 +1,8 @@
 """Applies retention to every log of a data directory, a few logs at a time.
 
-A sweep begins every ``log.retention.check.interval.ms`` and walks the logs in slices, so that ten thousand partitions do not hold the
-loop. Logs whose start moved are gathered; one write of the log start offsets makes it durable for all of them, and only then
-are their segments taken out.
+A sweep begins every ``log.retention.check.interval.ms`` and walks the logs in slices, so that ten thousand partitions do not
+hold the loop. Logs whose start moved are gathered; one write of the log start offsets makes it durable for all of them, and
+only then are their segments taken out.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ class RetentionSweep:
                 self.apply(moved)
 
     def apply(self, logs: list[PartitionLog], on_done: Callable[[BaseException | None], None] | None = None) -> None:
-        """The log starts of these logs were raised: make it durable, then take their segments out. ``on_done`` hears of the first."""
+        """Their log starts were raised: make it durable (``on_done`` hears of that), then take their segments out."""
 
         def written(error: BaseException | None) -> None:
             if error is None:

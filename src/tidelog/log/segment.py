@@ -1,11 +1,11 @@
 """One segment of a partition log: a ``.log`` file of batches and the indexes that find things in it.
 
-Files, named by the segment's base offset: ``.log`` (record batches, nothing else), ``.index`` (offset -> position), ``.timeindex``
-(timestamp -> offset), ``.txnindex`` (aborted transactions; only when there are any). The log file is the truth; the indexes are hints
-that recovery rebuilds from it.
+Files, named by the segment's base offset: ``.log`` (record batches, nothing else), ``.index`` (offset -> position),
+``.timeindex`` (timestamp -> offset), ``.txnindex`` (aborted transactions; only when there are any). The log file is the truth;
+the indexes are hints that recovery rebuilds from it.
 
-An index entry (last offset of a batch, position of that batch) is added at most every ``index.interval.bytes``, so a lookup lands at
-or before the wanted batch and walks headers from there.
+An index entry (last offset of a batch, position of that batch) is added at most every ``index.interval.bytes``, so a lookup
+lands at or before the wanted batch and walks headers from there.
 
 A crash leaves: the log file with any of its un-synced pages lost, kept or torn; indexes with entries beyond the log's
 end, or none. ``size`` counts only bytes whose write call succeeded.
@@ -274,7 +274,7 @@ class LogSegment:
         return None
 
     def first_record_with_timestamp(self, timestamp: int, batch_last_offset: int) -> tuple[int, int] | None:
-        """Within the batch that ends at ``batch_last_offset``: (offset, leader epoch) of its first record stamped ``timestamp``."""
+        """In the batch that ends at ``batch_last_offset``: (offset, leader epoch) of the first record stamped ``timestamp``."""
         found = self.find_batch(batch_last_offset)
         if found is None:
             return None

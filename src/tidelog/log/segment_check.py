@@ -1,7 +1,7 @@
 """Check one segment batch by batch and rebuild what is derived from it: indexes, producers' state, leader epochs.
 
-A batch is sound when its structure and CRC are right and its offsets rise. The segment's ``size`` follows the last sound batch, so that
-whatever lies behind it is out of reach even while the check runs.
+A batch is sound when its structure and CRC are right and its offsets rise. The segment's ``size`` follows the last sound batch,
+so that whatever lies behind it is out of reach even while the check runs.
 """
 
 from typing import NamedTuple

@@ -1,14 +1,14 @@
 """Put a compacted segment in the place of the segments it was made from, so that a crash leaves either the old or the new.
 
-    1  the child wrote  B.log.cleaned, B.index.cleaned, ...        synced, its directory too      a crash: removed, nothing happened
-    2  indexes renamed  B.index.swap, ...                          directory synced               a crash: removed, nothing happened
-    3  log renamed      B.log.swap                                 directory synced               *decided*: a crash rolls forward
-    4  the originals renamed to .deleted                           directory synced
+    1  the child wrote B.log.cleaned, B.index.cleaned, ...; synced      a crash: removed, nothing happened
+    2  indexes renamed to B.index.swap, ...; directory synced           a crash: removed, nothing happened
+    3  log renamed to B.log.swap; directory synced                      *decided*: a crash from here on rolls forward
+    4  the originals renamed to .deleted; directory synced
     5  B.log.swap and its indexes take their final names
 
-The originals are the segments that begin in [B, the end of the swap file): compaction keeps the last batch of what it cleans, emptied if
-need be, so the swap file ends exactly where its originals ended. Step 4 is durable before step 5, else an original could come back
-beside its replacement.
+The originals are the segments that begin in [B, the end of the swap file): compaction keeps the last batch of what it cleans,
+emptied if need be, so the swap file ends exactly where its originals ended. Step 4 is durable before step 5, else an original
+could come back beside its replacement.
 
 An index that a crash loses on the way is rebuilt from the log; the order above only makes that rare.
 """

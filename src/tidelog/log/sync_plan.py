@@ -36,8 +36,8 @@ class SyncPlan:
             disk.sync_directory(directory)
 
     def run_writes(self) -> None:
-        """Small files that are written anew as a whole (the epochs' checkpoint). Without room for them the data is durable all the
-        same; only the recovery point, which relies on them, must wait."""
+        """Small files that are written anew as a whole (the epochs' checkpoint). Without room for them the data is durable all
+        the same; only the recovery point, which relies on them, must wait."""
         try:
             for write in self.writes:
                 write()
@@ -60,7 +60,8 @@ class SyncOutcome(NamedTuple):
 def run_plans(disk: Disk, file_system: FileSystem, plans: Sequence[SyncPlan], syncfs_files_min: int) -> SyncOutcome:
     """Run them all. Blocks; errors belong to single logs, so they are gathered rather than raised.
 
-    From ``syncfs_files_min`` files on one ``syncfs`` stands for all of them. When it fails it names no file: every plan has failed.
+    From ``syncfs_files_min`` files on one ``syncfs`` stands for all of them. When it fails it names no file: every plan has
+    failed.
     """
     if sum(plan.sync_count for plan in plans) >= syncfs_files_min:
         errors = [_error_of(plan.run_writes) for plan in plans]

@@ -1,8 +1,8 @@
 """Cut a log back: a follower that parts from its leader's history, or starts over from another offset.
 
 The offsets that the outside knows must be lowered first: whoever calls has made sure that the durable mark and the recovery
-point on the disk are not above the new end, else a crash in between would be taken for lost data. Nothing below the high watermark is ever
-truncated by replication.
+point on the disk are not above the new end, else a crash in between would be taken for lost data. Nothing below the high
+watermark is ever truncated by replication.
 """
 
 from tidelog.log.environment import OffsetPosition

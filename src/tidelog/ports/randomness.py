@@ -27,7 +27,7 @@ class RealRandomness:
     __slots__ = ("_random",)
 
     def __init__(self) -> None:
-        self._random = random.Random(secrets.randbits(128))
+        self._random = random.Random(secrets.randbits(128))  # noqa: S311 -- jitter only; identifiers come from secrets
 
     def integer(self, low: int, high: int) -> int:
         return self._random.randint(low, high)

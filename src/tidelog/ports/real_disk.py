@@ -135,7 +135,8 @@ class RealLock:
 
 
 class RealDisk:
-    """``on_synced`` is told of every finished sync, as (kind, path): a test that plays a power cut keeps only what it heard of."""
+    """``on_synced`` is told of every finished sync, as (kind, path): a test that plays a power cut keeps only what it heard
+    of."""
 
     __slots__ = ("_on_synced",)
 
