@@ -37,6 +37,7 @@ class Recorder:
     def received(self, connection: Connection, data: bytes) -> None:
         assert not self.in_call
         assert data
+        assert connection in self.opened_connections
         self.data += data
 
     def closed(self, connection: Connection, reason: str) -> None:
@@ -80,6 +81,9 @@ def net(request: pytest.FixtureRequest) -> Iterator[Net]:
         return
     loop: asyncio.AbstractEventLoop = asyncio.new_event_loop() if request.param == "asyncio" else uvloop.new_event_loop()
     sockets = SocketNetwork(loop)
+    # Without this an exception in an event is only logged.
+    errors: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context))
 
     async def reach(condition: Callable[[], bool]) -> None:
         while not condition():
@@ -88,6 +92,7 @@ def net(request: pytest.FixtureRequest) -> Iterator[Net]:
     yield Net(sockets, sockets, lambda condition: loop.run_until_complete(asyncio.wait_for(reach(condition), DEADLINE_SECONDS)))
     close_all()
     loop.close()
+    assert errors == []
 
 
 def test_bytes_arrive_in_order_both_ways(net: Net) -> None:
@@ -118,7 +123,9 @@ def test_bytes_sent_before_the_connection_is_open_arrive(net: Net) -> None:
 
 def test_a_large_message_of_many_buffers(net: Net) -> None:
     _, connection, server, _ = net.pair()
-    buffers = [number.to_bytes(4, "big") * 1_000 for number in range(2_000)]
+    # Many small ones, more than one call takes, then some that are larger than a socket's buffer.
+    buffers = [number.to_bytes(4, "big") * 10 for number in range(2_000)]
+    buffers += [number.to_bytes(4, "big") * 300_000 for number in range(12)]
     connection.send(buffers)
     connection.send([b"the end"])
     expected = b"".join(buffers) + b"the end"

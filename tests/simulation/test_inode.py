@@ -140,6 +140,9 @@ def test_images_are_independent() -> None:
     assert image.read(0, 6) == b"imagea"
     assert inode.read(0, 6) == b"inodea"
     assert inode.after_power_cut(None).read(0, 6) == b"aaaaaa"
+    untouched = inode.after_kill()
+    inode.write(0, b"again")
+    assert untouched.read(0, 6) == b"inodea"
 
 
 def test_after_a_failed_sync_the_pages_are_clean_but_not_durable() -> None:

@@ -67,6 +67,22 @@ def test_chunks_are_split_anywhere_and_stay_in_order() -> None:
     assert len(sizes) > 20
 
 
+def test_bytes_never_overtake_the_opening() -> None:
+    class Eager(Recorder):
+        def opened(self, connection: Connection) -> None:
+            super().opened(connection)
+            connection.send([b"welcome"])
+
+    for seed in range(30):
+        scheduler = Scheduler()
+        network = SimulatedNetwork(scheduler, SimulatedRandomness(seed))
+        network.host("b").listen("b", 9092, Eager())
+        client = Recorder()
+        network.host("a").connect("b", 9092, client)
+        scheduler.run_all()
+        assert client.data == b"welcome"
+
+
 def test_a_link_has_its_own_delay_in_each_direction() -> None:
     link = Link()
     link.network.set_delay("a", "b", (5_000_000, 5_000_000))
