@@ -178,6 +178,7 @@ class DataDirectory:
         doomed = names.join(self.path, names.doomed_directory_name(log.topic, log.partition, self._randomness.token(16)))
         self.disk.rename(log.directory, doomed)
         del self.logs[key]
+        log.is_deleted = True
         log.offline_reason = "the partition was deleted"
         for segment in log.segments:
             self.environment.handles.forget(segment.path)
@@ -282,6 +283,7 @@ class DataDirectory:
 
     def close(self, broker_epoch: int = -1) -> None:
         """Stop cleanly. Blocks. Only when every log is whole does the clean-shutdown mark promise it to the next start."""
+        assert not self.commit.is_running, "what a running pass covers would be taken for durable: drain it first"
         self.commit.take_dirty()
         unsaved = [log for log in self.logs.values() if log.offline_reason is None and not log.is_saved]
         sync_all(self.disk, self._file_system, unsaved, self.options.syncfs_files_min)

@@ -119,6 +119,10 @@ class GroupCommit:
         return logs
 
     @property
+    def is_running(self) -> bool:
+        return self._in_flight
+
+    @property
     def is_idle(self) -> bool:
         return not (self._in_flight or self._dirty)
 

@@ -68,6 +68,7 @@ class PartitionLog:
         "environment",
         "epochs",
         "high_watermark",
+        "is_deleted",
         "is_dirty",
         "log_end_offset",
         "log_start_offset",
@@ -118,6 +119,7 @@ class PartitionLog:
         self.durable = OffsetPosition(log_end_offset, segments.active.base_offset, segments.active.size)
         self.high_watermark = log_start_offset
         self.offline_reason: str | None = None
+        self.is_deleted = False
         self.is_dirty = False
         self.truncations = 0
         # A truncation that waits for the marks on the disk to be lowered; nothing may raise them meanwhile.
@@ -315,6 +317,8 @@ class PartitionLog:
 
     def finish_sync(self, plan: SyncPlan, error: BaseException | None) -> None:
         """The plan has run. On an error nothing that it covered may ever count as durable."""
+        if self.is_deleted:
+            return  # Its directory is gone, and another log may have its name by now.
         if error is not None:
             self.go_offline(f"syncing failed: {error}", sync_failed=True)
             return
@@ -386,14 +390,14 @@ class PartitionLog:
 
     def go_offline(self, reason: str, sync_failed: bool = False) -> LogOffline:
         """No reads, no writes until a restart has looked at the disk. Returns the error to raise."""
+        if sync_failed:
+            try:
+                leave_mark(self.environment.disk, self.directory, reason)
+            except OSError as error:
+                self.environment.report("failed_sync_mark_not_written", {"partition": self.name, "error": str(error)})
         if self.offline_reason is None:
             self.offline_reason = reason
             self.environment.report("log_offline", {"partition": self.name, "reason": reason})
-            if sync_failed:
-                try:
-                    leave_mark(self.environment.disk, self.directory, reason)
-                except OSError as error:
-                    self.environment.report("failed_sync_mark_not_written", {"partition": self.name, "error": str(error)})
         return LogOffline(self.name, reason)
 
     @property

@@ -61,7 +61,10 @@ def read(log: PartitionLog, offset: int, bytes_max: int, isolation: Isolation, a
         if found is None:
             continue  # Compaction took the end of this segment; the next one goes on.
         position, header = found
-        end = bound.position if segment.base_offset == bound.segment_base_offset else segment.size
+        end = segment.size
+        if segment.base_offset == bound.segment_base_offset:
+            # Compaction may have made the segment shorter since the bound was noted; all of it is then below the bound.
+            end = min(end, bound.position)
         size = header.batch_length + 12
         if position + size > end:
             break

@@ -273,16 +273,6 @@ class LogSegment:
                     return record.timestamp, record.offset, header.leader_epoch
         return None
 
-    def first_record_with_timestamp(self, timestamp: int, batch_last_offset: int) -> tuple[int, int] | None:
-        """In the batch that ends at ``batch_last_offset``: (offset, leader epoch) of the first record stamped ``timestamp``."""
-        found = self.find_batch(batch_last_offset)
-        if found is None:
-            return None
-        for record in self._records(*found):
-            if record.timestamp >= timestamp:
-                return record.offset, found[1].leader_epoch
-        return None
-
     def _records(self, position: int, header: BatchHeader) -> Iterator[Record]:
         data = self.file().read(position, header.size)
         if len(data) < header.size:
