@@ -57,7 +57,7 @@ def take_over(
 ) -> tuple[DirectoryLock, MetaProperties]:
     """Make the directory if it is missing, lock it, and check or write whose it is."""
     try:
-        disk.make_directory(path)
+        _make_durable_directory(disk, path)
         lock = disk.lock(names.join(path, names.LOCK_FILE))
     except BlockingIOError as error:
         raise DirectoryLocked(f"{path} is used by another process: stop it, or choose another data directory") from error
@@ -68,6 +68,20 @@ def take_over(
     except BaseException:
         lock.release()
         raise
+
+
+def _make_durable_directory(disk: Disk, path: str) -> None:
+    """Its name in its parent is as much a part of every record's path as any other. Synced even when the directory is there: it
+    may be there only since a start that a kill cut short."""
+    is_there = disk.is_directory(path)
+    disk.make_directory(path)
+    parent = path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+    try:
+        disk.sync_directory(parent)
+    except PermissionError:
+        # A parent that we may not even read was not written by us either.
+        if not is_there:
+            raise
 
 
 def _check_owner(disk: Disk, randomness: Randomness, path: str, cluster_id: str, node_id: int) -> MetaProperties:
