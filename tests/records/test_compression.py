@@ -111,20 +111,22 @@ def test_snappy_raw_and_joined_xerial_streams_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "message"),
     [
-        b"",
-        XERIAL_HEADER[:8],
-        XERIAL_HEADER[:15],
-        XERIAL_HEADER + b"\x00\x00\x00",
-        XERIAL_HEADER + b"\x00\x00\x00\x05abcd",
-        XERIAL_HEADER + b"\xff\xff\xff\xffabcd",
-        xerial(TEXT)[:-1],
-        xerial(TEXT) + b"\x00",
+        (b"", "0 bytes are no snappy block"),
+        (XERIAL_HEADER[:8], "ends within it"),
+        (XERIAL_HEADER[:15], "ends within it"),
+        (XERIAL_HEADER + b"\x00\x00\x00", "block at 16 ends at 20, past the 19 bytes"),
+        (XERIAL_HEADER + b"\x00\x00\x00\x05abcd", "block at 16 ends at 25, past the 24 bytes"),
+        (XERIAL_HEADER + b"\xff\xff\xff\xffabcd", "block at 16 ends at 4294967315, past the 24 bytes"),
+        (xerial(TEXT)[:-1], "past the"),
+        (xerial(TEXT) + b"\x00", "past the"),
+        # A raw block that claims six bytes and holds three.
+        (XERIAL_HEADER + b"\x00\x00\x00\x05\x06\x08abc", "5 bytes are no snappy block"),
     ],
 )
-def test_broken_xerial_framing(data: bytes) -> None:
-    with pytest.raises(CorruptBatch):
+def test_broken_xerial_framing(data: bytes, message: str) -> None:
+    with pytest.raises(CorruptBatch, match=message):
         decompress(CompressionType.SNAPPY, data, MEBIBYTE)
 
 

@@ -173,6 +173,7 @@ def test_headers_end_before_a_batch_that_is_cut_off(length: int) -> None:
     expected = [(0, read_header(EMPTY))]
     assert list(iterate_headers(EMPTY + BATCH[:length])) == expected
     assert list(iterate_headers(EMPTY + BATCH, 0, len(EMPTY) + length)) == expected
+    assert list(iterate_headers(EMPTY + EMPTY[: min(length, len(EMPTY) - 1)])) == expected
 
 
 def test_a_short_message_of_the_old_format_does_not_pass_for_a_cut_off_batch() -> None:

@@ -74,6 +74,10 @@ def test_header_keys_that_are_not_utf_8_survive(key: bytes) -> None:
 def test_the_ready_made_varints_end_where_the_others_begin(number: int) -> None:
     records = [Record(5 + number, 1000 + number, b"k" * number, b"v" * number)]
     assert records_of(encode_records(records, 5, 1000)) == records
+    body_overhead = len(encode_records([Record(5, 1000, None, b"v" * 2000)], 5, 1000)) - 2002
+    data = encode_records([Record(5, 1000, None, b"v" * (number - body_overhead))], 5, 1000)
+    assert data[:2] == encode_varint(number)
+    assert len(data) == 2 + number
 
 
 def test_the_largest_offset_delta() -> None:
