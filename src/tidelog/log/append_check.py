@@ -16,11 +16,13 @@ from tidelog.log.errors import (
 )
 from tidelog.log.settings import LogSettings
 from tidelog.records.batch import iterate_keys
+from tidelog.records.compression import CompressionType
 from tidelog.records.errors import RecordError
-from tidelog.records.header import HEADER_SIZE, BatchHeader, crc_is_valid, read_header
+from tidelog.records.header import COMPRESSION_MASK, HEADER_SIZE, BatchHeader, crc_is_valid, read_header
 
 MAGIC = 2
 NO_TIMESTAMP = -1
+COMPRESSION_CODE_MAX = max(CompressionType)
 # Compressed records grow by decoding; a key check on a compacted topic must not let a few kilobytes become gigabytes.
 DECODED_BYTES_PER_MESSAGE_BYTE_MAX = 64
 
@@ -86,8 +88,8 @@ def _check_batch(
     if header.is_control:
         if origin is AppendOrigin.CLIENT:
             raise InvalidRecord("clients may not write control batches")
-    elif header.compression > 4:
-        raise InvalidRecord(f"compression {header.compression} is not known")
+    elif header.attributes & COMPRESSION_MASK > COMPRESSION_CODE_MAX:
+        raise UnsupportedRecordFormat(f"compression type {header.attributes & COMPRESSION_MASK} is not known")
     if header.producer_id >= 0 and header.base_sequence < 0 and not header.is_control:
         raise InvalidRecord(f"producer {header.producer_id} sent a batch without a sequence number")
     if header.is_transactional and header.producer_id < 0:
