@@ -1,0 +1,266 @@
+"""Compaction of a data directory's logs, one log at a time, the one with the largest dirty part first.
+
+``tick``, to be called often, is all that drives it: it picks a log, or lets a throttled cleaning go on. What was cleaned up
+to where is the first dirty offset of each log, kept in ``cleaner-offset-checkpoint``; one that is lost or too low only means
+cleaning again. One that is too *high* would be wrong (a tombstone could go before the records it deletes), so whoever
+truncates or deletes a log calls ``abort`` first, truncates in its callback, and has ``lower`` or ``forget`` make it true
+before.
+
+When the next tombstones may go is known only in memory, from the last cleaning. After a start every horizon that an earlier
+run has set lies at most ``delete.retention.ms`` ahead, so a log that was cleaned before is due again then.
+
+A log whose cleaning fails is left alone for ``UNCLEANABLE_RETRY_MS``, and the others go on.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tidelog.log.compaction.cleaning import Cleaning
+from tidelog.log.compaction.plan import CleaningPlan, plan_cleaning
+from tidelog.log.environment import Report
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.segment import LogSegment
+from tidelog.ports.clock import Clock
+from tidelog.ports.executor import Executor
+
+# A full disk heals, a damaged segment does not; either way trying more often would only burn the child's time.
+UNCLEANABLE_RETRY_MS = 15 * 60_000
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(slots=True)
+class CleanerStatistics:
+    cleanings: int = 0
+    given_up: int = 0
+    failures: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_removed: int = 0
+    segments_replaced: int = 0
+    last_duration_ms: int = 0
+    uncleanable: dict[TopicPartition, str] = field(default_factory=dict)
+    """Logs that are left alone for now, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerPorts:
+    """What the data directory gives the cleaner."""
+
+    clock: Clock
+    executor: Executor
+    report: Report
+    logs: Callable[[], Iterable[PartitionLog]]
+    checkpoint_recovery_point: Callable[[PartitionLog, Callable[[BaseException | None], None]], None]
+    """Make the log durable, move its recovery point to its end and write that to the disk, then call back."""
+    delete_later: Callable[[list[LogSegment], PartitionLog], None]
+    save_checkpoint: Callable[[dict[TopicPartition, int]], None]
+    """Write the first dirty offsets of all logs to ``cleaner-offset-checkpoint``."""
+
+
+class Cleaner:
+    __slots__ = (
+        "_backoff_ms",
+        "_bytes_per_second_max",
+        "_cleaning",
+        "_continuation",
+        "_first_dirty_offsets",
+        "_horizons_ms",
+        "_key_map_bytes_max",
+        "_next_look_ms",
+        "_on_idle",
+        "_picked",
+        "_ports",
+        "_resume_ms",
+        "_retry_ms",
+        "_started_ms",
+        "statistics",
+    )
+
+    def __init__(
+        self,
+        ports: CleanerPorts,
+        first_dirty_offsets: dict[TopicPartition, int],
+        key_map_bytes_max: int,
+        bytes_per_second_max: float,
+        backoff_ms: int,
+    ) -> None:
+        """``first_dirty_offsets``: the checkpoint's content, from now on the cleaner's own. ``backoff_ms``: how long it rests
+        when no log is due."""
+        self.statistics = CleanerStatistics()
+        self._ports = ports
+        self._first_dirty_offsets = first_dirty_offsets
+        self._key_map_bytes_max = key_map_bytes_max
+        self._bytes_per_second_max = bytes_per_second_max
+        self._backoff_ms = backoff_ms
+        self._next_look_ms = 0
+        self._horizons_ms: dict[TopicPartition, int] = {}
+        self._retry_ms: dict[TopicPartition, int] = {}
+        # The log that is worked on; its cleaning, once its recovery point is on the disk.
+        self._picked: PartitionLog | None = None
+        self._cleaning: Cleaning | None = None
+        self._started_ms = 0
+        # A throttled cleaning goes on with this, not before that.
+        self._continuation: Callable[[], None] | None = None
+        self._resume_ms = 0
+        self._on_idle: list[Callable[[], None]] = []
+
+    @property
+    def log_in_work(self) -> PartitionLog | None:
+        """Retention must leave this log's segments alone: one of them may be in the middle of a swap."""
+        return self._picked
+
+    def first_dirty_offset(self, log: PartitionLog) -> int | None:
+        return self._first_dirty_offsets.get((log.topic, log.partition))
+
+    # -- driving ---------------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Go on with a cleaning that has rested long enough, or begin one if a log is due."""
+        now_ms = self._ports.clock.monotonic_ms()
+        if self._picked is not None:
+            if self._continuation is not None and now_ms >= self._resume_ms:
+                self._go_on()
+            return
+        if now_ms < self._next_look_ms:
+            return
+        log = self._filthiest()
+        if log is None:
+            self._next_look_ms = now_ms + self._backoff_ms
+            return
+        self._picked = log
+        self._started_ms = now_ms
+        end_offset, truncations = log.log_end_offset, log.truncations
+
+        def checkpointed(error: BaseException | None) -> None:
+            self._begin(log, end_offset, truncations, error)
+
+        self._ports.checkpoint_recovery_point(log, checkpointed)
+
+    def _filthiest(self) -> PartitionLog | None:
+        best: PartitionLog | None = None
+        best_ratio = -1.0
+        now_ms = self._ports.clock.monotonic_ms()
+        for log in self._ports.logs():
+            if not log.settings.compact or log.offline_reason is not None or len(log.segments) < 2:
+                continue
+            if self._retry_ms.get((log.topic, log.partition), 0) > now_ms:
+                continue
+            # The recovery point will have been moved to the log's end by the time it counts.
+            plan = self._plan(log, log.log_end_offset)
+            if plan.is_due and plan.dirty_ratio > best_ratio:
+                best, best_ratio = log, plan.dirty_ratio
+        return best
+
+    def _plan(self, log: PartitionLog, recovery_point: int) -> CleaningPlan:
+        key = (log.topic, log.partition)
+        now_ms = self._ports.clock.now_ms()
+        first_dirty_offset = self._first_dirty_offsets.get(key)
+        if first_dirty_offset is not None and key not in self._horizons_ms:
+            self._horizons_ms[key] = now_ms + log.settings.delete_retention_ms
+        return plan_cleaning(log, first_dirty_offset, recovery_point, self._horizons_ms.get(key), now_ms)
+
+    def _begin(self, log: PartitionLog, end_offset: int, truncations: int, error: BaseException | None) -> None:
+        # What was appended meanwhile may have moved the recovery point in memory, but not on the disk.
+        plan = self._plan(log, min(end_offset, log.recovery_point))
+        if self._on_idle or log.offline_reason is not None or log.truncations != truncations:
+            self._become_idle()
+            return
+        if error is not None or not plan.is_due:
+            # Picked again at the next tick, it would keep all others waiting.
+            self._leave_alone(log, str(error) if error is not None else "its recovery point has not moved")
+            self._become_idle()
+            return
+        ports = self._ports
+        self._cleaning = Cleaning(
+            log, ports.executor, plan, self._key_map_bytes_max, self._rest, ports.delete_later, self._finished
+        )
+        self._cleaning.start()
+
+    def _rest(self, moved_bytes: int, go_on: Callable[[], None]) -> None:
+        rest_ms = moved_bytes * 1000 / self._bytes_per_second_max
+        if rest_ms < 1:
+            go_on()
+            return
+        self._continuation = go_on
+        self._resume_ms = self._ports.clock.monotonic_ms() + int(rest_ms)
+
+    def _go_on(self) -> None:
+        go_on = self._continuation
+        assert go_on is not None
+        self._continuation = None
+        go_on()
+
+    # -- the end of a cleaning -------------------------------------------------------------------------------------------------
+
+    def _finished(self, cleaning: Cleaning, error: BaseException | None) -> None:
+        log, counts, statistics = cleaning.log, cleaning.counts, self.statistics
+        key = (log.topic, log.partition)
+        statistics.bytes_read += counts.bytes_read
+        statistics.bytes_written += counts.bytes_written
+        statistics.records_read += counts.records_read
+        statistics.records_removed += counts.records_read - counts.records_kept
+        statistics.segments_replaced += counts.segments_replaced
+        statistics.last_duration_ms = self._ports.clock.monotonic_ms() - self._started_ms
+        if error is not None:
+            statistics.failures += 1
+            self._leave_alone(log, str(error))
+        elif cleaning.end_offset is None:
+            statistics.given_up += 1
+        else:
+            statistics.cleanings += 1
+            statistics.uncleanable.pop(key, None)
+            self._retry_ms.pop(key, None)
+            self._set_horizon(log, cleaning.horizon_ms)
+            self._first_dirty_offsets[key] = cleaning.end_offset
+            self._save()
+        self._become_idle()
+
+    def _set_horizon(self, log: PartitionLog, horizon_ms: int | None) -> None:
+        """None for a log without tombstones: then nothing is due until something new is written."""
+        never_ms = 2**63 - 1
+        self._horizons_ms[log.topic, log.partition] = never_ms if horizon_ms is None else horizon_ms
+
+    def _leave_alone(self, log: PartitionLog, reason: str) -> None:
+        key = (log.topic, log.partition)
+        self._retry_ms[key] = self._ports.clock.monotonic_ms() + UNCLEANABLE_RETRY_MS
+        self.statistics.uncleanable[key] = reason
+        self._ports.report("log_uncleanable", {"partition": log.name, "error": reason})
+
+    def _become_idle(self) -> None:
+        self._picked = self._cleaning = self._continuation = None
+        waiting, self._on_idle = self._on_idle, []
+        for on_idle in waiting:
+            on_idle()
+
+    def _save(self) -> None:
+        self._ports.save_checkpoint(dict(self._first_dirty_offsets))
+
+    # -- what others do to a log -----------------------------------------------------------------------------------------------
+
+    def abort(self, log: PartitionLog, on_idle: Callable[[], None]) -> None:
+        """Before a log is truncated or deleted: no work touches it any more when ``on_idle`` is called, perhaps at once."""
+        if self._picked is not log:
+            on_idle()
+            return
+        self._on_idle.append(on_idle)
+        if self._cleaning is not None:
+            self._cleaning.stop()
+            if self._continuation is not None:
+                self._go_on()
+
+    def lower(self, log: PartitionLog, offset: int) -> None:
+        """The log is about to be truncated to ``offset``: what comes there next is dirty."""
+        key = (log.topic, log.partition)
+        if self._first_dirty_offsets.get(key, offset) > offset:
+            self._first_dirty_offsets[key] = offset
+            self._save()
+
+    def forget(self, log: PartitionLog) -> None:
+        """The log is about to be deleted: another of that name begins anew."""
+        key = (log.topic, log.partition)
+        for table in (self._horizons_ms, self._retry_ms, self.statistics.uncleanable):
+            table.pop(key, None)
+        if self._first_dirty_offsets.pop(key, None) is not None:
+            self._save()
