@@ -163,6 +163,8 @@ class PartitionLog:
             max_timestamp = header.max_timestamp
             if settings.log_append_time:
                 buffers += with_log_append_time(view[position : position + size], header, next_offset, leader_epoch, now_ms)
+                # The producers' state must be what a recovery will read out of the log.
+                header = header._replace(max_timestamp=now_ms)
                 max_timestamp = now_ms
             else:
                 buffers.append(restamped_prefix(header, next_offset, leader_epoch))
