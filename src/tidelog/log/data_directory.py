@@ -21,7 +21,7 @@ from tidelog.log.deletion_queue import DeletionQueue
 from tidelog.log.directory_opening import TopicPartition, open_logs, read_state, sync_all, take_over
 from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.environment import LogEnvironment, Report
-from tidelog.log.errors import LogError, OffsetOutOfRange, StorageError
+from tidelog.log.errors import DirectoryUnusable, LogError, OffsetOutOfRange, StorageError
 from tidelog.log.file_handles import FileHandles
 from tidelog.log.group_commit import GroupCommit
 from tidelog.log.index_cache import IndexCache
@@ -71,6 +71,9 @@ class DataDirectory:
         self._lock, self.meta = take_over(disk, randomness, path, cluster_id, node_id)
         try:
             self._open(settings_for, on_synced, on_progress)
+        except OSError as error:
+            self._lock.release()
+            raise DirectoryUnusable(f"{path} cannot be opened: {error}") from error
         except BaseException:
             self._lock.release()
             raise
