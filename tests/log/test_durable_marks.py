@@ -221,6 +221,29 @@ def test_after_a_failed_sync_the_file_is_written_anew() -> None:
     assert reopened(disk.crash_image(keep="none")) == {"orders-0": 4}
 
 
+def test_what_a_failed_sync_left_in_the_cache_is_not_believed() -> None:
+    disk = simulated_disk()
+    marks = DurableMarks.open(disk, DIRECTORY)
+    marks.record("orders-0", ID, 1)
+    marks.flush()
+    marks.record("orders-0", ID, 2)
+    disk.faults.fail("sync", lambda path: True, times=1)
+    with pytest.raises(OSError, match="Input/output"):
+        marks.flush()
+    killed = disk.crash_image(keep="all")
+    assert reopened(killed) == reopened(killed.crash_image(keep="none")) == {"orders-0": 1}
+
+
+def test_what_a_crash_left_beside_the_journal_does_not_get_into_it() -> None:
+    disk = simulated_disk()
+    write_file(disk, f"{PATH}.tmp", b"x" * (2 * JOURNAL_BYTES))
+    marks = DurableMarks.open(disk, DIRECTORY)
+    marks.record("orders-0", ID, 1)
+    marks.flush()
+    assert disk.file_size(PATH) == JOURNAL_BYTES
+    assert DurableMarks.open(disk, DIRECTORY).damage is None
+
+
 class Recorder:
     """Drives a journal and remembers every state that could rightly be found: from the last finished flush on."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.disks import DIRECTORY, read_file, simulated_disk, write_file
+from tests.log.disks import DIRECTORY, bytes_each, read_file, simulated_disk, write_file
 from tidelog.log.errors import CorruptIndex
 from tidelog.log.index_cache import IndexCache
 from tidelog.log.index_file import SPILL_BYTES
@@ -47,6 +47,17 @@ def test_the_tail_goes_to_the_file_when_it_passes_a_page() -> None:
     assert not disk.exists(PATH)
     index.append(100_000, 10_000_000)
     assert disk.file_size(PATH) == SPILL_BYTES
+
+
+def test_other_indexes_spill_whole_entries_too() -> None:
+    disk = simulated_disk()
+    time_index = TimeIndex(disk, IndexCache(0), f"{DIRECTORY}/x.timeindex", 0)
+    transaction_index = TransactionIndex(disk, IndexCache(0), f"{DIRECTORY}/x.txnindex", 0)
+    for number in range(1, 1001):
+        time_index.maybe_append(number, number)
+        transaction_index.append(AbortedTransaction(1, number, number, number))
+    assert disk.file_size(f"{DIRECTORY}/x.timeindex") == 1000 // 341 * 341 * 12
+    assert disk.file_size(f"{DIRECTORY}/x.txnindex") == 1000 // 121 * 121 * 34
 
 
 def test_what_was_written_is_durable_after_sync() -> None:
@@ -235,3 +246,9 @@ def test_a_damaged_entry_is_reported_with_its_number() -> None:
     index.load()
     with pytest.raises(CorruptIndex, match=rf"entry 7 \(offset 100, position 8000\) .* entry 6 \(offset {entries[6][0]}"):
         index.check()
+
+
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex, TransactionIndex])
+def test_an_idle_index_costs_next_to_nothing(kind: type[OffsetIndex | TimeIndex | TransactionIndex]) -> None:
+    disk, cache = simulated_disk(), IndexCache(1 << 20)
+    assert bytes_each(lambda number: kind(disk, cache, f"/data/orders-{number}/00000000000000000000.timeindex", 0)) < 300

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.disk import SimulatedDisk
-from tests.log.disks import DIRECTORY, read_file, simulated_disk, write_file
+from tests.log.disks import DIRECTORY, bytes_each, read_file, simulated_disk, write_file
 from tidelog.log.errors import CorruptCheckpoint
 from tidelog.log.leader_epochs import LeaderEpochs
 
@@ -166,6 +166,11 @@ def test_a_damaged_file_names_the_line(data: bytes, problem: str) -> None:
     with pytest.raises(CorruptCheckpoint) as caught:
         LeaderEpochs(disk, PATH).load()
     assert str(caught.value).startswith(f"{PATH}: {problem}")
+
+
+def test_an_idle_one_costs_next_to_nothing() -> None:
+    disk = simulated_disk()
+    assert bytes_each(lambda number: LeaderEpochs(disk, f"/data/orders-{number}/leader-epoch-checkpoint")) < 300
 
 
 class EpochLog:

@@ -47,6 +47,7 @@ def test_collect_finds_transactions_that_overlap_the_range() -> None:
     assert index.collect(10, 100) == [early, middle, late]
     assert index.collect(11, 25) == [middle]
     assert index.collect(11, 26) == [middle, late]
+    assert index.collect(30, 100) == [late]
     assert index.collect(31, 100) == []
     assert index.collect(0, 5) == [early]
     assert index.collect(0, 0) == []
