@@ -17,6 +17,7 @@ from collections.abc import Callable
 from tidelog.log import names
 from tidelog.log.checkpoint_writer import CheckpointWriter
 from tidelog.log.checkpoints import format_partition_metadata, write_clean_shutdown
+from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
 from tidelog.log.deletion_queue import DeletionQueue
 from tidelog.log.directory_opening import TopicPartition, open_logs, read_state, sync_all, take_over
 from tidelog.log.directory_options import DirectoryOptions
@@ -111,18 +112,49 @@ class DataDirectory:
         self.recovery_points = self._writer(names.RECOVERY_POINT_CHECKPOINT, lambda log: log.recovery_point)
         self.log_starts = self._writer(names.LOG_START_OFFSET_CHECKPOINT, lambda log: log.log_start_offset)
         self.high_watermarks = self._writer(names.HIGH_WATERMARK_CHECKPOINT, lambda log: log.high_watermark)
-        self.cleaner_offsets = state.offsets_by_file[names.CLEANER_CHECKPOINT]
         self.deletions = DeletionQueue(disk, clock, executor, report)
+        self._open_cleaner(state.offsets_by_file[names.CLEANER_CHECKPOINT])
         self.retention = RetentionSweep(
-            clock, lambda: list(self.logs.values()), self.log_starts, self.deletions, report, options.retention_check_interval_ms
+            clock,
+            lambda: list(self.logs.values()),
+            self.log_starts,
+            self.deletions,
+            report,
+            options.retention_check_interval_ms,
+            lambda log: self.cleaner.log_in_work is log,
         )
         self._next_checkpoint_ms = clock.monotonic_ms() + options.checkpoint_interval_ms
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        # Deleted, but a compaction still works in their directories.
+        self._dying: set[TopicPartition] = set()
         opened = open_logs(self.environment, self.path, state, settings_for, on_progress)
         self.logs = opened.logs
         self.offline = opened.offline
         self._state = state
         self._finish_recovery()
+
+    def _open_cleaner(self, first_dirty_offsets: dict[TopicPartition, int]) -> None:
+        options = self.options
+        path = names.join(self.path, names.CLEANER_CHECKPOINT)
+        self.cleaner_offsets = CheckpointWriter(
+            self.disk, self._executor, self._report, path, lambda: self.cleaner.first_dirty_offsets
+        )
+        ports = CleanerPorts(
+            clock=self.clock,
+            executor=self._executor,
+            report=self._report,
+            logs=lambda: self.logs.values(),
+            checkpoint_recovery_point=self.checkpoint_recovery_point,
+            delete_later=lambda segments, log: self.deletions.add_segments(segments, log.settings.file_delete_delay_ms),
+            save_checkpoint=lambda _: self.cleaner_offsets.request(),
+        )
+        self.cleaner = Cleaner(
+            ports,
+            first_dirty_offsets,
+            options.cleaner_buffer_bytes,
+            options.cleaner_bytes_per_second_max,
+            options.cleaner_backoff_ms,
+        )
 
     def _writer(self, name: str, offset_of: Callable[[PartitionLog], int]) -> CheckpointWriter:
         def take() -> dict[TopicPartition, int]:
@@ -153,6 +185,8 @@ class DataDirectory:
         problem = names.topic_name_problem(topic)
         if problem is not None:
             raise LogError(problem)
+        if key in self._dying:
+            raise StorageError(f"{names.partition_directory_name(topic, partition)} is being deleted, try again")
         if key in self.logs or key in self.offline:
             raise LogError(f"{names.partition_directory_name(topic, partition)} exists already")
         directory = names.join(self.path, names.partition_directory_name(topic, partition))
@@ -178,23 +212,29 @@ class DataDirectory:
     def delete(self, log: PartitionLog, on_done: OnDone | None = None) -> None:
         """The log is gone at once; its files are renamed now and removed later. ``on_done`` hears when a crash cannot undo it."""
         key = log.topic, log.partition
-        doomed = names.join(self.path, names.doomed_directory_name(log.topic, log.partition, self._randomness.token(16)))
-        self.disk.rename(log.directory, doomed)
         del self.logs[key]
         log.is_deleted = True
         log.offline_reason = "the partition was deleted"
-        for segment in log.segments:
-            self.environment.handles.forget(segment.path)
-            segment.forget_cached()
         self.commit.forget(log)
-        self.marks.forget(log.name)
-        self.deletions.add_directory(doomed, log.settings.file_delete_delay_ms)
+        self._dying.add(key)
 
         def synced(completion: Completion) -> None:
             if on_done is not None:
                 on_done(completion.error)
 
-        self._executor.submit(lambda: self.disk.sync_directory(self.path), synced)
+        def take_away() -> None:
+            doomed = names.join(self.path, names.doomed_directory_name(log.topic, log.partition, self._randomness.token(16)))
+            self.disk.rename(log.directory, doomed)
+            self._dying.discard(key)
+            for segment in log.segments:
+                self.environment.handles.forget(segment.path)
+                segment.forget_cached()
+            self.cleaner.forget(log)
+            self.marks.forget(log.name)
+            self.deletions.add_directory(doomed, log.settings.file_delete_delay_ms)
+            self._executor.submit(lambda: self.disk.sync_directory(self.path), synced)
+
+        self.cleaner.abort(log, take_away)
 
     def delete_records(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
         """Records below ``offset`` are no longer read, and ``on_done`` hears when that outlives a crash."""
@@ -218,6 +258,12 @@ class DataDirectory:
                 finish(error)
 
         def recovery_points_lowered(error: BaseException | None) -> None:
+            if error is None:
+                self.cleaner_offsets.request(all_lowered)
+            else:
+                finish(error)
+
+        def all_lowered(error: BaseException | None) -> None:
             if error is None and log.offline_reason is None:
                 try:
                     truncate_to(log, offset)
@@ -231,9 +277,13 @@ class DataDirectory:
             log.note_cut(log.segments.active)
             on_done(error)
 
-        if offset < log.durable.offset:
-            self.marks.lower(log, offset)
-        self.marks.flush(marks_lowered)
+        def lower() -> None:
+            self.cleaner.lower(log, offset)
+            if offset < log.durable.offset:
+                self.marks.lower(log, offset)
+            self.marks.flush(marks_lowered)
+
+        self.cleaner.abort(log, lower)
 
     def checkpoint_recovery_point(self, log: PartitionLog, on_done: OnDone) -> None:
         """Move the log's recovery point as far as its end and write it to the disk."""
@@ -258,6 +308,7 @@ class DataDirectory:
         self.marks.tick()
         self.retention.tick()
         self.deletions.tick()
+        self.cleaner.tick()
         now_ms = self.clock.monotonic_ms()
         if now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + self.options.checkpoint_interval_ms
@@ -281,8 +332,10 @@ class DataDirectory:
     @property
     def is_idle(self) -> bool:
         """Nothing is under way on the executor: it may be closed."""
-        writers = (self.recovery_points, self.log_starts, self.high_watermarks)
-        return self.commit.is_idle and self.marks.is_idle and self.deletions.is_idle and all(writer.is_idle for writer in writers)
+        if self.cleaner.log_in_work is not None or not (self.commit.is_idle and self.marks.is_idle and self.deletions.is_idle):
+            return False
+        writers = (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets)
+        return all(writer.is_idle for writer in writers)
 
     def close(self, broker_epoch: int = -1) -> None:
         """Stop cleanly. Blocks. Only when every log is whole does the clean-shutdown mark promise it to the next start."""

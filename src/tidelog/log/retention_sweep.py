@@ -20,7 +20,17 @@ LOGS_PER_TICK = 50
 
 
 class RetentionSweep:
-    __slots__ = ("_clock", "_deletions", "_interval_ms", "_logs", "_next_ms", "_report", "_start_offsets", "_walk")
+    __slots__ = (
+        "_clock",
+        "_deletions",
+        "_interval_ms",
+        "_is_being_compacted",
+        "_logs",
+        "_next_ms",
+        "_report",
+        "_start_offsets",
+        "_walk",
+    )
 
     def __init__(
         self,
@@ -30,6 +40,7 @@ class RetentionSweep:
         deletions: DeletionQueue,
         report: Report,
         interval_ms: int,
+        is_being_compacted: Callable[[PartitionLog], bool],
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -38,6 +49,7 @@ class RetentionSweep:
         self._report = report
         self._interval_ms = interval_ms
         self._next_ms = clock.monotonic_ms() + interval_ms
+        self._is_being_compacted = is_being_compacted
         self._walk: Iterator[list[PartitionLog]] | None = None
 
     def tick(self) -> None:
@@ -87,7 +99,8 @@ class RetentionSweep:
         return following is not None and following <= log.log_start_offset
 
     def _take_out(self, log: PartitionLog) -> None:
-        if log.offline_reason is not None:
+        # A segment may be in the middle of a swap. Its records are out of sight already; a later sweep removes the file.
+        if log.offline_reason is not None or self._is_being_compacted(log):
             return
         try:
             segments = take_out_below_start(log)

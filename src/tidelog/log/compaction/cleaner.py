@@ -111,6 +111,10 @@ class Cleaner:
         """Retention must leave this log's segments alone: one of them may be in the middle of a swap."""
         return self._picked
 
+    @property
+    def first_dirty_offsets(self) -> dict[TopicPartition, int]:
+        return self._first_dirty_offsets
+
     def first_dirty_offset(self, log: PartitionLog) -> int | None:
         return self._first_dirty_offsets.get((log.topic, log.partition))
 
