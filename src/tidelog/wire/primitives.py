@@ -1,0 +1,291 @@
+"""Kafka's primitive types: the alphabet of the hand-written codecs.
+
+Integers are big endian. Before flexible versions (KIP-482) a string has an i16 length, bytes and arrays an i32 length, and -1 is
+null. In flexible versions lengths are unsigned varints, one more than the length, and 0 is null; every structure ends with
+tagged fields: a count, then tag, size and bytes of each. A tag that the reader does not know is skipped.
+
+``Reader`` walks a frame once, from front to back, and copies nothing but strings. Every read is checked against the end, and
+the length of an array against the bytes that remain, so a count can never make a caller allocate more than the frame could
+hold. All that it raises is ``MalformedRequest``. The writers are pure functions that return bytes; values out of range are
+errors of the program and raise ``struct.error``.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NoReturn
+
+from tidelog.wire.errors import MalformedRequest
+
+# An unsigned varint holds 32 bits in at most five bytes.
+UNSIGNED_VARINT_BITS = 32
+UUID_SIZE = 16
+
+INT8 = struct.Struct(">b")
+INT16 = struct.Struct(">h")
+INT32 = struct.Struct(">i")
+INT64 = struct.Struct(">q")
+
+_unpack_int8 = INT8.unpack_from
+_unpack_int16 = INT16.unpack_from
+_unpack_int32 = INT32.unpack_from
+_unpack_int64 = INT64.unpack_from
+_pack_int16 = INT16.pack
+_pack_int32 = INT32.pack
+
+
+class Reader:
+    """A position in a frame. Public, so that a codec may read a run of fixed fields with one ``unpack_from`` and move it."""
+
+    __slots__ = ("end", "position", "view")
+
+    def __init__(self, view: memoryview, position: int = 0) -> None:
+        self.view = view
+        self.position = position
+        self.end = len(view)
+
+    def remaining(self) -> int:
+        return self.end - self.position
+
+    def take(self, length: int) -> int:
+        """Moves over ``length`` bytes and returns where they start."""
+        position = self.position
+        if length > self.end - position:
+            self._fail_short(length)
+        self.position = position + length
+        return position
+
+    def expect_end(self) -> None:
+        if self.position != self.end:
+            raise MalformedRequest(f"{self.end - self.position} bytes are left over at byte {self.position}")
+
+    # Fixed sizes.
+
+    def int8(self) -> int:
+        value: int = _unpack_int8(self.view, self.take(1))[0]
+        return value
+
+    def boolean(self) -> bool:
+        """Any byte but 0 is true, as in Kafka."""
+        return self.view[self.take(1)] != 0
+
+    def int16(self) -> int:
+        value: int = _unpack_int16(self.view, self.take(2))[0]
+        return value
+
+    def int32(self) -> int:
+        value: int = _unpack_int32(self.view, self.take(4))[0]
+        return value
+
+    def int64(self) -> int:
+        value: int = _unpack_int64(self.view, self.take(8))[0]
+        return value
+
+    def uuid(self) -> bytes:
+        """The 16 bytes of an id; all zero stands for none."""
+        position = self.take(UUID_SIZE)
+        return bytes(self.view[position : position + UUID_SIZE])
+
+    def unsigned_varint(self) -> int:
+        view = self.view
+        position = self.position
+        try:
+            byte = view[position]
+            if byte < 0x80:
+                self.position = position + 1
+                return byte
+            value = byte & 0x7F
+            for shift in range(7, UNSIGNED_VARINT_BITS, 7):
+                position += 1
+                byte = view[position]
+                if byte < 0x80:
+                    value |= byte << shift
+                    if value >> UNSIGNED_VARINT_BITS:
+                        break
+                    self.position = position + 1
+                    return value
+                value |= (byte & 0x7F) << shift
+        except IndexError:
+            self._fail_short(position - self.position + 1)
+        raise MalformedRequest(f"the varint at byte {self.position} takes more than {UNSIGNED_VARINT_BITS} bits")
+
+    # Lengths. None is null.
+
+    def _length(self, length: int) -> int | None:
+        if length < 0:
+            if length != -1:
+                raise MalformedRequest(f"a length of {length} before byte {self.position}")
+            return None
+        return length
+
+    def _compact_length(self) -> int | None:
+        length = self.unsigned_varint()
+        return length - 1 if length else None
+
+    # Strings.
+
+    def _text(self, length: int) -> str:
+        position = self.take(length)
+        try:
+            return str(self.view[position : position + length], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedRequest(f"the string at byte {position} is not UTF-8") from error
+
+    def nullable_string(self) -> str | None:
+        length = self._length(self.int16())
+        return None if length is None else self._text(length)
+
+    def string(self) -> str:
+        length = self._length(self.int16())
+        if length is None:
+            self._fail_null()
+        return self._text(length)
+
+    def compact_nullable_string(self) -> str | None:
+        length = self.unsigned_varint()
+        return self._text(length - 1) if length else None
+
+    def compact_string(self) -> str:
+        length = self.unsigned_varint()
+        if not length:
+            self._fail_null()
+        return self._text(length - 1)
+
+    # Bytes, as views of the frame: valid as long as the frame is.
+
+    def _slice(self, length: int) -> memoryview:
+        position = self.take(length)
+        return self.view[position : position + length]
+
+    def nullable_bytes(self) -> memoryview | None:
+        length = self._length(self.int32())
+        return None if length is None else self._slice(length)
+
+    def bytes_(self) -> memoryview:
+        length = self._length(self.int32())
+        if length is None:
+            self._fail_null()
+        return self._slice(length)
+
+    def compact_nullable_bytes(self) -> memoryview | None:
+        length = self.unsigned_varint()
+        return self._slice(length - 1) if length else None
+
+    def compact_bytes(self) -> memoryview:
+        length = self.unsigned_varint()
+        if not length:
+            self._fail_null()
+        return self._slice(length - 1)
+
+    # Array lengths. ``element_size_min`` is the fewest bytes that one element takes.
+
+    def _bounded(self, count: int, element_size_min: int) -> int:
+        if count * element_size_min > self.end - self.position:
+            raise MalformedRequest(f"an array of {count} elements at byte {self.position} in a frame of {self.end} bytes")
+        return count
+
+    def nullable_array_length(self, element_size_min: int = 1) -> int | None:
+        length = self._length(self.int32())
+        return None if length is None else self._bounded(length, element_size_min)
+
+    def array_length(self, element_size_min: int = 1) -> int:
+        length = self._length(self.int32())
+        if length is None:
+            self._fail_null()
+        return self._bounded(length, element_size_min)
+
+    def compact_nullable_array_length(self, element_size_min: int = 1) -> int | None:
+        length = self._compact_length()
+        return None if length is None else self._bounded(length, element_size_min)
+
+    def compact_array_length(self, element_size_min: int = 1) -> int:
+        length = self._compact_length()
+        if length is None:
+            self._fail_null()
+        return self._bounded(length, element_size_min)
+
+    # Tagged fields.
+
+    def skip_tagged_fields(self) -> None:
+        # Nearly always there are none.
+        position = self.position
+        if position < self.end and not self.view[position]:
+            self.position = position + 1
+            return
+        for _ in self.tagged_fields():
+            pass
+
+    def tagged_fields(self) -> Iterator[tuple[int, memoryview]]:
+        """Tag and bytes of each. Tags must rise: so a field cannot come twice, and there is one way to write a structure."""
+        count = self.unsigned_varint()
+        # Tag and size take at least a byte each.
+        self._bounded(count, 2)
+        previous = -1
+        for _ in range(count):
+            tag = self.unsigned_varint()
+            if tag <= previous:
+                raise MalformedRequest(f"tag {tag} after tag {previous} at byte {self.position}")
+            previous = tag
+            yield tag, self._slice(self.unsigned_varint())
+
+    def _fail_short(self, length: int) -> NoReturn:
+        raise MalformedRequest(f"{length} bytes wanted at byte {self.position}, {self.end - self.position} left")
+
+    def _fail_null(self) -> NoReturn:
+        raise MalformedRequest(f"null before byte {self.position}, where null is not allowed")
+
+
+def _encode_unsigned_varint(value: int) -> bytes:
+    if value < 0 or value >> UNSIGNED_VARINT_BITS:
+        raise struct.error(f"{value} does not fit into an unsigned varint of {UNSIGNED_VARINT_BITS} bits")
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+# Ready made: nearly all lengths, counts and tags are among them.
+SMALL_UNSIGNED_VARINTS = tuple(_encode_unsigned_varint(value) for value in range(1024))
+
+NO_TAGGED_FIELDS = b"\0"
+NULL_STRING = b"\xff\xff"
+NULL_LENGTH = b"\xff\xff\xff\xff"
+COMPACT_NULL = b"\0"
+ZERO_UUID = bytes(UUID_SIZE)
+
+
+def write_unsigned_varint(value: int) -> bytes:
+    return SMALL_UNSIGNED_VARINTS[value] if 0 <= value < 1024 else _encode_unsigned_varint(value)
+
+
+def write_string(value: str) -> bytes:
+    encoded = value.encode()
+    return _pack_int16(len(encoded)) + encoded
+
+
+def write_nullable_string(value: str | None) -> bytes:
+    return NULL_STRING if value is None else write_string(value)
+
+
+def write_compact_string(value: str) -> bytes:
+    encoded = value.encode()
+    return write_unsigned_varint(len(encoded) + 1) + encoded
+
+
+def write_compact_nullable_string(value: str | None) -> bytes:
+    return COMPACT_NULL if value is None else write_compact_string(value)
+
+
+def write_bytes_length(length: int) -> bytes:
+    """Before the bytes themselves, which a scatter list carries uncopied. Arrays have the same length field."""
+    return _pack_int32(length)
+
+
+def write_compact_length(length: int) -> bytes:
+    """Before compact bytes or the elements of a compact array."""
+    return write_unsigned_varint(length + 1)
+
+
+def write_tagged_field(tag: int, value: bytes) -> bytes:
+    return write_unsigned_varint(tag) + write_unsigned_varint(len(value)) + value
