@@ -1,0 +1,79 @@
+"""``python -m bench``: the storage benchmarks, one table, ratios against the raw disk in the same run.
+
+Targets are printed and judged, never enforced: a busy machine falls short without any fault in the code.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+from bench import append, commit, partitions, read, records, recovery, recovery_point
+from bench.measure import Row
+from bench.table import format_rows, to_json
+from bench.workspace import NotEnoughRoom, Workspace, workspace
+
+BENCHMARKS: dict[str, Callable[[Workspace], list[Row]]] = {
+    "append": append.run,
+    "commit": commit.run,
+    "read": read.run,
+    "partitions": partitions.run,
+    "recovery": recovery.run,
+    "recovery-point": recovery_point.run,
+    "records": records.run,
+}
+DEFAULT_DIRECTORY = Path("build/bench")
+
+
+def main() -> int:
+    arguments = _parse()
+    rows: list[Row] = []
+    start = perf_counter()
+    try:
+        with workspace(arguments.directory, arguments.quick) as place:
+            _say(f"{_machine()}; files in {arguments.directory}, {shutil.disk_usage(place.path).free / 2**30:.0f} GiB free")
+            for name in arguments.only or BENCHMARKS:
+                began = perf_counter()
+                rows += BENCHMARKS[name](place)
+                _say(f"  {name}: {perf_counter() - began:.0f} s")
+    except NotEnoughRoom as error:
+        _say(str(error))
+        return 1
+    if arguments.json:
+        print(to_json(rows))
+        return 0
+    print("\n".join(format_rows(rows)))
+    short = sum(row.verdict == "short" for row in rows)
+    print(
+        f"\nMedians of alternating rounds; spread: half the distance between the quartiles. Load of the machine now "
+        f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores. {perf_counter() - start:.0f} s in all; "
+        + (f"{short} short of target." if short else "every target met.")
+    )
+    if arguments.quick:
+        print("--quick: sizes a small fraction of the real ones, figures without meaning.")
+    return 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the storage engine against the raw disk.")
+    parser.add_argument("--only", metavar="NAME", action="append", choices=BENCHMARKS, help=f"one of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY, help="where to write; about 5 GB at the peak")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
+    parser.add_argument("--json", action="store_true", help="the rows as JSON")
+    return parser.parse_args()
+
+
+def _machine() -> str:
+    return f"Python {platform.python_version()}, {platform.system()} {platform.release()}, {os.cpu_count()} cores"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
