@@ -28,7 +28,7 @@ from tidelog.log.failed_sync import leave_mark
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producer_state import ProducerState
 from tidelog.log.recovery_point import plan_recovery_point, prune_snapshots, write_snapshot
-from tidelog.log.segment import LogSegment
+from tidelog.log.segment import RELATIVE_OFFSET_MAX, LogSegment
 from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
 from tidelog.log.sync_plan import SyncPlan
@@ -205,7 +205,7 @@ class PartitionLog:
         last = stamped[-1]
         segment = self.segments.active
         if segment.should_roll(self.settings, self._jitter_ms, size, last.last_offset, stamped[0].max_timestamp, now_ms):
-            segment = self.roll(stamped[0].base_offset)
+            segment = self.roll(stamped[0].base_offset, last.last_offset)
         try:
             position = segment.write(buffers, size)
         except OSError as error:
@@ -243,15 +243,15 @@ class PartitionLog:
 
     # -- rolling -------------------------------------------------------------------------------------------------------------
 
-    def roll(self, first_offset: int | None = None) -> LogSegment:
-        """Close the active segment, begin another at the log end. An empty one stays unless ``first_offset`` is out of reach."""
+    def roll(self, first_offset: int = 0, last_offset: int = 0) -> LogSegment:
+        """Close the active segment, begin another at the log end; at ``first_offset`` when ``last_offset`` is out of reach from
+        there (a follower's gap). An empty segment stays if it will do."""
         self.check_online()
         active = self.segments.active
-        base_offset = self.log_end_offset
-        if active.size == 0:
-            if first_offset is None or first_offset <= active.base_offset:
-                return active
-            base_offset = first_offset
+        is_out_of_reach = last_offset - self.log_end_offset > RELATIVE_OFFSET_MAX
+        base_offset = first_offset if is_out_of_reach else self.log_end_offset
+        if active.size == 0 and base_offset <= active.base_offset:
+            return active
         segment = self._new_segment(base_offset)
         if active.size == 0:
             self.segments.replace([active], [segment])

@@ -27,7 +27,7 @@ from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.producer_recovery import load_newest_snapshot, replay_producers
 from tidelog.log.producer_state import ProducerState
-from tidelog.log.segment import LogSegment
+from tidelog.log.segment import RELATIVE_OFFSET_MAX, LogSegment
 from tidelog.log.segment_check import Damage, SegmentCheck, find_start
 from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
@@ -191,6 +191,8 @@ def load_epochs(environment: LogEnvironment, directory: str, segments: Segments,
                 break
             if header.leader_epoch > epochs.latest_epoch:
                 epochs.assign(header.leader_epoch, header.base_offset)
+            if header.next_offset >= trusted_below:
+                break  # What follows is not checked yet, and may be torn.
     return epochs
 
 
@@ -208,7 +210,7 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
     kept: list[LogSegment] = []
     damage: Damage | None = None
     for number, segment in enumerate(unchecked):
-        if number and segment.base_offset != check.next_offset and opening.has_marks:
+        if number and opening.has_marks and not _meet(kept[-1], check.next_offset, segment):
             damage = Damage(kept[-1], kept[-1].size, 0, f"the next segment begins at offset {segment.base_offset}")
             break
         damage = check.run(segment, start.position if number == 0 else 0)
@@ -225,6 +227,11 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
         # A relaxed topic: records were deleted up to an offset that the crash has taken back.
         start_over_at(log, log.log_start_offset)
     return log
+
+
+def _meet(segment: LogSegment, next_offset: int, following: LogSegment) -> bool:
+    """Does ``following`` begin where ``segment`` ends? Only a gap that no segment's indexes can span lies between two."""
+    return following.base_offset == next_offset or following.base_offset - segment.base_offset > RELATIVE_OFFSET_MAX
 
 
 def _corrupt(last: LogSegment, damage: Damage | None, next_offset: int, durable_mark: int) -> CorruptLog:
