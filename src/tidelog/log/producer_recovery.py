@@ -54,12 +54,13 @@ def _replay_segment(producers: ProducerState, segment: LogSegment, from_offset: 
         base_offset = header.base_offset
         if base_offset >= to_offset:
             return
-        if header.producer_id < 0 or base_offset < from_offset:
-            continue
-        marker = None
-        if header.is_control:
-            marker = read_end_transaction_marker(file.read(position, header.size), 0, header)
-        note_batch_of_producer(producers, None, header, base_offset, marker)
+        if header.producer_id >= 0 and base_offset >= from_offset:
+            marker = None
+            if header.is_control:
+                marker = read_end_transaction_marker(file.read(position, header.size), 0, header)
+            note_batch_of_producer(producers, None, header, base_offset, marker)
+        if header.next_offset >= to_offset:
+            return  # What follows is not checked yet, and may be torn.
 
 
 def remove_snapshots_above(disk: Disk, directory: str, offset: int) -> None:
