@@ -34,6 +34,8 @@ from tidelog.ports.randomness import Randomness
 
 TopicPartition = tuple[str, int]
 NO_TOPIC_ID = bytes(16)
+# A plan holds about five files open (segment, indexes, snapshot): ten thousand at once are more than a process may have.
+SYNC_LOGS_AT_ONCE = 128
 
 
 @dataclass(slots=True)
@@ -195,8 +197,10 @@ def _read_topic_id(environment: LogEnvironment, directory: str) -> bytes:
 
 
 def sync_all(disk: Disk, file_system: FileSystem, logs: list[PartitionLog], syncfs_files_min: int) -> None:
-    """One blocking pass, for starting and stopping: all that these logs hold is durable afterwards, or they are offline."""
-    plans = [log.begin_sync(with_recovery_point=True) for log in logs]
-    outcome = run_plans(disk, file_system, plans, syncfs_files_min)
-    for log, plan, error in zip(logs, plans, outcome.errors, strict=True):
-        log.finish_sync(plan, error)
+    """Blocks, for starting and stopping: all that these logs hold is durable afterwards, or they are offline."""
+    for first in range(0, len(logs), SYNC_LOGS_AT_ONCE):
+        some = logs[first : first + SYNC_LOGS_AT_ONCE]
+        plans = [log.begin_sync(with_recovery_point=True) for log in some]
+        outcome = run_plans(disk, file_system, plans, syncfs_files_min)
+        for log, plan, error in zip(some, plans, outcome.errors, strict=True):
+            log.finish_sync(plan, error)
