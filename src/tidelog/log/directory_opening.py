@@ -121,9 +121,12 @@ def read_state(disk: Disk, path: str, report: Report) -> DirectoryState:
     # Not lenient: without it records that were deleted would come back.
     start_name = names.LOG_START_OFFSET_CHECKPOINT
     offsets_by_file[start_name] = read_offset_checkpoint(disk, names.join(path, start_name))
+    marks = DurableMarks.open(disk, path)
+    if marks.damage is not None:
+        report("durable_marks_damaged", {"damage": marks.damage})
     return DirectoryState(
         offsets_by_file=offsets_by_file,
-        marks=DurableMarks.open(disk, path),
+        marks=marks,
         has_marks=disk.exists(names.join(path, names.DURABLE_MARKS)),
         was_stopped_cleanly=was_stopped_cleanly,
     )
