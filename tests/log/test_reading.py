@@ -1,0 +1,365 @@
+"""Reading by offset, by time and by epoch, against what a walk over every record finds."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.log.harness import (
+    BATCH_BYTES,
+    START_MS,
+    Store,
+    append,
+    batch,
+    end_transaction,
+    headers_in,
+    log_bytes,
+    read_offsets,
+    slice_bytes,
+)
+from tidelog.log.errors import LogOffline, OffsetOutOfRange
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.reading import (
+    Isolation,
+    end_offset_for_epoch,
+    offset_for_timestamp,
+    offset_of_max_timestamp,
+    position_of,
+    read,
+)
+from tidelog.log.settings import LogSettings
+from tidelog.log.transaction_index import AbortedTransaction
+from tidelog.records.batch import read_records
+from tidelog.records.control import ControlType
+from tidelog.records.header import iterate_headers
+from tidelog.records.record import Record
+
+SMALL = LogSettings(segment_bytes=1000, index_interval_bytes=200, timestamp_after_max_ms=2**62)
+
+
+def records_of(log: PartitionLog) -> Iterator[tuple[Record, int]]:
+    """Every record in the files and its leader epoch."""
+    data = log_bytes(log)
+    for position, header in iterate_headers(data):
+        for record in read_records(data, position, header, size_max=1 << 20, count_max=1 << 20):
+            yield record, header.leader_epoch
+
+
+def three_segments(store: Store) -> PartitionLog:
+    """Batches of one to three records, offsets 0 to 59, in several segments."""
+    log = store.create()
+    while log.log_end_offset < 60:
+        append(log, 1 + log.log_end_offset % 3)
+    assert len(log.segments) >= 3
+    return log
+
+
+# -- by offset ---------------------------------------------------------------------------------------------------------------
+
+
+def test_every_offset_is_found_in_the_batch_that_holds_it() -> None:
+    store = Store(SMALL)
+    log = three_segments(store)
+    for reopened in (False, True):
+        if reopened:
+            store.restart()
+            log = store.log()
+        for offset in range(log.log_end_offset):
+            first = headers_in(slice_bytes(log, offset, 1))[0]
+            assert first.base_offset <= offset <= first.last_offset
+
+
+def test_a_reader_that_follows_the_slices_sees_every_record_once() -> None:
+    log = three_segments(Store(SMALL))
+    for bytes_max in (1, 150, 777, 1 << 20):
+        assert read_offsets(log, bytes_max=bytes_max) == list(range(log.log_end_offset))
+
+
+def test_byte_limits_cut_anywhere_but_the_first_batch_is_whole() -> None:
+    log = Store().create()
+    for _ in range(10):
+        append(log)
+    assert len(slice_bytes(log, 3, 250)) == 250
+    assert len(slice_bytes(log, 3, 99)) == BATCH_BYTES
+    assert len(slice_bytes(log, 3, 0)) == BATCH_BYTES
+    assert len(slice_bytes(log, 8, 10_000)) == 2 * BATCH_BYTES
+    assert read(log, 3, 99, Isolation.LOG_END, at_least_one=False).records is None
+    found = read(log, 3, 100, Isolation.LOG_END, at_least_one=False).records
+    assert found is not None
+    assert found.length == BATCH_BYTES
+
+
+def test_a_slice_stays_within_its_segment() -> None:
+    log = Store(SMALL).create()
+    for _ in range(25):
+        append(log)
+    assert len(slice_bytes(log, 8, 10_000)) == 2 * BATCH_BYTES
+    assert headers_in(slice_bytes(log, 10, 10_000))[0].base_offset == 10
+
+
+def test_nobody_sees_more_than_their_bound() -> None:
+    store = Store(SMALL)
+    log = store.create()
+    for _ in range(30):
+        append(log)
+    log.append_as_leader(batch(producer_id=7, sequence=0, transactional=True, size=BATCH_BYTES), 0)
+    for _ in range(9):
+        append(log)
+    for high_watermark in (0, 1, 5, 10, 15, 20, 30, 31, 35, 40):
+        log.advance_high_watermark(high_watermark)
+        stable = min(high_watermark, 30)
+        assert read_offsets(log, Isolation.HIGH_WATERMARK) == list(range(high_watermark))
+        assert read_offsets(log, Isolation.LAST_STABLE) == list(range(stable))
+        assert read_offsets(log, Isolation.LOG_END) == list(range(40))
+        assert read(log, 0, 1, Isolation.HIGH_WATERMARK).bound_offset == high_watermark
+        assert read(log, 0, 1, Isolation.LAST_STABLE).bound_offset == stable
+        assert read(log, high_watermark, 1, Isolation.HIGH_WATERMARK) == (None, high_watermark, [])
+
+
+def test_a_bound_inside_a_batch_hides_the_whole_batch() -> None:
+    log = Store().create()
+    append(log, 3)
+    append(log, 3)
+    log.advance_high_watermark(5)
+    assert read_offsets(log, Isolation.HIGH_WATERMARK) == [0, 1, 2]
+    assert read(log, 4, 100, Isolation.HIGH_WATERMARK).records is None
+
+
+def test_offsets_out_of_range() -> None:
+    store = Store(SMALL)
+    log = store.create()
+    for _ in range(25):
+        append(log)
+    store.commit(log)
+    assert store.wait(lambda done: store.directory.delete_records(log, 12, done)) is None
+    for isolation in Isolation:
+        for offset in (-1, 0, 11, 26):
+            with pytest.raises(OffsetOutOfRange, match=f"offset {offset} is out of range: .* from 12 up to, not including, 25"):
+                read(log, offset, 100, isolation)
+        assert read(log, 25, 100, isolation).records is None
+        assert headers_in(slice_bytes(log, 12, 100, isolation))[0].base_offset == 12
+
+
+def test_an_empty_log_has_nothing_to_read() -> None:
+    log = Store().create()
+    assert read(log, 0, 100, Isolation.LOG_END) == (None, 0, [])
+    with pytest.raises(OffsetOutOfRange):
+        read(log, 1, 100, Isolation.LOG_END)
+
+
+def test_an_offline_log_is_not_read() -> None:
+    log = Store().create()
+    append(log)
+    log.go_offline("broken")
+    for call in (
+        lambda: read(log, 0, 1, Isolation.LOG_END),
+        lambda: offset_for_timestamp(log, 0),
+        lambda: offset_of_max_timestamp(log),
+        lambda: end_offset_for_epoch(log, 0),
+    ):
+        with pytest.raises(LogOffline, match="broken"):
+            call()
+
+
+def test_a_slice_outlives_its_segment() -> None:
+    store = Store(SMALL)
+    log = store.create()
+    for _ in range(25):
+        append(log)
+    store.commit(log)
+    found = read(log, 0, 10_000, Isolation.LOG_END).records
+    assert found is not None
+    before = found.file.read(found.position, found.length)
+    store.wait(lambda done: store.directory.delete_records(log, 25, done))
+    store.settle(120_000)
+    assert not store.disk.exists(found.file.path)
+    assert found.file.read(found.position, found.length) == before
+
+
+def test_gaps_are_stepped_over() -> None:
+    """Between batches, inside one, at a segment's end, and across a segment that holds nothing any more."""
+    store = Store(SMALL)
+    log = store.create()
+    kept = [0, 1, 5, 6, 20, 21, 35, 50]
+    for offset in kept:
+        log.append_as_follower(batch(base_offset=offset, leader_epoch=0, size=300))
+    log.append_as_follower(batch(3, base_offset=60, leader_epoch=0))
+    assert len(log.segments) > 2
+    everything = [*kept, 60, 61, 62]
+    assert read_offsets(log) == everything
+    for offset in range(63):
+        first = headers_in(slice_bytes(log, offset, 1))[0]
+        assert first.last_offset >= offset
+        assert first.base_offset <= min(known for known in everything if known >= offset)
+    log.advance_high_watermark(30)
+    assert read_offsets(log, Isolation.HIGH_WATERMARK) == [0, 1, 5, 6, 20, 21]
+    assert read(log, 22, 100, Isolation.HIGH_WATERMARK).records is None
+
+
+def test_the_position_of_the_durable_end_holds_after_a_roll() -> None:
+    store = Store(SMALL)
+    log = store.create()
+    for _ in range(5):
+        append(log)
+    store.commit(log)
+    log.roll()
+    append(log)
+    assert read_offsets(log, Isolation.HIGH_WATERMARK) == list(range(5))
+    assert position_of(log, 6) == (6, 5, BATCH_BYTES)
+    assert position_of(log, 2) == (2, 0, 2 * BATCH_BYTES)
+
+
+# -- aborted transactions ----------------------------------------------------------------------------------------------------
+
+Step = tuple[str, int]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["write", "write", "write", "commit", "abort", "plain", "roll"]), st.integers(0, 3)), max_size=60
+)
+
+
+class History(NamedTuple):
+    aborted_offsets: set[int]
+    open_offsets: set[int]
+
+
+def live_through(log: PartitionLog, steps: list[Step]) -> History:
+    """Write the steps and remember, by plain bookkeeping, which offsets belong to aborted and to open transactions."""
+    sequences = dict.fromkeys(range(4), 0)
+    written: dict[int, list[int]] = {}
+    aborted: set[int] = set()
+    for action, producer in steps:
+        if action == "write":
+            data = batch(2, producer_id=producer, sequence=sequences[producer], transactional=True)
+            result = log.append_as_leader(data, 0)
+            sequences[producer] += 2
+            written.setdefault(producer, []).extend(range(result.first_offset, result.last_offset + 1))
+        elif action == "plain":
+            append(log)
+        elif action == "roll":
+            log.roll()
+        else:
+            end_transaction(log, producer, ControlType.COMMIT if action == "commit" else ControlType.ABORT)
+            offsets = written.pop(producer, [])
+            aborted.update(offsets if action == "abort" else [])
+    return History(aborted, {offset for offsets in written.values() for offset in offsets})
+
+
+def read_committed(log: PartitionLog, bytes_max: int, from_offset: int) -> list[int]:
+    """As a Kafka client does it: it drops the batches of a producer from the first offset of one of its aborted transactions on
+    until it meets that producer's abort marker."""
+    kept: list[int] = []
+    offset = from_offset
+    while True:
+        found = read(log, offset, bytes_max, Isolation.LAST_STABLE)
+        if found.records is None:
+            return kept
+        data = found.records.file.read(found.records.position, found.records.length)
+        pending = sorted(found.aborted, key=lambda transaction: transaction.first_offset)
+        dropping: set[int] = set()
+        for position, header in iterate_headers(data):
+            while pending and pending[0].first_offset <= header.last_offset:
+                dropping.add(pending.pop(0).producer_id)
+            if header.is_control:
+                dropping.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in dropping):
+                records = read_records(data, position, header, size_max=1 << 20, count_max=1000)
+                kept += [record.offset for record in records if record.offset >= offset]
+            offset = header.next_offset
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.integers(0, 40), st.sampled_from([1, 300, 1 << 20]), st.booleans())
+def test_committed_readers_get_exactly_the_committed_records(steps: list[Step], start: int, bytes_max: int, reopen: bool) -> None:
+    store = Store(SMALL)
+    log = store.create()
+    history = live_through(log, steps)
+    store.commit(log)
+    if reopen:
+        store.crash()
+        log = store.log()
+        log.advance_high_watermark(log.log_end_offset)
+    stable = min(history.open_offsets, default=log.log_end_offset)
+    assert log.last_stable_offset == stable
+    markers = {header.base_offset for header in headers_in(log_bytes(log)) if header.is_control}
+    start = min(start, log.log_end_offset)
+    expected = [offset for offset in range(start, stable) if offset not in history.aborted_offsets | markers]
+    assert read_committed(log, bytes_max, start) == expected
+
+
+def test_the_aborted_list_covers_transactions_whose_marker_is_segments_away() -> None:
+    log = Store(SMALL).create()
+    log.append_as_leader(batch(2, producer_id=7, sequence=0, transactional=True), 0)
+    for _ in range(30):
+        append(log)
+    marker = end_transaction(log, 7, ControlType.ABORT)
+    log.advance_high_watermark(log.log_end_offset)
+    entry = AbortedTransaction(7, 0, marker, marker + 1)
+    for offset in range(marker):
+        assert read(log, offset, 1 << 20, Isolation.LAST_STABLE).aborted == [entry]
+    assert read(log, 0, 1 << 20, Isolation.HIGH_WATERMARK).aborted == []
+
+
+def test_transactions_that_end_before_the_read_are_not_listed() -> None:
+    log = Store(SMALL).create()
+    for _ in range(3):
+        log.append_as_leader(batch(1, producer_id=7, sequence=log.log_end_offset // 2, transactional=True), 0)
+        end_transaction(log, 7, ControlType.ABORT)
+    log.advance_high_watermark(log.log_end_offset)
+    assert [entry.first_offset for entry in read(log, 0, 1 << 20, Isolation.LAST_STABLE).aborted] == [0, 2, 4]
+    assert [entry.first_offset for entry in read(log, 4, 1 << 20, Isolation.LAST_STABLE).aborted] == [4]
+
+
+# -- by time -----------------------------------------------------------------------------------------------------------------
+
+STAMPS = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=4), max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STAMPS, st.sampled_from(["live", "restart", "crash"]), st.data())
+def test_timestamps_are_found_as_a_walk_finds_them(stamps: list[list[int]], how: str, data: st.DataObject) -> None:
+    store = Store(LogSettings(segment_bytes=1000, segment_ms=2**60, index_interval_bytes=150))
+    log = store.create()
+    for number, group in enumerate(stamps):
+        log.append_as_leader(batch(timestamps=[START_MS + stamp for stamp in group]), number // 10)
+    store.commit(log)
+    if how != "live":
+        store.restart() if how == "restart" else store.crash()
+        log = store.log()
+        log.advance_high_watermark(log.log_end_offset)
+    everything = list(records_of(log))
+    newest = max((record.timestamp for record, _ in everything), default=None)
+    found = offset_of_max_timestamp(log)
+    expected = next(((r.timestamp, r.offset, epoch) for r, epoch in everything if r.timestamp == newest), None)
+    assert found == expected
+    start = data.draw(st.integers(0, log.log_end_offset))
+    assert store.wait(lambda done: store.directory.delete_records(log, start, done)) is None
+    for timestamp in (0, *range(START_MS, START_MS + 42)):
+        expected = next(
+            ((r.timestamp, r.offset, epoch) for r, epoch in everything if r.timestamp >= timestamp and r.offset >= start), None
+        )
+        assert offset_for_timestamp(log, timestamp) == expected
+
+
+def test_records_without_a_time_are_found_by_no_time() -> None:
+    log = Store().create()
+    log.append_as_leader(batch(timestamps=[-1, -1]), 0)
+    assert offset_for_timestamp(log, 0) is None
+    assert offset_of_max_timestamp(log) is None
+
+
+# -- by epoch ----------------------------------------------------------------------------------------------------------------
+
+
+def test_where_an_epoch_ended() -> None:
+    store = Store(SMALL)
+    log = store.create()
+    for epoch in (0, 0, 2, 2, 2, 5):
+        append(log, 2, leader_epoch=epoch)
+    store.commit(log)
+    for _ in range(2):
+        found = [end_offset_for_epoch(log, epoch) for epoch in (0, 1, 2, 3, 4, 5)]
+        assert found == [(0, 4), (0, 4), (2, 10), (2, 10), (2, 10), (5, 12)]
+        store.crash()
+        log = store.log()
