@@ -5,8 +5,8 @@ null. In flexible versions lengths are unsigned varints, one more than the lengt
 tagged fields: a count, then tag, size and bytes of each. A tag that the reader does not know is skipped.
 
 ``Reader`` walks a frame once, from front to back, and copies nothing but strings. Every read is checked against the end, and
-the length of an array against the bytes that remain, so a count can never make a caller allocate more than the frame could
-hold. All that it raises is ``MalformedRequest``. The writers are pure functions that return bytes; values out of range are
+the length of an array against the bytes that remain and against ``ELEMENTS_MAX``, so a count can never make a caller allocate
+more than the frame could hold. All that it raises is ``MalformedRequest``. The writers are pure functions that return bytes; values out of range are
 errors of the program and raise ``struct.error``.
 """
 
@@ -16,6 +16,9 @@ from typing import NoReturn
 
 from tidelog.wire.errors import MalformedRequest
 
+# Array elements in one frame, all arrays together: decoded, an element of two bytes becomes an object of some 300, so the size of
+# the frame alone does not bound the memory. No request that clients send comes near: it is a partition or a topic each.
+ELEMENTS_MAX = 250_000
 # An unsigned varint holds 32 bits in at most five bytes.
 UNSIGNED_VARINT_BITS = 32
 UUID_SIZE = 16
@@ -36,12 +39,13 @@ _pack_int32 = INT32.pack
 class Reader:
     """A position in a frame. Public, so that a codec may read a run of fixed fields with one ``unpack_from`` and move it."""
 
-    __slots__ = ("end", "position", "view")
+    __slots__ = ("elements_left", "end", "position", "view")
 
-    def __init__(self, view: memoryview, position: int = 0) -> None:
+    def __init__(self, view: memoryview, position: int = 0, elements_max: int = ELEMENTS_MAX) -> None:
         self.view = view
         self.position = position
         self.end = len(view)
+        self.elements_left = elements_max
 
     def remaining(self) -> int:
         return self.end - self.position
@@ -181,6 +185,9 @@ class Reader:
     def _bounded(self, count: int, element_size_min: int) -> int:
         if count * element_size_min > self.end - self.position:
             raise MalformedRequest(f"an array of {count} elements at byte {self.position} in a frame of {self.end} bytes")
+        self.elements_left -= count
+        if self.elements_left < 0:
+            raise MalformedRequest(f"too many array elements in one frame, the last {count} at byte {self.position}")
         return count
 
     def nullable_array_length(self, element_size_min: int = 1) -> int | None:
