@@ -118,10 +118,12 @@ class LogSegment:
         self._transaction_index.load()
         self._indexes_are_loaded = True
 
-    def reset_indexes(self) -> None:
-        """Forget them; ``note_batch`` fills them again from the log."""
-        for index in (self._offset_index, self._time_index, self._transaction_index):
-            index.reset()
+    def reset_indexes(self, with_transactions: bool = True) -> None:
+        """Forget them; ``note_batch`` fills them again from the log; the transactions come from the producers' state."""
+        self._offset_index.reset()
+        self._time_index.reset()
+        if with_transactions:
+            self._transaction_index.reset()
         self._indexes_are_loaded = True
         self._bytes_since_index_entry = 0
         self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, self.base_offset

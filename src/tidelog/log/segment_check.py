@@ -75,7 +75,8 @@ class SegmentCheck:
         """From ``position``, 0 unless it is the first segment. None when the segment is sound to its end."""
         end = segment.size
         if position == 0:
-            segment.reset_indexes()
+            # Transactions that ended where the state is trusted are not met again: their entries stay.
+            segment.reset_indexes(with_transactions=segment.base_offset >= self._trusted_below)
             self.next_offset = segment.base_offset
         segment.size = position
         try:
