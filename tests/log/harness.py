@@ -80,6 +80,15 @@ class Store:
         self.scheduler.run_until(lambda: bool(said))
         return said[0]
 
+    def wait_durable(self, log: PartitionLog) -> BaseException | None:
+        """Wait for all that was appended to this log; the error, if it cannot be made durable."""
+
+        def begin(done: Callable[[BaseException | None], None]) -> None:
+            self.directory.commit.wait(log, log.log_end_offset, done)
+            self.directory.kick()
+
+        return self.wait(begin)
+
     def commit(self, *logs: PartitionLog) -> None:
         """All that was appended becomes durable and visible."""
         for log in logs or self.directory.logs.values():
@@ -184,12 +193,12 @@ def append(log: PartitionLog, count: int = 1, *, leader_epoch: int = 0, size: in
     return log.append_as_leader(batch(timestamps=stamps, size=size if count == 1 else None), leader_epoch)
 
 
-def end_transaction(log: PartitionLog, producer_id: int, end: ControlType, *, producer_epoch: int = 0) -> int:
+def end_transaction(log: PartitionLog, producer_id: int, end: ControlType, *, leader_epoch: int = 0) -> int:
     """Write a marker; returns its offset."""
     marker = build_end_transaction_marker(
-        EndTransactionMarker(end, 0), producer_id=producer_id, producer_epoch=producer_epoch, timestamp=START_MS
+        EndTransactionMarker(end, 0), producer_id=producer_id, producer_epoch=0, timestamp=START_MS
     )
-    return log.append_as_leader(marker, 0, AppendOrigin.COORDINATOR).first_offset
+    return log.append_as_leader(marker, leader_epoch, AppendOrigin.COORDINATOR).first_offset
 
 
 def slice_bytes(log: PartitionLog, offset: int, bytes_max: int, isolation: Isolation = Isolation.LOG_END) -> bytes:
