@@ -46,7 +46,7 @@ class Row:
     ours: Figure
     unit: str
     raw: Figure | None = None
-    ratio: float | None = None
+    ratio: Figure | None = None
     target: Target | None = None
     judges: Literal["ratio", "ours"] = "ours"
 
@@ -54,8 +54,14 @@ class Row:
     def verdict(self) -> str:
         if self.target is None:
             return "-"
-        value = self.ratio if self.judges == "ratio" and self.ratio is not None else self.ours.value
-        return "ok" if self.target.is_met_by(value) else "short"
+        judged = self.ratio if self.judges == "ratio" and self.ratio is not None else self.ours
+        return "ok" if self.target.is_met_by(judged.value) else "short"
+
+    @classmethod
+    def of_comparison(
+        cls, what: str, compared: "Comparison", unit: str, target: Target | None, judges: Literal["ratio", "ours"] = "ratio"
+    ) -> "Row":
+        return cls(what, compared.ours, unit, compared.raw, compared.ratio, target, judges)
 
 
 def seconds_of(work: Callable[[], object]) -> float:
@@ -70,7 +76,16 @@ def seconds_of(work: Callable[[], object]) -> float:
         gc.enable()
 
 
-def alternate(rounds: int, ours: Callable[[], float], raw: Callable[[], float]) -> tuple[Figure, Figure]:
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Rates of both, and how many times ours is the raw one: the median over pairs that were measured one after the other."""
+
+    ours: Figure
+    raw: Figure
+    ratio: Figure
+
+
+def alternate(rounds: int, ours: Callable[[], float], raw: Callable[[], float]) -> Comparison:
     """``rounds`` values of each, in turns that begin with either, so that neither always meets the disk as the other left it."""
     ours_values, raw_values = [], []
     for number in range(rounds):
@@ -80,4 +95,5 @@ def alternate(rounds: int, ours: Callable[[], float], raw: Callable[[], float]) 
         else:
             ours_values.append(ours())
             raw_values.append(raw())
-    return Figure.of(ours_values), Figure.of(raw_values)
+    ratios = [ours_value / raw_value for ours_value, raw_value in zip(ours_values, raw_values, strict=True)]
+    return Comparison(Figure.of(ours_values), Figure.of(raw_values), Figure.of(ratios))

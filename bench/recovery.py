@@ -46,5 +46,5 @@ def _row(workspace: Workspace, label: str, batch_bytes: int, total_bytes: int, r
             assert answer["offsets"] == filled["offsets"], (answer, filled)
             return filled["bytes"] / MEGABYTE / answer["seconds"]
 
-        ours, raw = alternate(workspace.rounds(ROUNDS), recover, lambda: _read_raw(path))
-    return Row(f"recovery, {label}", ours, "MB/s", raw, ours.value / raw.value, Target(">=", rate_min))
+        compared = alternate(workspace.rounds(ROUNDS), recover, lambda: _read_raw(path))
+    return Row.of_comparison(f"recovery, {label}", compared, "MB/s", Target(">=", rate_min), "ours")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from bench.measure import Figure, Row
 
-HEADINGS = ("what", "ours", "spread", "raw", "ratio", "target", "")
+HEADINGS = ("what", "ours", "", "raw", "", "ratio", "", "target", "")
 
 
 def format_rows(rows: Iterable[Row]) -> list[str]:
@@ -30,12 +30,18 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.what,
         f"{_number(row.ours.value)} {row.unit}",
-        f"±{row.ours.spread * 100:.0f}%" if row.ours.spread else "",
+        _spread(row.ours),
         f"{_number(row.raw.value)} {row.unit}" if row.raw is not None else "",
-        f"{row.ratio:.2f}" if row.ratio is not None else "",
+        _spread(row.raw),
+        f"{row.ratio.value:.2f}" if row.ratio is not None else "",
+        _spread(row.ratio),
         target,
         row.verdict,
     )
+
+
+def _spread(figure: Figure | None) -> str:
+    return f"±{figure.spread * 100:.0f}%" if figure is not None and figure.spread else ""
 
 
 def _number(value: float) -> str:
@@ -55,7 +61,7 @@ def _fields(row: Row) -> dict[str, object]:
         "unit": row.unit,
         "ours": value(row.ours),
         "raw": value(row.raw),
-        "ratio": row.ratio,
+        "ratio": value(row.ratio),
         "target": None if row.target is None else f"{row.target.bound} {row.target.value:g}",
         "judges": row.judges,
         "verdict": row.verdict,
