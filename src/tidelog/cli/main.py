@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from tidelog.cli import log
 from tidelog.config.types import InvalidSetting
 from tidelog.log.errors import LogError
 from tidelog.ports.executor import ChildTaskError
@@ -24,7 +25,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 # Each command group's app, by the name it is called by.
-COMMAND_GROUPS: Mapping[str, typer.Typer] = {}
+COMMAND_GROUPS: Mapping[str, typer.Typer] = {"log": log.app}
 
 # What a user's input or machine can cause, beside OSError. Their messages are written for the user.
 KNOWN_ERRORS: tuple[type[Exception], ...] = (InvalidSetting, LogError, RecordError, ChildTaskError)

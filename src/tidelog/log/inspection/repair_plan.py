@@ -1,0 +1,171 @@
+"""What a repair of a partition would do: where its log has to end, and what is lost by that. Reads, and changes nothing.
+
+A start checks the log from the recovery point on (recovery.py) and refuses it when that check does not reach the durable mark.
+The same check runs here, without changing anything: structure, CRC, rising offsets, and segments that meet. Where it ends is
+where the log can end. Damage further down, below the recovery point, does not keep the partition from opening, and to cut there
+costs everything behind it: that is done only when it is asked for (``deep``).
+"""
+
+from dataclasses import dataclass
+
+from tidelog.log import names
+from tidelog.log.errors import CorruptLog
+from tidelog.log.inspection.batch_walk import walk_batches
+from tidelog.log.inspection.directory_facts import PartitionFacts
+from tidelog.log.inspection.findings import OnBytes
+from tidelog.log.inspection.index_entries import OFFSET_ENTRY, Fault, read_entries
+from tidelog.log.inspection.layout import SegmentFiles, find_segments
+from tidelog.ports.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """``problem`` is None when there is nothing that a start would refuse."""
+
+    facts: PartitionFacts
+    directory: str
+    cut_offset: int
+    """The log ends here: at the damage, or where it ends already."""
+    problem: str | None = None
+    path: str = ""
+    position: int = 0
+    is_torn_tail: bool = False
+    """The damage is at or above the durable mark: the next start cuts it by itself."""
+    cut_segment: SegmentFiles | None = None
+    """The segment that loses its tail, or stays as the last one. None when none is left."""
+    cut_bytes: int = 0
+    """Of ``cut_segment``."""
+    later_segments: tuple[SegmentFiles, ...] = ()
+    later_bytes: int = 0
+
+    @property
+    def is_needed(self) -> bool:
+        return self.problem is not None and not self.is_torn_tail
+
+    @property
+    def durable_mark(self) -> int:
+        return self.facts.durable_mark or 0
+
+    @property
+    def lost_offsets(self) -> int:
+        """Acknowledged as durable, and not in the log afterwards."""
+        return max(0, self.durable_mark - max(self.cut_offset, self.facts.log_start_offset))
+
+
+def plan_repair(disk: Disk, directory: str, facts: PartitionFacts, *, deep: bool, on_bytes: OnBytes) -> RepairPlan:
+    segments = find_segments(disk, directory)
+    # A start removes segments wholly below the log start before it looks at any.
+    while len(segments) > 1 and segments[1].base_offset <= facts.log_start_offset:
+        segments.pop(0)
+    if not segments:
+        cut_offset = facts.log_start_offset
+        is_lost = facts.durable_mark is not None and facts.durable_mark > cut_offset
+        return RepairPlan(facts, directory, cut_offset, "no segment is left" if is_lost else None, directory)
+    first, position = (0, 0) if deep else _find_start(disk, segments, facts)
+    check = _Check(disk, facts, segments, on_bytes)
+    check.run(first, position)
+    mark = facts.durable_mark or 0
+    problem = check.problem
+    if problem is None and check.next_offset < mark:
+        problem = "the log ends here"
+    last = segments[check.number]
+    later = tuple(segments[check.number + 1 :])
+    return RepairPlan(
+        facts=facts,
+        directory=directory,
+        cut_offset=check.next_offset,
+        problem=problem,
+        path=last.log_path,
+        position=check.position,
+        is_torn_tail=check.next_offset >= mark,
+        cut_segment=last,
+        cut_bytes=disk.file_size(last.log_path) - check.position,
+        later_segments=later,
+        later_bytes=sum(disk.file_size(segment.log_path) for segment in later),
+    )
+
+
+def _find_start(disk: Disk, segments: list[SegmentFiles], facts: PartitionFacts) -> tuple[int, int]:
+    """Where a start begins to check: the number of a segment, and a batch boundary in it."""
+    recovery_point = facts.recovery_point
+    for number, segment in enumerate(segments):
+        if segment.base_offset < recovery_point and disk.file_size(segment.log_path):
+            paths = (segment.path(suffix) for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX))
+            if not all(disk.exists(path) for path in paths):
+                return number, 0
+    number = max((number for number, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
+    return number, _indexed_position(disk, segments[number], recovery_point)
+
+
+def _indexed_position(disk: Disk, segment: SegmentFiles, recovery_point: int) -> int:
+    """The last index entry below the recovery point, if there is a batch where it points to; else the segment's beginning."""
+    if recovery_point <= segment.base_offset or not disk.exists(segment.path(names.INDEX_SUFFIX)):
+        return 0
+    last_offset = position = 0
+    for entry in read_entries(disk.open(segment.path(names.INDEX_SUFFIX), "read"), OFFSET_ENTRY):
+        if isinstance(entry, Fault):
+            return 0
+        offset = segment.base_offset + entry.fields[0]
+        if offset < recovery_point:
+            last_offset, position = offset, entry.fields[1]
+    file = disk.open(segment.log_path, "read")
+    try:
+        for batch in walk_batches(file, position, file.size()):
+            return position if batch.header.last_offset == last_offset else 0
+    except CorruptLog:
+        pass
+    return 0
+
+
+class _Check:
+    """Recovery's check, read-only. ``number``, ``position`` and ``next_offset`` say how far it came."""
+
+    def __init__(self, disk: Disk, facts: PartitionFacts, segments: list[SegmentFiles], on_bytes: OnBytes) -> None:
+        self._disk = disk
+        self._facts = facts
+        self._segments = segments
+        self._on_bytes = on_bytes
+        self.number = 0
+        self.position = 0
+        self.next_offset = 0
+        self.problem: str | None = None
+
+    def run(self, first: int, position: int) -> None:
+        facts = self._facts
+        for number in range(first, len(self._segments)):
+            segment = self._segments[number]
+            has_gap = number > first and segment.base_offset != self.next_offset
+            # Below the recovery point compaction may have left the gap.
+            if has_gap and (
+                segment.base_offset < self.next_offset or (facts.has_marks and self.next_offset >= facts.recovery_point)
+            ):
+                self.problem = f"the next segment begins at offset {segment.base_offset}"
+                return
+            self.number = number
+            self._run_segment(segment, position if number == first else 0)
+            if self.problem is not None:
+                return
+
+    def _run_segment(self, segment: SegmentFiles, position: int) -> None:
+        file = self._disk.open(segment.log_path, "read")
+        if position == 0:
+            self.next_offset = segment.base_offset
+        self.position = position
+        try:
+            for batch in walk_batches(file, position, file.size()):
+                header = batch.header
+                if batch.position == position and position:
+                    self.next_offset = header.base_offset
+                self._on_bytes(header.size)
+                if not batch.crc_is_valid:
+                    self.problem = "a batch's CRC does not match its bytes"
+                elif header.base_offset < self.next_offset or header.last_offset_delta < 0:
+                    self.problem = (
+                        f"a batch has offsets {header.base_offset} to {header.last_offset} after {self.next_offset - 1}"
+                    )
+                if self.problem is not None:
+                    return
+                self.position = batch.position + header.size
+                self.next_offset = header.next_offset
+        except CorruptLog as error:
+            self.problem = error.reason

@@ -1,0 +1,365 @@
+"""Is a partition sound? Everything is read, nothing is written, no lock is taken: it may run beside a broker.
+
+One pass over the batches (structure, CRC, rising offsets and leader epochs), with the indexes in step (index_verification.py);
+then what is derived from the log as a whole: snapshots, leader epochs, the durable mark.
+
+What damage means depends on the durable mark, exactly as in recovery (recovery.py): below it bytes are lost that were
+acknowledged; at or above it the next start cuts. And what is derived from offsets that the next start will check is rebuilt by
+it, so an index that is wrong there is only a note.
+
+Beside a running broker the end of the log moves: a batch that is just being written looks like a torn tail, and a segment that
+retention removes is gone while it is read. Both are notes.
+"""
+
+from dataclasses import dataclass
+
+from tidelog.log import failed_sync, names
+from tidelog.log.atomic_file import read_whole
+from tidelog.log.checkpoints import read_partition_metadata
+from tidelog.log.errors import CorruptCheckpoint, CorruptLog, CorruptSnapshot
+from tidelog.log.inspection.batch_walk import WalkedBatch, walk_batches
+from tidelog.log.inspection.directory_facts import PartitionFacts
+from tidelog.log.inspection.findings import Finding, OnBytes, OnFinding, Severity
+from tidelog.log.inspection.index_verification import IndexCheck, OffsetIndexCheck, TimeIndexCheck, TransactionIndexCheck
+from tidelog.log.inspection.layout import SegmentFiles, find_segments
+from tidelog.log.leader_epochs import LeaderEpochs
+from tidelog.log.producer_entry import NO_TRANSACTION
+from tidelog.log.producer_snapshot import decode_snapshot
+from tidelog.ports.disk import Disk
+from tidelog.records.control import ControlType, read_control_type
+from tidelog.records.errors import RecordError
+
+REPAIR_HINT = "the partition cannot be opened; see: tidelog log repair"
+REBUILD_HINT = "lookups go astray; rebuild it: tidelog log repair --rebuild-indexes"
+_DERIVED_HINT = "the next start rebuilds it from the log"
+
+
+@dataclass(slots=True)
+class PartitionSummary:
+    name: str
+    segments: int = 0
+    size_bytes: int = 0
+    batches: int = 0
+    records: int = 0
+    start_offset: int = 0
+    end_offset: int = 0
+    durable_mark: int | None = None
+    damage_count: int = 0
+    note_count: int = 0
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.damage_count
+
+
+def verify_partition(
+    disk: Disk, directory: str, facts: PartitionFacts, on_finding: OnFinding, on_bytes: OnBytes, only_segment: int | None = None
+) -> PartitionSummary:
+    """``only_segment``: the base offset of the one segment to look at."""
+    return _PartitionVerification(disk, directory, facts, on_finding, on_bytes).run(only_segment)
+
+
+class _PartitionVerification:
+    def __init__(self, disk: Disk, directory: str, facts: PartitionFacts, on_finding: OnFinding, on_bytes: OnBytes) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._facts = facts
+        self._on_finding = on_finding
+        self._on_bytes = on_bytes
+        self._summary = PartitionSummary(facts.name, durable_mark=facts.durable_mark)
+        self._next_offset = 0
+        # False behind a damaged batch: nothing says where it ended.
+        self._end_is_known = True
+        self._leader_epoch = -1
+        # By producer: the first offset in the log of its transaction that is not ended yet.
+        self._open_transactions: dict[int, int] = {}
+        self._epochs: LeaderEpochs | None = None
+        # Records are missing between or in batches: only compaction removes them one by one.
+        self._is_compacted = False
+        # A damaged batch may have been a marker, or the beginning of a transaction.
+        self._transactions_are_known = True
+
+    def run(self, only_segment: int | None) -> PartitionSummary:
+        disk, directory, summary = self._disk, self._directory, self._summary
+        if failed_sync.is_marked(disk, directory):
+            failed_sync.drop_cached_pages(disk, directory)
+            self._note(
+                names.join(directory, names.FAILED_SYNC_MARK),
+                "a sync failed here",
+                "the next start checks what the disk itself holds",
+            )
+        self._load_epochs()
+        segments = find_segments(disk, directory)
+        if only_segment is not None:
+            segments = [segment for segment in segments if segment.base_offset == only_segment]
+        summary.segments = len(segments)
+        summary.start_offset = max(self._facts.log_start_offset, segments[0].base_offset if segments else 0)
+        self._next_offset = segments[0].base_offset if segments else summary.start_offset
+        for number, segment in enumerate(segments):
+            if number and segment.base_offset != self._next_offset and self._is_damaging_gap(segments[number - 1], segment):
+                break
+            if not self._verify_segment(segment):
+                self._report_uncut(segments[number + 1 :])
+                break
+        summary.end_offset = max(self._next_offset, summary.start_offset)
+        if only_segment is None:
+            self._verify_end(segments)
+            self._verify_snapshots()
+            self._verify_topic_id()
+        return summary
+
+    # -- findings ------------------------------------------------------------------------------------------------------------
+
+    def _find(self, severity: Severity, path: str, position: int | None, offset: int | None, problem: str, meaning: str) -> None:
+        if severity is Severity.DAMAGE:
+            self._summary.damage_count += 1
+        else:
+            self._summary.note_count += 1
+        self._on_finding(Finding(severity, self._facts.name, path, position, offset, problem, meaning))
+
+    def _note(self, path: str, problem: str, meaning: str) -> None:
+        self._find(Severity.NOTE, path, None, None, problem, meaning)
+
+    def _report_damage(self, path: str, position: int, problem: str) -> bool:
+        """Damage in the log. False when it is a torn tail: all behind it is cut too."""
+        mark, offset = self._facts.durable_mark, self._next_offset
+        if mark is None:
+            self._find(
+                Severity.DAMAGE,
+                path,
+                position,
+                offset,
+                problem,
+                "nothing says whether this was durable: the file lies in no data directory",
+            )
+            return True
+        if offset >= mark:
+            self._find(
+                Severity.NOTE,
+                path,
+                position,
+                offset,
+                problem,
+                f"a torn tail, above the durable mark {mark}: the next start will cut it",
+            )
+            return False
+        meaning = f"corruption: everything below offset {mark} was durable"
+        is_seen = offset >= self._facts.recovery_point or self._facts.rebuilt_from <= offset
+        hint = REPAIR_HINT if is_seen else "the partition opens, but readers fail here; see: tidelog log repair --deep"
+        self._find(Severity.DAMAGE, path, position, offset, problem, f"{meaning}; {hint}")
+        return True
+
+    def _report_uncut(self, later: list[SegmentFiles]) -> None:
+        for segment in later:
+            self._note(segment.log_path, "a segment behind the torn tail", "the next start removes it")
+
+    # -- the log -------------------------------------------------------------------------------------------------------------
+
+    def _is_damaging_gap(self, before: SegmentFiles, segment: SegmentFiles) -> bool:
+        """Two segments do not meet. True when all from here on is a torn tail."""
+        facts, path = self._facts, before.log_path
+        problem = f"the segment ends at offset {self._next_offset}, and the next one begins at {segment.base_offset}"
+        position = self._disk.file_size(path)
+        if segment.base_offset < self._next_offset:
+            return not self._report_damage(segment.log_path, 0, problem)
+        if self._next_offset >= facts.rebuilt_from and facts.has_marks:
+            return not self._report_damage(path, position, problem)
+        if self._is_compacted:
+            self._find(
+                Severity.NOTE, path, position, self._next_offset, problem, "as compaction leaves it: this log was compacted"
+            )
+        else:
+            meaning = "a segment is missing (or Kafka has compacted all of it away)"
+            self._find(Severity.DAMAGE, path, position, self._next_offset, problem, meaning)
+        self._next_offset = segment.base_offset
+        return False
+
+    def _verify_segment(self, segment: SegmentFiles) -> bool:
+        """False when it ends in a torn tail."""
+        disk, path = self._disk, segment.log_path
+        try:
+            file = disk.open(path, "read")
+        except FileNotFoundError:
+            self._note(path, "the segment went away while it was read", "retention or compaction of a running broker removed it")
+            return True
+        size = file.size()
+        self._summary.size_bytes += size
+        checks = _index_checks(disk, segment)
+        goes_on, is_whole = True, True
+        try:
+            for batch in walk_batches(file, 0, size):
+                self._on_bytes(batch.header.size)
+                problem = self._batch_problem(batch)
+                if problem is None:
+                    self._take(path, batch, checks if is_whole else [])
+                    continue
+                is_whole = self._transactions_are_known = False
+                goes_on = self._report_damage(path, batch.position, problem)
+                if not goes_on:
+                    break
+                self._step_over(batch)
+        except CorruptLog as error:
+            is_whole = self._transactions_are_known = False
+            goes_on = self._report_damage(path, error.position, error.reason)
+        self._finish_indexes(segment, checks, is_whole)
+        return goes_on
+
+    def _batch_problem(self, batch: WalkedBatch) -> str | None:
+        header = batch.header
+        if not batch.crc_is_valid:
+            return "a batch's CRC does not match its bytes"
+        if header.last_offset_delta < 0 or header.base_offset < self._next_offset:
+            return f"a batch has offsets {header.base_offset} to {header.last_offset} after {self._next_offset - 1}"
+        if header.leader_epoch < self._leader_epoch:
+            return f"a batch has leader epoch {header.leader_epoch} after {self._leader_epoch}"
+        return None
+
+    def _step_over(self, batch: WalkedBatch) -> None:
+        """What a damaged batch says of itself is worth nothing; only its place in the order is kept, if it has one."""
+        self._next_offset = max(self._next_offset, batch.header.base_offset) + 1
+        self._end_is_known = False
+
+    def _take(self, path: str, batch: WalkedBatch, checks: list[IndexCheck]) -> None:
+        header, summary = batch.header, self._summary
+        if header.record_count <= header.last_offset_delta or (header.base_offset > self._next_offset and self._end_is_known):
+            self._is_compacted = True
+        self._end_is_known = True
+        summary.batches += 1
+        summary.records += max(0, header.record_count)
+        self._take_epoch(batch)
+        self._take_transaction(path, batch, checks)
+        for check in checks:
+            check.on_batch(batch.position, header)
+        self._next_offset = header.next_offset
+
+    def _take_epoch(self, batch: WalkedBatch) -> None:
+        epoch, offset = batch.header.leader_epoch, batch.header.base_offset
+        if epoch == self._leader_epoch:
+            return
+        self._leader_epoch = max(epoch, self._leader_epoch)
+        epochs = self._epochs
+        if epochs is None or not epochs.entries or offset < self._summary.start_offset:
+            return
+        known = epochs.epoch_for_offset(offset)
+        if known != epoch and offset < self._facts.rebuilt_from:
+            problem = f"offset {offset} is of leader epoch {epoch}, and the checkpoint says {known}"
+            self._find(
+                Severity.DAMAGE, epochs.path, None, offset, problem, "followers may part from this log at the wrong offset"
+            )
+
+    def _take_transaction(self, path: str, batch: WalkedBatch, checks: list[IndexCheck]) -> None:
+        header = batch.header
+        if header.producer_id < 0:
+            return
+        if not header.is_control:
+            if header.is_transactional and header.record_count > 0:
+                self._open_transactions.setdefault(header.producer_id, header.base_offset)
+            return
+        try:
+            control_type = read_control_type(batch.data or b"", 0, header)
+        except RecordError as error:
+            self._find(
+                Severity.DAMAGE,
+                path,
+                batch.position,
+                header.base_offset,
+                f"a control batch that cannot be read: {error}",
+                REPAIR_HINT,
+            )
+            return
+        first_offset = self._open_transactions.pop(header.producer_id, None)
+        if control_type is ControlType.ABORT:
+            for check in checks:
+                if isinstance(check, TransactionIndexCheck):
+                    check.on_abort(header, first_offset)
+
+    def _finish_indexes(self, segment: SegmentFiles, checks: list[IndexCheck], is_whole: bool) -> None:
+        for check in checks:
+            path = segment.path(check.KIND)
+            if is_whole:
+                check.finish()
+            if check.is_missing and check.KIND != names.TRANSACTION_INDEX_SUFFIX:
+                if self._next_offset > segment.base_offset < self._facts.recovery_point:
+                    self._note(path, "the index is missing", _DERIVED_HINT)
+                continue
+            fault = check.fault
+            if fault is None or (check.KIND == names.TRANSACTION_INDEX_SUFFIX and not self._transactions_are_known):
+                continue
+            at = segment.base_offset if fault.offset is None else max(fault.offset, segment.base_offset)
+            is_rebuilt = at >= self._facts.rebuilt_from or (fault.offset is None and self._next_offset > self._facts.rebuilt_from)
+            if is_rebuilt:
+                self._find(Severity.NOTE, path, fault.position, fault.offset, fault.reason, _DERIVED_HINT)
+            else:
+                self._find(Severity.DAMAGE, path, fault.position, fault.offset, fault.reason, REBUILD_HINT)
+
+    # -- beside the log ------------------------------------------------------------------------------------------------------
+
+    def _load_epochs(self) -> None:
+        epochs = LeaderEpochs(self._disk, names.join(self._directory, names.LEADER_EPOCH_CHECKPOINT))
+        try:
+            epochs.load()
+            self._epochs = epochs
+        except CorruptCheckpoint as error:
+            self._find(Severity.DAMAGE, epochs.path, None, None, str(error), _DERIVED_HINT)
+
+    def _verify_end(self, segments: list[SegmentFiles]) -> None:
+        facts, end_offset = self._facts, self._next_offset
+        mark = facts.durable_mark
+        path = segments[-1].log_path if segments else self._directory
+        if mark is not None and end_offset < mark and (segments or mark > facts.log_start_offset):
+            position = self._disk.file_size(path) if segments else None
+            problem = f"the log ends at offset {end_offset}"
+            meaning = f"everything below offset {mark} was durable: {mark - end_offset} offsets are missing; {REPAIR_HINT}"
+            self._find(Severity.DAMAGE, path, position, end_offset, problem, meaning)
+        if (
+            self._epochs is not None
+            and self._epochs.entries
+            and self._epochs.entries[-1].start_offset > max(end_offset, facts.log_start_offset)
+        ):
+            epoch, start_offset = self._epochs.entries[-1]
+            problem = f"leader epoch {epoch} begins at offset {start_offset}, and the log ends at {end_offset}"
+            self._note(self._epochs.path, problem, "the next start forgets this epoch")
+
+    def _verify_snapshots(self) -> None:
+        disk, facts = self._disk, self._facts
+        for offset in names.base_offsets_of(disk.list_directory(self._directory), names.SNAPSHOT_SUFFIX):
+            path = names.segment_path(self._directory, offset, names.SNAPSHOT_SUFFIX)
+            data = read_whole(disk, path)
+            if data is None:
+                continue  # A running broker takes the old ones away.
+            problem = snapshot_problem(data, path, offset)
+            if problem is None and offset > max(self._next_offset, facts.log_start_offset):
+                problem = f"it is of offset {offset}, and the log ends at {self._next_offset}"
+            if problem is not None:
+                severity = Severity.NOTE if offset > facts.rebuilt_from else Severity.DAMAGE
+                meaning = "the next start discards it and rebuilds the producers' state from an older one and the log"
+                self._find(severity, path, None, offset, problem, meaning)
+
+    def _verify_topic_id(self) -> None:
+        path = names.join(self._directory, names.PARTITION_METADATA)
+        try:
+            topic_id = read_partition_metadata(self._disk, path)
+        except CorruptCheckpoint as error:
+            self._find(Severity.DAMAGE, path, None, None, str(error), "the topic's id is lost, and with it the durable mark")
+            return
+        if topic_id is None and self._next_offset > self._summary.start_offset:
+            self._note(
+                path, "the file is missing", "nothing says of which topic this log is, and its durable mark does not count"
+            )
+
+
+def snapshot_problem(data: bytes, path: str, offset: int) -> str | None:
+    try:
+        entries = decode_snapshot(data, path)
+    except CorruptSnapshot as error:
+        return str(error)
+    for entry in entries:
+        last_known = max(entry.last_offset, entry.current_transaction_first_offset)
+        if last_known >= offset and last_known != NO_TRANSACTION:
+            return f"producer {entry.producer_id} has offset {last_known} in it, and it is of offset {offset}"
+    return None
+
+
+def _index_checks(disk: Disk, segment: SegmentFiles) -> list[IndexCheck]:
+    kinds: tuple[type[IndexCheck], ...] = (OffsetIndexCheck, TimeIndexCheck, TransactionIndexCheck)
+    return [kind.open(disk, segment.path(kind.KIND), segment.base_offset) for kind in kinds]
