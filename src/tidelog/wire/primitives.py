@@ -6,8 +6,8 @@ tagged fields: a count, then tag, size and bytes of each. A tag that the reader 
 
 ``Reader`` walks a frame once, from front to back, and copies nothing but strings. Every read is checked against the end, and
 the length of an array against the bytes that remain and against ``ELEMENTS_MAX``, so a count can never make a caller allocate
-more than the frame could hold. All that it raises is ``MalformedRequest``. The writers are pure functions that return bytes; values out of range are
-errors of the program and raise ``struct.error``.
+more than the frame could hold. All that it raises is ``MalformedRequest``. The writers are pure functions that return bytes;
+values out of range are errors of the program and raise ``struct.error``.
 """
 
 import struct
@@ -27,6 +27,8 @@ INT8 = struct.Struct(">b")
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
+UINT16 = struct.Struct(">H")
+FLOAT64 = struct.Struct(">d")
 
 _unpack_int8 = INT8.unpack_from
 _unpack_int16 = INT16.unpack_from
@@ -82,6 +84,14 @@ class Reader:
 
     def int64(self) -> int:
         value: int = _unpack_int64(self.view, self.take(8))[0]
+        return value
+
+    def uint16(self) -> int:
+        value: int = UINT16.unpack_from(self.view, self.take(2))[0]
+        return value
+
+    def float64(self) -> float:
+        value: float = FLOAT64.unpack_from(self.view, self.take(8))[0]
         return value
 
     def uuid(self) -> bytes:
