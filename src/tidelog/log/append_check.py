@@ -18,11 +18,22 @@ from tidelog.log.settings import LogSettings
 from tidelog.records.batch import iterate_keys
 from tidelog.records.compression import CompressionType
 from tidelog.records.errors import RecordError
-from tidelog.records.header import COMPRESSION_MASK, HEADER_SIZE, BatchHeader, crc_is_valid, read_header
+from tidelog.records.header import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_MASK,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    crc_is_valid,
+    read_header,
+)
 
-MAGIC = 2
-NO_TIMESTAMP = -1
-COMPRESSION_CODE_MAX = max(CompressionType)
+COMPRESSION_CODE_MAX = int(max(CompressionType))
 # Compressed records grow by decoding; a key check on a compacted topic must not let a few kilobytes become gigabytes.
 DECODED_BYTES_PER_MESSAGE_BYTE_MAX = 64
 
@@ -35,6 +46,11 @@ class AppendOrigin(Enum):
     REPLICATION = "replication"
 
 
+# Reading a member of an enumeration takes longer than the comparison that needs it.
+_CLIENT = AppendOrigin.CLIENT
+_REPLICATION = AppendOrigin.REPLICATION
+
+
 def checked_batches(view: memoryview, settings: LogSettings, origin: AppendOrigin, now_ms: int) -> list[tuple[int, BatchHeader]]:
     """(position, header) of each batch in ``view``, all of them valid, or a typed error that says what was wrong."""
     end = len(view)
@@ -42,27 +58,32 @@ def checked_batches(view: memoryview, settings: LogSettings, origin: AppendOrigi
     batches = []
     while position < end:
         header = _checked_header(view, position, end)
-        _check_batch(view, position, header, settings, origin, now_ms)
+        if origin is not _REPLICATION:
+            _check_batch(view, position, header, settings, origin is _CLIENT, now_ms)
         batches.append((position, header))
-        position += header.batch_length + 12
+        position += header[1] + LOG_OVERHEAD
     if not batches:
         raise InvalidRecord("no record batch to append")
-    if origin is AppendOrigin.CLIENT and len(batches) > 1 and any(header.producer_id >= 0 for _, header in batches):
+    if origin is _CLIENT and len(batches) > 1 and any(header.producer_id >= 0 for _, header in batches):
         raise InvalidRecord("an idempotent producer sends one batch per partition and request")
     return batches
 
 
 def _checked_header(view: memoryview, position: int, end: int) -> BatchHeader:
+    """The header of a batch that is all there, with the right CRC."""
     remaining = end - position
     if remaining < HEADER_SIZE:
-        if remaining > 16 and view[position + 16] != MAGIC:
-            raise _unsupported(view[position + 16])
+        if remaining > MAGIC_POSITION and view[position + MAGIC_POSITION] != MAGIC:
+            raise _unsupported(view[position + MAGIC_POSITION])
         raise CorruptRecord(f"{remaining} bytes at position {position} are too few for a record batch")
     header = read_header(view, position)
-    if header.magic != MAGIC:
+    size = header[1] + LOG_OVERHEAD
+    if header[3] != MAGIC:
         raise _unsupported(header.magic)
-    if header.batch_length + 12 > remaining or header.batch_length + 12 < HEADER_SIZE:
-        raise CorruptRecord(f"a batch says that it has {header.batch_length + 12} bytes, but {remaining} are there")
+    if not HEADER_SIZE <= size <= remaining:
+        raise CorruptRecord(f"a batch says that it has {size} bytes, but {remaining} are there")
+    if not crc_is_valid(view, position, header):
+        raise CorruptRecord(f"the CRC of the batch at position {position} does not match its {size} bytes")
     return header
 
 
@@ -73,36 +94,37 @@ def _unsupported(magic: int) -> UnsupportedRecordFormat:
 
 
 def _check_batch(
-    view: memoryview, position: int, header: BatchHeader, settings: LogSettings, origin: AppendOrigin, now_ms: int
+    view: memoryview, position: int, header: BatchHeader, settings: LogSettings, is_of_client: bool, now_ms: int
 ) -> None:
-    size = header.batch_length + 12
-    if not crc_is_valid(view, position, header):
-        raise CorruptRecord(f"the CRC of the batch at position {position} does not match its {size} bytes")
-    if origin is AppendOrigin.REPLICATION:
-        return
-    if size > settings.message_bytes_max and origin is AppendOrigin.CLIENT:
+    # Taken apart once: a field of the named tuple costs more than a local, and its properties are calls.
+    _, batch_length, _, _, _, attributes, last_offset_delta, _, _, producer_id, _, base_sequence, count = header
+    size = batch_length + LOG_OVERHEAD
+    if is_of_client and size > settings.message_bytes_max:
         raise RecordTooLarge(f"a batch of {size} bytes is larger than max.message.bytes={settings.message_bytes_max}")
-    count = header.record_count
-    if count <= 0 or header.last_offset_delta != count - 1:
-        raise InvalidRecord(f"a batch with {count} records says that its last offset delta is {header.last_offset_delta}")
-    if header.is_control:
-        if origin is AppendOrigin.CLIENT:
+    if count <= 0 or last_offset_delta != count - 1:
+        raise InvalidRecord(f"a batch with {count} records says that its last offset delta is {last_offset_delta}")
+    is_control = attributes & CONTROL_MASK
+    if is_control:
+        if is_of_client:
             raise InvalidRecord("clients may not write control batches")
-    elif header.attributes & COMPRESSION_MASK > COMPRESSION_CODE_MAX:
-        raise UnsupportedRecordFormat(f"compression type {header.attributes & COMPRESSION_MASK} is not known")
-    if header.producer_id >= 0 and header.base_sequence < 0 and not header.is_control:
-        raise InvalidRecord(f"producer {header.producer_id} sent a batch without a sequence number")
-    if header.is_transactional and header.producer_id < 0:
-        raise InvalidRecord("a transactional batch has no producer id")
-    if not settings.log_append_time and not header.is_control:
+    elif attributes & COMPRESSION_MASK > COMPRESSION_CODE_MAX:
+        raise UnsupportedRecordFormat(f"compression type {attributes & COMPRESSION_MASK} is not known")
+    if producer_id < 0:
+        if attributes & TRANSACTIONAL_MASK:
+            raise InvalidRecord("a transactional batch has no producer id")
+    elif base_sequence < 0 and not is_control:
+        raise InvalidRecord(f"producer {producer_id} sent a batch without a sequence number")
+    if is_control:
+        return
+    if not settings.log_append_time:
         _check_timestamp(header, settings, now_ms)
-    if settings.compact and not header.is_control:
+    if settings.compact:
         _check_keys(view, position, header, settings)
 
 
 def _check_timestamp(header: BatchHeader, settings: LogSettings, now_ms: int) -> None:
     newest = header.max_timestamp
-    if header.is_log_append_time:
+    if header.attributes & LOG_APPEND_TIME_MASK:
         raise InvalidTimestamp("the batch says LogAppendTime, but the topic keeps the producer's time (CreateTime)")
     if newest == NO_TIMESTAMP:
         return

@@ -197,7 +197,8 @@ def batch_crc(buffer: Buffer, position: int, size: int) -> int:
 def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """Whether the whole batch is there and its bytes match the CRC in its header."""
     end = position + header[1] + LOG_OVERHEAD
-    return end <= len(buffer) and _crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header[4]
+    view = buffer if type(buffer) is memoryview else memoryview(buffer)
+    return end <= len(view) and _crc32c(view[position + ATTRIBUTES_POSITION : end]) == header[4]
 
 
 def restamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
