@@ -192,23 +192,25 @@ class LogSegment:
         """Must a batch of these measures go into a new segment?"""
         if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
             return True
-        if self.size == 0:
+        size_now = self.size
+        if size_now == 0:
             return False
-        if self.size + size > settings.segment_bytes:
+        if size_now + size > settings.segment_bytes:
             return True
-        if self._waited_ms(timestamp, now_ms) > settings.segment_ms - jitter_ms:
-            return True
-        entries_bytes_max = settings.segment_index_bytes
-        return (
-            self.offset_index.entry_count * OFFSET_ENTRY_BYTES + OFFSET_ENTRY_BYTES > entries_bytes_max
-            or self.time_index.entry_count * TIME_ENTRY_BYTES + 2 * TIME_ENTRY_BYTES > entries_bytes_max
-        )
-
-    def _waited_ms(self, timestamp: int, now_ms: int) -> int:
         first = self._first_timestamp
         if first is None:
             first = self._load_first_timestamp()
-        return timestamp - first if first >= 0 and timestamp >= 0 else now_ms - self.created_ms
+        waited_ms = timestamp - first if first >= 0 and timestamp >= 0 else now_ms - self.created_ms
+        if waited_ms > settings.segment_ms - jitter_ms:
+            return True
+        if not self._indexes_are_loaded:
+            self._load_indexes()
+        # Room for one entry more; in the time index also for the one that closing adds.
+        entries_bytes_max = settings.segment_index_bytes
+        return (
+            (self._offset_index.entry_count + 1) * OFFSET_ENTRY_BYTES > entries_bytes_max
+            or (self._time_index.entry_count + 2) * TIME_ENTRY_BYTES > entries_bytes_max
+        )
 
     def _load_first_timestamp(self) -> int:
         for _, header in scan_headers(self.file(), 0, self.size, LOOKUP_CHUNK_BYTES):
