@@ -39,6 +39,11 @@ from tidelog.records.control import EndTransactionMarker, read_end_transaction_m
 from tidelog.records.header import BatchHeader, restamped_prefix, with_log_append_time
 
 
+# Calls tuple's own constructor: the one that NamedTuple generates is Python code, and appends make two of them.
+_new_tuple = tuple.__new__
+_CLIENT = AppendOrigin.CLIENT
+
+
 class AppendResult(NamedTuple):
     first_offset: int
     last_offset: int
@@ -134,7 +139,7 @@ class PartitionLog:
 
     # -- appending -----------------------------------------------------------------------------------------------------------
 
-    def append_as_leader(self, records: Buffer, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
+    def append_as_leader(self, records: Buffer, leader_epoch: int, origin: AppendOrigin = _CLIENT) -> AppendResult:
         """Check ``records`` (whole batches), give them offsets, write them. Durable once ``durable.offset`` has passed them."""
         self.check_online()
         if leader_epoch < self.epochs.latest_epoch:
@@ -156,7 +161,7 @@ class PartitionLog:
                 if header.attributes & 0x20:
                     marker = read_end_transaction_marker(view, position, header)
                     self.producers.check_marker(header.producer_id, header.producer_epoch, marker)
-                elif origin is AppendOrigin.CLIENT:
+                elif origin is _CLIENT:
                     earlier = self.producers.check(header)
                     if earlier is not None:
                         return AppendResult(earlier.first_offset, earlier.last_offset, -1, True)
@@ -170,11 +175,13 @@ class PartitionLog:
                 buffers.append(restamped_prefix(header, next_offset, leader_epoch))
                 buffers.append(view[position + 16 : position + size])
             last_offset = next_offset + header.last_offset_delta
-            stamped.append(_Stamped(header, size, next_offset, last_offset, max_timestamp, leader_epoch, marker))
+            stamped.append(
+                _new_tuple(_Stamped, (header, size, next_offset, last_offset, max_timestamp, leader_epoch, marker))
+            )
             next_offset = last_offset + 1
         first_offset = self.log_end_offset
         self._write(buffers, len(view), stamped, now_ms)
-        return AppendResult(first_offset, next_offset - 1, now_ms if settings.log_append_time else -1, False)
+        return _new_tuple(AppendResult, (first_offset, next_offset - 1, now_ms if settings.log_append_time else -1, False))
 
     def append_as_follower(self, records: Buffer) -> None:
         """Append batches as the leader has them: offsets, epochs and bytes unchanged. A cut-off last batch is left out."""
@@ -290,7 +297,8 @@ class PartitionLog:
         roll: the recovery point does not pass a segment until they are written."""
         try:
             segment.close_for_appends()
-            write_snapshot(self)
+            # Synced with the segment: once that is deleted, the snapshot is all that is left of some producers.
+            self.unsynced.files = (*self.unsynced.files, write_snapshot(self))
         except OSError as error:
             self.environment.report("segment_close_deferred", {"partition": self.name, "error": str(error)})
 
