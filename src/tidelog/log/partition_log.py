@@ -38,7 +38,6 @@ from tidelog.ports.disk import Buffer, DiskFile
 from tidelog.records.control import EndTransactionMarker, read_end_transaction_marker
 from tidelog.records.header import BatchHeader, restamped_prefix, with_log_append_time
 
-
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and appends make two of them.
 _new_tuple = tuple.__new__
 _CLIENT = AppendOrigin.CLIENT
@@ -175,9 +174,7 @@ class PartitionLog:
                 buffers.append(restamped_prefix(header, next_offset, leader_epoch))
                 buffers.append(view[position + 16 : position + size])
             last_offset = next_offset + header.last_offset_delta
-            stamped.append(
-                _new_tuple(_Stamped, (header, size, next_offset, last_offset, max_timestamp, leader_epoch, marker))
-            )
+            stamped.append(_new_tuple(_Stamped, (header, size, next_offset, last_offset, max_timestamp, leader_epoch, marker)))
             next_offset = last_offset + 1
         first_offset = self.log_end_offset
         self._write(buffers, len(view), stamped, now_ms)
