@@ -1,0 +1,54 @@
+"""Settings that were changed while the cluster runs, by resource: a topic's, a broker's, and those of all brokers (name "")."""
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from types import MappingProxyType
+
+from tidelog.metadata.records import ConfigRecord
+
+NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+ALL_BROKERS = ""
+
+
+class ResourceType(IntEnum):
+    """Kafka's numbers of what can have settings."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+Resource = tuple[int, str]
+
+
+class ConfigsImage:
+    __slots__ = ("_by_resource",)
+
+    def __init__(self) -> None:
+        self._by_resource: dict[Resource, dict[str, str]] = {}
+
+    def find(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
+        return self._by_resource.get((resource_type, resource_name), NO_CONFIGS)
+
+    def resources(self) -> Iterator[Resource]:
+        """Those that have settings of their own."""
+        return iter(self._by_resource)
+
+    # -- replay, called by the image only ------------------------------------------------------------------------------------
+
+    def change(self, record: ConfigRecord) -> Resource:
+        resource = record.resource_type, record.resource_name
+        if record.value is not None:
+            self._by_resource.setdefault(resource, {})[record.name] = record.value
+        elif resource in self._by_resource:
+            configs = self._by_resource[resource]
+            configs.pop(record.name, None)
+            if not configs:
+                del self._by_resource[resource]
+        return resource
+
+    def forget_topic(self, name: str) -> None:
+        """A topic of the same name that comes later starts with nothing of it."""
+        self._by_resource.pop((ResourceType.TOPIC, name), None)

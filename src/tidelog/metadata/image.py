@@ -1,0 +1,193 @@
+"""The image: the cluster's metadata as the committed records say it is.
+
+``replay`` is the only way to change it, live and at a start alike; everything else reads. It takes a whole batch and returns what
+changed. ``version`` moves with every batch that changed something: a cache made from the image is good while it stands still.
+
+Records between BeginTransaction and EndTransaction are kept aside until the end, and dropped by AbortTransaction: whoever reads
+the image sees all of them or none.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tidelog.metadata.brokers import BrokersImage
+from tidelog.metadata.configs import ConfigsImage
+from tidelog.metadata.delta import ImageDelta
+from tidelog.metadata.errors import InconsistentRecord
+from tidelog.metadata.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from tidelog.metadata.topics import TopicImage, TopicsImage
+
+
+class ClusterImage:
+    __slots__ = (
+        "_open_transaction",
+        "brokers",
+        "configs",
+        "controllers",
+        "features",
+        "last_offset",
+        "next_producer_id",
+        "topics",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.topics = TopicsImage()
+        self.configs = ConfigsImage()
+        self.brokers = BrokersImage()
+        self.features: dict[str, int] = {}
+        """Finalized features and their levels."""
+        self.controllers: dict[int, RegisterControllerRecord] = {}
+        self.next_producer_id = 0
+        """The first id of the next block that a broker is given."""
+        self.last_offset = -1
+        """Of the last record replayed."""
+        self.version = 0
+        self._open_transaction: list[MetadataRecord] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """No record was replayed: a new cluster."""
+        return self.last_offset < 0
+
+    @property
+    def in_transaction(self) -> bool:
+        """A transaction was begun and not ended: whoever leads next must abort it."""
+        return self._open_transaction is not None
+
+    def topic(self, name: str) -> TopicImage | None:
+        return self.topics.find(name)
+
+    def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
+        return self.topics.find_by_id(topic_id)
+
+    def configs_of(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
+        return self.configs.find(resource_type, resource_name)
+
+    def replay(self, records: Iterable[MetadataRecord], last_offset: int) -> ImageDelta:
+        """A committed batch. ``InconsistentRecord`` leaves the image unusable: the log does not fit together."""
+        delta = ImageDelta()
+        for record in records:
+            self._replay(record, delta)
+        self.last_offset = last_offset
+        if not delta.is_empty:
+            self.version += 1
+        return delta
+
+    def _replay(self, record: MetadataRecord, delta: ImageDelta) -> None:
+        kind = type(record)
+        if kind is BeginTransactionRecord:
+            if self._open_transaction is not None:
+                raise InconsistentRecord("a transaction begins within another one")
+            self._open_transaction = []
+        elif kind is EndTransactionRecord or kind is AbortTransactionRecord:
+            if self._open_transaction is None:
+                raise InconsistentRecord(f"{kind.__name__} without a transaction")
+            pending, self._open_transaction = self._open_transaction, None
+            if kind is EndTransactionRecord:
+                for waiting in pending:
+                    _REPLAY[type(waiting)](self, waiting, delta)
+        elif self._open_transaction is not None:
+            self._open_transaction.append(record)
+        else:
+            _REPLAY[kind](self, record, delta)
+
+
+def _create_topic(image: ClusterImage, record: TopicRecord, delta: ImageDelta) -> None:
+    topic = image.topics.create(record)
+    delta.topics_created[topic.topic_id] = topic
+
+
+def _remove_topic(image: ClusterImage, record: RemoveTopicRecord, delta: ImageDelta) -> None:
+    topic = image.topics.remove(record)
+    image.configs.forget_topic(topic.name)
+    delta.note_deleted(topic)
+
+
+def _set_partition(image: ClusterImage, record: PartitionRecord, delta: ImageDelta) -> None:
+    delta.note_partition(image.topics.set_partition(record), record.partition_id)
+
+
+def _change_partition(image: ClusterImage, record: PartitionChangeRecord, delta: ImageDelta) -> None:
+    delta.note_partition(image.topics.change_partition(record), record.partition_id)
+
+
+def _change_config(image: ClusterImage, record: ConfigRecord, delta: ImageDelta) -> None:
+    delta.configs_changed[image.configs.change(record)] = None
+
+
+def _register_broker(image: ClusterImage, record: RegisterBrokerRecord, delta: ImageDelta) -> None:
+    image.brokers.register(record)
+    delta.brokers_changed[record.broker_id] = None
+
+
+def _unregister_broker(image: ClusterImage, record: UnregisterBrokerRecord, delta: ImageDelta) -> None:
+    image.brokers.unregister(record)
+    delta.brokers_changed[record.broker_id] = None
+
+
+def _fence_broker(image: ClusterImage, record: FenceBrokerRecord | UnfenceBrokerRecord, delta: ImageDelta) -> None:
+    image.brokers.fence(record)
+    delta.brokers_changed[record.id] = None
+
+
+def _change_broker(image: ClusterImage, record: BrokerRegistrationChangeRecord, delta: ImageDelta) -> None:
+    image.brokers.change(record)
+    delta.brokers_changed[record.broker_id] = None
+
+
+def _set_feature(image: ClusterImage, record: FeatureLevelRecord, delta: ImageDelta) -> None:
+    if record.feature_level == 0:
+        image.features.pop(record.name, None)
+    else:
+        image.features[record.name] = record.feature_level
+    delta.features_changed[record.name] = None
+
+
+def _set_producer_ids(image: ClusterImage, record: ProducerIdsRecord, delta: ImageDelta) -> None:  # noqa: ARG001 - one signature for all
+    image.next_producer_id = record.next_producer_id
+
+
+def _register_controller(image: ClusterImage, record: RegisterControllerRecord, delta: ImageDelta) -> None:  # noqa: ARG001 - as above
+    image.controllers[record.controller_id] = record
+
+
+def _do_nothing(image: ClusterImage, record: NoOpRecord, delta: ImageDelta) -> None:
+    """Kafka's controller writes these so that brokers see the offset move."""
+
+
+# The functions take a record of their own kind, so the table cannot say more of their second argument than that it fits its key.
+_REPLAY: dict[type, Callable[..., None]] = {
+    TopicRecord: _create_topic,
+    RemoveTopicRecord: _remove_topic,
+    PartitionRecord: _set_partition,
+    PartitionChangeRecord: _change_partition,
+    ConfigRecord: _change_config,
+    RegisterBrokerRecord: _register_broker,
+    UnregisterBrokerRecord: _unregister_broker,
+    FenceBrokerRecord: _fence_broker,
+    UnfenceBrokerRecord: _fence_broker,
+    BrokerRegistrationChangeRecord: _change_broker,
+    FeatureLevelRecord: _set_feature,
+    ProducerIdsRecord: _set_producer_ids,
+    RegisterControllerRecord: _register_controller,
+    NoOpRecord: _do_nothing,
+}

@@ -1,0 +1,163 @@
+"""Topics and partitions of the image.
+
+A topic is found by name and by id. A partition's state is frozen: a change makes a new one, so whoever holds it can compare.
+Any change moves its partition epoch, and naming a leader (also the same one again) its leader epoch.
+
+Names that differ only in '.' and '_' would be one name in metrics, so Kafka allows one of them; ``name_like`` finds the other.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.metadata.errors import InconsistentRecord
+from tidelog.metadata.records import (
+    NO_LEADER,
+    NO_LEADER_CHANGE,
+    NO_RECOVERY_STATE_CHANGE,
+    BrokerIds,
+    Ids,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+METADATA_TOPIC = "__cluster_metadata"
+# Written by the brokers themselves; clients may read them and describe them.
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    replicas: BrokerIds
+    """In preferred order: the first is the preferred leader."""
+    isr: BrokerIds
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    leader_recovery_state: int = 0
+    removing_replicas: BrokerIds = ()
+    adding_replicas: BrokerIds = ()
+    directories: Ids = ()
+    eligible_leader_replicas: BrokerIds = ()
+    last_known_elr: BrokerIds = ()
+
+
+class TopicImage:
+    __slots__ = ("name", "partitions", "topic_id")
+
+    def __init__(self, name: str, topic_id: bytes) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions: dict[int, PartitionImage] = {}
+
+    def __repr__(self) -> str:
+        return f"<TopicImage {self.name} {self.topic_id.hex()} with {len(self.partitions)} partitions>"
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+def unified(name: str) -> str:
+    """What the name becomes where '.' and '_' are the same."""
+    return name.replace(".", "_")
+
+
+class TopicsImage:
+    __slots__ = ("_by_id", "_by_name", "_by_unified_name")
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, TopicImage] = {}
+        self._by_id: dict[bytes, TopicImage] = {}
+        self._by_unified_name: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[TopicImage]:
+        """In the order of their creation."""
+        return iter(self._by_name.values())
+
+    def find(self, name: str) -> TopicImage | None:
+        return self._by_name.get(name)
+
+    def find_by_id(self, topic_id: bytes) -> TopicImage | None:
+        return self._by_id.get(topic_id)
+
+    def name_like(self, name: str) -> str | None:
+        """The name of a topic that equals ``name`` but for '.' and '_'."""
+        return self._by_unified_name.get(unified(name))
+
+    # -- replay, called by the image only ------------------------------------------------------------------------------------
+
+    def create(self, record: TopicRecord) -> TopicImage:
+        if record.name in self._by_name or record.topic_id in self._by_id:
+            raise InconsistentRecord(f"topic {record.name} ({record.topic_id.hex()}) is created twice")
+        topic = TopicImage(record.name, record.topic_id)
+        self._by_name[record.name] = topic
+        self._by_id[record.topic_id] = topic
+        self._by_unified_name[unified(record.name)] = record.name
+        return topic
+
+    def remove(self, record: RemoveTopicRecord) -> TopicImage:
+        topic = self._get(record.topic_id)
+        del self._by_id[topic.topic_id]
+        del self._by_name[topic.name]
+        if self._by_unified_name[unified(topic.name)] == topic.name:
+            del self._by_unified_name[unified(topic.name)]
+        return topic
+
+    def set_partition(self, record: PartitionRecord) -> TopicImage:
+        topic = self._get(record.topic_id)
+        topic.partitions[record.partition_id] = PartitionImage(
+            replicas=record.replicas,
+            isr=record.isr,
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            leader_recovery_state=record.leader_recovery_state,
+            removing_replicas=record.removing_replicas,
+            adding_replicas=record.adding_replicas,
+            directories=record.directories,
+            eligible_leader_replicas=record.eligible_leader_replicas or (),
+            last_known_elr=record.last_known_elr or (),
+        )
+        return topic
+
+    def change_partition(self, record: PartitionChangeRecord) -> TopicImage:
+        topic = self._get(record.topic_id)
+        partition = topic.partitions.get(record.partition_id)
+        if partition is None:
+            raise InconsistentRecord(f"partition {record.partition_id} of topic {topic.name} changes, but was never created")
+        changes: dict[str, Any] = {"partition_epoch": partition.partition_epoch + 1}
+        for name in _NULL_MEANS_UNCHANGED:
+            value = getattr(record, name)
+            if value is not None:
+                changes[name] = value
+        if record.leader != NO_LEADER_CHANGE:
+            changes["leader"] = record.leader
+            changes["leader_epoch"] = partition.leader_epoch + 1
+        if record.leader_recovery_state != NO_RECOVERY_STATE_CHANGE:
+            changes["leader_recovery_state"] = record.leader_recovery_state
+        topic.partitions[record.partition_id] = dataclasses.replace(partition, **changes)
+        return topic
+
+    def _get(self, topic_id: bytes) -> TopicImage:
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            raise InconsistentRecord(f"a record of topic {topic_id.hex()}, which does not exist")
+        return topic
+
+
+_NULL_MEANS_UNCHANGED = (
+    "replicas",
+    "isr",
+    "removing_replicas",
+    "adding_replicas",
+    "directories",
+    "eligible_leader_replicas",
+    "last_known_elr",
+)
