@@ -1,0 +1,132 @@
+"""Frames: a 32-bit size, then so many bytes. Cuts a stream of bytes into frames without doing any input or output.
+
+The caller receives straight into ``writable()``, says how much came with ``received()``, and takes frames with ``next_frame()``
+until there are none. A frame is a read-only view of the one buffer: it is valid until the next ``writable()`` or ``release()``,
+and whoever keeps bytes longer copies them.
+
+The buffer has a region of unread bytes, ``[_start, _end)``, which moves to the front only when the room behind it is used up, so
+a stream of small requests is hardly ever copied. For a frame that does not fit, the buffer grows, but never to what the peer
+merely claims: it at most doubles what has arrived. It stays large while large frames come and goes back after some small ones.
+
+The size is checked against the limit before anything else. After an error the stream has no frames any more; the connection is
+to be closed.
+"""
+
+import struct
+
+# A few requests at once; thousands of idle connections each hold one.
+BUFFER_SIZE = 16 * 1024
+# Receive at least so much at once, lest a large frame arrive in crumbs.
+WRITABLE_SIZE_MIN = 4 * 1024
+# So many small frames in a row show that the large ones are over.
+SMALL_FRAMES_BEFORE_SHRINKING = 16
+SIZE_FIELD_SIZE = 4
+
+_unpack_size = struct.Struct(">i").unpack_from
+
+
+class InvalidFrame(Exception):
+    """The stream is not made of frames that we accept."""
+
+
+class FrameTooLarge(InvalidFrame):
+    pass
+
+
+class NegativeFrameSize(InvalidFrame):
+    pass
+
+
+class FrameReader:
+    __slots__ = ("_buffer", "_end", "_frame_size", "_readable", "_size_max", "_small_frames", "_start", "_writable")
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._start = 0
+        self._end = 0
+        # Of the frame whose bytes are awaited, None while its size is not known.
+        self._frame_size: int | None = None
+        self._small_frames = 0
+        self._buffer = bytearray()
+        self._writable = self._readable = memoryview(self._buffer)
+        self._replace_buffer(BUFFER_SIZE)
+
+    @property
+    def buffer_size(self) -> int:
+        return len(self._buffer)
+
+    @property
+    def is_inside_frame(self) -> bool:
+        """Whether part of a frame has come and the rest has not: an end of the stream now is a cut, not a farewell."""
+        return self._end > self._start or self._frame_size is not None
+
+    def writable(self) -> memoryview:
+        """Where to receive into, never empty. To be called when ``next_frame`` has said None."""
+        if self._end == self._start:
+            self._start = self._end = 0
+        if self._small_frames >= SMALL_FRAMES_BEFORE_SHRINKING and len(self._buffer) > BUFFER_SIZE:
+            self._shrink()
+        if len(self._buffer) - self._end < WRITABLE_SIZE_MIN:
+            self._make_room()
+        return self._writable[self._end :]
+
+    def received(self, length: int) -> None:
+        assert 0 <= length <= len(self._buffer) - self._end, "more received than there was room"
+        self._end += length
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame, without its size; None when more bytes are needed. Raises InvalidFrame."""
+        size = self._frame_size
+        start = self._start
+        if size is None:
+            if self._end - start < SIZE_FIELD_SIZE:
+                return None
+            (size,) = _unpack_size(self._buffer, start)
+            if not 0 <= size <= self._size_max:
+                self._refuse(size)
+            start += SIZE_FIELD_SIZE
+            self._start = start
+            self._frame_size = size
+        end = start + size
+        if end > self._end:
+            return None
+        self._start = end
+        self._frame_size = None
+        self._small_frames = 0 if size > BUFFER_SIZE else self._small_frames + 1
+        return self._readable[start:end]
+
+    def release(self) -> None:
+        """No frame is in use and none is expected soon: gives back what a large frame has taken."""
+        if len(self._buffer) > BUFFER_SIZE:
+            self._shrink()
+
+    def _refuse(self, size: int) -> None:
+        if size < 0:
+            raise NegativeFrameSize(f"a frame of {size} bytes")
+        raise FrameTooLarge(f"a frame of {size} bytes, at most {self._size_max} are accepted")
+
+    def _make_room(self) -> None:
+        if self._start:
+            unread = self._end - self._start
+            self._writable[:unread] = self._writable[self._start : self._end]
+            self._start = 0
+            self._end = unread
+        size = len(self._buffer)
+        frame_size = self._frame_size or 0
+        if size - self._end < WRITABLE_SIZE_MIN and frame_size > size:
+            self._replace_buffer(min(2 * size, frame_size + WRITABLE_SIZE_MIN))
+        assert self._end < len(self._buffer), "whole frames are waiting to be taken"
+
+    def _shrink(self) -> None:
+        if self._end - self._start + WRITABLE_SIZE_MIN <= BUFFER_SIZE and (self._frame_size or 0) <= BUFFER_SIZE:
+            self._replace_buffer(BUFFER_SIZE)
+
+    def _replace_buffer(self, size: int) -> None:
+        buffer = bytearray(size)
+        unread = self._end - self._start
+        buffer[:unread] = self._writable[self._start : self._end]
+        self._buffer = buffer
+        self._writable = memoryview(buffer)
+        self._readable = self._writable.toreadonly()
+        self._start = 0
+        self._end = unread
