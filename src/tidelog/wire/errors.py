@@ -16,7 +16,7 @@ class ErrorCode(IntEnum):
     message: str
     is_retriable: bool
 
-    def __new__(cls, code: int, message: str, is_retriable: bool = False) -> Self:
+    def __new__(cls, code: int, message: str = "", is_retriable: bool = False) -> Self:
         member = int.__new__(cls, code)
         member._value_ = code
         member.message = message

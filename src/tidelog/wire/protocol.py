@@ -25,7 +25,7 @@ class ApiKey(IntEnum):
 
     flexible_since: int
 
-    def __new__(cls, key: int, flexible_since: int) -> Self:
+    def __new__(cls, key: int, flexible_since: int = NEVER) -> Self:
         member = int.__new__(cls, key)
         member._value_ = key
         member.flexible_since = flexible_since
@@ -44,7 +44,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14, 4
     DESCRIBE_GROUPS = 15, 5
     LIST_GROUPS = 16, 3
-    SASL_HANDSHAKE = 17, NEVER
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18, 3
     CREATE_TOPICS = 19, 5
     DELETE_TOPICS = 20, 4
@@ -74,7 +74,7 @@ class ApiKey(IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44, 1
     ALTER_PARTITION_REASSIGNMENTS = 45, 0
     LIST_PARTITION_REASSIGNMENTS = 46, 0
-    OFFSET_DELETE = 47, NEVER
+    OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48, 1
     ALTER_CLIENT_QUOTAS = 49, 1
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50, 0
