@@ -57,12 +57,13 @@ def raise_log_start(log: PartitionLog, offset: int) -> None:
         log.producers.on_high_watermark(min(offset, log.high_watermark))
 
 
-def take_out_below_start(log: PartitionLog) -> list[LogSegment]:
-    """Rename the segments wholly below the log start offset and drop them from the log; the caller removes them later."""
+def take_out_below(log: PartitionLog, start_offset: int) -> list[LogSegment]:
+    """Rename the segments that lie wholly below ``start_offset``, the log start as the disk has it, and drop them from the log;
+    the caller removes them later."""
     gone = []
     for segment in log.segments.closed:
         end_offset = log.segments.base_offset_after(segment)
-        if end_offset is None or end_offset > log.log_start_offset:
+        if end_offset is None or end_offset > start_offset:
             break
         segment.rename(names.DELETED_SUFFIX)
         gone.append(segment)

@@ -12,7 +12,7 @@ from tidelog.log.deletion_queue import DeletionQueue
 from tidelog.log.environment import Report
 from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.retention import raise_log_start, retained_start_offset, take_out_below_start
+from tidelog.log.retention import raise_log_start, retained_start_offset, take_out_below
 from tidelog.ports.clock import Clock
 
 # About a millisecond of work.
@@ -103,7 +103,8 @@ class RetentionSweep:
         if log.offline_reason is not None or self._is_being_compacted(log):
             return
         try:
-            segments = take_out_below_start(log)
+            # Not below the log start itself, which may have risen again since: a crash must find it written.
+            segments = take_out_below(log, self._start_offsets.written.get((log.topic, log.partition), 0))
         except OSError as error:
             log.go_offline(f"renaming deleted segments failed: {error}")
             return
