@@ -35,7 +35,7 @@ from tidelog.log.retention_sweep import RetentionSweep
 from tidelog.log.segment import LogSegment
 from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
-from tidelog.log.truncation import truncate_to
+from tidelog.log.truncation import end_offset_after_cut, truncate_to
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Completion, Executor
@@ -112,6 +112,11 @@ class DataDirectory:
         self.recovery_points = self._writer(names.RECOVERY_POINT_CHECKPOINT, lambda log: log.recovery_point)
         self.log_starts = self._writer(names.LOG_START_OFFSET_CHECKPOINT, lambda log: log.log_start_offset)
         self.high_watermarks = self._writer(names.HIGH_WATERMARK_CHECKPOINT, lambda log: log.high_watermark)
+        self._writers = {
+            names.RECOVERY_POINT_CHECKPOINT: self.recovery_points,
+            names.LOG_START_OFFSET_CHECKPOINT: self.log_starts,
+            names.HIGH_WATERMARK_CHECKPOINT: self.high_watermarks,
+        }
         self.deletions = DeletionQueue(disk, clock, executor, report)
         self._open_cleaner(state.offsets_by_file[names.CLEANER_CHECKPOINT])
         self.retention = RetentionSweep(
@@ -125,8 +130,9 @@ class DataDirectory:
         )
         self._next_checkpoint_ms = clock.monotonic_ms() + options.checkpoint_interval_ms
         self.logs: dict[TopicPartition, PartitionLog] = {}
-        # Deleted, but a compaction still works in their directories.
+        # Deleted, but a compaction still works in their directories, or a checkpoint still names them.
         self._dying: set[TopicPartition] = set()
+        self._unpurged: set[TopicPartition] = set()
         opened = open_logs(self.environment, self.path, state, settings_for, on_progress)
         self.logs = opened.logs
         self.offline = opened.offline
@@ -169,12 +175,17 @@ class DataDirectory:
         """What recovery kept becomes durable here, and only then are the marks raised to it."""
         recovered = self.commit.take_dirty()
         sync_all(self.disk, self._file_system, recovered, self.options.syncfs_files_min)
+        # Before the marks: once they exist the first segment must be there and those above a recovery point must meet, which is
+        # not so in Kafka's directories. And what is said of partitions that are gone must not meet another of their name.
+        known = {*self.logs, *self.offline}
+        for name, writer in self._writers.items():
+            is_stale = not known.issuperset(self._state.offsets_by_file[name])
+            if is_stale or not self._state.has_marks or (recovered and writer is self.recovery_points):
+                writer.write_now()
         for log in self.logs.values():
             if log.offline_reason is None and log.durable.offset:
                 self.marks.record(log)
         self.marks.flush_now()
-        if recovered:
-            self.recovery_points.write_now()
         self.commit.take_dirty()
 
     # -- logs ----------------------------------------------------------------------------------------------------------------
@@ -219,13 +230,14 @@ class DataDirectory:
         self._dying.add(key)
 
         def synced(completion: Completion) -> None:
-            if on_done is not None:
+            if completion.error is None:
+                self._purge_checkpoints(key, on_done)
+            elif on_done is not None:
                 on_done(completion.error)
 
         def take_away() -> None:
             doomed = names.join(self.path, names.doomed_directory_name(log.topic, log.partition, self._randomness.token(16)))
             self.disk.rename(log.directory, doomed)
-            self._dying.discard(key)
             for segment in log.segments:
                 self.environment.handles.forget(segment.path)
                 segment.forget_cached()
@@ -235,6 +247,23 @@ class DataDirectory:
             self._executor.submit(lambda: self.disk.sync_directory(self.path), synced)
 
         self.cleaner.abort(log, take_away)
+
+    def _purge_checkpoints(self, key: TopicPartition, on_done: OnDone | None) -> None:
+        """Checkpoints know partitions by name: what they say of a deleted one must be gone before another of its name is made."""
+        writers = [self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets]
+
+        def written(error: BaseException | None) -> None:
+            if error is None and writers:
+                writers.pop().request(written)
+                return
+            if error is None:
+                self._dying.discard(key)
+            else:
+                self._unpurged.add(key)
+            if on_done is not None:
+                on_done(error)
+
+        written(None)
 
     def delete_records(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
         """Records below ``offset`` are no longer read, and ``on_done`` hears when that outlives a crash."""
@@ -248,8 +277,7 @@ class DataDirectory:
         """Cut the log back to ``offset``. What the disk says is durable is lowered first, so that a crash in between is not
         taken for loss. The caller appends nothing to this log until ``on_done``."""
         log.check_online()
-        log.truncating_to = offset
-        log.recovery_point = min(log.recovery_point, offset)
+        log.truncating_to = end_offset = offset
 
         def marks_lowered(error: BaseException | None) -> None:
             if error is None:
@@ -259,9 +287,16 @@ class DataDirectory:
 
         def recovery_points_lowered(error: BaseException | None) -> None:
             if error is None:
-                self.cleaner_offsets.request(all_lowered)
+                self.cleaner_offsets.request(cleaner_lowered)
             else:
                 finish(error)
+
+        def cleaner_lowered(error: BaseException | None) -> None:
+            if error is None and end_offset < log.log_start_offset:
+                log.log_start_offset = end_offset
+                self.log_starts.request(all_lowered)
+            else:
+                all_lowered(error)
 
         def all_lowered(error: BaseException | None) -> None:
             if error is None and log.offline_reason is None:
@@ -278,9 +313,17 @@ class DataDirectory:
             on_done(error)
 
         def lower() -> None:
-            self.cleaner.lower(log, offset)
-            if offset < log.durable.offset:
-                self.marks.lower(log, offset)
+            nonlocal end_offset
+            try:
+                end_offset = end_offset_after_cut(log, offset)
+            except (LogError, OSError) as failure:
+                finish(log.go_offline(f"truncating to offset {offset} failed: {failure}"))
+                return
+            log.recovery_point = min(log.recovery_point, end_offset)
+            self.commit.give_up(log, end_offset, LogError(f"{log.name} was truncated to offset {end_offset}"))
+            self.cleaner.lower(log, end_offset)
+            if end_offset < log.durable.offset:
+                self.marks.lower(log, end_offset)
             self.marks.flush(marks_lowered)
 
         self.cleaner.abort(log, lower)
@@ -314,6 +357,9 @@ class DataDirectory:
             self._next_checkpoint_ms = now_ms + self.options.checkpoint_interval_ms
             self.high_watermarks.request()
             self.log_starts.request()
+            unpurged, self._unpurged = self._unpurged, set()
+            for key in sorted(unpurged):
+                self._purge_checkpoints(key, None)
 
     def _on_synced(self, logs: list[PartitionLog]) -> None:
         written = self.recovery_points.written

@@ -231,7 +231,10 @@ class DurableMarks:
         self._frame_number = write.frame_number + 1
 
     def flush(self) -> None:
-        """All of it at once, for starting and stopping. Blocks until everything recorded is durable."""
+        """All of it at once, for starting and stopping. Blocks until all recorded is durable and the file is there: without
+        it the next start would take the directory for one that another program wrote."""
+        if self.oldest_pending_ms is None and self._file is None:
+            self.oldest_pending_ms = 0
         write = self.begin_flush()
         if write is None:
             return
@@ -265,7 +268,7 @@ def decode_journal(data: bytes, path: str) -> tuple[dict[str, Mark], str | None]
                 marks[name] = mark
         position = _next_block(position + _HEADER.size + len(body))
         number += 1
-    if number and not any(view[position:]):
+    if number and not bytes(view[position:]).strip(b"\0"):
         return marks, None
     return marks, f"{path}: frame {number} at byte {position} is torn or damaged; the marks are those of the frames before it"
 

@@ -104,6 +104,16 @@ class GroupCommit:
                 del self._relaxed_since_ms[log]
                 self._dirty[log] = None
 
+    def give_up(self, log: PartitionLog, end_offset: int, error: Exception) -> None:
+        """The log will be cut at ``end_offset``: who waits for more is told so. Other records will get those offsets."""
+        waiting = self._waiting.pop(log, [])
+        still = [entry for entry in waiting if entry[0] <= end_offset]
+        if still:
+            self._waiting[log] = still
+        for offset, on_durable in waiting:
+            if offset > end_offset:
+                on_durable(error)
+
     def move_recovery_point(self, log: PartitionLog, on_moved: OnDurable) -> None:
         """Move it as far as the log's end with the next pass. It may stay where it was when the disk is full."""
         self._recovery_point_waiting.setdefault(log, []).append(on_moved)

@@ -105,6 +105,8 @@ def _find_segments(environment: LogEnvironment, opening: LogOpening, found: froz
     # Segments wholly below the log start were being deleted; a crash may have kept any of them.
     while len(base_offsets) > 1 and base_offsets[1] <= opening.log_start_offset:
         remove_segment_files(disk, directory, base_offsets.pop(0))
+    if opening.has_marks and base_offsets and 0 < base_offsets[0] - opening.log_start_offset <= RELATIVE_OFFSET_MAX:
+        _drop_headless(environment, opening, base_offsets)
     segments = []
     for base_offset in base_offsets:
         segments.append(segment(base_offset, disk.file_size(names.segment_path(directory, base_offset, names.LOG_SUFFIX))))
@@ -115,6 +117,19 @@ def _find_segments(environment: LogEnvironment, opening: LogOpening, found: froz
         segments.append(segment(opening.log_start_offset, 0))
         segments[0].create_file()
     return Segments(segments)
+
+
+def _drop_headless(environment: LogEnvironment, opening: LogOpening, base_offsets: list[int]) -> None:
+    """The first segment is missing. The log start is written before a segment goes, so it was not deleted: its name was never
+    durable, and then nothing behind it is, or the file was lost."""
+    if opening.durable_mark > opening.log_start_offset:
+        path = names.segment_path(opening.directory, opening.log_start_offset, names.LOG_SUFFIX)
+        reason = f"the log begins at offset {base_offsets[0]}, but everything below offset {opening.durable_mark} was durable"
+        raise CorruptLog(path, 0, opening.log_start_offset, reason)
+    facts = {"directory": opening.directory, "segments_removed": len(base_offsets), "next_offset": opening.log_start_offset}
+    environment.report("torn_tail_cut", {**facts, "reason": "the first segment is missing"})
+    while base_offsets:
+        remove_segment_files(environment.disk, opening.directory, base_offsets.pop())
 
 
 def remove_segment_files(disk: Disk, directory: str, base_offset: int) -> None:
@@ -198,7 +213,8 @@ def load_epochs(environment: LogEnvironment, directory: str, segments: Segments,
 
 def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segments, recovery_point: int) -> PartitionLog:
     disk, directory, report = environment.disk, opening.directory, environment.report
-    unchecked = segments.from_offset(recovery_point)
+    # From the last trusted batch on: behind it, in its own segment, may be what a truncation that was not synced had cut off.
+    unchecked = segments.from_offset(max(0, recovery_point - 1))
     start = find_start(unchecked[0], recovery_point)
     producers = ProducerState(opening.settings.producer_id_expiration_ms)
     snapshot_offset = load_newest_snapshot(disk, directory, start.offset, producers, report)

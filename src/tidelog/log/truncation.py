@@ -11,6 +11,14 @@ from tidelog.log.producer_recovery import load_newest_snapshot, remove_snapshots
 from tidelog.log.segment import LogSegment
 
 
+def end_offset_after_cut(log: PartitionLog, offset: int) -> int:
+    """Where the log will end when truncated to ``offset``: not inside a batch. What the outside knows is lowered to this."""
+    if offset < log.segments[0].base_offset:
+        return offset
+    found = log.segments[log.segments.floor_index(offset)].find_batch(offset)
+    return offset if found is None else min(offset, found[1].base_offset)
+
+
 def truncate_to(log: PartitionLog, offset: int) -> None:
     """The log ends at ``offset`` afterwards; lower, at the start of a batch, when ``offset`` lies inside one."""
     log.check_online()
