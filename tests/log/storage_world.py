@@ -1,0 +1,495 @@
+"""A data directory on simulated ports, and the model beside it: every action is done to both.
+
+``World`` is driven by rules of Hypothesis (test_storage_model.py) and by seeded scripts (storage_workload.py). An action that the
+log refuses for a good reason (it is offline, the disk is full) leaves the model as it was; one that breaks a promise raises
+ModelError. What is under way on the executor stays so until ``step`` or ``settle``.
+
+``check_image`` opens a disk as it is after a crash and compares what comes back; the running world does not notice. It also
+sees to it that what came back can be lived with: appends go on, and survive the next crash.
+"""
+
+from collections.abc import Callable
+from unittest.mock import patch
+
+from simulation.clock import SimulatedClock
+from simulation.disk import Keep, SimulatedDisk
+from simulation.executor import SimulatedExecutor
+from simulation.randomness import SimulatedRandomness
+from simulation.scheduler import Scheduler
+from tests.log.storage_model import Batch, PartitionModel, check_all_visible, check_log, derive, require, split
+from tidelog.log import directory_opening
+from tidelog.log.append_check import AppendOrigin
+from tidelog.log.data_directory import DataDirectory
+from tidelog.log.directory_options import DirectoryOptions
+from tidelog.log.durable_marks import BLOCK_BYTES, DurableMarks
+from tidelog.log.errors import DuplicateSequence, LogOffline, OutOfOrderSequence, StorageError
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.settings import LogSettings
+from tidelog.ports.disk import Disk
+from tidelog.records.batch import build_batch
+from tidelog.records.compression import CompressionType
+from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
+from tidelog.records.record import Record
+
+PATH = "/data"
+NO_TOPIC_ID = bytes(16)
+KEYS = [("orders", 0), ("orders", 1), ("accounts", 0)]
+
+# Everything small, so that a few dozen actions roll, spill, rewrite, expire and compact.
+SMALL_JOURNAL_BYTES = 4 * BLOCK_BYTES
+COMMON = LogSettings(
+    segment_bytes=900,
+    index_interval_bytes=150,
+    file_delete_delay_ms=300,
+    retention_ms=60_000,
+    producer_id_expiration_ms=1 << 50,
+    timestamp_after_max_ms=1 << 50,
+)
+SETTINGS_BY_TOPIC = {
+    "orders": COMMON,
+    "accounts": LogSettings(
+        segment_bytes=900,
+        index_interval_bytes=150,
+        file_delete_delay_ms=300,
+        compact=True,
+        delete=False,
+        delete_retention_ms=2_000,
+        min_cleanable_dirty_ratio=0.01,
+        producer_id_expiration_ms=1 << 50,
+        timestamp_after_max_ms=1 << 50,
+    ),
+}
+OPTIONS = DirectoryOptions(
+    open_files_max=6,
+    index_cache_bytes=256,
+    recovery_point_interval_bytes=2_000,
+    syncfs_files_min=9,
+    retention_check_interval_ms=700,
+    checkpoint_interval_ms=900,
+    cleaner_backoff_ms=400,
+)
+
+
+class _SmallJournal:
+    """Stands in for DurableMarks while a directory is opened: the same journal, full after a few flushes."""
+
+    @staticmethod
+    def open(disk: Disk, directory: str) -> DurableMarks:
+        return DurableMarks.open(disk, directory, SMALL_JOURNAL_BYTES)
+
+
+class World:
+    def __init__(self, seed: int | str, disk: SimulatedDisk | None = None, now_us: int = 0) -> None:
+        self.seed = seed
+        self.scheduler = Scheduler()
+        self.scheduler.now_us = now_us
+        self.clock = SimulatedClock(self.scheduler)
+        self.randomness = SimulatedRandomness(seed)
+        self.disk = disk if disk is not None else SimulatedDisk(self.clock)
+        self.executor = SimulatedExecutor(self.scheduler, self.randomness.fork("executor"), self.disk, self.clock)
+        self.models: dict[tuple[str, int], PartitionModel] = {}
+        self.deleted: list[PartitionModel] = []
+        self.events: list[tuple[str, dict[str, object]]] = []
+        self.waiting = 0
+        self.value_number = 0
+        self.generation = 0
+        self.leader_epoch = 0
+
+    # -- starting and stopping -----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        with patch.object(directory_opening, "DurableMarks", _SmallJournal):
+            self.directory = DataDirectory(
+                PATH,
+                disk=self.disk,
+                clock=self.clock,
+                randomness=self.randomness.fork(f"directory {self.generation}"),
+                executor=self.executor,
+                cluster_id="c",
+                node_id=1,
+                settings_for=SETTINGS_BY_TOPIC.__getitem__,
+                report=lambda event, facts: self.events.append((event, facts)),
+                options=OPTIONS,
+            )
+
+    def close(self) -> None:
+        """A clean stop. Then all that is in a log that was whole is durable, waited for or not."""
+        self.settle()
+        self.directory.close()
+        for log, model in self.online():
+            model.acknowledge(log.log_end_offset)
+        self._forget_run()
+
+    def crash(self, keep: Keep, randomness: SimulatedRandomness | None = None) -> None:
+        """The machine or (keep="all") the process dies. The hook goes on counting on the new disk."""
+        hook = self.disk.on_operation
+        self.disk = self.disk.crash_image(randomness or self.randomness.fork(f"crash {self.generation}"), keep)
+        self.disk.clock = self.clock
+        self.executor.disk = self.disk
+        self._forget_run()
+        self.disk.on_operation = hook
+
+    def _forget_run(self) -> None:
+        self.executor.crash()
+        self.generation += 1
+        self.waiting = 0
+        for model in self.models.values():
+            model.is_truncating = False
+
+    def reopen(self) -> None:
+        """Open, check against the model, and take what came back for the truth."""
+        self.open()
+        self.adopt()
+
+    def adopt(self) -> None:
+        check_directory(self, adopt=True)
+
+    # -- what there is -------------------------------------------------------------------------------------------------------
+
+    def online(self) -> list[tuple[PartitionLog, PartitionModel]]:
+        """Logs that may be worked on."""
+        found = []
+        for key, model in self.models.items():
+            log = self.directory.logs.get(key)
+            if log is not None and log.offline_reason is None:
+                found.append((log, model))
+        return found
+
+    def usable(self, key: tuple[str, int]) -> tuple[PartitionLog, PartitionModel] | None:
+        model = self.models.get(key)
+        log = self.directory.logs.get(key)
+        if model is None or log is None or log.offline_reason is not None or model.is_truncating:
+            return None
+        return log, model
+
+    # -- partitions ----------------------------------------------------------------------------------------------------------
+
+    def create(self, key: tuple[str, int]) -> None:
+        if key in self.models or key in self.directory.logs or key in self.directory.offline:
+            return
+        topic, partition = key
+        topic_id = self.randomness.token(16)
+        self.models[key] = PartitionModel(topic, partition, topic_id, SETTINGS_BY_TOPIC[topic].compact)
+        try:
+            self.directory.create(topic, partition, topic_id, SETTINGS_BY_TOPIC[topic])
+        except StorageError:
+            self.deleted.append(self.models.pop(key))
+
+    def delete(self, key: tuple[str, int]) -> None:
+        usable = self.usable(key)
+        if usable is None:
+            return
+        log, model = usable
+        model.is_deletion_asked = True
+
+        def done(error: BaseException | None) -> None:
+            model.is_deletion_done = error is None
+
+        del self.models[key]
+        self.deleted.append(model)
+        self.directory.delete(log, self._in_this_run(done))
+
+    # -- appending -----------------------------------------------------------------------------------------------------------
+
+    def records(self, model: PartitionModel, base_offset: int, count: int, key_number: int) -> list[Record]:
+        """Unique values; some tombstones where they mean something."""
+        records = []
+        for number in range(count):
+            self.value_number += 1
+            key = b"key-%d" % ((key_number + number) % 4)
+            value = b"value-%d-%s" % (self.value_number, b"x" * (self.value_number * 37 % 90))
+            is_tombstone = model.is_compacted and self.value_number % 6 == 0
+            records.append(Record(base_offset + number, self.clock.now_ms(), key, None if is_tombstone else value))
+        return records
+
+    def append(self, key: tuple[str, int], counts: list[int], key_number: int, wait: bool, as_follower: bool = False) -> None:
+        """Plain batches, several in one call."""
+        usable = self.usable(key)
+        if usable is None:
+            return
+        log, model = usable
+        offset = model.end_offset
+        data = b""
+        for number, count in enumerate(counts):
+            if as_follower and model.is_compacted:
+                offset += number  # The leader has compacted something away.
+            data += build_batch(
+                self.records(model, offset, count, key_number), base_offset=offset, leader_epoch=self.leader_epoch
+            )
+            offset += count
+        self._append(log, model, data, wait, as_follower=as_follower)
+
+    def append_idempotent(
+        self, key: tuple[str, int], producer_id: int, count: int, wait: bool, transactional: bool = False, bump: bool = False
+    ) -> None:
+        usable = self.usable(key)
+        if usable is None:
+            return
+        log, model = usable
+        producer = derive(model.batches).producers.get(producer_id)
+        epoch, sequence = (0, 0) if producer is None else (producer.epoch, producer.last_sequence + 1)
+        if bump and producer is not None and producer.transaction_first_offset < 0:
+            epoch, sequence = epoch + 1, 0
+        data = build_batch(
+            self.records(model, model.end_offset, count, producer_id),
+            base_offset=model.end_offset,
+            leader_epoch=self.leader_epoch,
+            compression=CompressionType.ZSTD if count > 2 else CompressionType.NONE,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+        self._append(log, model, data, wait)
+
+    def retry(self, key: tuple[str, int], producer_id: int) -> None:
+        """The last batch once more: the log knows it, also after a restart, and writes nothing."""
+        usable = self.usable(key)
+        if usable is None:
+            return
+        log, model = usable
+        producer = derive(model.batches).producers.get(producer_id)
+        if producer is None or not producer.batches or producer.last_offset < log.log_start_offset:
+            return
+        last = producer.batches[-1]
+        result = log.append_as_leader(last.data, self.leader_epoch)
+        is_known = result.is_duplicate and (result.first_offset, result.last_offset) == (last.base_offset, last.last_offset)
+        require(is_known, f"{log.name}: the batch at {last.base_offset} of producer {producer_id} was sent again: {result}")
+        try:
+            gap = last.header.last_sequence + 2
+            data = build_batch(
+                self.records(model, 0, 1, 0), producer_id=producer_id, producer_epoch=producer.epoch, base_sequence=gap
+            )
+            log.append_as_leader(data, self.leader_epoch)
+        except (OutOfOrderSequence, DuplicateSequence):
+            return
+        require(False, f"{log.name}: a batch of producer {producer_id} was taken although the one before it is missing")
+
+    def end_transaction(self, key: tuple[str, int], producer_id: int, commit: bool, wait: bool) -> None:
+        usable = self.usable(key)
+        if usable is None:
+            return
+        log, model = usable
+        producer = derive(model.batches).producers.get(producer_id)
+        if producer is None or producer.transaction_first_offset < 0:
+            return
+        marker = EndTransactionMarker(ControlType.COMMIT if commit else ControlType.ABORT, self.leader_epoch)
+        data = build_end_transaction_marker(
+            marker,
+            producer_id=producer_id,
+            producer_epoch=producer.epoch,
+            timestamp=self.clock.now_ms(),
+            base_offset=model.end_offset,
+            leader_epoch=self.leader_epoch,
+        )
+        self._append(log, model, data, wait, AppendOrigin.COORDINATOR)
+
+    def _append(
+        self,
+        log: PartitionLog,
+        model: PartitionModel,
+        data: bytes,
+        wait: bool,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        as_follower: bool = False,
+    ) -> None:
+        batches = split(data)
+        model.offer(batches)
+        try:
+            if as_follower:
+                log.append_as_follower(data)
+            else:
+                result = log.append_as_leader(data, self.leader_epoch, origin)
+                expected = batches[0].base_offset, batches[-1].last_offset
+                require((result.first_offset, result.last_offset) == expected, f"{log.name}: {result} where {expected} was due")
+        except (StorageError, LogOffline):
+            return
+        model.appended(batches)
+        if wait:
+            self.wait(log, model, batches)
+
+    def wait(self, log: PartitionLog, model: PartitionModel, batches: list[Batch]) -> None:
+        end_offset = batches[-1].last_offset + 1
+
+        def durable(error: BaseException | None) -> None:
+            self.waiting -= 1
+            if error is None:
+                is_there = batches[-1] in model.batches
+                require(is_there, f"{log.name}: {end_offset} was acknowledged, but its records were truncated before")
+                model.acknowledge(end_offset)
+
+        self.waiting += 1
+        self.directory.commit.wait(log, end_offset, self._in_this_run(durable))
+
+    # -- moving offsets ------------------------------------------------------------------------------------------------------
+
+    def advance_high_watermark(self, key: tuple[str, int]) -> None:
+        """Consumers see what is durable; what they have seen must not be lost any more."""
+        usable = self.usable(key)
+        if usable is not None:
+            log, model = usable
+            log.advance_high_watermark(log.durable.offset)
+            model.acknowledge(log.high_watermark)
+
+    def delete_records(self, key: tuple[str, int], part: float) -> None:
+        usable = self.usable(key)
+        if usable is None:
+            return
+        log, model = usable
+        offset = log.log_start_offset + int(part * (log.high_watermark - log.log_start_offset))
+        model.start_offset_max = max(model.start_offset_max, offset)
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                model.deleted_below = max(model.deleted_below, offset)
+
+        self.directory.delete_records(log, offset, self._in_this_run(done))
+
+    def truncate(self, key: tuple[str, int], part: float) -> None:
+        """As a follower does: anywhere above the high watermark, also inside a batch or at the very end."""
+        usable = self.usable(key)
+        if usable is None:
+            return
+        log, model = usable
+        low = max(log.high_watermark, log.log_start_offset, model.batch_start(log.high_watermark))
+        offset = low + round(part * (log.log_end_offset - low))
+        if model.batch_start(offset) < log.log_start_offset:
+            return
+        model.truncation_asked(offset)
+        self.leader_epoch += 1
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                model.truncated(offset)
+            model.is_truncating = False
+
+        self.directory.truncate(log, offset, self._in_this_run(done))
+
+    def roll(self, key: tuple[str, int]) -> None:
+        usable = self.usable(key)
+        if usable is not None:
+            try:
+                usable[0].roll()
+            except (StorageError, LogOffline):
+                return
+
+    def move_recovery_point(self, key: tuple[str, int]) -> None:
+        usable = self.usable(key)
+        if usable is not None:
+            self.directory.checkpoint_recovery_point(usable[0], lambda error: None)
+
+    # -- time ----------------------------------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        self.directory.kick()
+
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            if not self.scheduler.step():
+                return
+
+    def tick(self, passed_ms: int) -> None:
+        self.scheduler.run_for(passed_ms * 1000)
+        self._note_retention(self.directory.tick)
+
+    def _note_retention(self, action: Callable[[], None]) -> None:
+        """Retention may delete what consumers may see, and nothing else."""
+        for log, model in self.online():
+            if log.settings.delete:
+                model.start_offset_max = max(model.start_offset_max, min(log.high_watermark, log.durable.offset))
+        action()
+
+    def settle(self) -> None:
+        """Let everything end that is under way. Nobody who waits for a log that is online may be left waiting."""
+        self.directory.kick()
+        for _ in range(10_000):
+            if self.executor.pending == 0 and self.directory.is_idle:
+                break
+            if not self.scheduler.step():
+                self._note_retention(self.directory.tick)
+                self.scheduler.run_for(600_000)
+        else:
+            require(False, "the directory does not come to rest")
+        require(self.waiting == 0, f"{self.waiting} waiters were never called")
+
+    def _in_this_run(self, callback: Callable[[BaseException | None], None]) -> Callable[[BaseException | None], None]:
+        generation = self.generation
+
+        def call(error: BaseException | None) -> None:
+            if generation == self.generation:
+                callback(error)
+
+        return call
+
+
+# -- what came back ------------------------------------------------------------------------------------------------------------
+
+
+def check_directory(world: World, adopt: bool = False) -> None:
+    """Every partition of an opened directory against its model. With ``adopt`` the models become what was found."""
+    directory = world.directory
+    require(not directory.offline, f"a crash alone must take nothing offline: {directory.offline}")
+    models = dict(world.models)
+    for key in dict.fromkeys([*models, *directory.logs]):
+        log, model = directory.logs.get(key), models.get(key)
+        if log is None:
+            is_lost = model is not None and model.acknowledged_end > 0
+            require(not is_lost, f"{key} is gone, and had acknowledged records")
+            if adopt:
+                del world.models[key]
+            continue
+        require(log.offline_reason is None, f"{log.name} is offline after opening: {log.offline_reason}")
+        found = _incarnation(world, model, log)
+        if found is not model:
+            is_lost = model is not None and model.acknowledged_end > 0
+            require(not is_lost, f"{key} is an older topic of that name, and the newer one had acknowledged records")
+            require(not found.is_deletion_done, f"{key} is back, and its deletion was acknowledged")
+        history = check_log(found, log)
+        require(log.durable.offset == log.log_end_offset, f"{log.name}: opened, but not durable: {log.durable}")
+        if adopt:
+            found.came_back(history, log.topic_id, log.log_start_offset)
+            world.models[key] = found
+        else:
+            check_all_visible(found, log, history)
+    if adopt:
+        world.deleted = []
+        epochs = [log.epochs.latest_epoch for log in directory.logs.values()]
+        world.leader_epoch = max([world.leader_epoch, *epochs])
+
+
+def _incarnation(world: World, model: PartitionModel | None, log: PartitionLog) -> PartitionModel:
+    """Which topic of that name it is. Without an id it was never committed, and nothing of it was acknowledged."""
+    key = log.topic, log.partition
+    candidates = [*([model] if model is not None else []), *(one for one in reversed(world.deleted) if one.key == key)]
+    if log.topic_id == NO_TOPIC_ID:
+        candidates = [one for one in candidates if one.acknowledged_end == 0 or one.topic_id == NO_TOPIC_ID]
+    else:
+        candidates = [one for one in candidates if one.topic_id == log.topic_id]
+    require(bool(candidates), f"{log.name} with topic id {log.topic_id.hex()} was never made, or has lost its id")
+    return candidates[0]
+
+
+def image_world(world: World, image: SimulatedDisk, seed: str) -> World:
+    """Another world on a crash image, with copies of the models."""
+    image.set_free_bytes(None)  # A start needs room for the journal; who has none is told so, and nothing is lost.
+    other = World(seed, image, world.scheduler.now_us)
+    image.clock = other.clock
+    other.models = {key: model.copy() for key, model in world.models.items()}
+    other.deleted = [model.copy() for model in world.deleted]
+    other.value_number = world.value_number
+    other.leader_epoch = world.leader_epoch
+    other.generation = world.generation + 1
+    return other
+
+
+def live_on(world: World) -> None:
+    """What came back is a log like any other: it takes records, and keeps them through the next crash."""
+    for key in list(world.models):
+        world.retry(key, 1)
+        world.append_idempotent(key, 1, 2, wait=True)
+        world.append(key, [1, 1], 3, wait=True)
+    world.settle()
+    for _, model in world.online():
+        require(model.acknowledged_end == model.end_offset, f"{model.key}: the wait for {model.end_offset} was not answered")
+    world.crash("some", world.randomness.fork("live on"))
+    world.reopen()
