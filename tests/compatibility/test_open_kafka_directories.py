@@ -82,7 +82,7 @@ def test_producers_and_epochs_are_those_of_kafka(name: str, tmp_path: Path) -> N
     (rebuilt / ".kafka_cleanshutdown").unlink(missing_ok=True)
     with open_fixture(name, known) as first, open_fixture(name, rebuilt) as second:
         for key, log in first.directory.logs.items():
-            # Of batches that compaction or retention took only the files tell that are gone here, and of a leader without records.
+            # Of batches that compaction or retention took, and of a leader without records, only the files tell that are gone.
             is_whole = log.size > 0 and log.segments[0].base_offset == 0 and not log.settings.compact
             if is_whole:
                 other = second.directory.logs[key]
