@@ -1,9 +1,10 @@
 """The second task of a cleaning, once per group: write one segment that holds what is to stay of several.
 
-Makes ``B.log.cleaned``, ``B.index.cleaned``, ``B.timeindex.cleaned`` and, when any original has a transaction index,
-``B.txnindex.cleaned`` (without entries perhaps: whoever swaps can then tell the new index from an original's by name alone).
-All are synced, and the directory too, before the task returns. A crash leaves any part of them; they mean nothing until the
-swap, and the next start or the next cleaning removes them.
+Makes ``B.log.cleaned``, ``B.index.cleaned``, ``B.timeindex.cleaned`` and, when an aborted transaction still has its marker
+and an emptied batch, ``B.txnindex.cleaned``. All are synced, and the directory too, before the task returns. A crash leaves
+any part of them; they mean nothing until the swap, and the next start or the next cleaning removes them.
+
+No record of an aborted transaction is left in a cleaned segment, so nothing depends on its transaction index.
 """
 
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ def clean(disk: Disk, clock: Clock, arguments: Mapping[str, Any]) -> Mapping[str
     )
     cleaned = _CleanedSegment(disk, work.directory, work.group[0], now_ms, work.index_interval_bytes)
     bytes_read = _clean_group(disk, work, batch_filter, cleaned)
-    cleaned.finish(_any_has_transaction_index(disk, work))
+    cleaned.finish()
     return to_json(
         CleanResult(
             bytes_read=bytes_read,
@@ -105,7 +106,7 @@ class _CleanedSegment:
         self.segment.write([self._pending], len(self._pending))
         self._pending = bytearray()
 
-    def finish(self, with_transaction_index: bool) -> None:
+    def finish(self) -> None:
         """Everything is durable under its ``.cleaned`` name when this returns."""
         segment = self.segment
         self._write()
@@ -113,14 +114,7 @@ class _CleanedSegment:
         segment.file().sync()
         for file in segment.index_files():
             file.sync()
-        if with_transaction_index and not segment.transaction_index.entry_count:
-            self._disk.open(segment.transaction_index.path, "create").sync()
         self._disk.sync_directory(self._directory)
-
-
-def _any_has_transaction_index(disk: Disk, work: CleanArguments) -> bool:
-    paths = (names.segment_path(work.directory, base_offset, names.TRANSACTION_INDEX_SUFFIX) for base_offset in work.group)
-    return any(disk.exists(path) for path in paths)
 
 
 def remove_cleaned(disk: Disk, directory: str, base_offset: int) -> None:

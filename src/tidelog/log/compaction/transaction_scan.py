@@ -19,7 +19,7 @@ from tidelog.records.header import BatchHeader
 
 
 class TransactionScan:
-    __slots__ = ("_by_marker", "_by_producer", "producers_with_data")
+    __slots__ = ("_by_marker", "_by_producer", "_taken_for_committed", "producers_with_data")
 
     def __init__(self, aborted: Iterable[AbortedTransaction], producers_with_data: Iterable[int] = ()) -> None:
         self._by_marker = {transaction.last_offset: transaction for transaction in aborted}
@@ -27,17 +27,20 @@ class TransactionScan:
         for transaction in sorted(self._by_marker.values(), key=_first_offset):
             self._by_producer.setdefault(transaction.producer_id, []).append(transaction)
         self.producers_with_data = set(producers_with_data)
+        self._taken_for_committed: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """For each batch of records."""
         if not header.is_transactional:
             return False
         self.producers_with_data.add(header.producer_id)
-        transactions = self._by_producer.get(header.producer_id)
-        if transactions is None:
-            return False
+        transactions = self._by_producer.get(header.producer_id, [])
         index = bisect_right(transactions, header.base_offset, key=_first_offset) - 1
-        return index >= 0 and header.base_offset <= transactions[index].last_offset
+        if index >= 0 and header.base_offset <= transactions[index].last_offset:
+            return True
+        if header.record_count:
+            self._taken_for_committed.add(header.producer_id)
+        return False
 
     def end_transaction(self, header: BatchHeader, batch: memoryview) -> tuple[bool, AbortedTransaction | None]:
         """For each control batch: (may it go once its horizon has passed?, the index entry that must be kept with it)."""
@@ -49,15 +52,16 @@ class TransactionScan:
         if header.producer_id not in self.producers_with_data:
             return True, None
         self.producers_with_data.discard(header.producer_id)
+        had_committed_records = header.producer_id in self._taken_for_committed
+        self._taken_for_committed.discard(header.producer_id)
         if control_type is ControlType.COMMIT:
             return False, None
-        transaction = self._by_marker.get(header.base_offset)
-        if transaction is None:
-            # Its data was taken for committed. Better no compaction than one that prefers aborted records to committed ones.
+        if had_committed_records:
+            # Better no compaction than one that prefers aborted records to committed ones.
             raise CorruptIndex(
                 f"producer {header.producer_id} aborted a transaction at offset {header.base_offset}, and no index says so"
             )
-        return False, transaction
+        return False, self._by_marker.get(header.base_offset)
 
 
 def _first_offset(transaction: AbortedTransaction) -> int:
