@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from tidelog.ports.disk import Buffer
-from tidelog.wire.errors import ErrorCode
+from tidelog.wire.errors import ErrorCode, MalformedRequest
 from tidelog.wire.primitives import (
     NO_TAGGED_FIELDS,
+    UUID_SIZE,
     ZERO_UUID,
     Reader,
     write_bytes_length,
@@ -23,19 +24,30 @@ from tidelog.wire.primitives import (
 )
 from tidelog.wire.produce import NodeEndpoint, endpoints_tag
 from tidelog.wire.protocol import RequestHeader
+from tidelog.wire.straight_reading import ELEMENTS_MAX, count_elements, refuse_null, skip_tagged_fields_at, varint_at
 
 VERSIONS = (4, 17)
 SESSIONS_SINCE = 7
+LEADER_EPOCHS_SINCE = 9
+RACKS_SINCE = 11
 FLEXIBLE_SINCE = 12
 TOPIC_IDS_SINCE = 13
+REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
 CONSUMER_REPLICA_ID = -1
 FINAL_EPOCH = -1
 """Session epoch of a fetch outside of any session."""
 
 _INT32 = struct.Struct(">i")
-_LIMITS = struct.Struct(">iiib")
-_SESSION = struct.Struct(">ii")
+_unpack_int16 = struct.Struct(">h").unpack_from
+_unpack_int32 = struct.Struct(">i").unpack_from
+_unpack_replica_limits = struct.Struct(">iiiib").unpack_from
+_unpack_session = struct.Struct(">ii").unpack_from
+_unpack_limits_session = struct.Struct(">iiibii").unpack_from
+_unpack_partition_v4 = struct.Struct(">iqi").unpack_from
+_unpack_partition_v5 = struct.Struct(">iqqi").unpack_from
+_unpack_partition_v9 = struct.Struct(">iiqqi").unpack_from
+_unpack_partition_v12 = struct.Struct(">iiqiqi").unpack_from
 _HEAD = struct.Struct(">ihi")
 _PARTITION = struct.Struct(">ihqqq")
 _PARTITION_V4 = struct.Struct(">ihqq")
@@ -110,67 +122,146 @@ class FetchTopicResult(NamedTuple):
 
 
 def decode_fetch_request(header: RequestHeader, frame: memoryview) -> FetchRequest:
-    version = header.api_version
-    reader = Reader(frame, header.body_position)
-    is_flexible = version >= FLEXIBLE_SINCE
-    replica_id = reader.int32() if version < 15 else CONSUMER_REPLICA_ID
-    wait_ms_max, bytes_min, bytes_max, isolation_level = _LIMITS.unpack_from(frame, reader.take(_LIMITS.size))
+    try:
+        if header.api_version >= FLEXIBLE_SINCE:
+            request, position = _decode_flexible(frame, header.body_position, header.api_version)
+        else:
+            request, position = _decode_legacy(frame, header.body_position, header.api_version)
+    except (struct.error, IndexError) as error:
+        raise MalformedRequest(f"a Fetch request of {len(frame)} bytes ends before its last field") from error
+    except UnicodeDecodeError as error:
+        raise MalformedRequest("a name in a Fetch request is not UTF-8") from error
+    if position != len(frame):
+        raise MalformedRequest(f"the fields of a Fetch request end at byte {position} of {len(frame)}")
+    return request
+
+
+def _decode_legacy(view: memoryview, position: int, version: int) -> tuple[FetchRequest, int]:
+    replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level = _unpack_replica_limits(view, position)
+    position += 17
     session_id, session_epoch = 0, FINAL_EPOCH
     if version >= SESSIONS_SINCE:
-        session_id, session_epoch = _SESSION.unpack_from(frame, reader.take(_SESSION.size))
-    count = reader.compact_array_length(3) if is_flexible else reader.array_length(6)
-    topics = [_topic(reader, version, is_flexible) for _ in range(count)]
+        session_id, session_epoch = _unpack_session(view, position)
+        position += 8
+    (topic_count,) = _unpack_int32(view, position)
+    position += 4
+    elements_left = count_elements(ELEMENTS_MAX, topic_count)
+    topics = []
+    for _ in range(topic_count):
+        name, position = _legacy_string(view, position)
+        (partition_count,) = _unpack_int32(view, position)
+        position += 4
+        elements_left = count_elements(elements_left, partition_count)
+        partitions = []
+        for _ in range(partition_count):
+            epoch, log_start_offset = -1, -1
+            if version >= LEADER_EPOCHS_SINCE:
+                partition, epoch, offset, log_start_offset, partition_bytes_max = _unpack_partition_v9(view, position)
+                position += 28
+            elif version >= 5:
+                partition, offset, log_start_offset, partition_bytes_max = _unpack_partition_v5(view, position)
+                position += 24
+            else:
+                partition, offset, partition_bytes_max = _unpack_partition_v4(view, position)
+                position += 16
+            partitions.append(FetchPartition(partition, offset, partition_bytes_max, epoch, -1, log_start_offset))
+        topics.append(FetchTopic(name, None, partitions))
     forgotten = []
     if version >= SESSIONS_SINCE:
-        count = reader.compact_array_length(3) if is_flexible else reader.array_length(6)
-        forgotten = [_forgotten(reader, version, is_flexible) for _ in range(count)]
+        (topic_count,) = _unpack_int32(view, position)
+        position += 4
+        elements_left = count_elements(elements_left, topic_count)
+        for _ in range(topic_count):
+            name, position = _legacy_string(view, position)
+            (partition_count,) = _unpack_int32(view, position)
+            elements_left = count_elements(elements_left, partition_count)
+            indexes, position = _partition_indexes(view, position + 4, partition_count)
+            forgotten.append(ForgottenTopic(name, None, indexes))
     rack_id = ""
-    if version >= 11:
-        rack_id = reader.compact_string() if is_flexible else reader.string()
-    if is_flexible:
-        for tag, value in reader.tagged_fields():
-            if tag == REPLICA_STATE_TAG and version >= 15:
-                replica_id = Reader(value).int32()
-    reader.expect_end()
-    return FetchRequest(
+    if version >= RACKS_SINCE:
+        rack_id, position = _legacy_string(view, position)
+    request = FetchRequest(
         replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch, topics, forgotten, rack_id
     )
+    return request, position
 
 
-def _topic_identity(reader: Reader, version: int, is_flexible: bool) -> tuple[str | None, bytes | None]:
+def _legacy_string(view: memoryview, position: int) -> tuple[str, int]:
+    (length,) = _unpack_int16(view, position)
+    if length < 0:
+        refuse_null()
+    position += 2
+    return str(view[position : position + length], "utf-8"), position + length
+
+
+def _partition_indexes(view: memoryview, position: int, count: int) -> tuple[list[int], int]:
+    if count * 4 > len(view) - position:
+        # Asked first: the format of ``count`` integers is made before it is found not to fit.
+        raise IndexError
+    return list(struct.unpack_from(f">{count}i", view, position)), position + count * 4
+
+
+def _decode_flexible(view: memoryview, position: int, version: int) -> tuple[FetchRequest, int]:
+    # Lengths and counts are one more than they say; 0 is null.
+    replica_id = CONSUMER_REPLICA_ID
+    if version < REPLICA_STATE_SINCE:
+        (replica_id,) = _unpack_int32(view, position)
+        position += 4
+    wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch = _unpack_limits_session(view, position)
+    topic_count, position = varint_at(view, position + 21)
+    elements_left = count_elements(ELEMENTS_MAX, topic_count - 1)
+    topics = []
+    for _ in range(topic_count - 1):
+        name, topic_id, position = _topic_identity(view, position, version)
+        partition_count, position = varint_at(view, position)
+        elements_left = count_elements(elements_left, partition_count - 1)
+        partitions = []
+        for _ in range(partition_count - 1):
+            partition, epoch, offset, fetched_epoch, log_start_offset, size = _unpack_partition_v12(view, position)
+            position += 32
+            position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
+            partitions.append(FetchPartition(partition, offset, size, epoch, fetched_epoch, log_start_offset))
+        position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
+        topics.append(FetchTopic(name, topic_id, partitions))
+    topic_count, position = varint_at(view, position)
+    elements_left = count_elements(elements_left, topic_count - 1)
+    forgotten = []
+    for _ in range(topic_count - 1):
+        name, topic_id, position = _topic_identity(view, position, version)
+        partition_count, position = varint_at(view, position)
+        elements_left = count_elements(elements_left, partition_count - 1)
+        indexes, position = _partition_indexes(view, position, partition_count - 1)
+        position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
+        forgotten.append(ForgottenTopic(name, topic_id, indexes))
+    rack_id, position = _compact_string(view, position)
+    if view[position]:
+        reader = Reader(view, position)
+        for tag, value in reader.tagged_fields():
+            if tag == REPLICA_STATE_TAG and version >= REPLICA_STATE_SINCE:
+                replica_id = Reader(value).int32()
+        position = reader.position
+    else:
+        position += 1
+    request = FetchRequest(
+        replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch, topics, forgotten, rack_id
+    )
+    return request, position
+
+
+def _compact_string(view: memoryview, position: int) -> tuple[str, int]:
+    length, position = varint_at(view, position)
+    if not length:
+        refuse_null()
+    end = position + length - 1
+    return str(view[position:end], "utf-8"), end
+
+
+def _topic_identity(view: memoryview, position: int, version: int) -> tuple[str | None, bytes | None, int]:
     if version >= TOPIC_IDS_SINCE:
-        return None, reader.uuid()
-    return (reader.compact_string() if is_flexible else reader.string()), None
-
-
-def _topic(reader: Reader, version: int, is_flexible: bool) -> FetchTopic:
-    name, topic_id = _topic_identity(reader, version, is_flexible)
-    count = reader.compact_array_length(16) if is_flexible else reader.array_length(16)
-    partitions = []
-    for _ in range(count):
-        partition = reader.int32()
-        current_leader_epoch = reader.int32() if version >= 9 else -1
-        fetch_offset = reader.int64()
-        last_fetched_epoch = reader.int32() if version >= 12 else -1
-        log_start_offset = reader.int64() if version >= 5 else -1
-        bytes_max = reader.int32()
-        if is_flexible:
-            reader.skip_tagged_fields()
-        partitions.append(
-            FetchPartition(partition, fetch_offset, bytes_max, current_leader_epoch, last_fetched_epoch, log_start_offset)
-        )
-    if is_flexible:
-        reader.skip_tagged_fields()
-    return FetchTopic(name, topic_id, partitions)
-
-
-def _forgotten(reader: Reader, version: int, is_flexible: bool) -> ForgottenTopic:
-    name, topic_id = _topic_identity(reader, version, is_flexible)
-    count = reader.compact_array_length(4) if is_flexible else reader.array_length(4)
-    partitions = [reader.int32() for _ in range(count)]
-    if is_flexible:
-        reader.skip_tagged_fields()
-    return ForgottenTopic(name, topic_id, partitions)
+        end = position + UUID_SIZE
+        return None, bytes(view[position:end]), end
+    name, position = _compact_string(view, position)
+    return name, None, position
 
 
 def encode_fetch_response(
@@ -234,7 +325,7 @@ def _partition_head(version: int, result: FetchResult, is_flexible: bool) -> lis
             parts.append(_ABORTED.pack(producer_id, first_offset))
             if is_flexible:
                 parts.append(NO_TAGGED_FIELDS)
-    if version >= 11:
+    if version >= RACKS_SINCE:
         parts.append(_INT32.pack(result.preferred_read_replica))
     return parts
 

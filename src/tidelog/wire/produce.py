@@ -10,8 +10,8 @@ from typing import NamedTuple
 from tidelog.wire.errors import ErrorCode, MalformedRequest
 from tidelog.wire.primitives import (
     NO_TAGGED_FIELDS,
+    UUID_SIZE,
     ZERO_UUID,
-    Reader,
     write_bytes_length,
     write_compact_length,
     write_compact_nullable_string,
@@ -22,13 +22,18 @@ from tidelog.wire.primitives import (
     write_unsigned_varint,
 )
 from tidelog.wire.protocol import RequestHeader
+from tidelog.wire.straight_reading import ELEMENTS_MAX, count_elements, refuse_null, skip_tagged_fields_at, varint_at
 
 VERSIONS = (3, 13)
 FLEXIBLE_SINCE = 9
 LEADER_HINTS_SINCE = 10
 TOPIC_IDS_SINCE = 13
 
-_ACKS_TIMEOUT = struct.Struct(">hi")
+_unpack_int16 = struct.Struct(">h").unpack_from
+_unpack_int32 = struct.Struct(">i").unpack_from
+_unpack_acks_timeout = struct.Struct(">hi").unpack_from
+_unpack_acks_timeout_count = struct.Struct(">hii").unpack_from
+_unpack_partition_length = struct.Struct(">ii").unpack_from
 _RESULT = struct.Struct(">ihqqq")
 _RESULT_V4 = struct.Struct(">ihqq")
 _LEADER = struct.Struct(">ii")
@@ -81,43 +86,102 @@ class ProduceTopicResult(NamedTuple):
 
 
 def decode_produce_request(header: RequestHeader, frame: memoryview) -> ProduceRequest:
-    version = header.api_version
-    reader = Reader(frame, header.body_position)
-    if version >= FLEXIBLE_SINCE:
-        request = _decode_flexible(reader, version)
-    else:
-        transactional_id = reader.nullable_string()
-        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, reader.take(6))
-        topics = []
-        for _ in range(reader.array_length(6)):
-            name = reader.string()
-            count = reader.array_length(8)
-            topics.append(ProduceTopic(name, None, [_partition(reader) for _ in range(count)]))
-        request = ProduceRequest(transactional_id, acks, timeout_ms, topics)
-    reader.expect_end()
+    """The records are views of ``frame``."""
+    try:
+        if header.api_version >= FLEXIBLE_SINCE:
+            request, position = _decode_flexible(frame, header.body_position, header.api_version >= TOPIC_IDS_SINCE)
+        else:
+            request, position = _decode_legacy(frame, header.body_position)
+    except (struct.error, IndexError) as error:
+        raise MalformedRequest(f"a Produce request of {len(frame)} bytes ends before its last field") from error
+    except UnicodeDecodeError as error:
+        raise MalformedRequest("a name in a Produce request is not UTF-8") from error
+    if position != len(frame):
+        raise MalformedRequest(f"the fields of a Produce request end at byte {position} of {len(frame)}")
     return request
 
 
-def _partition(reader: Reader) -> ProducePartition:
-    return ProducePartition(reader.int32(), reader.nullable_bytes())
-
-
-def _decode_flexible(reader: Reader, version: int) -> ProduceRequest:
-    transactional_id = reader.compact_nullable_string()
-    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(reader.view, reader.take(6))
+def _decode_legacy(view: memoryview, position: int) -> tuple[ProduceRequest, int]:
+    transactional_id = None
+    (length,) = _unpack_int16(view, position)
+    position += 2
+    if length >= 0:
+        transactional_id = str(view[position : position + length], "utf-8")
+        position += length
+    elif length != -1:
+        raise MalformedRequest(f"a transactional id of {length} bytes")
+    acks, timeout_ms, topic_count = _unpack_acks_timeout_count(view, position)
+    position += 10
+    elements_left = count_elements(ELEMENTS_MAX, topic_count)
     topics = []
-    for _ in range(reader.compact_array_length(3)):
-        name, topic_id = (None, reader.uuid()) if version >= TOPIC_IDS_SINCE else (reader.compact_string(), None)
+    for _ in range(topic_count):
+        (length,) = _unpack_int16(view, position)
+        if length < 0:
+            refuse_null()
+        position += 2
+        name = str(view[position : position + length], "utf-8")
+        position += length
+        (partition_count,) = _unpack_int32(view, position)
+        position += 4
+        elements_left = count_elements(elements_left, partition_count)
         partitions = []
-        for _ in range(reader.compact_array_length(6)):
-            partition = reader.int32()
-            records = reader.compact_nullable_bytes()
-            reader.skip_tagged_fields()
+        for _ in range(partition_count):
+            partition, length = _unpack_partition_length(view, position)
+            position += 8
+            records = None
+            if length >= 0:
+                records = view[position : position + length]
+                position += length
+            elif length != -1:
+                raise MalformedRequest(f"records of {length} bytes")
             partitions.append(ProducePartition(partition, records))
-        reader.skip_tagged_fields()
+        topics.append(ProduceTopic(name, None, partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+
+
+def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tuple[ProduceRequest, int]:
+    # Lengths and counts are one more than they say; 0 is null.
+    transactional_id = None
+    if view[position]:
+        length, position = varint_at(view, position)
+        end = position + length - 1
+        transactional_id = str(view[position:end], "utf-8")
+        position = end
+    else:
+        position += 1
+    acks, timeout_ms = _unpack_acks_timeout(view, position)
+    topic_count, position = varint_at(view, position + 6)
+    elements_left = count_elements(ELEMENTS_MAX, topic_count - 1)
+    topics = []
+    for _ in range(topic_count - 1):
+        name = topic_id = None
+        if has_topic_ids:
+            topic_id = bytes(view[position : position + UUID_SIZE])
+            position += UUID_SIZE
+        else:
+            length, position = varint_at(view, position)
+            if not length:
+                refuse_null()
+            end = position + length - 1
+            name = str(view[position:end], "utf-8")
+            position = end
+        partition_count, position = varint_at(view, position)
+        elements_left = count_elements(elements_left, partition_count - 1)
+        partitions = []
+        for _ in range(partition_count - 1):
+            (partition,) = _unpack_int32(view, position)
+            length, position = varint_at(view, position + 4)
+            records = None
+            if length:
+                end = position + length - 1
+                records = view[position:end]
+                position = end
+            position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
+            partitions.append(ProducePartition(partition, records))
+        position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
         topics.append(ProduceTopic(name, topic_id, partitions))
-    reader.skip_tagged_fields()
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
 
 
 def encode_produce_response(
