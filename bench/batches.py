@@ -11,6 +11,7 @@ LARGE_BATCH_BYTES = 1_048_588
 MEDIUM_BATCH_BYTES = 16 * 1024
 SMALL_BATCH_BYTES = 1024
 ONE_RECORD_VALUE_BYTES = 100
+RECEIVED_BYTES = 2 << 20
 
 
 def batch_of(size_bytes: int, seed: int = 0) -> bytes:
@@ -27,9 +28,9 @@ def one_record_batch(seed: int = 0) -> bytes:
     return build_batch([Record(0, now_ms, None, random.Random(seed).randbytes(ONE_RECORD_VALUE_BYTES), ())])
 
 
-def different_batches(size_bytes: int, total_bytes: int) -> list[bytes]:
-    """Enough of them that a round does not read its input out of the processor's nearest cache, as a broker would not either."""
-    return [batch_of(size_bytes, seed) for seed in range(max(2, min(64, total_bytes // size_bytes)))]
+def different_batches(size_bytes: int) -> list[bytes]:
+    """Two megabytes of them: as near to the processor as bytes that the kernel has just put into a reused receive buffer."""
+    return [batch_of(size_bytes, seed) for seed in range(max(2, min(64, RECEIVED_BYTES // size_bytes)))]
 
 
 def joined(batches: list[bytes], bytes_max: int) -> bytes:

@@ -40,7 +40,7 @@ def fill(path: Path, batch_bytes: int, total_bytes: int) -> dict[str, float]:
     settings = LogSettings(segment_bytes=1 << 30)
     broker = open_broker(path, settings, DirectoryOptions(recovery_point_interval_bytes=NEVER))
     log = broker.create("orders", 0, settings)
-    batches = different_batches(batch_bytes, 1 << 20) if batch_bytes else [one_record_batch(seed) for seed in range(64)]
+    batches = different_batches(batch_bytes) if batch_bytes else [one_record_batch(seed) for seed in range(64)]
     data = joined(batches, 1 << 20)
     while log.size < total_bytes:
         log.append_as_leader(data, 0)

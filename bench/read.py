@@ -17,7 +17,7 @@ CPU_US_MAX = 30.0
 
 
 def _fill(log: PartitionLog, size_bytes: int, total_bytes: int) -> None:
-    data = joined(different_batches(size_bytes, 1 << 20), APPEND_BYTES)
+    data = joined(different_batches(size_bytes), APPEND_BYTES)
     while log.size < total_bytes:
         log.append_as_leader(data, 0)
 
