@@ -89,8 +89,9 @@ class Machine:
         opening = LogOpening(TOPIC, 0, bytes(16), DIRECTORY, self.settings, point, 0, point, False, True)
         return open_log(environment, opening)
 
-    def new_cleaner(self) -> Cleaner:
-        ports = CleanerPorts(
+    @property
+    def ports(self) -> CleanerPorts:
+        return CleanerPorts(
             self.clock,
             self.executor,
             report=lambda event, facts: self.reports.append((event, facts)),
@@ -99,7 +100,9 @@ class Machine:
             delete_later=lambda segments, log: self.deleted.extend(segments),
             save_checkpoint=self.first_dirty_on_disk.update,
         )
-        return Cleaner(ports, dict(self.first_dirty_on_disk), self.key_map_bytes_max, self.bytes_per_second_max, 0)
+
+    def new_cleaner(self) -> Cleaner:
+        return Cleaner(self.ports, dict(self.first_dirty_on_disk), self.key_map_bytes_max, self.bytes_per_second_max, 0)
 
     def _checkpoint_recovery_point(self, log: PartitionLog, on_done: object) -> None:
         assert callable(on_done)

@@ -249,6 +249,7 @@ def test_offsets_and_timestamps_are_found_by_the_new_indexes() -> None:
     segment.offset_index.check()
     segment.time_index.check()
     assert segment.offset_index.entry_count > 5
+    assert segment.time_index.last_entry == (sent[-1].timestamp, sent[-1].offset)
     for record in sent[10:]:
         located = segment.find_batch(record.offset)
         assert located is not None
