@@ -3,7 +3,7 @@
 import shutil
 from base64 import urlsafe_b64decode
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -11,11 +11,16 @@ from tests.compatibility.apache_kafka import KafkaUnavailable, kafka_classpath
 from tests.compatibility.kafka_dump import dump_directory
 from tests.compatibility.kafka_fixtures import CLEAN, read_expected, unpack
 from tests.compatibility.kafka_records import ReadRecord
+from tests.compatibility.our_directory import FixedClock, OurDirectory
+from tidelog.log.append_check import AppendOrigin
 from tidelog.log.checkpoints import MetaProperties, write_meta_properties, write_partition_metadata
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.settings import LogSettings
 from tidelog.ports.real_disk import RealDisk
 from tidelog.records.batch import build_batch
 from tidelog.records.compression import CompressionType
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
+from tidelog.records.header import iterate_headers
 from tidelog.records.record import Record
 
 if TYPE_CHECKING:
@@ -169,6 +174,100 @@ def test_dump_log_segments_finds_our_batches_valid(
     offsets = [offset for batch in dumped if batch.fields["isControl"] == "false" for offset in batch.record_offsets]
     assert offsets == [record.offset for record in batches.everything]
     assert {batch.fields["compresscodec"] for batch in dumped} == {kind.name.lower() for kind in CompressionType}
+
+
+# -- a whole directory of ours ------------------------------------------------------------------------------------------------
+
+WHOLE_TOPIC = "whole"
+SMALL_SEGMENTS = LogSettings(segment_bytes=1500, index_interval_bytes=200, retention_ms=-1)
+
+
+class Written(NamedTuple):
+    batches: OurBatches
+    open_transaction_offset: int
+    copy: Path
+    """The directory as we left it, before Kafka saw it."""
+    reading: "KafkaReading"
+    producers: int
+
+
+def append_all(log: PartitionLog, data: bytes) -> None:
+    """By a leader's way where a client could have sent it, else as a follower gets it."""
+    for position, header in iterate_headers(data):
+        batch = data[position : position + header.size]
+        is_usual = header.record_count == header.last_offset_delta + 1 and not header.has_delete_horizon
+        if header.is_control:
+            log.append_as_leader(batch, 0, AppendOrigin.COORDINATOR)
+        elif is_usual and not header.is_log_append_time:
+            log.append_as_leader(batch, 0)
+        else:
+            log.append_as_follower(batch)
+
+
+def write_whole_directory(directory: Path, identity: "KafkaIdentity", batches: OurBatches) -> tuple[int, int]:
+    """Several segments, every codec, decided transactions and an open one, stopped cleanly. (its first offset, producers)"""
+    disk = RealDisk()
+    meta = MetaProperties(identity.cluster_id, identity.node_id, urlsafe_b64decode(identity.directory_id + "=="))
+    write_meta_properties(disk, str(directory / "meta.properties"), meta)
+    topic_id = urlsafe_b64decode(identity.topic_ids[WHOLE_TOPIC] + "==")
+    with OurDirectory(directory, FixedClock(TIME_MS), identity.cluster_id, identity.node_id) as ours:
+        log = ours.directory.create(WHOLE_TOPIC, 0, topic_id, SMALL_SEGMENTS)
+        append_all(log, batches.data)
+        open_offset = log.log_end_offset
+        records = batches.records(2)
+        batch = build_batch(
+            records, producer_id=99, producer_epoch=0, base_sequence=0, transactional=True, base_offset=open_offset
+        )
+        batches.add(batch, records, open_offset + 2, committed=False)
+        log.append_as_leader(batch, 0)
+        ours.commit(log)
+        assert len(log.segments) > 3
+        ours.close()
+    return open_offset, log.producers.producer_count
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    from tests.compatibility.kafka_reader import create_topics, read_with_kafka
+
+    root, directory, copy = (tmp_path_factory.mktemp(name) for name in ("kafka", "ours", "copy"))
+    batches = OurBatches()
+    for round_number in range(5):
+        batches.add_plain()
+        batches.add_transaction(ControlType.COMMIT, producer_id=10 + round_number)
+        batches.add_transaction(ControlType.ABORT, producer_id=20 + round_number)
+    batches.add_unusual()
+    identity = create_topics(root, {WHOLE_TOPIC: CONFIGS})
+    open_offset, producers = write_whole_directory(directory, identity, batches)
+    shutil.copytree(directory, copy, dirs_exist_ok=True)
+    return Written(batches, open_offset, copy, read_with_kafka(root, directory, [(WHOLE_TOPIC, 0)]), producers)
+
+
+def test_kafka_opens_and_serves_a_whole_directory_of_ours(written: Written) -> None:
+    everything, committed = written.reading.partitions[WHOLE_TOPIC, 0]
+    assert (everything.log_start_offset, everything.end_offset) == (0, written.batches.next_offset)
+    assert everything.records == written.batches.everything
+    assert committed.end_offset == written.open_transaction_offset, "Kafka knows of the open transaction by our snapshot"
+    assert committed.records == written.batches.committed
+    # It believes our clean stop, and finds nothing to mend.
+    assert not written.reading.lines_about(WHOLE_TOPIC, "Recovering", "ERROR", "WARN", "ebuilding index", "truncating", "orrupt")
+
+
+def test_dump_log_segments_finds_our_indexes_and_snapshots_sound(written: Written) -> None:
+    dump = dump_directory(written.copy)
+    assert dump.complaints == []
+    partition = written.copy / f"{WHOLE_TOPIC}-0"
+    files = [file for path, file in dump.files.items() if path.parent == partition]
+    assert {batch.fields["isvalid"] for file in files for batch in file.batches} == {"true"}
+    entries = {
+        suffix: sum(len(file.entries) for file in files if file.path.suffix == suffix) for suffix in (".index", ".timeindex")
+    }
+    assert entries[".index"] > 5
+    assert entries[".timeindex"] > 5
+    aborted = [entry for file in files if file.path.suffix == ".txnindex" for entry in file.entries]
+    assert len(aborted) == 5
+    newest_snapshot = max((file for file in files if file.path.suffix == ".snapshot"), key=lambda file: file.path)
+    assert len(newest_snapshot.entries) == written.producers
 
 
 def test_dump_log_segments_complains_about_damage(batches: OurBatches, tmp_path: Path) -> None:

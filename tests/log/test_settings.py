@@ -1,0 +1,55 @@
+"""A topic's configuration, under Kafka's names, as the log knows it: the same defaults, nothing lost on the way."""
+
+import pytest
+
+from tidelog.config.definition import parse
+from tidelog.config.topic import TOPIC
+from tidelog.log.settings import LogSettings
+
+CHANGED = {
+    "segment.bytes": ("2097152", "segment_bytes", 2097152),
+    "segment.ms": ("1234", "segment_ms", 1234),
+    "segment.jitter.ms": ("12", "segment_jitter_ms", 12),
+    "segment.index.bytes": ("4096", "segment_index_bytes", 4096),
+    "index.interval.bytes": ("77", "index_interval_bytes", 77),
+    "max.message.bytes": ("99", "message_bytes_max", 99),
+    "message.timestamp.type": ("LogAppendTime", "log_append_time", True),
+    "message.timestamp.before.max.ms": ("5", "timestamp_before_max_ms", 5),
+    "message.timestamp.after.max.ms": ("6", "timestamp_after_max_ms", 6),
+    "retention.ms": ("-1", "retention_ms", -1),
+    "retention.bytes": ("1000", "retention_bytes", 1000),
+    "file.delete.delay.ms": ("7", "file_delete_delay_ms", 7),
+    "delete.retention.ms": ("8", "delete_retention_ms", 8),
+    "min.cleanable.dirty.ratio": ("0.25", "min_cleanable_dirty_ratio", 0.25),
+    "min.compaction.lag.ms": ("9", "min_compaction_lag_ms", 9),
+    "max.compaction.lag.ms": ("10", "max_compaction_lag_ms", 10),
+    "flush.messages": ("11", "flush_messages", 11),
+    "flush.ms": ("12", "flush_ms", 12),
+}
+
+
+def test_the_defaults_are_those_of_the_configuration() -> None:
+    assert LogSettings.from_config(parse(TOPIC, {})) == LogSettings()
+    assert LogSettings.from_config({}) == LogSettings()
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_every_setting_arrives(name: str) -> None:
+    text, field, value = CHANGED[name]
+    settings = LogSettings.from_config(parse(TOPIC, {name: text}))
+    assert getattr(settings, field) == value
+    assert settings == LogSettings(**{field: value})  # type: ignore[arg-type]  # values of several types by name
+
+
+@pytest.mark.parametrize(
+    ("policy", "compact", "delete"), [("delete", False, True), ("compact", True, False), ("compact,delete", True, True)]
+)
+def test_cleanup_policies(policy: str, compact: bool, delete: bool) -> None:
+    settings = LogSettings.from_config(parse(TOPIC, {"cleanup.policy": policy}))
+    assert (settings.compact, settings.delete) == (compact, delete)
+
+
+def test_only_a_topic_that_asks_for_it_is_relaxed() -> None:
+    assert not LogSettings().is_relaxed
+    assert not LogSettings(flush_messages=1, flush_ms=5).is_relaxed
+    assert LogSettings(flush_messages=2).is_relaxed
