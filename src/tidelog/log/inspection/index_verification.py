@@ -164,20 +164,26 @@ class TransactionIndexCheck(IndexCheck):
         if entry is not None and self._offset(entry.fields) <= header.last_offset:
             self._fail(entry, "there is no abort marker at its last offset")
 
-    def on_abort(self, header: BatchHeader, first_offset: int | None) -> None:
-        """An abort marker. ``first_offset``: of the first record in the log that it aborts; None when there is none left."""
+    def on_abort(self, header: BatchHeader, first_offset: int | None, expected: tuple[int, int] | None) -> None:
+        """An abort marker. ``first_offset``: of the first record in the log that it aborts; None when there is none left.
+        ``expected``: exactly what the entry's first offset and last stable offset are, if that is known."""
         entry = self._next
         offset = header.base_offset
         if entry is not None and self._offset(entry.fields) < offset:
             self._fail(entry, "there is no abort marker at its last offset")
         elif entry is not None and self._offset(entry.fields) == offset:
-            version, producer_id, entry_first_offset, _, _ = entry.fields
+            version, producer_id, entry_first_offset, _, last_stable_offset = entry.fields
             if version != 0:
                 self._fail(entry, f"its version is {version}, and only 0 is known")
             elif producer_id != header.producer_id:
                 self._fail(entry, f"the marker at its last offset is of producer {header.producer_id}")
             elif entry_first_offset > (offset if first_offset is None else first_offset):
                 self._fail(entry, f"the transaction begins at offset {first_offset} already")
+            elif expected is not None and expected != (entry_first_offset, last_stable_offset):
+                said = f"{entry_first_offset} and {last_stable_offset}"
+                self._fail(
+                    entry, f"first offset and last stable offset are {said}, and should be {expected[0]} and {expected[1]}"
+                )
             else:
                 self._advance()
         elif self.fault is None and first_offset is not None:

@@ -129,6 +129,8 @@ class _Check:
         self.position = 0
         self.next_offset = 0
         self.problem: str | None = None
+        # How far it had come before the last batch, if that one did not follow directly.
+        self._jump: tuple[int, int] | None = None
 
     def run(self, first: int, position: int) -> None:
         facts = self._facts
@@ -140,11 +142,19 @@ class _Check:
                 segment.base_offset < self.next_offset or (facts.has_marks and self.next_offset >= facts.recovery_point)
             ):
                 self.problem = f"the next segment begins at offset {segment.base_offset}"
+                if segment.base_offset < self.next_offset:
+                    self._step_back()
                 return
             self.number = number
+            self._jump = None
             self._run_segment(segment, position if number == first else 0)
             if self.problem is not None:
                 return
+
+    def _step_back(self) -> None:
+        """Offsets fall. If the batch before had jumped ahead, that one is the damaged one: offsets lie outside of the CRC."""
+        if self._jump is not None:
+            self.position, self.next_offset = self._jump
 
     def _run_segment(self, segment: SegmentFiles, position: int) -> None:
         file = self._disk.open(segment.log_path, "read")
@@ -163,8 +173,10 @@ class _Check:
                     self.problem = (
                         f"a batch has offsets {header.base_offset} to {header.last_offset} after {self.next_offset - 1}"
                     )
+                    self._step_back()
                 if self.problem is not None:
                     return
+                self._jump = (self.position, self.next_offset) if header.base_offset > self.next_offset else None
                 self.position = batch.position + header.size
                 self.next_offset = header.next_offset
         except CorruptLog as error:

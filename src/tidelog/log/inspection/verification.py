@@ -28,6 +28,7 @@ from tidelog.log.producer_snapshot import decode_snapshot
 from tidelog.ports.disk import Disk
 from tidelog.records.control import ControlType, read_control_type
 from tidelog.records.errors import RecordError
+from tidelog.records.header import BatchHeader
 
 REPAIR_HINT = "the partition cannot be opened; see: tidelog log repair"
 REBUILD_HINT = "lookups go astray; rebuild it: tidelog log repair --rebuild-indexes"
@@ -68,6 +69,7 @@ class _PartitionVerification:
         self._on_bytes = on_bytes
         self._summary = PartitionSummary(facts.name, durable_mark=facts.durable_mark)
         self._next_offset = 0
+        self._first_base_offset = 0
         # False behind a damaged batch: nothing says where it ended.
         self._end_is_known = True
         self._leader_epoch = -1
@@ -95,6 +97,7 @@ class _PartitionVerification:
         summary.segments = len(segments)
         summary.start_offset = max(self._facts.log_start_offset, segments[0].base_offset if segments else 0)
         self._next_offset = segments[0].base_offset if segments else summary.start_offset
+        self._first_base_offset = self._next_offset
         for number, segment in enumerate(segments):
             if number and segment.base_offset != self._next_offset and self._is_damaging_gap(segments[number - 1], segment):
                 break
@@ -120,9 +123,9 @@ class _PartitionVerification:
     def _note(self, path: str, problem: str, meaning: str) -> None:
         self._find(Severity.NOTE, path, None, None, problem, meaning)
 
-    def _report_damage(self, path: str, position: int, problem: str) -> bool:
+    def _report_damage(self, path: str, position: int, offset: int, problem: str) -> bool:
         """Damage in the log. False when it is a torn tail: all behind it is cut too."""
-        mark, offset = self._facts.durable_mark, self._next_offset
+        mark = self._facts.durable_mark
         if mark is None:
             self._find(
                 Severity.DAMAGE,
@@ -161,9 +164,9 @@ class _PartitionVerification:
         problem = f"the segment ends at offset {self._next_offset}, and the next one begins at {segment.base_offset}"
         position = self._disk.file_size(path)
         if segment.base_offset < self._next_offset:
-            return not self._report_damage(segment.log_path, 0, problem)
+            return not self._report_damage(segment.log_path, 0, segment.base_offset, problem)
         if self._next_offset >= facts.rebuilt_from and facts.has_marks:
-            return not self._report_damage(path, position, problem)
+            return not self._report_damage(path, position, self._next_offset, problem)
         if self._is_compacted:
             self._find(
                 Severity.NOTE, path, position, self._next_offset, problem, "as compaction leaves it: this log was compacted"
@@ -194,13 +197,15 @@ class _PartitionVerification:
                     self._take(path, batch, checks if is_whole else [])
                     continue
                 is_whole = self._transactions_are_known = False
-                goes_on = self._report_damage(path, batch.position, problem)
+                # A batch that falls back shows that one before it went too far: offsets lie outside of the CRC.
+                offset = min(self._next_offset, max(batch.header.base_offset, segment.base_offset))
+                goes_on = self._report_damage(path, batch.position, offset, problem)
                 if not goes_on:
                     break
                 self._step_over(batch)
         except CorruptLog as error:
             is_whole = self._transactions_are_known = False
-            goes_on = self._report_damage(path, error.position, error.reason)
+            goes_on = self._report_damage(path, error.position, self._next_offset, error.reason)
         self._finish_indexes(segment, checks, is_whole)
         return goes_on
 
@@ -271,7 +276,13 @@ class _PartitionVerification:
         if control_type is ControlType.ABORT:
             for check in checks:
                 if isinstance(check, TransactionIndexCheck):
-                    check.on_abort(header, first_offset)
+                    check.on_abort(header, first_offset, self._expected_transaction(header, first_offset))
+
+    def _expected_transaction(self, header: BatchHeader, first_offset: int | None) -> tuple[int, int] | None:
+        """The (first offset, last stable offset) of an aborted transaction; None when compaction or retention took what tells."""
+        if first_offset is None or self._is_compacted or self._first_base_offset or not self._transactions_are_known:
+            return None
+        return first_offset, min(self._open_transactions.values(), default=header.base_offset + 1)
 
     def _finish_indexes(self, segment: SegmentFiles, checks: list[IndexCheck], is_whole: bool) -> None:
         for check in checks:
@@ -311,6 +322,11 @@ class _PartitionVerification:
             problem = f"the log ends at offset {end_offset}"
             meaning = f"everything below offset {mark} was durable: {mark - end_offset} offsets are missing; {REPAIR_HINT}"
             self._find(Severity.DAMAGE, path, position, end_offset, problem, meaning)
+        elif facts.was_stopped_cleanly and segments and end_offset != max(facts.recovery_point, segments[0].base_offset):
+            problem = f"the log ends at offset {end_offset}, and was stopped cleanly at {facts.recovery_point}"
+            self._find(
+                Severity.DAMAGE, path, None, end_offset, problem, "something wrote to it since, or damaged its last offset"
+            )
         if (
             self._epochs is not None
             and self._epochs.entries
