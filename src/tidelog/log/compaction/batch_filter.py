@@ -16,14 +16,14 @@ Batches at or above ``end_offset`` are not in the map and are copied as they are
 """
 
 from tidelog.log.compaction.key_map import DIGEST_BYTES, digest
+from tidelog.log.compaction.rebuild import emptied, keep_records, with_horizon
 from tidelog.log.compaction.transaction_scan import TransactionScan
 from tidelog.log.segment import DECODED_BATCH_BYTES_MAX, DECODED_BATCH_RECORDS_MAX
 from tidelog.log.settings import LONG_MAX
 from tidelog.log.transaction_index import AbortedTransaction
 from tidelog.ports.disk import Buffer
-from tidelog.records.batch import build_batch, iterate_keys, read_records
+from tidelog.records.batch import iterate_keys
 from tidelog.records.header import BatchHeader
-from tidelog.records.record import Record
 
 
 class BatchFilter:
@@ -72,7 +72,7 @@ class BatchFilter:
             horizon_ms = header.delete_horizon_ms
             if horizon_ms is None and header.record_count:
                 self._note_horizon(self._new_horizon_ms)
-                kept = self._rebuild(header, _records(header, batch), self._new_horizon_ms)
+                kept = with_horizon(header, batch, range(header.record_count), self._new_horizon_ms)
             elif horizon_ms is not None and horizon_ms > self._now_ms:
                 self._note_horizon(horizon_ms)
             elif not is_last and not self._is_last_marker_of_producer(header):
@@ -94,47 +94,42 @@ class BatchFilter:
         if header.base_offset >= self._end_offset:
             self.records_kept += header.record_count
             return batch
-        kept_deltas, has_tombstone = self._kept_deltas(header, batch)
-        if not kept_deltas:
+        kept, has_tombstone = self._kept_records(header, batch)
+        if not kept:
             return self._emptied(header, is_last)
-        self.records_kept += len(kept_deltas)
+        self.records_kept += len(kept)
         horizon_ms = header.delete_horizon_ms
-        must_set_horizon = has_tombstone and horizon_ms is None
-        if must_set_horizon:
-            horizon_ms = self._new_horizon_ms
-        if has_tombstone and horizon_ms is not None:
-            self._note_horizon(horizon_ms)
-        if len(kept_deltas) == header.record_count and not must_set_horizon:
+        if has_tombstone:
+            self._note_horizon(self._new_horizon_ms if horizon_ms is None else horizon_ms)
+            if horizon_ms is None:
+                return with_horizon(header, batch, frozenset(kept), self._new_horizon_ms)
+        if len(kept) == header.record_count:
             return batch
-        kept = frozenset(kept_deltas)
-        base_offset = header.base_offset
-        records = [record for record in _records(header, batch) if record.offset - base_offset in kept]
-        return self._rebuild(header, records, horizon_ms)
+        return keep_records(header, batch, frozenset(kept))
 
-    def _kept_deltas(self, header: BatchHeader, batch: memoryview) -> tuple[list[int], bool]:
-        """The offset deltas of the records that stay, and whether a tombstone is among them."""
+    def _kept_records(self, header: BatchHeader, batch: memoryview) -> tuple[list[int], bool]:
+        """Which records stay, by their place in the batch, and whether a tombstone is among them."""
         newest_offset = self._offsets.get
         base_offset = header.base_offset
         horizon_ms = header.delete_horizon_ms
         tombstones_stay = horizon_ms is None or horizon_ms > self._now_ms
         has_tombstone = False
         kept: list[int] = []
-        for delta, key, is_tombstone in iterate_keys(
-            batch, 0, header, size_max=DECODED_BATCH_BYTES_MAX, count_max=DECODED_BATCH_RECORDS_MAX
-        ):
+        keys = iterate_keys(batch, 0, header, size_max=DECODED_BATCH_BYTES_MAX, count_max=DECODED_BATCH_RECORDS_MAX)
+        for index, (delta, key, is_tombstone) in enumerate(keys):
             if key is None or newest_offset(key if len(key) < DIGEST_BYTES else digest(key), -1) > base_offset + delta:
                 continue
             if is_tombstone:
                 if not tombstones_stay:
                     continue
                 has_tombstone = True
-            kept.append(delta)
+            kept.append(index)
         return kept, has_tombstone
 
     def _emptied(self, header: BatchHeader, is_last: bool) -> Buffer | None:
         if not is_last and not self._is_last_data_of_producer(header):
             return None
-        return self._rebuild(header, [], None)
+        return emptied(header)
 
     def _is_last_data_of_producer(self, header: BatchHeader) -> bool:
         producer = self._active_producers.get(header.producer_id)
@@ -145,25 +140,3 @@ class BatchFilter:
     def _note_horizon(self, horizon_ms: int) -> None:
         if self.horizon_ms is None or horizon_ms < self.horizon_ms:
             self.horizon_ms = horizon_ms
-
-    def _rebuild(self, header: BatchHeader, records: list[Record], horizon_ms: int | None) -> bytes:
-        """The same batch with these records, and a base timestamp that is the horizon's when there is one."""
-        return build_batch(
-            records,
-            base_offset=header.base_offset,
-            leader_epoch=header.leader_epoch,
-            compression=header.compression,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            transactional=header.is_transactional,
-            control=header.is_control,
-            log_append_time_ms=header.max_timestamp if header.is_log_append_time else None,
-            delete_horizon_ms=horizon_ms,
-            last_offset_delta=header.last_offset_delta,
-            max_timestamp=None if records else header.max_timestamp,
-        )
-
-
-def _records(header: BatchHeader, batch: memoryview) -> list[Record]:
-    return list(read_records(batch, 0, header, size_max=DECODED_BATCH_BYTES_MAX, count_max=DECODED_BATCH_RECORDS_MAX))
