@@ -152,28 +152,28 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _default(field: Any, kio_type: str, is_array: bool, is_nullable: bool) -> Any:
-    if is_nullable and field.default in (MISSING, None):
-        return None
     if field.default is not MISSING:
-        return plain_value(field.default, kio_type)
+        return _plain_value(field.default, kio_type, is_array)
+    if is_nullable:
+        return None
     if is_array:
         return ()
     return {} if kio_type == STRUCT else ZEROS[_TYPES.get(kio_type, kio_type)]
 
 
-def plain_value(value: Any, kio_type: str) -> Any:
+def _plain_value(value: Any, kio_type: str, is_array: bool) -> Any:
     """A value of kio's in our vocabulary."""
-    if isinstance(value, tuple):
-        return tuple([plain_value(element, kio_type) for element in value])
+    if is_array:
+        return None if value is None else tuple([_plain_value(element, kio_type, False) for element in value])
     if kio_type == "uuid":
         return ZERO_UUID if value is None else value.bytes
     if kio_type == "datetime_i64":
         return _NO_TIMESTAMP_MS if value is None else round(value.timestamp() * 1000)
     if kio_type in _MILLISECONDS:
         return round(value.total_seconds() * 1000)
-    if is_dataclass(value):
-        return plain_fields(value)
-    return int(value) if kio_type == "error_code" else value
+    if kio_type == "error_code":
+        return int(value)
+    return plain_fields(value) if is_dataclass(value) else value
 
 
 def plain_fields(message: Any) -> dict[str, Any]:
@@ -182,5 +182,6 @@ def plain_fields(message: Any) -> dict[str, Any]:
     for field in fields(message):
         kio_type = field.metadata.get("kafka_type", STRUCT)
         name = f"{field.name}_ms" if kio_type in _MILLISECONDS else field.name
-        values[name] = plain_value(getattr(message, field.name), kio_type)
+        is_array = get_origin(_without_none(field.type)[0]) is tuple
+        values[name] = _plain_value(getattr(message, field.name), kio_type, is_array)
     return values
