@@ -49,7 +49,7 @@ def _batch_text(item: Item) -> str:
     if _int(item["producer_id"]) >= 0:
         sequences = f" sequences {item['base_sequence']}..{item['last_sequence']}" if _int(item["base_sequence"]) >= 0 else ""
         parts.append(f"producer {item['producer_id']} epoch {item['producer_epoch']}{sequences}")
-    parts.append(str(item["compression"]))
+    parts.append("uncompressed" if item["compression"] == "none" else str(item["compression"]))
     parts.append(f"{item['timestamp_type']} {item['max_timestamp']} ({item['max_timestamp_ms']} ms)")
     if item["is_transactional"]:
         parts.append("transactional")

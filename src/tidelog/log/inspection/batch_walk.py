@@ -51,8 +51,11 @@ def _read(file: DiskFile, position: int, end: int) -> memoryview:
 
 
 def _checked_header(file: DiskFile, chunk: memoryview, at: int, position: int, end: int) -> BatchHeader:
+    left = len(chunk) - at
+    if left < HEADER_SIZE:
+        raise CorruptLog(file.path, position, None, f"a batch header takes {HEADER_SIZE} bytes, and {left} are left")
+    header = read_header(chunk, at)
     try:
-        header = read_header(chunk, at)
         check_header(header, end - position)
     except RecordError as error:
         raise CorruptLog(file.path, position, None, str(error)) from error
