@@ -114,7 +114,7 @@ _ENGINE = (
     Setting(
         "tidelog.group.commit.syncfs.files.min",
         SettingType.INT,
-        8,
+        4,
         "From how many dirty files on a group commit calls syncfs once instead of fdatasync on each.",
         AtLeast(1),
     ),

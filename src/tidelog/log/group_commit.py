@@ -26,8 +26,6 @@ from tidelog.ports.executor import Completion, Executor
 
 # What a relaxed topic may lose with the machine; the kernel's own write-back takes about as long.
 RELAXED_SYNC_MS = 5_000
-# Measured on ext4 over a virtual disk: one fdatasync 0.2 ms, one syncfs 0.6 ms whatever the number of files.
-SYNCFS_FILES_MIN = 4
 
 OnDurable = Callable[[Exception | None], None]
 
@@ -66,7 +64,7 @@ class GroupCommit:
         file_system: FileSystem,
         marks: MarkFlusher,
         recovery_point_interval_bytes: int,
-        syncfs_files_min: int = SYNCFS_FILES_MIN,
+        syncfs_files_min: int,
         on_synced: Callable[[list[PartitionLog]], None] | None = None,
     ) -> None:
         """``on_synced`` gets the logs of each pass that has ended, those that went offline among them."""
