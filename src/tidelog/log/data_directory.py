@@ -137,6 +137,7 @@ class DataDirectory:
         self.logs = opened.logs
         self.offline = opened.offline
         self._state = state
+        self.was_stopped_cleanly = state.was_stopped_cleanly
         self._finish_recovery()
 
     def _open_cleaner(self, first_dirty_offsets: dict[TopicPartition, int]) -> None:

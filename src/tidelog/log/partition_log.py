@@ -136,6 +136,12 @@ class PartitionLog:
     def __repr__(self) -> str:
         return f"<PartitionLog {self.name} {self.log_start_offset}..{self.log_end_offset} durable {self.durable.offset}>"
 
+    def change_settings(self, settings: LogSettings) -> None:
+        """The topic's configuration changed; it counts from the next append on."""
+        self.settings = settings
+        self.producers.expiration_ms = settings.producer_id_expiration_ms
+        self._jitter_ms = self._draw_jitter()
+
     # -- appending -----------------------------------------------------------------------------------------------------------
 
     def append_as_leader(self, records: Buffer, leader_epoch: int, origin: AppendOrigin = _CLIENT) -> AppendResult:
