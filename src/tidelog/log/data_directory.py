@@ -21,6 +21,7 @@ from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
 from tidelog.log.deletion_queue import DeletionQueue
 from tidelog.log.directory_opening import TopicPartition, open_logs, read_state, sync_all, take_over
 from tidelog.log.directory_options import DirectoryOptions
+from tidelog.log.durable_truncation import DurableTruncation
 from tidelog.log.environment import LogEnvironment, Report
 from tidelog.log.errors import DirectoryUnusable, LogError, OffsetOutOfRange, StorageError
 from tidelog.log.file_handles import FileHandles
@@ -35,7 +36,6 @@ from tidelog.log.retention_sweep import RetentionSweep
 from tidelog.log.segment import LogSegment
 from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
-from tidelog.log.truncation import end_offset_after_cut, truncate_to
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Completion, Executor
@@ -277,57 +277,17 @@ class DataDirectory:
     def truncate(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
         """Cut the log back to ``offset``. What the disk says is durable is lowered first, so that a crash in between is not
         taken for loss. The caller appends nothing to this log until ``on_done``."""
-        log.check_online()
-        log.truncating_to = end_offset = offset
-
-        def marks_lowered(error: BaseException | None) -> None:
-            if error is None:
-                self.recovery_points.request(recovery_points_lowered)
-            else:
-                finish(error)
-
-        def recovery_points_lowered(error: BaseException | None) -> None:
-            if error is None:
-                self.cleaner_offsets.request(cleaner_lowered)
-            else:
-                finish(error)
-
-        def cleaner_lowered(error: BaseException | None) -> None:
-            if error is None and end_offset < log.log_start_offset:
-                log.log_start_offset = end_offset
-                self.log_starts.request(all_lowered)
-            else:
-                all_lowered(error)
-
-        def all_lowered(error: BaseException | None) -> None:
-            if error is None and log.offline_reason is None:
-                try:
-                    truncate_to(log, offset)
-                except OSError as failure:
-                    error = log.go_offline(f"truncating to offset {offset} failed: {failure}")
-            finish(error)
-
-        def finish(error: BaseException | None) -> None:
-            log.truncating_to = None
-            # A commit that ended meanwhile was not counted: the next one is.
-            log.note_cut(log.segments.active)
-            on_done(error)
-
-        def lower() -> None:
-            nonlocal end_offset
-            try:
-                end_offset = end_offset_after_cut(log, offset)
-            except (LogError, OSError) as failure:
-                finish(log.go_offline(f"truncating to offset {offset} failed: {failure}"))
-                return
-            log.recovery_point = min(log.recovery_point, end_offset)
-            self.commit.give_up(log, end_offset, LogError(f"{log.name} was truncated to offset {end_offset}"))
-            self.cleaner.lower(log, end_offset)
-            if end_offset < log.durable.offset:
-                self.marks.lower(log, end_offset)
-            self.marks.flush(marks_lowered)
-
-        self.cleaner.abort(log, lower)
+        DurableTruncation(
+            log,
+            offset,
+            commit=self.commit,
+            marks=self.marks,
+            recovery_points=self.recovery_points,
+            log_starts=self.log_starts,
+            cleaner=self.cleaner,
+            cleaner_offsets=self.cleaner_offsets,
+            on_done=on_done,
+        ).start()
 
     def checkpoint_recovery_point(self, log: PartitionLog, on_done: OnDone) -> None:
         """Move the log's recovery point as far as its end and write it to the disk."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from tidelog.log import names
 from tidelog.log.append_check import AppendOrigin, checked_batches, whole_batches_bytes
 from tidelog.log.environment import NO_ROOM, LogEnvironment, OffsetPosition
-from tidelog.log.errors import FencedLeaderEpoch, InvalidRecord, LogOffline, StorageError
+from tidelog.log.errors import FencedLeaderEpoch, LogOffline, StorageError
 from tidelog.log.failed_sync import leave_mark
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producer_state import ProducerState
@@ -31,12 +31,13 @@ from tidelog.log.recovery_point import plan_recovery_point, prune_snapshots, wri
 from tidelog.log.segment import RELATIVE_OFFSET_MAX, LogSegment
 from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
+from tidelog.log.stamping import StampedBatch, stamped_by_leader
 from tidelog.log.sync_plan import SyncPlan
 from tidelog.log.transactions import note_batch_of_producer
 from tidelog.log.unsynced import Unsynced
 from tidelog.ports.disk import Buffer, DiskFile
-from tidelog.records.control import EndTransactionMarker, read_end_transaction_marker
-from tidelog.records.header import BatchHeader, restamped_prefix, with_log_append_time
+from tidelog.records.control import read_end_transaction_marker
+from tidelog.records.header import restamped_prefix, with_log_append_time
 
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and appends make two of them.
 _new_tuple = tuple.__new__
@@ -49,18 +50,6 @@ class AppendResult(NamedTuple):
     append_time_ms: int
     """The broker's time under LogAppendTime, else -1."""
     is_duplicate: bool
-
-
-class _Stamped(NamedTuple):
-    """A batch as it goes into the log."""
-
-    header: BatchHeader
-    size: int
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
-    leader_epoch: int
-    marker: EndTransactionMarker | None
 
 
 class PartitionLog:
@@ -158,7 +147,7 @@ class PartitionLog:
 
         next_offset = self.log_end_offset
         buffers: list[Buffer] = []
-        stamped: list[_Stamped] = []
+        stamped: list[StampedBatch] = []
         for position, header in batches:
             size = header.batch_length + 12
             marker = None
@@ -180,7 +169,9 @@ class PartitionLog:
                 buffers.append(restamped_prefix(header, next_offset, leader_epoch))
                 buffers.append(view[position + 16 : position + size])
             last_offset = next_offset + header.last_offset_delta
-            stamped.append(_new_tuple(_Stamped, (header, size, next_offset, last_offset, max_timestamp, leader_epoch, marker)))
+            stamped.append(
+                _new_tuple(StampedBatch, (header, size, next_offset, last_offset, max_timestamp, leader_epoch, marker))
+            )
             next_offset = last_offset + 1
         first_offset = self.log_end_offset
         self._write(buffers, len(view), stamped, now_ms)
@@ -193,25 +184,10 @@ class PartitionLog:
         now_ms = self.environment.clock.now_ms()
         view = view[: whole_batches_bytes(view)]
         batches = checked_batches(view, self.settings, AppendOrigin.REPLICATION, now_ms)
-        next_offset = self.log_end_offset
-        stamped = []
-        for position, header in batches:
-            if header.base_offset < next_offset:
-                raise InvalidRecord(
-                    f"{self.name}: the leader's batch at offset {header.base_offset} is below our log end {next_offset}"
-                )
-            marker = None
-            if header.producer_id >= 0 and header.is_control:
-                marker = read_end_transaction_marker(view, position, header)
-            stamped.append(
-                _Stamped(
-                    header, header.size, header.base_offset, header.last_offset, header.max_timestamp, header.leader_epoch, marker
-                )
-            )
-            next_offset = header.next_offset
+        stamped = stamped_by_leader(self.name, view, batches, self.log_end_offset)
         self._write([view], len(view), stamped, now_ms)
 
-    def _write(self, buffers: list[Buffer], size: int, stamped: list[_Stamped], now_ms: int) -> None:
+    def _write(self, buffers: list[Buffer], size: int, stamped: list[StampedBatch], now_ms: int) -> None:
         last = stamped[-1]
         segment = self.segments.active
         if segment.should_roll(self.settings, self._jitter_ms, size, last.last_offset, stamped[0].max_timestamp, now_ms):
