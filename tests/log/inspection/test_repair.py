@@ -83,12 +83,19 @@ def raise_an_offset(store: Store) -> None:
     flip(store.disk, log_files(store.disk)[1], 561 + 7, bit=3)
 
 
+def fall_back_in_epoch(store: Store) -> None:
+    """As an old end that is back behind the new one; leader epochs lie outside of the CRC."""
+    path = log_files(store.disk)[3]
+    change(store.disk, path, lambda content: content.__setitem__(115, 1))
+
+
 DAMAGES: dict[Callable[[Store], None], int] = {
     flip_a_bit: 10,
     lose_a_tail: 21,
     lose_a_segment: 18,
     lose_the_end: 28,
     lose_everything: 0,
+    fall_back_in_epoch: 26,
 }
 
 

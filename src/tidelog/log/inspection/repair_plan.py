@@ -6,16 +6,22 @@ where the log can end. Damage further down, below the recovery point, does not k
 costs everything behind it: that is done only when it is asked for (``deep``).
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidelog.log import names
-from tidelog.log.errors import CorruptLog
-from tidelog.log.inspection.batch_walk import walk_batches
+from tidelog.log.errors import CorruptCheckpoint, CorruptLog
+from tidelog.log.inspection.batch_walk import WalkedBatch, walk_batches
 from tidelog.log.inspection.directory_facts import PartitionFacts
 from tidelog.log.inspection.findings import OnBytes
 from tidelog.log.inspection.index_entries import OFFSET_ENTRY, Fault, read_entries
 from tidelog.log.inspection.layout import SegmentFiles, find_segments
+from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.ports.disk import Disk
+from tidelog.records.control import read_end_transaction_marker
+from tidelog.records.errors import RecordError
+from tidelog.records.header import NO_LEADER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +67,9 @@ def plan_repair(disk: Disk, directory: str, facts: PartitionFacts, *, deep: bool
         cut_offset = facts.log_start_offset
         is_lost = facts.durable_mark is not None and facts.durable_mark > cut_offset
         return RepairPlan(facts, directory, cut_offset, "no segment is left" if is_lost else None, directory)
-    first, position = (0, 0) if deep else _find_start(disk, segments, facts)
+    start = _Start(0, 0, segments[0].base_offset) if deep else _find_start(disk, segments, facts)
     check = _Check(disk, facts, segments, on_bytes)
-    check.run(first, position)
+    check.run(start, _leader_epoch_before(disk, directory, start.trusted_below))
     mark = facts.durable_mark or 0
     problem = check.problem
     if problem is None and check.next_offset < mark:
@@ -85,36 +91,55 @@ def plan_repair(disk: Disk, directory: str, facts: PartitionFacts, *, deep: bool
     )
 
 
-def _find_start(disk: Disk, segments: list[SegmentFiles], facts: PartitionFacts) -> tuple[int, int]:
-    """Where a start begins to check: the number of a segment, and a batch boundary in it."""
+class _Start(NamedTuple):
+    """Where a check begins: the number of a segment, a batch boundary in it, and the offset below which the rest is trusted."""
+
+    number: int
+    position: int
+    trusted_below: int
+
+
+def _find_start(disk: Disk, segments: list[SegmentFiles], facts: PartitionFacts) -> _Start:
+    """As a start does: from the recovery point, or from the first segment whose indexes are missing."""
     recovery_point = facts.recovery_point
     for number, segment in enumerate(segments):
         if segment.base_offset < recovery_point and disk.file_size(segment.log_path):
             paths = (segment.path(suffix) for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX))
             if not all(disk.exists(path) for path in paths):
-                return number, 0
+                return _Start(number, 0, segment.base_offset)
     number = max((number for number, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
-    return number, _indexed_position(disk, segments[number], recovery_point)
+    segment = segments[number]
+    position = _indexed_position(disk, segment, recovery_point)
+    return _Start(number, 0, segment.base_offset) if position is None else _Start(number, position, recovery_point)
 
 
-def _indexed_position(disk: Disk, segment: SegmentFiles, recovery_point: int) -> int:
-    """The last index entry below the recovery point, if there is a batch where it points to; else the segment's beginning."""
+def _indexed_position(disk: Disk, segment: SegmentFiles, recovery_point: int) -> int | None:
+    """Where the last index entry below the recovery point points to; None when the index cannot be trusted."""
     if recovery_point <= segment.base_offset or not disk.exists(segment.path(names.INDEX_SUFFIX)):
-        return 0
+        return None
     last_offset = position = 0
     for entry in read_entries(disk.open(segment.path(names.INDEX_SUFFIX), "read"), OFFSET_ENTRY):
         if isinstance(entry, Fault):
-            return 0
+            return None
         offset = segment.base_offset + entry.fields[0]
         if offset < recovery_point:
             last_offset, position = offset, entry.fields[1]
     file = disk.open(segment.log_path, "read")
     try:
         for batch in walk_batches(file, position, file.size()):
-            return position if batch.header.last_offset == last_offset else 0
+            return position if position == 0 or batch.header.last_offset == last_offset else None
     except CorruptLog:
         pass
-    return 0
+    return None
+
+
+def _leader_epoch_before(disk: Disk, directory: str, offset: int) -> int:
+    """The latest leader epoch that begins below ``offset``, by the checkpoint."""
+    epochs = LeaderEpochs(disk, names.join(directory, names.LEADER_EPOCH_CHECKPOINT))
+    with suppress(CorruptCheckpoint):
+        epochs.load()
+    epochs.truncate_from_end(offset)
+    return epochs.latest_epoch
 
 
 class _Check:
@@ -129,32 +154,32 @@ class _Check:
         self.position = 0
         self.next_offset = 0
         self.problem: str | None = None
+        self._leader_epoch = NO_LEADER_EPOCH
+        self._trusted_below = 0
         # How far it had come before the last batch, if that one did not follow directly.
         self._jump: tuple[int, int] | None = None
 
-    def run(self, first: int, position: int) -> None:
-        facts = self._facts
-        for number in range(first, len(self._segments)):
+    def run(self, start: _Start, leader_epoch: int) -> None:
+        self._leader_epoch = leader_epoch
+        self._trusted_below = start.trusted_below
+        for number in range(start.number, len(self._segments)):
             segment = self._segments[number]
-            has_gap = number > first and segment.base_offset != self.next_offset
-            # Below the recovery point compaction may have left the gap.
-            if has_gap and (
-                segment.base_offset < self.next_offset or (facts.has_marks and self.next_offset >= facts.recovery_point)
-            ):
+            if number > start.number and self._is_gap(segment):
                 self.problem = f"the next segment begins at offset {segment.base_offset}"
                 if segment.base_offset < self.next_offset:
                     self._step_back()
                 return
             self.number = number
             self._jump = None
-            self._run_segment(segment, position if number == first else 0)
+            self._run_segment(segment, start.position if number == start.number else 0)
             if self.problem is not None:
                 return
 
-    def _step_back(self) -> None:
-        """Offsets fall. If the batch before had jumped ahead, that one is the damaged one: offsets lie outside of the CRC."""
-        if self._jump is not None:
-            self.position, self.next_offset = self._jump
+    def _is_gap(self, segment: SegmentFiles) -> bool:
+        """Below the recovery point compaction may have left one."""
+        if segment.base_offset > self.next_offset:
+            return self._facts.has_marks and self.next_offset >= self._facts.recovery_point
+        return segment.base_offset < self.next_offset
 
     def _run_segment(self, segment: SegmentFiles, position: int) -> None:
         file = self._disk.open(segment.log_path, "read")
@@ -167,13 +192,7 @@ class _Check:
                 if batch.position == position and position:
                     self.next_offset = header.base_offset
                 self._on_bytes(header.size)
-                if not batch.crc_is_valid:
-                    self.problem = "a batch's CRC does not match its bytes"
-                elif header.base_offset < self.next_offset or header.last_offset_delta < 0:
-                    self.problem = (
-                        f"a batch has offsets {header.base_offset} to {header.last_offset} after {self.next_offset - 1}"
-                    )
-                    self._step_back()
+                self.problem = self._problem(batch)
                 if self.problem is not None:
                     return
                 self._jump = (self.position, self.next_offset) if header.base_offset > self.next_offset else None
@@ -181,3 +200,28 @@ class _Check:
                 self.next_offset = header.next_offset
         except CorruptLog as error:
             self.problem = error.reason
+
+    def _problem(self, batch: WalkedBatch) -> str | None:
+        header = batch.header
+        if not batch.crc_is_valid:
+            return "a batch's CRC does not match its bytes"
+        if header.base_offset < self.next_offset or header.last_offset_delta < 0:
+            problem = f"a batch has offsets {header.base_offset} to {header.last_offset} after {self.next_offset - 1}"
+            self._step_back()
+            return problem
+        if header.base_offset < self._trusted_below:
+            return None
+        if NO_LEADER_EPOCH < header.leader_epoch < self._leader_epoch:
+            return f"a batch of leader epoch {header.leader_epoch} after one of {self._leader_epoch}"
+        self._leader_epoch = max(self._leader_epoch, header.leader_epoch)
+        if header.producer_id >= 0 and header.is_control:
+            try:
+                read_end_transaction_marker(batch.data or b"", 0, header)
+            except RecordError as error:
+                return str(error)
+        return None
+
+    def _step_back(self) -> None:
+        """Offsets fall. If the batch before had jumped ahead, that one is the damaged one: offsets lie outside of the CRC."""
+        if self._jump is not None:
+            self.position, self.next_offset = self._jump

@@ -28,7 +28,7 @@ from tidelog.log.producer_snapshot import decode_snapshot
 from tidelog.ports.disk import Disk
 from tidelog.records.control import ControlType, read_control_type
 from tidelog.records.errors import RecordError
-from tidelog.records.header import BatchHeader
+from tidelog.records.header import NO_LEADER_EPOCH, BatchHeader
 
 REPAIR_HINT = "the partition cannot be opened; see: tidelog log repair"
 REBUILD_HINT = "lookups go astray; rebuild it: tidelog log repair --rebuild-indexes"
@@ -72,7 +72,7 @@ class _PartitionVerification:
         self._first_base_offset = 0
         # False behind a damaged batch: nothing says where it ended.
         self._end_is_known = True
-        self._leader_epoch = -1
+        self._leader_epoch = NO_LEADER_EPOCH
         # By producer: the first offset in the log of its transaction that is not ended yet.
         self._open_transactions: dict[int, int] = {}
         self._epochs: LeaderEpochs | None = None
@@ -215,7 +215,7 @@ class _PartitionVerification:
             return "a batch's CRC does not match its bytes"
         if header.last_offset_delta < 0 or header.base_offset < self._next_offset:
             return f"a batch has offsets {header.base_offset} to {header.last_offset} after {self._next_offset - 1}"
-        if header.leader_epoch < self._leader_epoch:
+        if NO_LEADER_EPOCH < header.leader_epoch < self._leader_epoch:
             return f"a batch has leader epoch {header.leader_epoch} after {self._leader_epoch}"
         return None
 
@@ -239,9 +239,9 @@ class _PartitionVerification:
 
     def _take_epoch(self, batch: WalkedBatch) -> None:
         epoch, offset = batch.header.leader_epoch, batch.header.base_offset
-        if epoch == self._leader_epoch:
+        if epoch in (NO_LEADER_EPOCH, self._leader_epoch):
             return
-        self._leader_epoch = max(epoch, self._leader_epoch)
+        self._leader_epoch = epoch
         epochs = self._epochs
         if epochs is None or not epochs.entries or offset < self._summary.start_offset:
             return
