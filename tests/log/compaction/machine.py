@@ -141,11 +141,11 @@ class Machine:
         first_offset = self.log.append_as_leader(batch, 0).first_offset
         return [record._replace(offset=first_offset + record.offset) for record in records]
 
-    def end_transaction(self, producer_id: int, commit: bool) -> int:
+    def end_transaction(self, producer_id: int, commit: bool, producer_epoch: int = 0) -> int:
         """Returns the marker's offset."""
         marker = EndTransactionMarker(ControlType.COMMIT if commit else ControlType.ABORT, 0)
         now_ms = self.clock.now_ms()
-        batch = build_end_transaction_marker(marker, producer_id=producer_id, producer_epoch=0, timestamp=now_ms)
+        batch = build_end_transaction_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
         return self.log.append_as_leader(batch, 0, AppendOrigin.COORDINATOR).first_offset
 
     def sync(self) -> None:

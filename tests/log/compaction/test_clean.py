@@ -255,3 +255,26 @@ def test_offsets_and_timestamps_are_found_by_the_new_indexes() -> None:
         assert located is not None
         assert located[1].base_offset == record.offset
         assert segment.find_timestamp(record.timestamp, 0) == (record.timestamp, record.offset, 0)
+
+
+def test_a_producer_that_aborts_and_then_commits_keeps_what_it_committed() -> None:
+    machine = Machine()
+    for number, commit in enumerate((True, False, True, False)):
+        machine.send([(b"a", b"%d" % number), (b"key %d" % number, b"x")], 1, transactional=True)
+        machine.end_transaction(1, commit)
+    machine.roll()
+    machine.clean()
+    assert found(machine) == [(1, b"key 0", b"x"), (6, b"a", b"2"), (7, b"key 2", b"x")]
+
+
+def test_the_marker_that_fenced_a_producer_stays_while_the_producer_is_known() -> None:
+    machine = Machine()
+    machine.send([(b"a", b"1")], 1, transactional=True)
+    machine.end_transaction(1, commit=False, producer_epoch=1)
+    machine.send([(b"a", b"2")])
+    machine.roll()
+    for _ in range(4):
+        machine.cleaner.lower(machine.log, 0)
+        machine.clean()
+        machine.pass_time(2 * RETENTION_MS)
+    assert [(batch.header.base_offset, batch.header.producer_epoch) for batch in machine.batches()] == [(1, 1), (2, -1)]

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.log.compaction.machine import DIRECTORY, KEY, RETENTION_MS, Machine, settings
 from tidelog.log.compaction.cleaner import Cleaner
 from tidelog.log.compaction.key_map import KEY_MAP_FILE
@@ -97,12 +99,16 @@ def test_abort_of_an_idle_log_answers_at_once() -> None:
     assert answers == ["idle"]
 
 
-def abort_after(events: int) -> bool:
+def abort_after(events: int, bytes_per_second_max: float) -> bool:
     """Abort a cleaning after so many events, and truncate when it may be done. False when the cleaning had ended before."""
     machine = written_machine()
+    machine.bytes_per_second_max = bytes_per_second_max
+    machine.cleaner = machine.new_cleaner()
     machine.cleaner.tick()
     for _ in range(events):
-        machine.scheduler.step()
+        if not machine.scheduler.step():
+            machine.pass_time(1000)
+            machine.cleaner.tick()
         if machine.cleaner.log_in_work is None:
             return False
     end_offsets: list[int] = []
@@ -123,9 +129,11 @@ def abort_after(events: int) -> bool:
     return True
 
 
-def test_abort_at_any_event_leaves_nothing_behind_and_the_log_whole() -> None:
+@pytest.mark.parametrize("bytes_per_second_max", [float("inf"), 1000.0])
+def test_abort_at_any_event_leaves_nothing_behind_and_the_log_whole(bytes_per_second_max: float) -> None:
+    """Without a tick: whoever waits for the abort does not wait for the throttle."""
     events = 0
-    while abort_after(events):
+    while abort_after(events, bytes_per_second_max):
         events += 1
     assert events > 20
 
@@ -180,15 +188,30 @@ def test_a_damaged_batch_stops_the_cleaning_and_is_named() -> None:
 
 
 def test_a_marker_stays_for_data_in_an_earlier_group() -> None:
-    machine = Machine(settings(segment_bytes=1))
+    machine = Machine(settings(segment_bytes=200))
     machine.send([(b"a", b"1")], 1, transactional=True)
     machine.roll()
     machine.end_transaction(1, commit=True)
     machine.send([(b"b", b"1")])
     machine.roll()
     machine.log.producers.clear()
+    assert len(machine.log.segments) == 3
+    assert machine.log.size > 200
     for _ in range(3):
         machine.cleaner.lower(machine.log, 0)
         machine.clean()
         machine.pass_time(2 * RETENTION_MS)
     assert [batch.header.base_offset for batch in machine.batches()] == [0, 1, 2]
+
+
+def test_a_lost_transaction_index_stops_the_cleaning_before_anything_is_taken_for_committed() -> None:
+    machine = Machine()
+    machine.send([(b"a", b"kept")])
+    machine.send([(b"a", b"aborted")], 1, transactional=True)
+    machine.end_transaction(1, commit=False)
+    machine.roll()
+    machine.disk.remove(machine.log.segments[0].transaction_index.path)
+    records = machine.records()
+    machine.clean_once()
+    assert "aborted a transaction at offset 2, and no index says so" in machine.cleaner.statistics.uncleanable[KEY]
+    assert machine.records() == records
