@@ -81,6 +81,14 @@ def test_verify_shows_a_table_and_a_verdict(stopped: Path, capsys: Output) -> No
     assert out.endswith(f"{stopped}: sound. Nothing was locked or written.\n")
 
 
+def test_the_table_fits_a_terminal(stopped: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["log", "verify", str(stopped)]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if "orders-0" in line)
+    assert row.split() == ["orders-0", "4", "2.3", "KiB", "29", "0", "29", "29", "sound"]
+
+
 def test_verify_finds_damage_and_says_what_it_means(damaged: Path, capsys: Output) -> None:
     assert main(["log", "verify", str(damaged)]) == 1
     out = capsys.readouterr().out

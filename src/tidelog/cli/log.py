@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -211,9 +212,10 @@ class _VerifyOutput:
         return 0 if is_sound else EXIT_DAMAGE
 
     def _table(self) -> Table:
-        table = Table()
-        table.add_column("Partition", overflow="fold")
-        for title in ("Segments", "Size", "Batches", "Records", "Start", "End", "Durable"):
+        table = Table(box=SIMPLE)
+        # A narrow terminal must not squeeze the name out.
+        table.add_column("Partition", overflow="fold", min_width=12)
+        for title in ("Segments", "Size", "Records", "Start", "End", "Durable"):
             table.add_column(title, justify="right", no_wrap=True)
         table.add_column("Result", no_wrap=True)
         for summary in self._summaries:
@@ -221,7 +223,6 @@ class _VerifyOutput:
                 summary.name,
                 str(summary.segments),
                 format_bytes(summary.size_bytes),
-                str(summary.batches),
                 str(summary.records),
                 str(summary.start_offset),
                 str(summary.end_offset),
