@@ -15,7 +15,7 @@ from tidelog.log.settings import LogSettings
 from tidelog.log.transactions import note_batch_of_producer
 from tidelog.records.control import read_end_transaction_marker
 from tidelog.records.errors import RecordError
-from tidelog.records.header import CONTROL_MASK, crc_is_valid
+from tidelog.records.header import CONTROL_MASK, NO_LEADER_EPOCH, crc_is_valid
 
 
 class Damage(NamedTuple):
@@ -91,14 +91,18 @@ class SegmentCheck:
                     return Damage(
                         segment, at, end - at, f"a batch has offsets {base_offset} to {last_offset} after {self.next_offset - 1}"
                     )
-                segment.note_batch(at, len(batch), last_offset, header.max_timestamp, self._index_interval_bytes)
                 if base_offset >= self._trusted_below:
+                    if NO_LEADER_EPOCH < header.leader_epoch < self._epochs.latest_epoch:
+                        # A truncation that was not synced: the end of the old history is back, behind the new one.
+                        reason = f"a batch of leader epoch {header.leader_epoch} after one of {self._epochs.latest_epoch}"
+                        return Damage(segment, at, end - at, reason)
                     if header.leader_epoch > self._epochs.latest_epoch:
                         self._epochs.assign(header.leader_epoch, base_offset)
                     if header.producer_id >= 0:
                         is_control = header.attributes & CONTROL_MASK
                         marker = read_end_transaction_marker(batch, 0, header) if is_control else None
                         note_batch_of_producer(self._producers, segment, header, base_offset, marker)
+                segment.note_batch(at, len(batch), last_offset, header.max_timestamp, self._index_interval_bytes)
                 segment.size = at + len(batch)
                 self.next_offset = last_offset + 1
         except CorruptLog as error:

@@ -5,6 +5,7 @@ point on the disk are not above the new end, else a crash in between would be ta
 watermark is ever truncated by replication.
 """
 
+from tidelog.log.batch_scan import LOOKUP_CHUNK_BYTES, scan_headers
 from tidelog.log.environment import OffsetPosition
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.producer_recovery import load_newest_snapshot, remove_snapshots_above, replay_producers
@@ -12,15 +13,26 @@ from tidelog.log.segment import LogSegment
 
 
 def end_offset_after_cut(log: PartitionLog, offset: int) -> int:
-    """Where the log will end when truncated to ``offset``: not inside a batch. What the outside knows is lowered to this."""
-    if offset < log.segments[0].base_offset:
+    """Where the log will end when truncated to ``offset``: where a batch ends, for that is what recovery finds. What the outside
+    knows is lowered to this."""
+    if offset < log.segments[0].base_offset or offset >= log.log_end_offset:
         return offset
-    found = log.segments[log.segments.floor_index(offset)].find_batch(offset)
-    return offset if found is None else min(offset, found[1].base_offset)
+    return _cut_point(log.segments[log.segments.floor_index(offset)], offset)[1]
+
+
+def _cut_point(segment: LogSegment, offset: int) -> tuple[int, int]:
+    """(position, offset) behind the last batch that ends below ``offset``."""
+    end_offset = segment.base_offset
+    start = segment.offset_index.lookup(offset - 1)[1]
+    for position, header in scan_headers(segment.file(), start, segment.size, LOOKUP_CHUNK_BYTES):
+        if header.last_offset >= offset:
+            return position, end_offset
+        end_offset = header.next_offset
+    return segment.size, end_offset
 
 
 def truncate_to(log: PartitionLog, offset: int) -> None:
-    """The log ends at ``offset`` afterwards; lower, at the start of a batch, when ``offset`` lies inside one."""
+    """The log ends at ``offset`` afterwards; lower, where a batch ends, when ``offset`` lies inside one or in a gap."""
     log.check_online()
     if offset >= log.log_end_offset:
         return
@@ -30,11 +42,8 @@ def truncate_to(log: PartitionLog, offset: int) -> None:
     segments = log.segments
     keep = segments[segments.floor_index(offset)]
     later = [segment for segment in segments if segment.base_offset > keep.base_offset]
-    found = keep.find_batch(offset)
-    end_offset = offset
-    if found is not None:
-        position, header = found
-        end_offset = min(offset, header.base_offset)
+    position, end_offset = _cut_point(keep, offset)
+    if position < keep.size:
         keep.truncate_to(position, end_offset)
     if later:
         segments.replace([keep, *later], [keep])
