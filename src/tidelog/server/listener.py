@@ -1,0 +1,114 @@
+"""Accepts connections, as many as there may be.
+
+A connection beyond a limit is accepted and closed at once: left in the backlog it would come again and again, and its client
+would wait instead of knowing. When the process is out of descriptors nothing can be accepted, not even to close it, so
+accepting pauses for a moment instead of spinning.
+"""
+
+import logging
+import socket
+from collections import Counter
+from collections.abc import Sequence
+
+from tidelog.server.connection import Connection
+from tidelog.server.hub import Hub
+
+BACKLOG = 1024
+# Connections accepted in one go, before those that are there have their turn.
+ACCEPTS_PER_TURN = 32
+PAUSE_SECONDS = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that does not listen yet; port 0 takes a free one. OSError names the address."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        # A restart must not wait for connections of the last run to be forgotten by the kernel.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        listening.close()
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
+    return listening
+
+
+def bind_all(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
+    """All or none."""
+    bound: list[socket.socket] = []
+    try:
+        for host, port in addresses:
+            bound.append(bind(host, port))
+    except OSError:
+        for listening in bound:
+            listening.close()
+        raise
+    return bound
+
+
+class Admission:
+    """Who may connect: counted over all listeners."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._per_address: Counter[str] = Counter()
+        self.accepted = 0
+        self.refused = 0
+        hub.on_closed = self._release
+
+    def admit(self, host: str) -> bool:
+        limits = self._hub.limits
+        if len(self._hub.connections) >= limits.connections_max or self._per_address[host] >= limits.connections_per_address_max:
+            self.refused += 1
+            _log.warning("refused a connection of %s: it or all together have too many", host)
+            return False
+        self.accepted += 1
+        self._per_address[host] += 1
+        return True
+
+    def _release(self, connection: Connection) -> None:
+        host = connection.host
+        self._per_address[host] -= 1
+        if not self._per_address[host]:
+            del self._per_address[host]
+
+
+class Listener:
+    def __init__(self, hub: Hub, admission: Admission, listening: socket.socket) -> None:
+        self._hub = hub
+        self._admission = admission
+        self._listening = listening
+        self._is_open = True
+        self.host, self.port = listening.getsockname()[:2]
+        listening.listen(BACKLOG)
+        self._resume()
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._hub.loop.remove_reader(self._listening.fileno())
+            self._listening.close()
+
+    def _resume(self) -> None:
+        if self._is_open:
+            self._hub.loop.add_reader(self._listening.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                accepted, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                _log.warning("cannot accept connections for %s s: %s", PAUSE_SECONDS, error.strerror)
+                self._hub.loop.remove_reader(self._listening.fileno())
+                self._hub.loop.call_later(PAUSE_SECONDS, self._resume)
+                return
+            host, port = address[:2]
+            if not self._admission.admit(host):
+                accepted.close()
+                continue
+            Connection(self._hub, accepted, host, port)

@@ -1,0 +1,116 @@
+"""A broker as a process: an event loop, helper threads, signals, an exit code.
+
+SIGTERM and SIGINT stop it in order and it exits with 0; a second one stops it at once, as a crash would, and it exits with 1:
+what was acknowledged is on the disk either way.
+
+The addresses are bound before the broker is made, which tells clients its port, and listened on when it has started.
+"""
+
+import asyncio
+import resource
+import signal
+from collections.abc import Callable, Sequence
+
+import uvloop
+
+from tidelog.ports.clock import Clock, RealClock
+from tidelog.ports.executor import Executor
+from tidelog.ports.real_executor import ThreadExecutor
+from tidelog.server.garbage import tune_garbage_collection
+from tidelog.server.limits import Limits
+from tidelog.server.listener import bind_all
+from tidelog.server.served import ServedBroker
+from tidelog.server.server import Server
+from tidelog.server.tracked_executor import TrackedExecutor
+
+EXIT_STOPPED = 0
+EXIT_CUT_SHORT = 1
+# Cold reads wait for the disk, not for each other.
+COLD_READ_THREADS = 4
+
+# With the executor, the clock, and the addresses that were bound.
+MakeBroker = Callable[[Executor, Clock, Sequence[tuple[str, int]]], ServedBroker]
+
+
+class _Process:
+    """What becomes of the loop: started, stopped by a signal or two, failed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._is_stopping = False
+        self.server: Server | None = None
+        self.is_cut_short = False
+        self.error: Exception | None = None
+
+    def on_signal(self) -> None:
+        if self._is_stopping or self.server is None or not self.server.listeners:
+            self.is_cut_short = True
+            self._loop.stop()
+            return
+        self._is_stopping = True
+        self.server.begin_stop(self.ended)
+
+    def ended(self, error: Exception | None) -> None:
+        self.error = error
+        self._loop.stop()
+
+    def deliver(self, completion: Callable[[], None]) -> None:
+        """A completion of the broker's executor, on the loop's thread."""
+        if self.server is None:
+            completion()
+        else:
+            self.server.hub.run(completion)
+
+
+def serve(
+    make_broker: MakeBroker,
+    addresses: Sequence[tuple[str, int]],
+    on_serving: Callable[[Server], None],
+    limits: Limits | None = None,
+) -> int:
+    """Run a broker until a signal ends it; returns the exit code. ``on_serving`` is called once clients can connect.
+
+    Raises what the broker raises when it cannot start or stop, and OSError when an address is taken."""
+    _raise_descriptor_limit()
+    bound = bind_all(addresses)
+    loop = uvloop.new_event_loop()
+    process = _Process(loop)
+    clock = RealClock()
+    threads = ThreadExecutor(wake=lambda completion: loop.call_soon_threadsafe(process.deliver, completion))
+    cold_reads = ThreadExecutor(wake=loop.call_soon_threadsafe, thread_count=COLD_READ_THREADS)
+
+    def started(error: Exception | None) -> None:
+        if error is not None:
+            process.ended(error)
+            return
+        server.listen(bound)
+        tune_garbage_collection()
+        on_serving(server)
+
+    try:
+        executor = TrackedExecutor(threads)
+        broker = make_broker(executor, clock, [listening.getsockname()[:2] for listening in bound])
+        server = Server(loop, broker, clock, executor, cold_reads, limits or Limits())
+        process.server = server
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, process.on_signal)
+        loop.call_soon(broker.start, started)
+        server.hub.wake()
+        loop.run_forever()
+    finally:
+        for listening in bound:
+            listening.close()
+        cold_reads.close(wait=False)
+        # Nothing of the broker's runs any more after a stop in order.
+        threads.close(wait=False)
+        loop.close()
+    if process.error is not None:
+        raise process.error
+    return EXIT_CUT_SHORT if process.is_cut_short else EXIT_STOPPED
+
+
+def _raise_descriptor_limit() -> None:
+    """A descriptor per connection and per open segment: take all that the system allows without asking."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,58 @@
+"""What the shell needs of the broker: these few calls. ``broker.Broker`` and ``broker.ClientSession`` have them; tests have
+their own.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tidelog.log.reading import LogSlice
+from tidelog.ports.disk import Buffer
+
+# A response is a list of these: bytes to send, and slices of segment files to send without reading them.
+Part = Buffer | LogSlice
+
+OnDone = Callable[[Exception | None], None]
+
+
+class ServedSession(Protocol):
+    """One client's connection, as the broker sees it."""
+
+    @property
+    def wants_reading(self) -> bool: ...
+
+    @property
+    def in_flight(self) -> int:
+        """Requests received and not answered. They are answered in the order in which they came."""
+        ...
+
+    def receive(self, frame: memoryview) -> None:
+        """One request. The frame is overwritten as soon as this returns."""
+        ...
+
+    def closed(self) -> None: ...
+
+
+class ServedBroker(Protocol):
+    def session(self, client_host: str, send: Callable[[list[Part]], None], close: Callable[[str], None]) -> ServedSession:
+        """``send`` takes one whole response; ``close`` ends the connection, with the reason."""
+        ...
+
+    def start(self, on_started: OnDone) -> None:
+        """``on_started`` may come later; then clients can be served."""
+        ...
+
+    def stop(self) -> None:
+        """Blocks. All work given to the executor is done, and no request comes any more."""
+        ...
+
+    def tick(self) -> None:
+        """Do what is due."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """By the monotonic clock."""
+        ...
+
+    def end_of_burst(self) -> None:
+        """All requests, completions and timers that were ready have been handled."""
+        ...
