@@ -222,20 +222,17 @@ class PartitionModel:
     def acknowledge(self, end_offset: int) -> None:
         self.acknowledged_end = max(self.acknowledged_end, end_offset)
 
-    def batch_start(self, offset: int) -> int:
-        """Where a log ends that was truncated to ``offset``: never inside a batch."""
-        for batch in self.batches:
-            if batch.base_offset <= offset <= batch.last_offset:
-                return batch.base_offset
-        return offset
+    def end_after_cut(self, offset: int) -> int:
+        """Where a log ends that was truncated to ``offset``: never inside a batch, nor in a gap."""
+        return max([batch.last_offset + 1 for batch in self.batches if batch.last_offset < offset], default=0)
 
     def truncation_asked(self, offset: int) -> None:
         self.is_truncating = True
         self.truncations += 1
-        self.acknowledged_end = min(self.acknowledged_end, self.batch_start(offset))
+        self.acknowledged_end = min(self.acknowledged_end, self.end_after_cut(offset))
 
     def truncated(self, offset: int) -> None:
-        end_offset = self.batch_start(offset)
+        end_offset = self.end_after_cut(offset)
         self.batches = [batch for batch in self.batches if batch.last_offset < end_offset]
 
     def came_back(self, history: list[Batch], topic_id: bytes, log_start_offset: int) -> None:

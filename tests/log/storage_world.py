@@ -351,9 +351,9 @@ class World:
         if usable is None:
             return
         log, model = usable
-        low = max(log.high_watermark, log.log_start_offset, model.batch_start(log.high_watermark))
+        low = max(log.high_watermark, log.log_start_offset, model.end_after_cut(log.high_watermark))
         offset = low + round(part * (log.log_end_offset - low))
-        if model.batch_start(offset) < log.log_start_offset:
+        if model.end_after_cut(offset) < log.log_start_offset:
             return
         model.truncation_asked(offset)
         self.leader_epoch += 1
