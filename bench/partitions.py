@@ -11,7 +11,7 @@ MEMORY_KILOBYTES_MAX = 10.0
 def run(workspace: Workspace) -> list[Row]:
     rows = []
     for count, open_seconds_max in ((1_000, 1.0), (10_000, 10.0)):
-        count = workspace.scaled(count, 50)
+        count = workspace.scaled(count, 10)
         with workspace.directory("partitions") as path:
             created = run_task("create_partitions", path, count=count)
             answers = [run_task("open_partitions", path) for _ in range(workspace.rounds(ROUNDS))]

@@ -25,7 +25,7 @@ TEST_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 
 # Test directories that mirror no package: real clients and foreign programs, the simulated ports, planted bugs, stored bytes.
-TEST_DIRECTORIES_OF_THEIR_OWN = {"compatibility", "simulation", "mutants", "fixtures", "data"}
+TEST_DIRECTORIES_OF_THEIR_OWN = {"bench", "compatibility", "simulation", "mutants", "fixtures", "data"}
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PURE_PACKAGES: list[str] = PROJECT["tool"]["tidelog"]["pure_packages"]
