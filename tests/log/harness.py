@@ -41,7 +41,8 @@ class Store:
         self.randomness = SimulatedRandomness(seed)
         self.executor = SimulatedExecutor(self.scheduler, self.randomness, self.disk, self.clock)
         self.settings = settings if settings is not None else LogSettings()
-        self.options = options if options is not None else DirectoryOptions()
+        # By default file by file: a syncfs would cover a sync that was forgotten.
+        self.options = options if options is not None else DirectoryOptions(syncfs_files_min=10_000)
         self.events: list[tuple[str, dict[str, object]]] = []
         self.synced: list[PartitionLog] = []
         self.directory: DataDirectory

@@ -185,18 +185,23 @@ def test_a_crash_at_any_operation_of_a_truncation_is_not_taken_for_loss() -> Non
     assert operation_number > 8
 
 
-def test_a_pass_under_way_makes_nothing_durable_that_is_being_cut() -> None:
+@pytest.mark.parametrize("pass_delay_us", [0, 1_000_000])
+def test_a_pass_under_way_makes_nothing_durable_that_is_being_cut(pass_delay_us: int) -> None:
+    """Whether it ends before the truncation or long after."""
     store = Store(SMALL)
     log = filled(store, 20)
     for _ in range(5):
         append(log, leader_epoch=1)
+    store.executor.run_delay_us = (pass_delay_us, pass_delay_us)
     store.directory.kick()
+    store.executor.run_delay_us = (0, 1000)
     done: list[object] = []
     store.directory.truncate(log, 22, done.append)
     store.scheduler.run_until(lambda: bool(done))
-    store.settle(1000)
-    assert log.durable.offset <= 22
-    assert (DurableMarks.open(store.disk, PATH).mark("orders-0", log.topic_id) or 0) <= 22
+    assert log.log_end_offset == 22
+    store.settle(2000)
+    assert log.durable.offset == 22
+    assert DurableMarks.open(store.disk, PATH).mark("orders-0", log.topic_id) == 22
     store.commit(log)
     store.crash()
     assert read_offsets(store.log()) == list(range(22))
