@@ -1,0 +1,74 @@
+"""The metadata log on the data directory: a partition log like any other, that only the quorum writes to.
+
+It is the partition ``__cluster_metadata-0`` under Kafka's fixed id, always written to disk before it counts, and never cut by
+retention: it is the whole history until there are snapshots.
+"""
+
+from collections.abc import Callable, Iterator
+
+from tidelog.log.append_check import AppendOrigin, whole_batches_bytes
+from tidelog.log.data_directory import DataDirectory
+from tidelog.log.errors import LogOffline
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.reading import Isolation, read
+from tidelog.log.settings import UNLIMITED, LogSettings
+from tidelog.metadata.topics import METADATA_TOPIC
+from tidelog.records.header import iterate_headers
+
+METADATA_TOPIC_ID = bytes(15) + b"\1"
+# Whoever opens the data directory names these settings for METADATA_TOPIC.
+METADATA_LOG_SETTINGS = LogSettings(delete=False, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
+_READ_BYTES = 1 << 20
+
+
+class PartitionMetadataLog:
+    """``tidelog.raft.metadata_log.MetadataLog`` on a partition log."""
+
+    __slots__ = ("_directory", "log")
+
+    def __init__(self, directory: DataDirectory) -> None:
+        """The log is made when there is none; LogOffline when there is one that cannot be used."""
+        self._directory = directory
+        key = METADATA_TOPIC, 0
+        if key in directory.offline:
+            raise LogOffline(f"{METADATA_TOPIC}-0", directory.offline[key])
+        log = directory.logs.get(key)
+        if log is None:
+            log = directory.create(METADATA_TOPIC, 0, METADATA_TOPIC_ID, METADATA_LOG_SETTINGS)
+        self.log: PartitionLog = log
+
+    @property
+    def latest_epoch(self) -> int:
+        return self.log.epochs.latest_epoch
+
+    def append(self, batch: bytes, epoch: int) -> tuple[int, int]:
+        result = self.log.append_as_leader(batch, epoch, AppendOrigin.COORDINATOR)
+        return result.first_offset, result.last_offset
+
+    def wait_durable(self, end_offset: int, on_durable: Callable[[Exception | None], None]) -> None:
+        def durable(error: Exception | None) -> None:
+            if error is None:
+                self.log.advance_high_watermark(end_offset)
+            on_durable(error)
+
+        self._directory.commit.wait(self.log, end_offset, durable)
+        # Decisions are rare and somebody waits for each, so none is left for the end of a burst of appends.
+        self._directory.kick()
+
+    def committed_batches(self) -> Iterator[bytes]:
+        log = self.log
+        log.advance_high_watermark(log.durable.offset)
+        offset = log.log_start_offset
+        while offset < log.high_watermark:
+            found = read(log, offset, _READ_BYTES, Isolation.HIGH_WATERMARK).records
+            if found is None:
+                return
+            data = found.file.read(found.position, found.length)
+            data = data[: whole_batches_bytes(memoryview(data))]
+            yield data
+            offset = _next_offset(data)
+
+
+def _next_offset(data: bytes) -> int:
+    *_, (_, last) = iterate_headers(data)
+    return last.next_offset
