@@ -528,3 +528,16 @@ def test_after_a_failed_sync_the_start_looks_at_the_disk_itself() -> None:
     end_offset = log.log_end_offset
     store.crash()
     check_whole(store.log(), end_offset)
+
+
+@pytest.mark.parametrize("number", [4, 9], ids=["in the middle of a segment", "last of a segment"])
+def test_a_base_offset_that_was_flipped_upwards_does_not_hide_what_lies_behind(number: int) -> None:
+    """It is outside of the CRC: the batch looks sound, and those behind it, whose offsets fall, are no torn tail."""
+    store = Store(SMALL)
+    filled(store)
+    store.settle(1000)  # the marks reach their journal
+    store.lose_power()
+    store.disk.flip_bit(FIRST_SEGMENT, number * BATCH_BYTES + 6, 0)
+    store.open()
+    assert "everything below offset 25 was durable" in store.directory.offline["orders", 0]
+    assert not store.facts("torn_tail_cut")

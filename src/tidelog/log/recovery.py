@@ -227,14 +227,16 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
     damage: Damage | None = None
     for number, segment in enumerate(unchecked):
         if number and opening.has_marks and not _meet(kept[-1], check.next_offset, segment):
-            damage = Damage(kept[-1], kept[-1].size, 0, f"the next segment begins at offset {segment.base_offset}")
+            reason = f"the next segment begins at offset {segment.base_offset}"
+            damage = Damage(kept[-1], kept[-1].size, 0, min(segment.base_offset, check.next_offset), reason)
             break
         damage = check.run(segment, start.position if number == 0 else 0)
         kept.append(segment)
         if damage is not None:
             break
-    if check.next_offset < opening.durable_mark:
-        raise _corrupt(kept[-1], damage, check.next_offset, opening.durable_mark)
+    sound_below = check.next_offset if damage is None else damage.offset
+    if sound_below < opening.durable_mark:
+        raise _corrupt(kept[-1], damage, sound_below, opening.durable_mark)
     if damage is not None:
         _cut(environment, segments, damage, unchecked[len(kept) :], check.next_offset)
     log = new_log(environment, opening, segments, producers, epochs, check.next_offset, min(recovery_point, check.next_offset))

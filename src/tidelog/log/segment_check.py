@@ -22,6 +22,8 @@ class Damage(NamedTuple):
     segment: LogSegment
     position: int
     bytes_after: int
+    offset: int
+    """From here on nothing is known to be sound."""
     reason: str
 
 
@@ -86,16 +88,17 @@ class SegmentCheck:
                 if at == position and position:
                     self.next_offset = base_offset
                 if not crc_is_valid(batch, 0, header):
-                    return Damage(segment, at, end - at, "a batch's CRC does not match its bytes")
+                    return Damage(segment, at, end - at, self.next_offset, "a batch's CRC does not match its bytes")
                 if base_offset < self.next_offset or header.last_offset_delta < 0:
-                    return Damage(
-                        segment, at, end - at, f"a batch has offsets {base_offset} to {last_offset} after {self.next_offset - 1}"
-                    )
+                    # A base offset is outside of the CRC. Either this one is wrong, or one before it that was taken for sound.
+                    sound_below = min(base_offset, self.next_offset) if base_offset >= segment.base_offset else self.next_offset
+                    reason = f"a batch has offsets {base_offset} to {last_offset} after {self.next_offset - 1}"
+                    return Damage(segment, at, end - at, sound_below, reason)
                 if base_offset >= self._trusted_below:
                     if NO_LEADER_EPOCH < header.leader_epoch < self._epochs.latest_epoch:
                         # A truncation that was not synced: the end of the old history is back, behind the new one.
                         reason = f"a batch of leader epoch {header.leader_epoch} after one of {self._epochs.latest_epoch}"
-                        return Damage(segment, at, end - at, reason)
+                        return Damage(segment, at, end - at, self.next_offset, reason)
                     if header.leader_epoch > self._epochs.latest_epoch:
                         self._epochs.assign(header.leader_epoch, base_offset)
                     if header.producer_id >= 0:
@@ -106,7 +109,7 @@ class SegmentCheck:
                 segment.size = at + len(batch)
                 self.next_offset = last_offset + 1
         except CorruptLog as error:
-            return Damage(segment, error.position, end - error.position, error.reason)
+            return Damage(segment, error.position, end - error.position, self.next_offset, error.reason)
         except RecordError as error:
-            return Damage(segment, segment.size, end - segment.size, str(error))
+            return Damage(segment, segment.size, end - segment.size, self.next_offset, str(error))
         return None
