@@ -75,5 +75,4 @@ def test_the_crash_points_reach_everything() -> None:
 @pytest.mark.skipif(ONLY_SEED is None, reason="TIDELOG_SEED and TIDELOG_CRASH_POINT name a crash point to look at again")
 def test_one_crash_point_again() -> None:
     assert ONLY_SEED is not None
-    point = None if ONLY_POINT is None else int(ONLY_POINT)
-    CrashPoints(int(ONLY_SEED), point).run(POINTS_PER_SEED if point is None else point)
+    CrashPoints(int(ONLY_SEED), None if ONLY_POINT is None else int(ONLY_POINT)).run(POINTS_PER_SEED)

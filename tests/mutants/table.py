@@ -1,0 +1,192 @@
+"""The planted bugs: each breaks one promise of the storage engine, and each must be found by the tests of that promise.
+
+A mutant is a replacement of text in one file of ``src``. When the text is not there exactly once, ``make mutants`` fails: the code
+has moved on and the mutant must follow. To add one, add a row.
+"""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    name: str
+    promise: str
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = (
+    Mutant(
+        "directory not synced after a roll",
+        "an acknowledged record is in a file whose name survives a crash",
+        "tidelog/log/partition_log.py",
+        "            self._close_segment(active)\n        self.unsynced.note_directory(self.directory)\n",
+        "            self._close_segment(active)\n        self.unsynced.directories = ()\n",
+    ),
+    Mutant(
+        "acknowledged before the covering sync ended",
+        "who is told that a record is durable is told so after its sync",
+        "tidelog/log/group_commit.py",
+        "        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
+        "        for log, plan in zip(logs, plans, strict=True):\n            log.finish_sync(plan, None)\n            self._wake(log, None)\n"
+        "        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
+    ),
+    Mutant(
+        "durable end taken when the sync ends",
+        "a sync covers what was written before it began, nothing later",
+        "tidelog/log/partition_log.py",
+        "            self.durable = plan.end\n",
+        "            active = self.segments.active\n"
+        "            self.durable = OffsetPosition(self.log_end_offset, active.base_offset, active.size)\n",
+    ),
+    Mutant(
+        "only the last segment synced after a roll",
+        "the old segment is durable before the new one",
+        "tidelog/log/partition_log.py",
+        "            files=[*self.unsynced.files, *(segment.file() for segment in self.unsynced.segments)],\n",
+        "            files=[*self.unsynced.files, *(segment.file() for segment in self.unsynced.segments[-1:])],\n",
+    ),
+    Mutant(
+        "stale producer snapshot trusted",
+        "the producers' state is that of the log, not of batches that a crash took",
+        "tidelog/log/recovery.py",
+        "load_newest_snapshot(disk, directory, start.offset, producers, report)",
+        "load_newest_snapshot(disk, directory, 1 << 62, producers, report)",
+    ),
+    Mutant(
+        "half a swap kept: originals and replacement",
+        "after a crash in a compaction the log is the old or the new, never both",
+        "tidelog/log/swap.py",
+        "            if base_offset <= original_base_offset < end_offset:\n",
+        "            if base_offset == original_base_offset:\n",
+    ),
+    Mutant(
+        "swap: the replacement's name before the originals' removal is durable",
+        "an original does not come back beside its replacement",
+        "tidelog/log/swap.py",
+        "        self._executor.submit(lambda: environment.disk.sync_directory(log.directory), self._originals_are_gone)\n",
+        "        self._originals_are_gone(Completion(None, None))\n",
+    ),
+    Mutant(
+        "torn batch accepted",
+        "nothing is read that was not appended",
+        "tidelog/log/segment_check.py",
+        "                if not crc_is_valid(batch, 0, header):\n",
+        "                if header.size < 61 and not crc_is_valid(batch, 0, header):\n",
+    ),
+    Mutant(
+        "hole between two segments accepted",
+        "a valid batch behind damage proves nothing",
+        "tidelog/log/recovery.py",
+        "        if number and opening.has_marks and not _meet(kept[-1], check.next_offset, segment):\n",
+        "        if number and not opening.has_marks and not _meet(kept[-1], check.next_offset, segment):\n",
+    ),
+    Mutant(
+        "mark recorded before the sync",
+        "a durable mark is never above what is durable",
+        "tidelog/log/group_commit.py",
+        "        dirty, self._dirty = self._dirty, {}\n",
+        "        dirty, self._dirty = self._dirty, {}\n"
+        "        for early in dirty:\n            self._marks.lower(early, early.log_end_offset)\n",
+    ),
+    Mutant(
+        "recovery does not sync what it kept",
+        "what a start shows is durable, also when it came from the page cache",
+        "tidelog/log/directory_opening.py",
+        "    outcome = run_plans(disk, file_system, plans, syncfs_files_min)\n",
+        "    outcome = run_plans(disk, file_system, [], syncfs_files_min)._replace(errors=[None] * len(plans))\n",
+    ),
+    Mutant(
+        "truncation without lowering the mark first",
+        "a crash in a truncation is not taken for lost data",
+        "tidelog/log/durable_truncation.py",
+        "        if end_offset < log.durable.offset:\n            self._marks.lower(log, end_offset)\n",
+        "",
+    ),
+    Mutant(
+        "epochs of lost batches kept",
+        "leader epochs are those of the batches in the log",
+        "tidelog/log/recovery.py",
+        "    epochs.truncate_from_end(start.offset)\n",
+        "",
+    ),
+    Mutant(
+        "old history accepted behind a new one",
+        "leader epochs only rise along a log",
+        "tidelog/log/segment_check.py",
+        "NO_LEADER_EPOCH < header.leader_epoch < self._epochs.latest_epoch",
+        "NO_LEADER_EPOCH > header.leader_epoch",
+    ),
+    Mutant(
+        "partition's name not synced",
+        "a partition with acknowledged records survives a crash",
+        "tidelog/log/data_directory.py",
+        "        log.note_directory_change(self.path)\n        self.logs[key] = log\n",
+        "        self.logs[key] = log\n",
+    ),
+    Mutant(
+        "segments deleted before the log start is on the disk",
+        "a log without its first segment is one whose start was written first",
+        "tidelog/log/retention_sweep.py",
+        "        self._start_offsets.request(written)\n",
+        "        for log in logs:\n            self._start_offsets.written = {\n"
+        "                **self._start_offsets.written, (log.topic, log.partition): log.log_start_offset}\n"
+        "            self._take_out(log)\n        self._start_offsets.request(written)\n",
+    ),
+    Mutant(
+        "checkpoints keep the name of a deleted topic",
+        "a topic made again starts from nothing",
+        "tidelog/log/data_directory.py",
+        "            if error is None and writers:\n",
+        "            if error is None and writers and not key:\n",
+    ),
+    Mutant(
+        "waiters of truncated records acknowledged",
+        "an acknowledgement is for the records that it was asked for",
+        "tidelog/log/durable_truncation.py",
+        "        self._commit.give_up(log, end_offset, LogError(f\"{log.name} was truncated to offset {end_offset}\"))\n",
+        "",
+    ),
+    Mutant(
+        "replaced file renamed before it is synced",
+        "a checkpoint is the old one or the new one, whole",
+        "tidelog/log/atomic_file.py",
+        "    file.sync()\n    disk.rename(temporary_path, path)\n",
+        "    disk.rename(temporary_path, path)\n",
+    ),
+    Mutant(
+        "aborted transactions forgotten by recovery",
+        "read_committed shows no aborted record after a crash",
+        "tidelog/log/segment_check.py",
+        "            segment.reset_indexes(with_transactions=segment.base_offset >= self._trusted_below)\n",
+        "            segment.reset_indexes()\n",
+    ),
+    Mutant(
+        "failed sync leaves no mark",
+        "after a failed sync the next start reads from the disk, not from the page cache",
+        "tidelog/log/failed_sync.py",
+        "    return disk.exists(_path(directory))\n",
+        "    return False and disk.exists(_path(directory))\n",
+    ),
+    Mutant(
+        "failed sync tried again as if nothing had happened",
+        "after a failed sync nothing that it covered counts as durable",
+        "tidelog/log/partition_log.py",
+        "        if error is not None:\n            self.go_offline(f\"syncing failed: {error}\", sync_failed=True)\n            return\n",
+        "",
+    ),
+    Mutant(
+        "damage below the mark cut as a torn tail",
+        "what was acknowledged is never cut silently",
+        "tidelog/log/recovery.py",
+        "    if sound_below < opening.durable_mark:\n",
+        "    if sound_below < opening.durable_mark and damage is None:\n",
+    ),
+    Mutant(
+        "partial write left after a full disk",
+        "what did not fit is cut off, and the log goes on",
+        "tidelog/log/partition_log.py",
+        "        try:\n            segment.cut()\n        except OSError as second:\n",
+        "        try:\n            segment.size = segment.file().size()\n        except OSError as second:\n",
+    ),
+)
