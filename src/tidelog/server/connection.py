@@ -27,6 +27,8 @@ from tidelog.wire.frames import BUFFER_SIZE, FrameReader, InvalidFrame
 
 # A few hundred microseconds of work.
 FRAMES_PER_TURN = 32
+# After so long without a byte a large receive buffer is given back.
+LARGE_BUFFER_SECONDS_MAX = 5.0
 
 CLOSED_BY_CLIENT = "closed by the client"
 _log = logging.getLogger(__name__)
@@ -157,8 +159,11 @@ class Connection:
         if not self._is_trusted:
             self._is_trusted = True
             self._frames.size_max = hub.limits.frame_bytes_max
-        if self._held_bytes:
+        if self._frames.buffer_size > BUFFER_SIZE and not self._frames.is_inside_frame:
+            # A large buffer is kept for the next large frame, unless others need the memory more.
             hub.memory.frame_done(self)
+            if hub.memory.is_tight:
+                self._frames.release()
 
     def _settle(self) -> None:
         """Count again what is in flight and what is held."""
@@ -167,6 +172,7 @@ class Connection:
         while answered > 0:
             self._in_flight_bytes -= sizes.popleft()
             answered -= 1
+        # All three are usually zero.
         held = self._in_flight_bytes + self._outbox.memory_bytes + self._frames.buffer_size - BUFFER_SIZE
         if held != self._held_bytes:
             delta = held - self._held_bytes
@@ -284,6 +290,8 @@ class Connection:
         """When the next of its time limits may have run out; ends the connection if one has."""
         if self._socket is None:
             return None
+        if not self._frames.is_inside_frame and now - self._received_at > LARGE_BUFFER_SECONDS_MAX:
+            self._frames.release()
         # Answers that are no bytes (acks=0) free the way to read on without anybody telling.
         self._settle()
         self._update_reading()

@@ -32,6 +32,11 @@ class SharedMemory:
     def waiting_count(self) -> int:
         return len(self._waiting)
 
+    @property
+    def is_tight(self) -> bool:
+        """More than half is used: what is only kept for later should be given back."""
+        return self.used_bytes * 2 > self._bytes_max
+
     def may_grow(self, holder: Holder, is_inside_frame: bool) -> bool:
         """For a connection that holds something already. When not, it is told to ``resume`` later."""
         if self.used_bytes < self._bytes_max:

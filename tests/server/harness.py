@@ -1,0 +1,261 @@
+"""A server on a loop in a thread, with a broker that does what the frames say, and blocking sockets as its clients.
+
+Frames are words: ``echo <anything>``, ``size <n>`` (a response of n bytes), ``length <anything>``, ``slice <position> <length>`` (of ``broker.file``), ``both
+<position> <length>`` (bytes, a slice, bytes), ``hold`` (answered by ``release``), ``nothing`` (as acks=0), ``close``, ``raise``.
+"""
+
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvloop
+
+from tidelog.log.reading import LogSlice
+from tidelog.ports.clock import RealClock
+from tidelog.ports.disk import DiskFile
+from tidelog.ports.real_executor import ThreadExecutor
+from tidelog.server.connection import Connection
+from tidelog.server.limits import Limits
+from tidelog.server.listener import bind_all
+from tidelog.server.served import OnDone, Part
+from tidelog.server.server import Server
+from tidelog.server.tracked_executor import TrackedExecutor
+
+IN_FLIGHT_MAX = 100
+WAIT_SECONDS = 20.0
+
+
+class WordSession:
+    def __init__(self, broker: "WordBroker", send: Callable[[list[Part]], None], close: Callable[[str], None]) -> None:
+        self._broker = broker
+        self._send = send
+        self._close = close
+        self._slots: deque[list[list[Part] | None]] = deque()
+        self.is_closed = False
+
+    @property
+    def wants_reading(self) -> bool:
+        return len(self._slots) < IN_FLIGHT_MAX
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._slots)
+
+    def receive(self, frame: memoryview) -> None:
+        self._broker.received.append(bytes(frame[:64]))
+        word, _, rest = bytes(frame).partition(b" ")
+        if word == b"close":
+            self._close("told to")
+            return
+        if word == b"raise":
+            raise RuntimeError("told to")
+        slot: list[list[Part] | None] = [None]
+        self._slots.append(slot)
+        if word == b"hold":
+            self._broker.held.append((self, slot))
+        else:
+            self.fill(slot, self._answer(word, rest))
+
+    def _answer(self, word: bytes, rest: bytes) -> list[Part]:
+        if word == b"echo":
+            return [b"ec", memoryview(b"ho "), rest]
+        if word == b"size":
+            return [bytes(int(rest))]
+        if word == b"length":
+            return [b"%d" % len(rest)]
+        if word == b"nothing":
+            return []
+        position, length = map(int, rest.split())
+        assert self._broker.file is not None
+        piece = LogSlice(self._broker.file, position, length)
+        return [b"<", piece, b">"] if word == b"both" else [piece]
+
+    def fill(self, slot: list[list[Part] | None], parts: list[Part]) -> None:
+        slot[0] = parts
+        while self._slots and self._slots[0][0] is not None:
+            ready = self._slots.popleft()[0]
+            if ready and not self.is_closed:
+                self._send(ready)
+
+    def closed(self) -> None:
+        self.is_closed = True
+
+
+class WordBroker:
+    def __init__(self) -> None:
+        self.file: DiskFile | None = None
+        self.received: list[bytes] = []
+        self.held: list[tuple[WordSession, list[list[Part] | None]]] = []
+        self.sessions: list[WordSession] = []
+        self.bursts = 0
+        self.ticks = 0
+        self.deadline_ms: int | None = None
+        self.is_stopped = False
+        self.stop_error: Exception | None = None
+        self.start_error: Exception | None = None
+
+    def session(self, client_host: str, send: Callable[[list[Part]], None], close: Callable[[str], None]) -> WordSession:
+        assert client_host == "127.0.0.1"
+        session = WordSession(self, send, close)
+        self.sessions.append(session)
+        return session
+
+    def start(self, on_started: OnDone) -> None:
+        on_started(self.start_error)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        if self.stop_error is not None:
+            raise self.stop_error
+
+    def tick(self) -> None:
+        self.ticks += 1
+        self.deadline_ms = None
+
+    def next_deadline_ms(self) -> int | None:
+        return self.deadline_ms
+
+    def end_of_burst(self) -> None:
+        self.bursts += 1
+
+    def release(self) -> None:
+        """Answer what is held, the last first."""
+        while self.held:
+            session, slot = self.held.pop()
+            session.fill(slot, [b"released"])
+
+
+class Client:
+    """A blocking client."""
+
+    def __init__(self, address: tuple[str, int], receive_buffer_bytes: int | None = None) -> None:
+        self.socket = socket.socket()
+        if receive_buffer_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        self.socket.settimeout(WAIT_SECONDS)
+        self.socket.connect(address)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, *frames: bytes) -> None:
+        self.socket.sendall(b"".join(framed(frame) for frame in frames))
+
+    def receive_exactly(self, length: int) -> bytes:
+        data = bytearray(length)
+        view = memoryview(data)
+        while view:
+            count = self.socket.recv_into(view)
+            if not count:
+                raise EOFError(f"{len(view)} bytes are missing")
+            view = view[count:]
+        return bytes(data)
+
+    def receive(self) -> bytes:
+        (size,) = struct.unpack(">i", self.receive_exactly(4))
+        return self.receive_exactly(size)
+
+    def ask(self, frame: bytes) -> bytes:
+        self.send(frame)
+        return self.receive()
+
+    def is_closed_by_server(self) -> bool:
+        """Waits for it."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def framed(frame: bytes) -> bytes:
+    return struct.pack(">i", len(frame)) + frame
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.002)
+
+
+class RunningServer:
+    def __init__(self, limits: Limits) -> None:
+        self.broker = WordBroker()
+        self.loop = uvloop.new_event_loop()
+        self.executor = ThreadExecutor(wake=self.loop.call_soon_threadsafe)
+        self.server = Server(self.loop, self.broker, RealClock(), TrackedExecutor(self.executor), self.executor, limits)
+        self.server.listen(bind_all([("127.0.0.1", 0)]))
+        self.address = self.server.addresses[0]
+        self.errors: list[dict[str, Any]] = []
+        self.reasons: list[str] = []
+        self.loop.set_exception_handler(lambda _, context: self.errors.append(context))
+        self._note_reasons()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+
+    def _note_reasons(self) -> None:
+        closed = self.server.hub.closed
+
+        def noted(connection: Any, reason: str) -> None:
+            self.reasons.append(reason)
+            closed(connection, reason)
+
+        self.server.hub.closed = noted  # type: ignore[method-assign]  # what is otherwise only logged
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Run it on the loop's thread."""
+        done = threading.Event()
+        result: list[Any] = []
+
+        def run() -> None:
+            result.append(function())
+            done.set()
+
+        self.loop.call_soon_threadsafe(run)
+        assert done.wait(WAIT_SECONDS)
+        return result[0]
+
+    def client(self, receive_buffer_bytes: int | None = None) -> Client:
+        return Client(self.address, receive_buffer_bytes)
+
+    def connections(self) -> list[Connection]:
+        return list(self.server.hub.connections)
+
+    def connection_count(self) -> int:
+        return len(self.server.hub.connections)
+
+    def stop(self) -> None:
+        stopped = threading.Event()
+        self.loop.call_soon_threadsafe(self.server.begin_stop, lambda _: stopped.set())
+        assert stopped.wait(WAIT_SECONDS)
+
+    def close(self) -> None:
+        def close_all() -> None:
+            for listener in self.server.listeners:
+                listener.close()
+            for connection in list(self.server.hub.connections):
+                connection.end("the test is over")
+
+        self.call(close_all)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.executor.close(wait=False)
+        self.loop.close()
+        assert not self.errors, self.errors
+
+
+@contextmanager
+def running_server(limits: Limits | None = None) -> Iterator[RunningServer]:
+    running = RunningServer(limits or Limits())
+    try:
+        yield running
+    finally:
+        running.close()
