@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.wire.kio_messages import api_keys, bytes_with_unknown_tags, chance_message, kio_bytes, message_classes
 from tidelog.wire.errors import MalformedRequest
 from tidelog.wire.message_reader import Message, message_reader
+from tidelog.wire.message_writer import message_writer
 from tidelog.wire.primitives import ELEMENTS_MAX, Reader, write_compact_length
 from tidelog.wire.protocol import ApiKey
 from tidelog.wire.schema import Direction, plain_fields
@@ -137,11 +138,20 @@ class TestLimits:
         with pytest.raises(MalformedRequest, match="too many array elements"):
             read(ApiKey.METADATA, 9, Direction.REQUEST, body)
 
-    def test_elements_inside_tagged_fields_count(self) -> None:
-        """NodeEndpoints of a Fetch response is a tagged array."""
-        body = bytes(4) + bytes(2) + bytes(4) + b"\1" + b"\1\0\4" + b"\3" + b"\0\0\0"
-        with pytest.raises(MalformedRequest, match="an array of 2 elements"):
-            read(ApiKey.FETCH, 16, Direction.RESPONSE, body)
+    @pytest.mark.parametrize(("elements_max", "is_enough"), [(4, True), (3, False), (1, False)])
+    def test_elements_inside_tagged_fields_count(self, elements_max: int, is_enough: bool) -> None:
+        feature = {"name": "f"}
+        out = bytearray()
+        values = {"supported_features": [feature] * 2, "finalized_features": [feature] * 2}
+        message_writer(ApiKey.API_VERSIONS, 3, Direction.RESPONSE)(out, values)
+        # The two tagged fields count themselves, too.
+        reader = Reader(memoryview(out), elements_max=elements_max + 2)
+        read_response = message_reader(ApiKey.API_VERSIONS, 3, Direction.RESPONSE)
+        if is_enough:
+            assert len(read_response(reader).finalized_features) == 2
+        else:
+            with pytest.raises(MalformedRequest, match="too many array elements"):
+                read_response(reader)
 
 
 class TestRefused:
