@@ -75,9 +75,7 @@ class Batch(NamedTuple):
 
 def split(data: bytes) -> list[Batch]:
     """The whole batches in ``data``; a cut-off one at its end is left out."""
-    return [
-        Batch(header.base_offset, header.last_offset, data[at : at + header.size]) for at, header in iterate_headers(data)
-    ]
+    return [Batch(header.base_offset, header.last_offset, data[at : at + header.size]) for at, header in iterate_headers(data)]
 
 
 # -- what follows from a history ---------------------------------------------------------------------------------------------------

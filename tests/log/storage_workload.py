@@ -220,7 +220,9 @@ class CrashPoints:
         image.on_operation = before_operation
 
     def _replay(self, point: int, where: str) -> str:
-        command = f"TIDELOG_SEED={self.seed} TIDELOG_CRASH_POINT={point} .venv/bin/python -m pytest tests/log/test_crash_points.py"
+        command = (
+            f"TIDELOG_SEED={self.seed} TIDELOG_CRASH_POINT={point} .venv/bin/python -m pytest tests/log/test_crash_points.py"
+        )
         return f"{where}; see it again: {command}"
 
 

@@ -79,8 +79,11 @@ class _SmallJournal:
 
 
 class World:
-    def __init__(self, seed: int | str, disk: SimulatedDisk | None = None, now_us: int = 0) -> None:
+    def __init__(
+        self, seed: int | str, disk: SimulatedDisk | None = None, now_us: int = 0, options: DirectoryOptions = OPTIONS
+    ) -> None:
         self.seed = seed
+        self.options = options
         self.scheduler = Scheduler()
         self.scheduler.now_us = now_us
         self.clock = SimulatedClock(self.scheduler)
@@ -109,7 +112,7 @@ class World:
                 node_id=1,
                 settings_for=SETTINGS_BY_TOPIC.__getitem__,
                 report=lambda event, facts: self.events.append((event, facts)),
-                options=OPTIONS,
+                options=self.options,
             )
 
     def close(self) -> None:

@@ -50,8 +50,8 @@ MUTANTS = (
         "stale producer snapshot trusted",
         "the producers' state is that of the log, not of batches that a crash took",
         "tidelog/log/recovery.py",
-        "load_newest_snapshot(disk, directory, start.offset, producers, report)",
-        "load_newest_snapshot(disk, directory, 1 << 62, producers, report)",
+        "load_newest_snapshot(disk, directory, start.offset, producers, report,",
+        "load_newest_snapshot(disk, directory, 1 << 62, producers, report,",
     ),
     Mutant(
         "half a swap kept: originals and replacement",
@@ -144,7 +144,7 @@ MUTANTS = (
         "waiters of truncated records acknowledged",
         "an acknowledgement is for the records that it was asked for",
         "tidelog/log/durable_truncation.py",
-        "        self._commit.give_up(log, end_offset, LogError(f\"{log.name} was truncated to offset {end_offset}\"))\n",
+        '        self._commit.give_up(log, end_offset, LogError(f"{log.name} was truncated to offset {end_offset}"))\n',
         "",
     ),
     Mutant(
@@ -172,7 +172,7 @@ MUTANTS = (
         "failed sync tried again as if nothing had happened",
         "after a failed sync nothing that it covered counts as durable",
         "tidelog/log/partition_log.py",
-        "        if error is not None:\n            self.go_offline(f\"syncing failed: {error}\", sync_failed=True)\n            return\n",
+        '        if error is not None:\n            self.go_offline(f"syncing failed: {error}", sync_failed=True)\n            return\n',
         "",
     ),
     Mutant(
