@@ -1,7 +1,8 @@
 """A server on a loop in a thread, with a broker that does what the frames say, and blocking sockets as its clients.
 
-Frames are words: ``echo <anything>``, ``size <n>`` (a response of n bytes), ``length <anything>``, ``slice <position> <length>`` (of ``broker.file``), ``both
-<position> <length>`` (bytes, a slice, bytes), ``hold`` (answered by ``release``), ``nothing`` (as acks=0), ``close``, ``raise``.
+Frames are words: ``echo <anything>``, ``size <n>`` (a response of n bytes), ``length <anything>``, ``slice <position>
+<length>`` (of ``broker.file``), ``both <position> <length>`` (bytes, a slice, bytes), ``hold`` (answered by ``release``),
+``nothing`` (as acks=0), ``close``, ``raise``.
 """
 
 import socket
@@ -95,7 +96,7 @@ class WordBroker:
         self.bursts = 0
         self.ticks = 0
         self.deadline_ms: int | None = None
-        self.is_stopped = False
+        self.stops = 0
         self.stop_error: Exception | None = None
         self.start_error: Exception | None = None
 
@@ -109,7 +110,7 @@ class WordBroker:
         on_started(self.start_error)
 
     def stop(self) -> None:
-        self.is_stopped = True
+        self.stops += 1
         if self.stop_error is not None:
             raise self.stop_error
 
@@ -138,7 +139,11 @@ class Client:
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.settimeout(WAIT_SECONDS)
-        self.socket.connect(address)
+        try:
+            self.socket.connect(address)
+        except OSError:
+            self.socket.close()
+            raise
 
     def __enter__(self) -> "Client":
         return self

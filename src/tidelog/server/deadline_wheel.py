@@ -6,6 +6,7 @@ check is late by at most one slot, and a limit that became shorter in the meanti
 one turn.
 """
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -58,7 +59,7 @@ class DeadlineWheel:
             if again is None:
                 self._watched -= 1
                 continue
-            slots_ahead = min(SLOT_COUNT - 1, max(1, int((again - now) / self._slot_seconds) + 1))
+            slots_ahead = min(SLOT_COUNT - 1, max(1, math.ceil((again - now) / self._slot_seconds)))
             self._slots[(self._hand + slots_ahead) % SLOT_COUNT].append(watched)
         self._is_running = self._watched > 0
         if self._is_running:

@@ -1,0 +1,21 @@
+"""Run as a process by test_main: serves words, prints its port, and on the way out that it stopped."""
+
+import sys
+from collections.abc import Sequence
+
+from tests.server.harness import WordBroker
+from tidelog.ports.clock import Clock
+from tidelog.ports.executor import Executor
+from tidelog.server.main import serve
+
+
+def make_broker(executor: Executor, clock: Clock, addresses: Sequence[tuple[str, int]]) -> WordBroker:
+    broker = WordBroker()
+    if "fail" in sys.argv:
+        broker.start_error = RuntimeError("cannot start")
+    assert addresses[0][1] > 0
+    return broker
+
+
+if __name__ == "__main__":
+    sys.exit(serve(make_broker, [("127.0.0.1", 0)], lambda server: print(server.addresses[0][1], flush=True)))

@@ -1,0 +1,68 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from tidelog.ports.disk import DiskFile
+from tidelog.ports.real_disk import RealDisk
+from tidelog.server.cold_reads import PROBE_STEP_BYTES, is_cached, read_ahead
+
+SIZE = 8 * PROBE_STEP_BYTES
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> DiskFile:
+    path = tmp_path / "segment.log"
+    path.write_bytes(bytes(SIZE))
+    opened = RealDisk().open(str(path), "read")
+    os.fsync(opened.descriptor())
+    return opened
+
+
+def drop(file: DiskFile) -> None:
+    """A page that somebody else is looking at stays: the kernel is asked again."""
+    for _ in range(100):
+        RealDisk().drop_cache(file.path)
+        if not any(is_cached(file.descriptor(), position, 1) for position in range(0, SIZE, 4096)):
+            return
+    pytest.skip("this file system keeps its pages, or cannot be asked about them")
+
+
+def test_what_was_written_is_cached_and_what_was_dropped_is_not(file: DiskFile) -> None:
+    assert is_cached(file.descriptor(), 0, SIZE)
+    drop(file)
+    assert not is_cached(file.descriptor(), 0, SIZE)
+    assert not is_cached(file.descriptor(), SIZE - 1, 1)
+
+
+def test_reading_ahead_brings_a_range_into_the_cache(file: DiskFile) -> None:
+    drop(file)
+    read_ahead(file, 100, SIZE - 100)
+    assert is_cached(file.descriptor(), 100, SIZE - 100)
+
+
+@pytest.mark.parametrize("cached", [(0, 4096), (SIZE - 4096, 4096), (0, SIZE // 2)])
+def test_a_range_of_which_only_a_part_is_cached_is_cold(file: DiskFile, cached: tuple[int, int]) -> None:
+    drop(file)
+    os.posix_fadvise(file.descriptor(), 0, 0, os.POSIX_FADV_RANDOM)
+    os.pread(file.descriptor(), cached[1], cached[0])
+    assert is_cached(file.descriptor(), *cached)
+    assert not is_cached(file.descriptor(), 0, SIZE)
+
+
+def test_reading_ahead_ends_with_the_file(file: DiskFile) -> None:
+    read_ahead(file, SIZE - 10, 1000)
+    read_ahead(file, SIZE + 10, 1000)
+
+
+def test_an_error_of_the_file_is_not_taken_for_an_answer() -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        is_cached(-1, 0, 1)
+
+
+def test_a_file_system_that_cannot_be_asked_counts_as_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert is_cached(0, 0, 1)

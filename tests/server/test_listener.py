@@ -1,0 +1,73 @@
+import errno
+import socket
+
+import pytest
+
+from tests.server.harness import running_server, wait_until
+from tidelog.server.limits import Limits
+from tidelog.server.listener import Listener, bind, bind_all
+
+
+@pytest.mark.parametrize("limits", [Limits(connections_max=3), Limits(connections_per_address_max=3)])
+def test_connections_beyond_the_limit_are_closed_at_once_and_room_comes_back(limits: Limits) -> None:
+    with running_server(limits) as running:
+        clients = [running.client() for _ in range(3)]
+        for client in clients:
+            assert client.ask(b"echo in") == b"echo in"
+        with running.client() as refused:
+            assert refused.is_closed_by_server()
+        assert running.server.admission.refused == 1
+        clients.pop().socket.close()
+        wait_until(lambda: running.connection_count() == 2)
+        with running.client() as accepted:
+            assert accepted.ask(b"echo in") == b"echo in"
+        for client in clients:
+            client.socket.close()
+        wait_until(lambda: running.connection_count() == 0)
+        assert not running.server.admission._per_address
+
+
+def test_an_address_that_is_taken_is_named_and_nothing_stays_bound() -> None:
+    with running_server() as running:
+        host, port = running.address
+        with pytest.raises(OSError, match=f"{host}:{port}") as caught:
+            bind_all([("127.0.0.1", 0), running.address])
+        assert caught.value.errno == errno.EADDRINUSE
+
+
+def test_ipv6_where_there_is_one() -> None:
+    try:
+        bound = bind("::1", 0)
+    except OSError as error:
+        pytest.skip(f"no IPv6 on this machine: {error}")
+    assert bound.family is socket.AF_INET6
+    bound.close()
+
+
+def test_out_of_descriptors_accepting_pauses_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's answer is played: to use up all descriptors of this process would hit other threads too."""
+    failures = 0
+
+    class Exhausted:
+        """A listening socket, at first out of descriptors."""
+
+        def __init__(self, listening: socket.socket) -> None:
+            self._listening = listening
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._listening, name)
+
+        def accept(self) -> tuple[socket.socket, object]:
+            nonlocal failures
+            if failures < 3:
+                failures += 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self._listening.accept()
+
+    with running_server() as running:
+        listener: Listener = running.server.listeners[0]
+        listener._listening = Exhausted(listener._listening)  # type: ignore[assignment]  # stands for the socket
+        with running.client() as client:
+            assert client.ask(b"echo patience") == b"echo patience"
+        # Not a spin: one failure per pause.
+        assert failures == 3
