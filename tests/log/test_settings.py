@@ -53,3 +53,9 @@ def test_only_a_topic_that_asks_for_it_is_relaxed() -> None:
     assert not LogSettings().is_relaxed
     assert not LogSettings(flush_messages=1, flush_ms=5).is_relaxed
     assert LogSettings(flush_messages=2).is_relaxed
+
+
+def test_a_compacted_topic_rolls_before_its_records_have_waited_too_long() -> None:
+    lag = {"max.compaction.lag.ms": "5000", "segment.ms": "60000"}
+    assert LogSettings.from_config(parse(TOPIC, {**lag, "cleanup.policy": "compact"})).segment_ms == 5000
+    assert LogSettings.from_config(parse(TOPIC, lag)).segment_ms == 60000

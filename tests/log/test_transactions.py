@@ -4,7 +4,8 @@ from tests.log.harness import Store, batch, end_transaction
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.producer_state import ProducerState
 from tidelog.log.transaction_index import AbortedTransaction
-from tidelog.log.transactions import note_batch_of_producer
+from tidelog.log.transactions import marker_of, note_batch_of_producer
+from tidelog.records.batch import build_batch
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
 from tidelog.records.header import read_header
 
@@ -56,3 +57,16 @@ def test_without_a_segment_only_the_producers_learn() -> None:
     entry = producers.entry(7)
     assert entry is not None
     assert entry.coordinator_epoch == 3
+
+
+def test_a_marker_that_compaction_emptied_says_nothing() -> None:
+    """Kafka's cleaner leaves such batches; they are neither records nor the end of anything."""
+    empty = build_batch([], producer_id=7, producer_epoch=1, transactional=True, control=True, last_offset_delta=0)
+    header = read_header(empty)
+    producers = ProducerState(1000)
+    assert marker_of(empty, 0, header) is None
+    note_batch_of_producer(producers, None, header, 5, None)
+    assert producers.describe() == {"producers": [], "open_transactions": []}
+    log = Store().create()
+    log.append_as_follower(empty)
+    assert log.log_end_offset == 1

@@ -12,17 +12,22 @@ from tidelog.log.producer_snapshot import decode_snapshot
 from tidelog.log.producer_state import ProducerState
 from tidelog.log.segment import LogSegment
 from tidelog.log.segments import Segments
-from tidelog.log.transactions import note_batch_of_producer
+from tidelog.log.transactions import marker_of, note_batch_of_producer
 from tidelog.ports.disk import Disk
-from tidelog.records.control import read_end_transaction_marker
 
 
-def load_newest_snapshot(disk: Disk, directory: str, trusted_below: int, producers: ProducerState, report: Report) -> int | None:
-    """Load the newest snapshot taken at or below ``trusted_below``; returns its offset, None when there is none. Others go."""
+def load_newest_snapshot(
+    disk: Disk, directory: str, trusted_below: int, producers: ProducerState, report: Report, replayable_from: int = 0
+) -> int | None:
+    """Load the newest snapshot taken at or below ``trusted_below``; returns its offset, None when there is none. Others go.
+
+    ``replayable_from`` is where the log's first segment begins: an older snapshot lacks batches that are gone, and to know
+    nothing of a producer is better than to hold it to a sequence that it has long passed.
+    """
     offsets = names.base_offsets_of(disk.list_directory(directory), names.SNAPSHOT_SUFFIX)
     for offset in reversed(offsets):
         path = names.segment_path(directory, offset, names.SNAPSHOT_SUFFIX)
-        if offset > trusted_below:
+        if not replayable_from <= offset <= trusted_below:
             disk.remove(path)
             continue
         try:
@@ -57,7 +62,7 @@ def _replay_segment(producers: ProducerState, segment: LogSegment, from_offset: 
         if header.producer_id >= 0 and base_offset >= from_offset:
             marker = None
             if header.is_control:
-                marker = read_end_transaction_marker(file.read(position, header.size), 0, header)
+                marker = marker_of(file.read(position, header.size), 0, header)
             note_batch_of_producer(producers, None, header, base_offset, marker)
         if header.next_offset >= to_offset:
             return  # What follows is not checked yet, and may be torn.

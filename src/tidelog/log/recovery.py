@@ -154,7 +154,9 @@ def _lowest_unindexed(segments: Segments, found: frozenset[str], recovery_point:
 
 def _open_clean(environment: LogEnvironment, opening: LogOpening, segments: Segments, log_end_offset: int) -> PartitionLog:
     producers = ProducerState(opening.settings.producer_id_expiration_ms)
-    snapshot_offset = load_newest_snapshot(environment.disk, opening.directory, log_end_offset, producers, environment.report)
+    snapshot_offset = load_newest_snapshot(
+        environment.disk, opening.directory, log_end_offset, producers, environment.report, segments[0].base_offset
+    )
     replay_producers(producers, segments, snapshot_offset or 0, log_end_offset)
     epochs = load_epochs(environment, opening.directory, segments, log_end_offset)
     log = new_log(environment, opening, segments, producers, epochs, log_end_offset, log_end_offset)
@@ -217,7 +219,7 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
     unchecked = segments.from_offset(max(0, recovery_point - 1))
     start = find_start(unchecked[0], recovery_point)
     producers = ProducerState(opening.settings.producer_id_expiration_ms)
-    snapshot_offset = load_newest_snapshot(disk, directory, start.offset, producers, report)
+    snapshot_offset = load_newest_snapshot(disk, directory, start.offset, producers, report, segments[0].base_offset)
     replay_producers(producers, segments, snapshot_offset or 0, start.offset)
     epochs = load_epochs(environment, directory, segments, start.offset)
     epochs.truncate_from_end(start.offset)

@@ -207,10 +207,9 @@ class LogSegment:
             self._load_indexes()
         # Room for one entry more; in the time index also for the one that closing adds.
         entries_bytes_max = settings.segment_index_bytes
-        return (
-            (self._offset_index.entry_count + 1) * OFFSET_ENTRY_BYTES > entries_bytes_max
-            or (self._time_index.entry_count + 2) * TIME_ENTRY_BYTES > entries_bytes_max
-        )
+        return (self._offset_index.entry_count + 1) * OFFSET_ENTRY_BYTES > entries_bytes_max or (
+            self._time_index.entry_count + 2
+        ) * TIME_ENTRY_BYTES > entries_bytes_max
 
     def _load_first_timestamp(self) -> int:
         for _, header in scan_headers(self.file(), 0, self.size, LOOKUP_CHUNK_BYTES):
@@ -240,8 +239,8 @@ class LogSegment:
     def _load_max_timestamp(self) -> None:
         timestamp, offset = self.time_index.last_entry
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
-        # The index's last entry may lag behind the last batches; a segment that was closed has it exactly.
-        position = self.offset_index.lookup(offset)[1]
+        # Both indexes get their entries together, so only batches behind the last entry can be newer.
+        position = self.offset_index.last_position
         for _, header in scan_headers(self.file(), position, self.size, LOOKUP_CHUNK_BYTES):
             if header.max_timestamp > self._max_timestamp:
                 self._max_timestamp, self._max_timestamp_offset = header.max_timestamp, header.last_offset
@@ -313,7 +312,9 @@ class LogSegment:
     def remove(self) -> None:
         """Delete this segment's files. Freeing a large file takes milliseconds: on the executor, except in recovery."""
         self._handles.forget(self.path)
-        self._disk.remove(self.path)
+        # Compacted twice within the delay, two segments had the same name on their way out.
+        if self._disk.exists(self.path):
+            self._disk.remove(self.path)
         for index in (self._offset_index, self._time_index, self._transaction_index):
             index.remove()
 

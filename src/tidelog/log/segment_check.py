@@ -12,10 +12,9 @@ from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producer_state import ProducerState
 from tidelog.log.segment import LogSegment
 from tidelog.log.settings import LogSettings
-from tidelog.log.transactions import note_batch_of_producer
-from tidelog.records.control import read_end_transaction_marker
+from tidelog.log.transactions import marker_of, note_batch_of_producer
 from tidelog.records.errors import RecordError
-from tidelog.records.header import CONTROL_MASK, NO_LEADER_EPOCH, crc_is_valid
+from tidelog.records.header import NO_LEADER_EPOCH, crc_is_valid
 
 
 class Damage(NamedTuple):
@@ -102,8 +101,7 @@ class SegmentCheck:
                     if header.leader_epoch > self._epochs.latest_epoch:
                         self._epochs.assign(header.leader_epoch, base_offset)
                     if header.producer_id >= 0:
-                        is_control = header.attributes & CONTROL_MASK
-                        marker = read_end_transaction_marker(batch, 0, header) if is_control else None
+                        marker = marker_of(batch, 0, header)
                         note_batch_of_producer(self._producers, segment, header, base_offset, marker)
                 segment.note_batch(at, len(batch), last_offset, header.max_timestamp, self._index_interval_bytes)
                 segment.size = at + len(batch)

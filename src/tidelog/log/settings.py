@@ -4,7 +4,7 @@ A frozen snapshot: a configuration change hands the log a new one. Names are Kaf
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 DAY_MS = 86_400_000
@@ -50,7 +50,11 @@ class LogSettings:
         if "cleanup.policy" in values:
             chosen["compact"] = "compact" in values["cleanup.policy"]
             chosen["delete"] = "delete" in values["cleanup.policy"]
-        return cls(**chosen)
+        settings = cls(**chosen)
+        if settings.compact and settings.segment_ms > settings.max_compaction_lag_ms:
+            # The active segment is never compacted, so it must not stay active for longer than a record may wait.
+            return replace(settings, segment_ms=settings.max_compaction_lag_ms)
+        return settings
 
 
 _FIELD_BY_NAME = {

@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from tidelog.log.errors import InvalidRecord
-from tidelog.records.control import EndTransactionMarker, read_end_transaction_marker
+from tidelog.log.transactions import marker_of
+from tidelog.records.control import EndTransactionMarker
 from tidelog.records.header import BatchHeader
 
 
@@ -29,9 +30,7 @@ def stamped_by_leader(
             raise InvalidRecord(
                 f"{name}: the leader's batch at offset {header.base_offset} is below our log end {log_end_offset}"
             )
-        marker = None
-        if header.producer_id >= 0 and header.is_control:
-            marker = read_end_transaction_marker(view, position, header)
+        marker = marker_of(view, position, header) if header.producer_id >= 0 else None
         last_offset = header.last_offset
         stamped.append(
             StampedBatch(header, header.size, header.base_offset, last_offset, header.max_timestamp, header.leader_epoch, marker)

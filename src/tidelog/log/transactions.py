@@ -3,8 +3,16 @@
 from tidelog.log.producer_state import ProducerState
 from tidelog.log.segment import LogSegment
 from tidelog.log.transaction_index import AbortedTransaction
-from tidelog.records.control import EndTransactionMarker
-from tidelog.records.header import BatchHeader
+from tidelog.ports.disk import Buffer
+from tidelog.records.control import EndTransactionMarker, read_end_transaction_marker
+from tidelog.records.header import CONTROL_MASK, BatchHeader
+
+
+def marker_of(buffer: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
+    """The content of a transaction marker; None for records, and for a marker that Kafka's compaction has emptied."""
+    if not header.attributes & CONTROL_MASK or not header.record_count:
+        return None
+    return read_end_transaction_marker(buffer, position, header)
 
 
 def note_batch_of_producer(
@@ -17,6 +25,8 @@ def note_batch_of_producer(
     """``header`` was written at ``base_offset``; ``marker`` is its content when it is a control batch. Without a segment the
     transaction index is left alone: it already knows."""
     if marker is None:
+        if header.attributes & CONTROL_MASK:
+            return  # An emptied marker: its transaction is long over.
         producers.update(header, base_offset)
         return
     completed = producers.update_marker(header.producer_id, header.producer_epoch, marker, base_offset, header.max_timestamp)

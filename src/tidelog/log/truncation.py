@@ -81,7 +81,9 @@ def _after_cut(log: PartitionLog, end_offset: int, kept: list[LogSegment], remov
         log.durable = OffsetPosition(end_offset, active.base_offset, active.size)
     log.epochs.truncate_from_end(end_offset)
     remove_snapshots_above(disk, log.directory, end_offset)
-    snapshot_offset = load_newest_snapshot(disk, log.directory, end_offset, log.producers, log.environment.report)
+    snapshot_offset = load_newest_snapshot(
+        disk, log.directory, end_offset, log.producers, log.environment.report, log.segments[0].base_offset
+    )
     replay_producers(log.producers, log.segments, snapshot_offset or 0, end_offset)
     log.producers.on_high_watermark(log.high_watermark)
     log.unsynced.forget_segments(removed)
