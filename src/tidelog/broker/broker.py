@@ -1,0 +1,186 @@
+"""The broker: ports, data directory, metadata, partitions and handlers joined into one synchronous state machine.
+
+A shell gives it frames (``session``), time (``tick``, ``next_deadline_ms``) and the end of each burst of requests
+(``end_of_burst``), and moves the bytes that it answers with. What it needs done elsewhere goes through the executor port. So
+the same code runs on sockets and in the simulator.
+
+One broker is a cluster of one: the metadata log, the image, leader epochs, in-sync sets and high watermarks are those of a
+cluster.
+"""
+
+from collections.abc import Callable, Sequence
+
+from tidelog.broker.api import Api, Part
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.handlers import TABLE
+from tidelog.broker.metadata_log import PartitionMetadataLog
+from tidelog.broker.partitions import Partitions
+from tidelog.broker.registration import restart_records, start_records
+from tidelog.broker.session import ClientSession
+from tidelog.broker.timers import Timers
+from tidelog.broker.topic_settings import TopicSettings
+from tidelog.log.data_directory import DataDirectory
+from tidelog.log.partition_log import PartitionLog
+from tidelog.metadata.configs import ResourceType
+from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.records import MetadataRecord, decode_record, encode_record
+from tidelog.ports.clock import Clock
+from tidelog.ports.disk import Disk
+from tidelog.ports.executor import Executor
+from tidelog.ports.randomness import Randomness
+from tidelog.raft.quorum_state import QuorumStateFile
+from tidelog.raft.single_voter import CommittedBatch, MetadataQuorum
+
+# Group commit, marks, retention and compaction look at the clock this often.
+HOUSEKEEPING_MS = 100
+
+OnDone = Callable[[Exception | None], None]
+Report = Callable[[str, dict[str, object]], None]
+
+
+class Broker:
+    def __init__(
+        self, config: BrokerConfig, *, disk: Disk, clock: Clock, randomness: Randomness, executor: Executor, report: Report
+    ) -> None:
+        """Opens the data directory. Blocks; the errors are those of DataDirectory."""
+        self.config = config
+        self.clock = clock
+        self.randomness = randomness
+        self.report = report
+        self.timers = Timers(clock)
+        self.image = ClusterImage()
+        self.settings = TopicSettings(config, self.image)
+        self.fetch_sessions = FetchSessions(clock, randomness, int(config.values["max.incremental.fetch.session.cache.slots"]))
+        self.directory = DataDirectory(
+            config.data_path,
+            disk=disk,
+            clock=clock,
+            randomness=randomness,
+            executor=executor,
+            cluster_id=config.cluster_id,
+            node_id=config.node_id,
+            settings_for=self.settings.log_settings,
+            report=report,
+            options=config.directory_options,
+            on_synced=self._on_synced,
+        )
+        self.partitions = Partitions(
+            config.node_id,
+            self.image,
+            self.directory,
+            self.settings.log_settings,
+            self.settings.min_insync_replicas,
+            report,
+        )
+        metadata_log = PartitionMetadataLog(self.directory)
+        state_file = QuorumStateFile(disk, metadata_log.log.directory)
+        self._quorum = MetadataQuorum(config.node_id, metadata_log, state_file, clock, self._on_committed)
+        self.broker_epoch = -1
+        self.is_running = False
+        self._session_count = 0
+
+    # -- starting and stopping -----------------------------------------------------------------------------------------------
+
+    def start(self, on_started: OnDone) -> None:
+        """Replay the metadata, lead the quorum, register: then clients can be served."""
+
+        def leading(error: Exception | None) -> None:
+            if error is not None:
+                on_started(error)
+                return
+            for topic in self.image.topics:
+                self.partitions.settings_changed(topic.name)
+            records = [*start_records(self.config, self.directory, self.image, self.randomness)]
+            if not self.directory.was_stopped_cleanly:
+                records += restart_records(self.config, self.image)
+            self.propose(records, started)
+            self.end_of_burst()
+
+        def started(error: Exception | None) -> None:
+            if error is None:
+                registered = self.image.brokers.find(self.config.node_id)
+                self.broker_epoch = registered.broker_epoch if registered is not None else -1
+                self.is_running = True
+                self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
+                self._open_partitions()
+            on_started(error)
+
+        self._quorum.start(leading)
+        self.end_of_burst()
+
+    def stop(self) -> None:
+        """Stop cleanly: everything durable, the mark for the next start. Blocks; the shell has let running work end."""
+        self.is_running = False
+        self.directory.close(self.broker_epoch)
+
+    def _open_partitions(self) -> None:
+        """Logs that are there are opened now, so that their data is visible; missing ones are made in slices."""
+        for topic in self.image.topics:
+            for index in topic.partitions:
+                self.partitions.note_missing(topic.name, index)
+        self._create_partitions()
+
+    def _create_partitions(self) -> None:
+        if self.partitions.create_some():
+            self.timers.schedule(0, self._create_partitions)
+
+    # -- what the shell calls ------------------------------------------------------------------------------------------------
+
+    def session(self, client_host: str, send: Callable[[list[Part]], None], close: Callable[[str], None]) -> ClientSession:
+        self._session_count += 1
+        return ClientSession(self, self._session_count, client_host, send, close)
+
+    def tick(self) -> None:
+        self.timers.run_due()
+        self.end_of_burst()
+
+    def next_deadline_ms(self) -> int | None:
+        return self.timers.next_deadline_ms()
+
+    def end_of_burst(self) -> None:
+        """Requests, completions or timers were handled: what they appended is committed together."""
+        self.directory.kick()
+
+    def _housekeeping(self) -> None:
+        if self.is_running:
+            self.directory.tick()
+            self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
+
+    # -- metadata ------------------------------------------------------------------------------------------------------------
+
+    def propose(self, records: Sequence[MetadataRecord], on_done: OnDone) -> None:
+        """Write a decision to the metadata log; ``on_done`` comes when it is committed and the image has it."""
+        if records:
+            self._quorum.propose([encode_record(record) for record in records], on_done)
+        else:
+            on_done(None)
+
+    def _on_committed(self, batch: CommittedBatch) -> None:
+        delta = self.image.replay([decode_record(value)[0] for value in batch.values], batch.last_offset)
+        if delta.is_empty or not self.is_running:
+            return
+        self.partitions.apply(delta)
+        for resource_type, name in delta.configs_changed:
+            if resource_type == ResourceType.TOPIC:
+                self.partitions.settings_changed(name)
+            elif resource_type == ResourceType.BROKER:
+                for topic in self.image.topics:
+                    self.partitions.settings_changed(topic.name)
+        if delta.partitions_changed:
+            self._create_partitions()
+
+    def _on_synced(self, logs: list[PartitionLog]) -> None:
+        self.partitions.on_synced(logs)
+
+    # -- requests ------------------------------------------------------------------------------------------------------------
+
+    def api(self, key: int) -> Api | None:
+        return TABLE.get(key)
+
+    def report_unexpected(self, where: str, error: Exception) -> None:
+        """A fault of ours, never the client's: it must not pass silently."""
+        self.report("unexpected_error", {"where": where, "error": repr(error)})
+
+    def on_unexpected_error(self, error: Exception) -> None:
+        self.report_unexpected("Fetch", error)

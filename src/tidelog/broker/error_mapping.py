@@ -1,0 +1,48 @@
+"""Exceptions become error codes here and nowhere else.
+
+The most derived type that the table knows decides. What it does not know is a fault of ours: the client gets
+UNKNOWN_SERVER_ERROR without details, and the broker reports the exception.
+"""
+
+from tidelog.controller.errors import ApiError
+from tidelog.log import errors as log_errors
+from tidelog.replication import errors as replication_errors
+from tidelog.wire.errors import ErrorCode
+
+_CODES: dict[type[BaseException], ErrorCode] = {
+    log_errors.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+    log_errors.CorruptRecord: ErrorCode.CORRUPT_MESSAGE,
+    log_errors.UnsupportedRecordFormat: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    log_errors.InvalidRecord: ErrorCode.INVALID_RECORD,
+    log_errors.MissingKey: ErrorCode.INVALID_RECORD,
+    log_errors.RecordTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    log_errors.RecordBatchTooLarge: ErrorCode.RECORD_LIST_TOO_LARGE,
+    log_errors.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
+    log_errors.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    log_errors.DuplicateSequence: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    log_errors.InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
+    log_errors.UnknownProducer: ErrorCode.UNKNOWN_PRODUCER_ID,
+    log_errors.InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
+    log_errors.TransactionCoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    log_errors.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
+    log_errors.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+    log_errors.LogOffline: ErrorCode.KAFKA_STORAGE_ERROR,
+    log_errors.CorruptLog: ErrorCode.KAFKA_STORAGE_ERROR,
+    log_errors.CorruptIndex: ErrorCode.KAFKA_STORAGE_ERROR,
+    replication_errors.NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    replication_errors.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
+    replication_errors.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    replication_errors.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+    OSError: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+
+
+def error_code_of(error: BaseException) -> tuple[ErrorCode, str]:
+    """(code, message for the client)."""
+    if isinstance(error, ApiError):
+        return error.code, str(error)
+    for known in type(error).__mro__:
+        code = _CODES.get(known)
+        if code is not None:
+            return code, str(error)
+    return ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.message

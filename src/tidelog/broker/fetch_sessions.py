@@ -1,0 +1,139 @@
+"""Incremental fetch sessions (KIP-227): a client says once what it reads, and after that only what changed.
+
+A session keeps the partitions of a reader and what it was last told of each. An incremental answer holds only partitions with
+records, with an error, or with watermarks that moved. Partitions that had records go to the end of the session's order, so that
+a limit on the answer's size does not starve the others.
+
+Sessions are a bounded cache: a new one takes the place of the one unused for longest, if that has rested for
+``EVICTION_REST_MS``; otherwise the reader simply gets none and sends full requests. A session that is lost costs a full request.
+"""
+
+from typing import NamedTuple
+
+from tidelog.ports.clock import Clock
+from tidelog.ports.randomness import Randomness
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchResult
+
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+SESSION_ID_MAX = 2**31 - 1
+EPOCH_MAX = 2**31 - 1
+EVICTION_REST_MS = 120_000
+
+# A topic is named by its name or its id, as the request's version has it.
+TopicKey = tuple[str | None, bytes | None]
+PartitionKey = tuple[str | None, bytes | None, int]
+
+
+class SessionPartition:
+    """What a reader wants of a partition, and what it was last told."""
+
+    __slots__ = ("high_watermark", "last_stable_offset", "log_start_offset", "wanted")
+
+    def __init__(self, wanted: FetchPartition) -> None:
+        self.wanted = wanted
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+
+    def take_news(self, result: FetchResult) -> bool:
+        """Is there anything in this result that the reader does not know? Remembers it as told."""
+        is_news = (
+            result.error is not ErrorCode.NONE
+            or (result.records is not None and result.records.length > 0)
+            or result.high_watermark != self.high_watermark
+            or result.last_stable_offset != self.last_stable_offset
+            or result.log_start_offset != self.log_start_offset
+        )
+        if is_news:
+            self.high_watermark = result.high_watermark
+            self.last_stable_offset = result.last_stable_offset
+            self.log_start_offset = result.log_start_offset
+        if result.error is not ErrorCode.NONE:
+            # So that the partition is mentioned again once the error is gone.
+            self.high_watermark = -1
+        return is_news
+
+
+class FetchSession:
+    __slots__ = ("epoch", "id", "last_used_ms", "partitions")
+
+    def __init__(self, identifier: int, now_ms: int) -> None:
+        self.id = identifier
+        self.epoch = 1
+        self.last_used_ms = now_ms
+        self.partitions: dict[PartitionKey, SessionPartition] = {}
+
+    def update(self, request: FetchRequest) -> None:
+        for topic in request.topics:
+            for wanted in topic.partitions:
+                key = (topic.name, topic.topic_id, wanted.partition)
+                known = self.partitions.get(key)
+                if known is None:
+                    self.partitions[key] = SessionPartition(wanted)
+                else:
+                    known.wanted = wanted
+        for forgotten in request.forgotten:
+            for index in forgotten.partitions:
+                self.partitions.pop((forgotten.name, forgotten.topic_id, index), None)
+
+    def rotate(self, key: PartitionKey) -> None:
+        """It had records: the others come first next time."""
+        self.partitions[key] = self.partitions.pop(key)
+
+
+class SessionChoice(NamedTuple):
+    """How a fetch request is to be taken."""
+
+    session: FetchSession | None
+    is_incremental: bool
+    error: ErrorCode = ErrorCode.NONE
+
+
+class FetchSessions:
+    __slots__ = ("_clock", "_randomness", "_sessions", "_slots_max")
+
+    def __init__(self, clock: Clock, randomness: Randomness, slots_max: int) -> None:
+        self._clock = clock
+        self._randomness = randomness
+        self._slots_max = slots_max
+        # Least recently used first.
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def choose(self, request: FetchRequest) -> SessionChoice:
+        session_id, epoch = request.session_id, request.session_epoch
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            session = self._create() if epoch == INITIAL_EPOCH and request.topics else None
+            if session is not None:
+                session.update(request)
+            return SessionChoice(session, False)
+        session = self._sessions.get(session_id)
+        if session is None:
+            return SessionChoice(None, True, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            return SessionChoice(None, True, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
+        session.last_used_ms = self._clock.monotonic_ms()
+        del self._sessions[session_id]
+        self._sessions[session_id] = session
+        session.update(request)
+        return SessionChoice(session, True)
+
+    def _create(self) -> FetchSession | None:
+        now_ms = self._clock.monotonic_ms()
+        if len(self._sessions) >= self._slots_max:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_ms - oldest.last_used_ms < EVICTION_REST_MS:
+                return None
+            del self._sessions[oldest.id]
+        identifier = self._randomness.integer(1, SESSION_ID_MAX)
+        while identifier in self._sessions:
+            identifier = self._randomness.integer(1, SESSION_ID_MAX)
+        session = self._sessions[identifier] = FetchSession(identifier, now_ms)
+        return session

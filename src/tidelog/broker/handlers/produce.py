@@ -1,0 +1,154 @@
+"""Produce: append each partition's records, and answer when they are as durable as the client asked.
+
+acks=0: no answer at all. acks=1: when the leader has written them. acks=-1 (all): when the high watermark has passed them, on
+every partition, or after the request's timeout. A duplicate of an idempotent batch waits like its original: that may not be
+durable yet.
+
+The records are views of the request's frame and are written before this returns; nothing keeps them.
+"""
+
+from functools import partial
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.error_mapping import error_code_of
+from tidelog.broker.timers import Timer
+from tidelog.controller.errors import ApiError
+from tidelog.replication.partition import Partition
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.produce import (
+    VERSIONS,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResult,
+    ProduceTopic,
+    ProduceTopicResult,
+    decode_produce_request,
+    encode_produce_response,
+)
+
+ACKS_NONE = 0
+ACKS_LEADER = 1
+ACKS_ALL = -1
+NO_ERROR = ErrorCode.NONE
+
+
+def handle(context: RequestContext, request: ProduceRequest) -> None:
+    acks = request.acks
+    if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        code = ErrorCode.INVALID_REQUIRED_ACKS
+        _reply(
+            context, [_failed_topic(topic, code, f"acks is {acks}; only 0, 1 and -1 (all) are known") for topic in request.topics]
+        )
+        return
+    waiting = _Waiting(context, request.timeout_ms) if acks == ACKS_ALL else None
+    topics = []
+    for topic in request.topics:
+        results: list[ProduceResult] = []
+        for data in topic.partitions:
+            results.append(_append(context, topic, data, acks, waiting, results))
+        topics.append(ProduceTopicResult(topic.name, topic.topic_id, results))
+    if acks == ACKS_NONE:
+        if any(result.error is not NO_ERROR for topic in topics for result in topic.partitions):
+            # The only way to tell a client that expects no answer: it refreshes its metadata when the connection ends.
+            context.session.end("a produce request with acks=0 failed")
+        context.reply_nothing()
+    elif waiting is None:
+        _reply(context, topics)
+    else:
+        waiting.start(topics)
+
+
+def _append(
+    context: RequestContext,
+    topic: ProduceTopic,
+    data: ProducePartition,
+    acks: int,
+    waiting: "_Waiting | None",
+    results: list[ProduceResult],
+) -> ProduceResult:
+    index = data.partition
+    try:
+        partition = context.broker.partitions.find(topic.name, topic.topic_id, index)
+        if partition.is_internal:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is internal: clients may not write to it")
+        if data.records is None:
+            raise ApiError(ErrorCode.INVALID_RECORD, "a produce request without records")
+        result = partition.append(data.records, acks == ACKS_ALL)
+    except Exception as error:
+        code, message = error_code_of(error)
+        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            context.broker.report_unexpected("Produce", error)
+        return ProduceResult(index, code, error_message=message)
+    if waiting is not None:
+        waiting.add(partition, result.last_offset + 1, results, len(results))
+    return ProduceResult(index, NO_ERROR, result.first_offset, result.append_time_ms, partition.log.log_start_offset)
+
+
+def _failed_topic(topic: ProduceTopic, code: ErrorCode, message: str) -> ProduceTopicResult:
+    results = [ProduceResult(data.partition, code, error_message=message) for data in topic.partitions]
+    return ProduceTopicResult(topic.name, topic.topic_id, results)
+
+
+def _reply(context: RequestContext, topics: list[ProduceTopicResult]) -> None:
+    context.reply_parts([encode_produce_response(context.header.api_version, topics)])
+
+
+class _Waiting:
+    """A request with acks=all that waits for its partitions' high watermarks."""
+
+    __slots__ = ("_context", "_open", "_timeout_ms", "_timer", "_topics", "_waits")
+
+    def __init__(self, context: RequestContext, timeout_ms: int) -> None:
+        self._context = context
+        self._timeout_ms = timeout_ms
+        self._waits: list[tuple[Partition, int, list[ProduceResult], int]] = []
+        # Number of a wait -> where its result stands.
+        self._open: dict[int, tuple[list[ProduceResult], int]] = {}
+        self._timer: Timer | None = None
+        self._topics: list[ProduceTopicResult] = []
+
+    def add(self, partition: Partition, offset: int, results: list[ProduceResult], position: int) -> None:
+        self._waits.append((partition, offset, results, position))
+
+    def start(self, topics: list[ProduceTopicResult]) -> None:
+        self._topics = topics
+        self._open = {number: wait[2:] for number, wait in enumerate(self._waits)}
+        for number, (partition, offset, _, _) in enumerate(self._waits):
+            partition.wait_replicated(offset, partial(self._replicated, number))
+        if not self._waits:
+            _reply(self._context, topics)
+        elif self._open:
+            self._timer = self._context.broker.timers.schedule(max(self._timeout_ms, 0), self._time_out)
+
+    def _replicated(self, number: int, error: Exception | None) -> None:
+        place = self._open.pop(number, None)
+        if place is None:
+            return  # Timed out before.
+        if error is not None:
+            self._set_error(place, *error_code_of(error))
+        if not self._open:
+            if self._timer is not None:
+                self._timer.cancel()
+            _reply(self._context, self._topics)
+
+    def _time_out(self) -> None:
+        for place in self._open.values():
+            self._set_error(place, ErrorCode.REQUEST_TIMED_OUT, f"not replicated within {self._timeout_ms} ms; it still may be")
+        self._open = {}
+        _reply(self._context, self._topics)
+
+    @staticmethod
+    def _set_error(place: tuple[list[ProduceResult], int], code: ErrorCode, message: str) -> None:
+        results, position = place
+        results[position] = ProduceResult(results[position].partition, code, error_message=message)
+
+
+API = Api(
+    key=0,
+    name="Produce",
+    versions=VERSIONS,
+    handle=handle,
+    decode=decode_produce_request,
+    # Older librdkafka takes a broker that does not list version 0 for one without compression.
+    advertised_versions=(0, VERSIONS[1]),
+)

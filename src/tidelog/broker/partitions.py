@@ -1,0 +1,179 @@
+"""The partitions that this broker leads, as the image says; each with its log.
+
+A log is made when its partition is first used, or in the background a few at a time: a topic with a thousand partitions does
+not hold the loop while its directories are created. Nothing is lost by that: a partition without a log has no records.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from tidelog.controller.errors import ApiError
+from tidelog.log.data_directory import DataDirectory
+from tidelog.log.errors import LogOffline, StorageError
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.settings import LogSettings
+from tidelog.metadata.delta import ImageDelta
+from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.topics import TopicImage
+from tidelog.replication.errors import NotLeader
+from tidelog.replication.partition import Partition
+from tidelog.wire.errors import ErrorCode
+
+# About a millisecond of creating directories and files.
+LOGS_PER_SLICE = 16
+
+
+class Partitions:
+    __slots__ = (
+        "_by_log",
+        "_by_name",
+        "_directory",
+        "_image",
+        "_min_insync_of",
+        "_node_id",
+        "_report",
+        "_settings_of",
+        "_to_create",
+    )
+
+    def __init__(
+        self,
+        node_id: int,
+        image: ClusterImage,
+        directory: DataDirectory,
+        settings_of: Callable[[str], LogSettings],
+        min_insync_of: Callable[[str], int],
+        report: Callable[[str, dict[str, object]], None],
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._directory = directory
+        self._settings_of = settings_of
+        self._min_insync_of = min_insync_of
+        self._report = report
+        self._by_name: dict[str, dict[int, Partition]] = {}
+        self._by_log: dict[PartitionLog, Partition] = {}
+        self._to_create: deque[tuple[str, int]] = deque()
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self._by_name.values():
+            yield from partitions.values()
+
+    def find(self, name: str | None, topic_id: bytes | None, index: int) -> Partition:
+        """By the topic's name, or by its id when there is no name. ApiError, NotLeader or LogOffline when it cannot be had."""
+        if name is None:
+            topic = self._image.topic_by_id(topic_id or b"")
+            if topic is None:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+            name = topic.name
+        partitions = self._by_name.get(name)
+        if partitions is not None:
+            partition = partitions.get(index)
+            if partition is not None:
+                return partition
+        return self._open(name, index)
+
+    def of_log(self, log: PartitionLog) -> Partition | None:
+        return self._by_log.get(log)
+
+    def _open(self, name: str, index: int) -> Partition:
+        topic = self._image.topic(name)
+        state = topic.partitions.get(index) if topic is not None else None
+        if topic is None or state is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{index} does not exist")
+        if state.leader != self._node_id:
+            raise NotLeader(f"{name}-{index} is led by broker {state.leader}")
+        partition = Partition(
+            name,
+            topic.topic_id,
+            index,
+            self._log_of(topic, index),
+            state.leader_epoch,
+            state.replicas,
+            state.isr,
+            self._min_insync_of(name),
+            topic.is_internal,
+        )
+        self._by_name.setdefault(name, {})[index] = partition
+        self._by_log[partition.log] = partition
+        partition.advance()
+        return partition
+
+    def _log_of(self, topic: TopicImage, index: int) -> PartitionLog:
+        key = (topic.name, index)
+        reason = self._directory.offline.get(key)
+        if reason is not None:
+            raise LogOffline(f"{topic.name}-{index}", reason)
+        log = self._directory.logs.get(key)
+        if log is not None and log.topic_id != topic.topic_id:
+            # Of a deleted topic of this name, whose deletion a crash interrupted.
+            self._directory.delete(log)
+            log = None
+        if log is None:
+            log = self._directory.create(topic.name, index, topic.topic_id, self._settings_of(topic.name))
+        return log
+
+    # -- following the image -------------------------------------------------------------------------------------------------
+
+    def apply(self, delta: ImageDelta) -> None:
+        for topic in delta.topics_deleted.values():
+            self._drop(topic)
+        for topic_id, indexes in delta.partitions_changed.items():
+            changed = self._image.topic_by_id(topic_id)
+            if changed is not None:
+                for index in indexes:
+                    self._change(changed, index)
+
+    def _drop(self, topic: TopicImage) -> None:
+        error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name} was deleted")
+        partitions = self._by_name.pop(topic.name, {})
+        for index in topic.partitions:
+            log = self._directory.logs.get((topic.name, index))
+            partition = partitions.get(index)
+            if log is not None and log.topic_id == topic.topic_id:
+                self._directory.delete(log)
+                self._by_log.pop(log, None)
+            if partition is not None:
+                partition.close(error)
+
+    def _change(self, topic: TopicImage, index: int) -> None:
+        partition = self._by_name.get(topic.name, {}).get(index)
+        state = topic.partitions[index]
+        if partition is None:
+            self.note_missing(topic.name, index)
+            return
+        partition.leader_epoch = state.leader_epoch
+        partition.replicas = state.replicas
+        partition.isr = state.isr
+        partition.advance()
+
+    def note_missing(self, name: str, index: int) -> None:
+        """To be opened or made by ``create_some``."""
+        self._to_create.append((name, index))
+
+    def settings_changed(self, topic: str) -> None:
+        settings, min_insync = self._settings_of(topic), self._min_insync_of(topic)
+        for partition in self._by_name.get(topic, {}).values():
+            partition.log.change_settings(settings)
+            partition.min_insync_replicas = min_insync
+            partition.advance()
+
+    def create_some(self) -> bool:
+        """Make a few of the logs that are still missing. False when none is."""
+        for _ in range(min(LOGS_PER_SLICE, len(self._to_create))):
+            name, index = self._to_create.popleft()
+            try:
+                self.find(name, None, index)
+            except (ApiError, NotLeader, LogOffline):
+                continue  # Deleted meanwhile, led elsewhere, or damaged: whoever asks for it hears why.
+            except StorageError as error:
+                self._to_create.append((name, index))
+                self._report("partition_not_created", {"partition": f"{name}-{index}", "error": str(error)})
+                return False
+        return bool(self._to_create)
+
+    def on_synced(self, logs: list[PartitionLog]) -> None:
+        for log in logs:
+            partition = self._by_log.get(log)
+            if partition is not None:
+                partition.advance()

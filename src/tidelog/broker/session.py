@@ -1,0 +1,140 @@
+"""One client's connection, without the socket: frames in, replies out in the order of the requests.
+
+Requests are handled as they arrive and may be answered in any order; a reply waits in its slot until all slots before it are
+filled. The shell reads on only while ``wants_reading``: a client that sends more than it may have in flight is slowed down, not
+buffered.
+
+What is wrong with a request decides how it ends: a request that cannot be read, or of an API or version that is not served,
+ends the connection, as Kafka does; everything else is answered with an error code.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from tidelog.broker.api import Api, Part, RequestContext
+from tidelog.broker.error_mapping import error_code_of
+from tidelog.wire.errors import ErrorCode, MalformedRequest
+from tidelog.wire.kio_adapter import decode_request
+from tidelog.wire.protocol import parse_request_header
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+# Kafka's clients have at most five unanswered produce requests; anything far beyond is a flood.
+IN_FLIGHT_REQUESTS_MAX = 100
+API_VERSIONS_KEY = 18
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> None: ...
+
+
+class ReplySlot:
+    """The place of one answer in the order of answers."""
+
+    __slots__ = ("_session", "parts")
+
+    def __init__(self, session: "ClientSession") -> None:
+        self._session = session
+        self.parts: list[Part] | None = None
+
+    def fill(self, parts: list[Part]) -> None:
+        assert self.parts is None, "a request is answered once"
+        self.parts = parts
+        self._session.send_ready()
+
+
+class ClientSession:
+    __slots__ = ("_broker", "_close", "_delayed", "_pending", "_send", "client_host", "id", "is_closed")
+
+    def __init__(
+        self,
+        broker: "Broker",
+        identifier: int,
+        client_host: str,
+        send: Callable[[list[Part]], None],
+        close: Callable[[str], None],
+    ) -> None:
+        """``send`` takes one whole response; ``close`` ends the connection, with the reason for the log."""
+        self._broker = broker
+        self.id = identifier
+        self.client_host = client_host
+        self._send = send
+        self._close = close
+        self._pending: deque[ReplySlot] = deque()
+        # Work that waits for something and is given up with the connection.
+        self._delayed: dict[Cancellable, None] = {}
+        self.is_closed = False
+
+    @property
+    def wants_reading(self) -> bool:
+        return len(self._pending) < IN_FLIGHT_REQUESTS_MAX
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    def receive(self, frame: memoryview) -> None:
+        """One request. The frame's bytes may be overwritten as soon as this returns."""
+        try:
+            header = parse_request_header(frame)
+        except MalformedRequest as error:
+            self.end(f"malformed request header: {error}")
+            return
+        api = self._broker.api(header.api_key)
+        if api is None:
+            self.end(f"unknown api key {header.api_key}")
+            return
+        slot = ReplySlot(self)
+        self._pending.append(slot)
+        context = RequestContext(self._broker, self, header, slot)
+        if not api.versions[0] <= header.api_version <= api.versions[1] and api.key != API_VERSIONS_KEY:
+            self.end(f"{api.name} version {header.api_version} is not served, only {api.versions[0]} to {api.versions[1]}")
+            return
+        try:
+            request = api.decode(header, frame) if api.decode is not None else decode_request(header, frame)
+        except MalformedRequest as error:
+            self.end(f"malformed {api.name} request, version {header.api_version}: {error}")
+            return
+        try:
+            api.handle(context, request)
+        except Exception as error:
+            self._fail(api, context, request, error)
+
+    def _fail(self, api: Api, context: RequestContext, request: object, error: Exception) -> None:
+        """The one place where an exception becomes an error code."""
+        code, message = error_code_of(error)
+        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            self._broker.report_unexpected(api.name, error)
+        if api.failure is not None:
+            context.reply(api.failure(request, code, message))
+        else:
+            context.reply({"error_code": code, "error_message": message})
+
+    def send_ready(self) -> None:
+        """Send every answer that is no longer behind an unanswered request."""
+        pending = self._pending
+        while pending and pending[0].parts is not None:
+            parts = pending.popleft().parts
+            if parts and not self.is_closed:
+                self._send(parts)
+
+    def add_delayed(self, work: "Cancellable") -> None:
+        self._delayed[work] = None
+
+    def remove_delayed(self, work: "Cancellable") -> None:
+        self._delayed.pop(work, None)
+
+    def closed(self) -> None:
+        """The connection is gone; what is still being worked on is answered into the void."""
+        self.is_closed = True
+        delayed, self._delayed = self._delayed, {}
+        for work in delayed:
+            work.cancel()
+
+    def end(self, reason: str) -> None:
+        """Drop the connection."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._close(reason)

@@ -1,0 +1,1 @@
+"""Decisions about the cluster: (image, request) to records and a response."""

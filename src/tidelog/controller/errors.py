@@ -1,0 +1,9 @@
+"""The one error of decisions: a code of the protocol and the reason in words."""
+
+from tidelog.wire.errors import ErrorCode
+
+
+class ApiError(Exception):
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message if message is not None else code.message)
+        self.code = code

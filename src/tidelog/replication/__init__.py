@@ -1,0 +1,1 @@
+"""Leader and follower of a partition: in-sync set, epochs, high watermark."""
