@@ -20,6 +20,8 @@ def lived(store: Store) -> tuple[PartitionLog, list[dict[str, object]]]:
     sequences = [0, 0]
     for number in range(30):
         known.append(log.producers.describe())
+        if number in (6, 17):
+            write_snapshot(log)  # in the middle of a segment, as a recovery point does
         producer = number % 2
         if number % 7 >= 5:
             end_transaction(log, producer, ControlType.ABORT if number % 3 else ControlType.COMMIT)

@@ -302,6 +302,16 @@ def test_the_aborted_list_covers_transactions_whose_marker_is_segments_away() ->
     assert read(log, 0, 1 << 20, Isolation.HIGH_WATERMARK).aborted == []
 
 
+def test_a_transaction_that_begins_with_the_last_record_of_a_segment_is_listed() -> None:
+    log = Store(SMALL).create()
+    append(log)
+    first = log.append_as_leader(batch(1, producer_id=7, sequence=0, transactional=True), 0).first_offset
+    log.roll()
+    end_transaction(log, 7, ControlType.ABORT)
+    log.advance_high_watermark(log.log_end_offset)
+    assert [entry.first_offset for entry in read(log, 0, 1 << 20, Isolation.LAST_STABLE).aborted] == [first]
+
+
 def test_transactions_that_end_before_the_read_are_not_listed() -> None:
     log = Store(SMALL).create()
     for _ in range(3):

@@ -48,11 +48,19 @@ def prepared(store: Store) -> PartitionLog:
     return log
 
 
-def swap(store: Store, log: PartitionLog) -> tuple[list[LogSegment], BaseException | None]:
+def swap(
+    store: Store, log: PartitionLog, originals: list[LogSegment] | None = None
+) -> tuple[list[LogSegment], BaseException | None]:
     done: list[tuple[list[LogSegment], BaseException | None]] = []
-    Swap(log, store.executor, [log.segments[0], log.segments[1]], lambda gone, error: done.append((gone, error))).start()
+    Swap(
+        log, store.executor, originals or [log.segments[0], log.segments[1]], lambda gone, error: done.append((gone, error))
+    ).start()
     store.scheduler.run_until(lambda: bool(done))
     return done[0]
+
+
+def base_offsets(log: PartitionLog) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
 
 
 def names_in_use(store: Store) -> list[str]:
@@ -96,13 +104,14 @@ def test_the_end_of_what_may_be_read_lies_right_after_a_swap() -> None:
     log.roll()
     store.checkpoint(log)
     store.scheduler.run_all()
-    data = b"".join(batch(base_offset=offset, leader_epoch=0, size=BATCH_BYTES) for offset in KEPT)
-    write_file(store.disk, f"{LOG}/{0:020d}.log.cleaned", data)
+    kept = [12, 19]
+    data = b"".join(batch(base_offset=offset, leader_epoch=0, size=BATCH_BYTES) for offset in kept)
+    write_file(store.disk, f"{LOG}/{10:020d}.log.cleaned", data)
     for suffix in (".index", ".timeindex"):
-        write_file(store.disk, f"{LOG}/{0:020d}{suffix}.cleaned", b"")
-    swap(store, log)
+        write_file(store.disk, f"{LOG}/{10:020d}{suffix}.cleaned", b"")
+    swap(store, log, [log.segments[1]])
     append(log)  # neither durable nor visible
-    assert read_offsets(log, Isolation.HIGH_WATERMARK) == KEPT
+    assert read_offsets(log, Isolation.HIGH_WATERMARK) == [*range(10), *kept]
 
 
 def test_a_crash_at_any_operation_leaves_the_old_or_the_new() -> None:
@@ -130,6 +139,7 @@ def test_a_crash_at_any_operation_leaves_the_old_or_the_new() -> None:
                 assert store.directory.offline == {}
                 found = read_offsets(store.log())
                 assert found in (BEFORE, AFTER)
+                assert base_offsets(store.log()) == ([0, 10, 20] if found == BEFORE else [0, 20])
                 outcomes.add(len(found))
                 left = store.disk.list_directory(LOG)
                 assert not [name for name in left if name.endswith((".swap", ".cleaned", ".deleted"))]
@@ -160,9 +170,11 @@ def test_a_crash_at_any_operation_of_the_start_after_a_crash_changes_nothing() -
             finish_swaps(disk, LOG)
         except Crashed:
             disk.on_operation = None
-            store.disk = store.executor.disk = disk.crash_image(store.randomness, "some")
-            store.open()
-            assert read_offsets(store.log()) == AFTER
+            for _ in range(25):
+                store.disk = store.executor.disk = disk.crash_image(store.randomness, "some")
+                store.open()
+                assert read_offsets(store.log()) == AFTER
+                assert base_offsets(store.log()) == [0, 20], "an original must not come back beside its replacement"
         else:
             break
     assert operation_number > 5
