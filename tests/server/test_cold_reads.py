@@ -20,10 +20,13 @@ def file(tmp_path: Path) -> DiskFile:
 
 
 def drop(file: DiskFile) -> None:
-    """A page that somebody else is looking at stays: the kernel is asked again."""
+    """A page that somebody else is looking at stays, so the kernel is asked again. Only one is probed: a probe may make the
+    kernel read ahead."""
+    os.posix_fadvise(file.descriptor(), 0, 0, os.POSIX_FADV_RANDOM)
     for _ in range(100):
         RealDisk().drop_cache(file.path)
-        if not any(is_cached(file.descriptor(), position, 1) for position in range(0, SIZE, 4096)):
+        if not is_cached(file.descriptor(), SIZE // 2, 1):
+            RealDisk().drop_cache(file.path)
             return
     pytest.skip("this file system keeps its pages, or cannot be asked about them")
 
@@ -44,7 +47,6 @@ def test_reading_ahead_brings_a_range_into_the_cache(file: DiskFile) -> None:
 @pytest.mark.parametrize("cached", [(0, 4096), (SIZE - 4096, 4096), (0, SIZE // 2)])
 def test_a_range_of_which_only_a_part_is_cached_is_cold(file: DiskFile, cached: tuple[int, int]) -> None:
     drop(file)
-    os.posix_fadvise(file.descriptor(), 0, 0, os.POSIX_FADV_RANDOM)
     os.pread(file.descriptor(), cached[1], cached[0])
     assert is_cached(file.descriptor(), *cached)
     assert not is_cached(file.descriptor(), 0, SIZE)

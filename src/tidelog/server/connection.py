@@ -149,8 +149,10 @@ class Connection:
             return
         if handled:
             self._after_requests(handled)
-        self._settle()
-        self._update_reading()
+        if not self._is_dirty or self._has_backlog:
+            # Otherwise the flush that follows does the same, before anything is read.
+            self._settle()
+            self._update_reading()
 
     def _after_requests(self, handled: int) -> None:
         hub = self._hub
@@ -237,6 +239,7 @@ class Connection:
             self._write()
         else:
             self._settle()
+            self._update_reading()
 
     def _write(self) -> None:
         if self._socket is None:
@@ -251,7 +254,9 @@ class Connection:
         if outbox.sent_bytes != before:
             self._sent_at = self._hub.loop.time()
             self._hub.sent_bytes += outbox.sent_bytes - before
-        self._wait_to_write(outcome is Outcome.FULL or outcome is Outcome.TURN_OVER)
+        is_writing = outcome is Outcome.FULL or outcome is Outcome.TURN_OVER
+        if is_writing != self._is_writing:
+            self._wait_to_write(is_writing)
         if outcome is Outcome.COLD:
             self._read_ahead(outbox.cold_range())
         self._settle()
@@ -261,12 +266,11 @@ class Connection:
         self._update_reading()
 
     def _wait_to_write(self, is_writing: bool) -> None:
-        if is_writing != self._is_writing:
-            self._is_writing = is_writing
-            if is_writing:
-                self._hub.loop.add_writer(self._descriptor, self._write)
-            else:
-                self._hub.loop.remove_writer(self._descriptor)
+        self._is_writing = is_writing
+        if is_writing:
+            self._hub.loop.add_writer(self._descriptor, self._write)
+        else:
+            self._hub.loop.remove_writer(self._descriptor)
 
     def _read_ahead(self, cold: LogSlice) -> None:
         self._is_reading_ahead = True

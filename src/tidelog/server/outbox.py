@@ -106,7 +106,12 @@ class Outbox:
 
     def _send_bytes(self, to: socket.socket) -> None:
         parts = self._parts
-        buffers: list[Buffer] = []
+        if len(parts) == 1:
+            # One small response, most of the time.
+            buffers: list[Buffer] = [parts[0]]  # type: ignore[list-item]  # not a slice: the caller looked
+            self._sent(buffers, to.send(buffers[0]))
+            return
+        buffers = []
         flags = 0
         for part in islice(parts, SEND_BUFFERS_MAX):
             if type(part) is LogSlice:
@@ -114,7 +119,10 @@ class Outbox:
                 flags = socket.MSG_MORE
                 break
             buffers.append(part)  # type: ignore[arg-type]  # not a slice, so a buffer
-        sent = to.send(buffers[0], flags) if len(buffers) == 1 else to.sendmsg(buffers, (), flags)
+        self._sent(buffers, to.sendmsg(buffers, (), flags))
+
+    def _sent(self, buffers: list[Buffer], sent: int) -> None:
+        parts = self._parts
         self.sent_bytes += sent
         self.unsent_bytes -= sent
         self.memory_bytes -= sent
