@@ -123,6 +123,16 @@ class TestLimits:
             assert reader.buffer_size <= max(BUFFER_SIZE, 2 * (come + WRITABLE_SIZE_MIN))
             data = b"x" * 10_000
 
+    def test_a_partial_frame_moves_without_growing(self) -> None:
+        reader = FrameReader(SIZE_MAX)
+        room = reader.writable()
+        data = frame(b"x" * (BUFFER_SIZE - 104)) + struct.pack(">i", SIZE_MAX) + b"part"
+        room[: len(data)] = data
+        reader.received(len(data))
+        assert reader.next_frame() is not None
+        assert reader.next_frame() is None
+        assert len(reader.writable()) == BUFFER_SIZE - 4
+
     def test_more_received_than_there_was_room(self) -> None:
         reader = FrameReader(100)
         room = reader.writable()
@@ -145,8 +155,9 @@ class TestMemory:
         list(feed(reader, frame(b"x" * 200_000), lambda left: left))
         size = reader.buffer_size
         assert size >= 200_000
-        for _ in range(10):
+        for _ in range(2 * SMALL_FRAMES_BEFORE_SHRINKING):
             assert list(feed(reader, frame(b"x" * 200_000), lambda left: left)) == [b"x" * 200_000]
+            reader.writable()
             assert reader.buffer_size == size
 
     def test_it_shrinks_after_small_frames(self) -> None:
@@ -180,6 +191,11 @@ class TestMemory:
         list(feed(reader, frame(body)[:100_000], lambda left: left))
         reader.release()
         assert list(feed(reader, frame(body)[100_000:], lambda left: left)) == [body]
+
+    def test_a_buffer_that_was_read_whole_is_used_from_its_start(self) -> None:
+        reader = FrameReader(SIZE_MAX)
+        list(feed(reader, frame(b"small"), lambda left: left))
+        assert len(reader.writable()) == BUFFER_SIZE
 
     def test_small_frames_are_not_moved(self) -> None:
         """A frame that arrives behind another lies behind it in the buffer, as long as there is room."""

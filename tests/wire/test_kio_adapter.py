@@ -47,6 +47,11 @@ class TestRequests:
         with pytest.raises(MalformedRequest, match=f"api key {api_key} has no version {version}"):
             decode_request(RequestHeader(api_key, version, 1, None, 0), memoryview(bytes(50)))
 
+    def test_a_stranger_may_not_send_so_many_elements(self) -> None:
+        body = encode_request(ApiKey.METADATA, 9, {"topics": [{}] * (ELEMENTS_MAX + 1)})
+        with pytest.raises(MalformedRequest, match="too many array elements"):
+            decode_request(RequestHeader(ApiKey.METADATA, 9, 1, None, 0), memoryview(body))
+
     def test_unknown_tagged_fields_in_header_and_body(self) -> None:
         header = b"\0\x03\0\x0c\0\0\0\x05\0\x01c" + b"\x01\x07\x02hi"
         body = b"\x02" + bytes(16) + b"\x02a" + b"\x01\x07\x02hi" + b"\x01\0" + b"\x02\x07\x02hi\x08\x00"

@@ -119,7 +119,7 @@ class FrameReader:
         assert self._end < len(self._buffer), "whole frames are waiting to be taken"
 
     def _shrink(self) -> None:
-        if self._end - self._start + WRITABLE_SIZE_MIN <= BUFFER_SIZE and (self._frame_size or 0) <= BUFFER_SIZE:
+        if self._end - self._start + WRITABLE_SIZE_MIN <= BUFFER_SIZE:
             self._replace_buffer(BUFFER_SIZE)
 
     def _replace_buffer(self, size: int) -> None:
