@@ -20,6 +20,7 @@ from tidelog.log.checkpoints import (
     remove_clean_shutdown,
     was_cleanly_shut_down,
     write_meta_properties,
+    write_offset_checkpoint,
 )
 from tidelog.log.deletion_queue import remove_tree
 from tidelog.log.durable_marks import DurableMarks
@@ -152,7 +153,7 @@ def open_logs(
         elif not parsed.state:
             key = parsed.topic, parsed.partition
             try:
-                opened.logs[key] = _open_one(environment, directory, key, state, settings_for(parsed.topic))
+                opened.logs[key] = _open_one(environment, path, directory, key, state, settings_for(parsed.topic))
             except (LogError, OSError) as error:
                 opened.offline[key] = str(error)
                 environment.report("partition_offline", {"partition": name, "reason": str(error)})
@@ -162,13 +163,23 @@ def open_logs(
 
 
 def _open_one(
-    environment: LogEnvironment, directory: str, key: TopicPartition, state: DirectoryState, settings: LogSettings
+    environment: LogEnvironment, path: str, directory: str, key: TopicPartition, state: DirectoryState, settings: LogSettings
 ) -> PartitionLog:
     topic, partition = key
     name = names.partition_directory_name(topic, partition)
     topic_id = _read_topic_id(environment, directory)
     recovery_point = state.offsets_by_file[names.RECOVERY_POINT_CHECKPOINT].get(key, 0)
-    mark = state.marks.mark(name, topic_id)
+    durable_mark = max(state.marks.mark(name, topic_id) or 0, recovery_point)
+
+    def lower_recovery_point(offset: int) -> None:
+        if state.has_marks:
+            # The mark takes over what the recovery point said of durability.
+            state.marks.record(name, topic_id, durable_mark)
+            state.marks.flush()
+        recovery_points = state.offsets_by_file[names.RECOVERY_POINT_CHECKPOINT]
+        recovery_points[key] = offset
+        write_offset_checkpoint(environment.disk, names.join(path, names.RECOVERY_POINT_CHECKPOINT), recovery_points)
+
     log = open_log(
         environment,
         LogOpening(
@@ -179,9 +190,10 @@ def _open_one(
             settings=settings,
             recovery_point=recovery_point,
             log_start_offset=state.offsets_by_file[names.LOG_START_OFFSET_CHECKPOINT].get(key, 0),
-            durable_mark=max(mark or 0, recovery_point),
+            durable_mark=durable_mark,
             was_stopped_cleanly=state.was_stopped_cleanly,
             has_marks=state.has_marks,
+            lower_recovery_point=lower_recovery_point,
         ),
     )
     high_watermark = state.offsets_by_file[names.HIGH_WATERMARK_CHECKPOINT].get(key, 0)

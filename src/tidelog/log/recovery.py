@@ -17,6 +17,7 @@ Two segments above the recovery point must meet: a segment that lost its tail ex
 What was kept is in the page cache, perhaps only there: nothing of it counts as durable before the sync that ends recovery.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelog.log import failed_sync, names
@@ -52,6 +53,8 @@ class LogOpening:
     was_stopped_cleanly: bool
     has_marks: bool
     """Written by us: two segments above the recovery point then meet exactly. Kafka's compaction leaves gaps there."""
+    lower_recovery_point: Callable[[int], None] = lambda _: None
+    """Called before anything below the recovery point is made anew: a crash in between must not trust what is half made."""
 
 
 def open_log(environment: LogEnvironment, opening: LogOpening) -> PartitionLog:
@@ -218,6 +221,8 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
     # From the last trusted batch on: behind it, in its own segment, may be what a truncation that was not synced had cut off.
     unchecked = segments.from_offset(max(0, recovery_point - 1))
     start = find_start(unchecked[0], recovery_point)
+    if start.offset < opening.recovery_point:
+        opening.lower_recovery_point(start.offset)
     producers = ProducerState(opening.settings.producer_id_expiration_ms)
     snapshot_offset = load_newest_snapshot(disk, directory, start.offset, producers, report, segments[0].base_offset)
     replay_producers(producers, segments, snapshot_offset or 0, start.offset)

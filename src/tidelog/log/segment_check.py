@@ -36,7 +36,6 @@ class Start(NamedTuple):
 def find_start(segment: LogSegment, recovery_point: int) -> Start:
     """As near to the recovery point as the segment's indexes reach; its very beginning when they cannot be trusted."""
     if recovery_point <= segment.base_offset:
-        segment.reset_indexes()
         return Start(0, segment.base_offset)
     indexes = (segment.offset_index, segment.time_index, segment.transaction_index)
     try:
@@ -48,7 +47,6 @@ def find_start(segment: LogSegment, recovery_point: int) -> Start:
             return Start(position, recovery_point)
     except CorruptIndex:
         pass
-    segment.reset_indexes()
     return Start(0, segment.base_offset)
 
 
