@@ -1,8 +1,8 @@
 """A seeded script of everything that happens to a data directory, and a crash at every disk operation of it.
 
 The script draws its actions from the seed alone. Before each mutating or syncing disk operation, whether it is an append's, a
-commit's on the executor, compaction's in the child or recovery's own, the disk is copied as a crash would leave it, and the copy is
-opened and checked; the script itself goes on undisturbed. So one run has as many crash points as disk operations.
+commit's on the executor, compaction's in the child or recovery's own, the disk is copied as a crash would leave it, and the
+copy is opened and checked; the script itself goes on undisturbed. So one run has as many crash points as disk operations.
 
 What is drawn at a crash point follows from the seed and the number of the operation, so that one point can be looked at alone.
 """
@@ -157,16 +157,18 @@ class CrashPoints:
         self.only_point = only_point
         self.world = World(seed)
         self.count = CrashCount()
+        self.points_min = 0
         self.world.disk.on_operation = self._before_operation
 
     def run(self, points_min: int) -> CrashCount:
+        self.points_min = points_min
         script = Script(self.world, SimulatedRandomness(f"{self.seed}/script"))
         try:
             while self.count.points < points_min:
                 script.run_one()
             self.world.settle()
         except Crashed as crash:
-            raise crash.__cause__ if crash.__cause__ is not None else crash
+            raise (crash.__cause__ or crash) from None
         except Exception as error:
             raise CrashPointError(f"{error!r}\n{self._replay(self.count.points, 'while the script itself ran')}") from error
         return self.count
@@ -220,10 +222,8 @@ class CrashPoints:
         image.on_operation = before_operation
 
     def _replay(self, point: int, where: str) -> str:
-        command = (
-            f"TIDELOG_SEED={self.seed} TIDELOG_CRASH_POINT={point} .venv/bin/python -m pytest tests/log/test_crash_points.py"
-        )
-        return f"{where}; see it again: {command}"
+        point_name = f"TIDELOG_SEED={self.seed} TIDELOG_CRASH_POINT={point} TIDELOG_CRASH_POINTS={self.points_min}"
+        return f"{where}; see it again: {point_name} .venv/bin/python -m pytest tests/log/test_crash_points.py"
 
 
 def _draw_keep(randomness: SimulatedRandomness) -> Keep:

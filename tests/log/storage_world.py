@@ -16,7 +16,7 @@ from simulation.disk import Keep, SimulatedDisk
 from simulation.executor import SimulatedExecutor
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
-from tests.log.storage_model import Batch, PartitionModel, check_all_visible, check_log, derive, require, split
+from tests.log.storage_model import Batch, PartitionModel, check_all_visible, check_log, derive, read_all, require, split
 from tidelog.log import directory_opening
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.data_directory import DataDirectory
@@ -24,6 +24,7 @@ from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.durable_marks import BLOCK_BYTES, DurableMarks
 from tidelog.log.errors import DuplicateSequence, LogOffline, OutOfOrderSequence, StorageError
 from tidelog.log.partition_log import PartitionLog
+from tidelog.log.reading import Isolation
 from tidelog.log.settings import LogSettings
 from tidelog.ports.disk import Disk
 from tidelog.records.batch import build_batch
@@ -465,7 +466,13 @@ def _incarnation(world: World, model: PartitionModel | None, log: PartitionLog) 
     key = log.topic, log.partition
     candidates = [*([model] if model is not None else []), *(one for one in reversed(world.deleted) if one.key == key)]
     if log.topic_id == NO_TOPIC_ID:
-        candidates = [one for one in candidates if one.acknowledged_end == 0 or one.topic_id == NO_TOPIC_ID]
+        found = [batch for batches, _ in read_all(log, Isolation.LOG_END) for batch in batches]
+        candidates = [
+            one
+            for one in candidates
+            if (one.acknowledged_end == 0 or one.topic_id == NO_TOPIC_ID)
+            and all(batch.data in one.ever.get(batch.base_offset, ()) for batch in found)
+        ]
     else:
         candidates = [one for one in candidates if one.topic_id == log.topic_id]
     require(bool(candidates), f"{log.name} with topic id {log.topic_id.hex()} was never made, or has lost its id")

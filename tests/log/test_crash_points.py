@@ -1,7 +1,7 @@
 """A crash at every disk operation: what was acknowledged is there, and nothing else than what was appended.
 
-Each seed is a script of appends, transactions, commits, rolls, retention, compaction, truncation, deletions, restarts and crashes; see
-storage_workload.py. A failure prints the seed, the number of the operation and the command that shows that one point again.
+Each seed is a script of appends, transactions, commits, rolls, retention, compaction, truncation, deletions, restarts and
+crashes; see storage_workload.py. A failure prints the seed, the operation's number and the command that shows it again.
 """
 
 import os
@@ -75,4 +75,5 @@ def test_the_crash_points_reach_everything() -> None:
 @pytest.mark.skipif(ONLY_SEED is None, reason="TIDELOG_SEED and TIDELOG_CRASH_POINT name a crash point to look at again")
 def test_one_crash_point_again() -> None:
     assert ONLY_SEED is not None
-    CrashPoints(int(ONLY_SEED), None if ONLY_POINT is None else int(ONLY_POINT)).run(POINTS_PER_SEED)
+    points_min = int(os.environ.get("TIDELOG_CRASH_POINTS", POINTS_PER_SEED))
+    CrashPoints(int(ONLY_SEED), None if ONLY_POINT is None else int(ONLY_POINT)).run(points_min)

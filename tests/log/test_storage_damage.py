@@ -1,7 +1,7 @@
-"""What is damaged while the broker is down, and syncs that fail: nothing acknowledged is cut silently, nothing un-synced is served.
+"""What is damaged while the broker is down, and syncs that fail: nothing acknowledged is cut silently, nothing else served.
 
-Below the durable mark damage takes the partition offline, with file and byte, and the others are served; at or above it damage is a
-torn tail, cut and reported.
+Below the durable mark damage takes the partition offline, with file and byte, and the others are served; at or above it damage
+is a torn tail, cut and reported.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """The planted bugs: each breaks one promise of the storage engine, and each must be found by the tests of that promise.
 
-A mutant is a replacement of text in one file of ``src``. When the text is not there exactly once, ``make mutants`` fails: the code
-has moved on and the mutant must follow. To add one, add a row.
+A mutant is a replacement of text in one file of ``src``. When the text is not there exactly once, ``make mutants`` fails: the
+code has moved on and the mutant must follow. To add one, add a row.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,8 @@ MUTANTS = (
         "who is told that a record is durable is told so after its sync",
         "tidelog/log/group_commit.py",
         "        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
-        "        for log, plan in zip(logs, plans, strict=True):\n            log.finish_sync(plan, None)\n            self._wake(log, None)\n"
+        "        for log, plan in zip(logs, plans, strict=True):\n            log.finish_sync(plan, None)\n"
+        "            self._wake(log, None)\n"
         "        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
     ),
     Mutant(
@@ -172,7 +173,8 @@ MUTANTS = (
         "failed sync tried again as if nothing had happened",
         "after a failed sync nothing that it covered counts as durable",
         "tidelog/log/partition_log.py",
-        '        if error is not None:\n            self.go_offline(f"syncing failed: {error}", sync_failed=True)\n            return\n',
+        "        if error is not None:\n"
+        '            self.go_offline(f"syncing failed: {error}", sync_failed=True)\n            return\n',
         "",
     ),
     Mutant(
