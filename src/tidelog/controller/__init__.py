@@ -1,1 +1,1 @@
-"""Decisions about the cluster: (image, request) to records and a response."""
+"""Decisions about the cluster: (image, request) -> records and a response. Nothing here changes state."""

@@ -1,4 +1,4 @@
-"""The one error of decisions: a code of the protocol and the reason in words."""
+"""A refusal that a client gets as it is: a code of the protocol and the reason in words."""
 
 from tidelog.wire.errors import ErrorCode
 
@@ -7,3 +7,7 @@ class ApiError(Exception):
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message if message is not None else code.message)
         self.code = code
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])

@@ -1,0 +1,196 @@
+"""Where a setting's value comes from, and what else was there: DescribeConfigs' sources and synonyms.
+
+A topic's setting is its own if it was set; else a broker's setting of another name (its synonym) gives it. A broker's setting is,
+in this order: set for this broker while it runs, set for all brokers while they run, from the configuration file, the default.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from tidelog.config.broker import BROKER
+from tidelog.config.definition import Definitions, Setting, inherit
+from tidelog.config.topic import TOPIC
+from tidelog.config.types import InvalidSetting, Password, SettingType, Value
+from tidelog.controller.errors import ApiError
+from tidelog.metadata.configs import ALL_BROKERS, ResourceType
+from tidelog.metadata.image import ClusterImage
+from tidelog.wire.errors import ErrorCode
+
+# What may be changed while a broker runs: the defaults of topics. Only the first synonym, as in Kafka: one way to say it.
+DYNAMIC_BROKER_SETTINGS = frozenset(setting.synonyms[0].name for setting in TOPIC.settings.values() if setting.synonyms)
+
+
+class ConfigSource(IntEnum):
+    """DescribeConfigs' numbers."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StaticConfig:
+    """What the broker that answers was started with."""
+
+    node_id: int
+    texts: Mapping[str, str]
+
+
+class ConfigSynonym(NamedTuple):
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConfig:
+    name: str
+    value: str | None
+    """None for a secret, and where there is no value."""
+    read_only: bool
+    source: ConfigSource
+    is_sensitive: bool
+    synonyms: tuple[ConfigSynonym, ...]
+    """The value in force first, then what it hides."""
+    type: SettingType
+    documentation: str
+
+
+Layer = tuple[ConfigSource, Mapping[str, str]]
+
+
+def inherited_values(image: ClusterImage, static: StaticConfig) -> dict[str, Value]:
+    """The topic settings that this broker's settings give, dynamic ones before those of its start."""
+    dynamic = {
+        **image.configs_of(ResourceType.BROKER, ALL_BROKERS),
+        **image.configs_of(ResourceType.BROKER, str(static.node_id)),
+    }
+    return {**inherit(TOPIC, static.texts), **inherit(TOPIC, dynamic)}
+
+
+def describe_topic(
+    image: ClusterImage, static: StaticConfig, topic: str, names: Collection[str] | None = None
+) -> list[DescribedConfig]:
+    """``names`` None: all of them. A name that is no setting is left out, as in Kafka."""
+    if image.topic(topic) is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
+    return describe_topic_texts(image, static, image.configs_of(ResourceType.TOPIC, topic), names)
+
+
+def describe_topic_texts(
+    image: ClusterImage, static: StaticConfig, texts: Mapping[str, str], names: Collection[str] | None = None
+) -> list[DescribedConfig]:
+    """A topic with these settings of its own."""
+    layers = _layers(image, static)
+    return [_describe_topic_setting(setting, texts, layers) for setting in _wanted(TOPIC, names)]
+
+
+def describe_broker(
+    image: ClusterImage, static: StaticConfig, broker: str, names: Collection[str] | None = None
+) -> list[DescribedConfig]:
+    """By its id, or ALL_BROKERS: then only what was set for all of them."""
+    layers = _layers(image, static)
+    if broker == ALL_BROKERS:
+        layers = [layer for layer in layers if layer[0] is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
+        set_for_all = layers[0][1]
+        return [_describe_broker_setting(setting, layers) for setting in _wanted(BROKER, names) if setting.name in set_for_all]
+    if broker != str(static.node_id):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"broker {broker!r} was asked for, but this is broker {static.node_id}: ask that one"
+        )
+    return [_describe_broker_setting(setting, layers) for setting in _wanted(BROKER, names)]
+
+
+def _layers(image: ClusterImage, static: StaticConfig) -> list[Layer]:
+    return [
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, image.configs_of(ResourceType.BROKER, str(static.node_id))),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, image.configs_of(ResourceType.BROKER, ALL_BROKERS)),
+        (ConfigSource.STATIC_BROKER_CONFIG, static.texts),
+    ]
+
+
+def _wanted(definitions: Definitions, names: Collection[str] | None) -> Iterator[Setting]:
+    return (setting for name, setting in definitions.settings.items() if names is None or name in names)
+
+
+def _describe_topic_setting(setting: Setting, texts: Mapping[str, str], layers: list[Layer]) -> DescribedConfig:
+    chain: list[ConfigSynonym] = []
+    values: list[str | None] = []
+    text = texts.get(setting.name)
+    if text is not None:
+        chain.append(ConfigSynonym(setting.name, _shown(setting, text), ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    for source, layer in layers:
+        for synonym in setting.synonyms:
+            given = layer.get(synonym.name)
+            if given is not None:
+                chain.append(ConfigSynonym(synonym.name, _shown(BROKER.settings[synonym.name], given), source))
+                # In the topic's unit: log.retention.hours=1 is retention.ms=3600000.
+                values.append(_in_topic_unit(setting, synonym.name, given))
+    if setting.default is not None:
+        name = setting.synonyms[0].name if setting.synonyms else setting.name
+        chain.append(ConfigSynonym(name, show(setting.default), ConfigSource.DEFAULT_CONFIG))
+        values.append(show(setting.default))
+    if text is not None:
+        values.insert(0, chain[0].value)
+    return _described(setting, values[0] if values else None, chain, read_only=False)
+
+
+def _describe_broker_setting(setting: Setting, layers: list[Layer]) -> DescribedConfig:
+    chain = [
+        ConfigSynonym(setting.name, _shown(setting, layer[setting.name]), source)
+        for source, layer in layers
+        if setting.name in layer
+    ]
+    if setting.default is not None:
+        chain.append(ConfigSynonym(setting.name, show(setting.default), ConfigSource.DEFAULT_CONFIG))
+    value = chain[0].value if chain else None
+    return _described(setting, value, chain, read_only=setting.name not in DYNAMIC_BROKER_SETTINGS)
+
+
+def _described(setting: Setting, value: str | None, chain: list[ConfigSynonym], *, read_only: bool) -> DescribedConfig:
+    is_sensitive = setting.type is SettingType.PASSWORD
+    if is_sensitive:
+        value = None
+        chain = [synonym._replace(value=None) for synonym in chain]
+    return DescribedConfig(
+        name=setting.name,
+        value=value,
+        read_only=read_only,
+        source=chain[0].source if chain else ConfigSource.DEFAULT_CONFIG,
+        is_sensitive=is_sensitive,
+        synonyms=tuple(chain),
+        type=setting.type,
+        documentation=setting.documentation,
+    )
+
+
+def _shown(setting: Setting, text: str) -> str | None:
+    """The value as it was understood; the text itself when it is not ours to understand (a later release may have set it)."""
+    try:
+        return show(setting.read(text))
+    except InvalidSetting:
+        return text
+
+
+def _in_topic_unit(setting: Setting, synonym: str, text: str) -> str | None:
+    try:
+        return show(inherit(Definitions((setting,)), {synonym: text})[setting.name])
+    except InvalidSetting:
+        return text
+
+
+def show(value: Value) -> str | None:
+    """As Kafka prints it."""
+    if value is None or isinstance(value, Password):
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, float):
+        return repr(value).upper().replace("E+", "E")
+    return str(value)

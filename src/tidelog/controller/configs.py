@@ -1,0 +1,173 @@
+"""Changing settings while the cluster runs: a topic's, a broker's, or those of all brokers.
+
+AlterConfigs gives a resource the settings that it is to have and takes the others away; IncrementalAlterConfigs changes single
+ones. Both end in the same place: the settings that the resource would have are checked as a whole, and what differs becomes
+records.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tidelog.config.broker import BROKER
+from tidelog.config.topic import TOPIC
+from tidelog.config.types import SettingType
+from tidelog.controller.config_sources import StaticConfig, describe_topic, inherited_values, show
+from tidelog.controller.config_validation import check_broker_texts, check_topic_texts
+from tidelog.controller.errors import ApiError
+from tidelog.controller.result import ControllerResult
+from tidelog.metadata.configs import ALL_BROKERS, ResourceType
+from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.records import ConfigRecord, MetadataRecord
+from tidelog.wire.errors import ErrorCode
+
+
+class AlterOperation(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    name: str
+    value: str | None
+    operation: int = AlterOperation.SET
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceChanges:
+    resource_type: int
+    resource_name: str
+    changes: tuple[ConfigChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceAlteration:
+    resource_type: int
+    resource_name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+NewTexts = Callable[[ClusterImage, StaticConfig, ResourceChanges], dict[str, str]]
+
+
+def alter_configs(
+    image: ClusterImage, static: StaticConfig, resources: Sequence[ResourceChanges], *, validate_only: bool = False
+) -> ControllerResult[list[ResourceAlteration]]:
+    """Each resource gets exactly the settings that are named; ``operation`` does not count."""
+    return _alter(image, static, resources, _replaced, validate_only)
+
+
+def incremental_alter_configs(
+    image: ClusterImage, static: StaticConfig, resources: Sequence[ResourceChanges], *, validate_only: bool = False
+) -> ControllerResult[list[ResourceAlteration]]:
+    return _alter(image, static, resources, _changed, validate_only)
+
+
+def _alter(
+    image: ClusterImage, static: StaticConfig, resources: Sequence[ResourceChanges], new_texts: NewTexts, validate_only: bool
+) -> ControllerResult[list[ResourceAlteration]]:
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    records: list[MetadataRecord] = []
+    results: dict[tuple[int, str], ResourceAlteration] = {}
+    for resource in resources:
+        key = resource.resource_type, resource.resource_name
+        try:
+            if counts[key] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "the request names the resource twice")
+            records += _alter_resource(image, static, resource, new_texts)
+            results[key] = ResourceAlteration(*key)
+        except ApiError as error:
+            results[key] = ResourceAlteration(*key, error.code, error.message)
+    return ControllerResult([] if validate_only else records, list(results.values()))
+
+
+def _alter_resource(
+    image: ClusterImage, static: StaticConfig, resource: ResourceChanges, new_texts: NewTexts
+) -> list[MetadataRecord]:
+    kind, resource_name = resource.resource_type, resource.resource_name
+    _check_resource(image, kind, resource_name)
+    names = Counter(change.name for change in resource.changes)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{twice[0]} is given twice")
+    old = image.configs_of(kind, resource_name)
+    new = new_texts(image, static, resource)
+    # What is taken away need not be known: it may be of another release, and nothing is set by it.
+    named = [name for name in names if name in new]
+    if kind == ResourceType.TOPIC:
+        check_topic_texts(new, inherited_values(image, static), named)
+    else:
+        check_broker_texts(new, static.texts, named)
+    return [ConfigRecord(kind, resource_name, name, new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)]
+
+
+def _check_resource(image: ClusterImage, kind: int, name: str) -> None:
+    if kind == ResourceType.TOPIC:
+        if image.topic(name) is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
+    elif kind == ResourceType.BROKER:
+        if name == ALL_BROKERS:
+            return
+        if not (name.isascii() and name.isdigit()):
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{name!r} is not the id of a broker")
+        if int(name) not in image.brokers:
+            raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
+    else:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here, only topics and brokers")
+
+
+def _replaced(image: ClusterImage, static: StaticConfig, resource: ResourceChanges) -> dict[str, str]:  # noqa: ARG001 - NewTexts
+    return {change.name: _text(change) for change in resource.changes}
+
+
+def _changed(image: ClusterImage, static: StaticConfig, resource: ResourceChanges) -> dict[str, str]:
+    texts = dict(image.configs_of(resource.resource_type, resource.resource_name))
+    for change in resource.changes:
+        if change.operation == AlterOperation.SET:
+            texts[change.name] = _text(change)
+        elif change.operation == AlterOperation.DELETE:
+            texts.pop(change.name, None)
+        elif change.operation in (AlterOperation.APPEND, AlterOperation.SUBTRACT):
+            texts[change.name] = _combined(image, static, resource, change, texts.get(change.name))
+        else:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{change.name}: there is no operation {change.operation}")
+    return texts
+
+
+def _text(change: ConfigChange) -> str:
+    if change.value is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{change.name}: null is not a value")
+    return change.value
+
+
+def _combined(
+    image: ClusterImage, static: StaticConfig, resource: ResourceChanges, change: ConfigChange, current: str | None
+) -> str:
+    """The list with items added or taken away; what is there already, or not there, does not matter. A list that was not set
+    starts from the value in force."""
+    definitions = TOPIC if resource.resource_type == ResourceType.TOPIC else BROKER
+    setting = definitions.settings.get(change.name)
+    if setting is None or setting.type is not SettingType.LIST:
+        operation = AlterOperation(change.operation).name
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"{change.name}: {operation} is for lists, and this is none")
+    if current is None:
+        if resource.resource_type == ResourceType.TOPIC:
+            current = describe_topic(image, static, resource.resource_name, (change.name,))[0].value
+        else:
+            current = static.texts.get(change.name) or show(setting.default)
+    items = _items(current or "")
+    given = _items(_text(change))
+    if change.operation == AlterOperation.APPEND:
+        items += [item for item in dict.fromkeys(given) if item not in items]
+    else:
+        items = [item for item in items if item not in given]
+    return ",".join(items)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]

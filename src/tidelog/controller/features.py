@@ -1,0 +1,83 @@
+"""Finalized features: what every broker of the cluster has agreed to do.
+
+A level can be set where this release supports it (``metadata.features``). One feature that cannot be changed as asked stops the
+whole request, as in Kafka.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tidelog.controller.errors import ApiError
+from tidelog.controller.result import ControllerResult
+from tidelog.metadata.features import METADATA_VERSION, SUPPORTED_FEATURES
+from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.records import FeatureLevelRecord, MetadataRecord
+from tidelog.wire.errors import ErrorCode
+
+
+class UpgradeType(IntEnum):
+    UNKNOWN = 0
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
+    name: str
+    level: int
+    """0 takes the feature away."""
+    upgrade_type: int = UpgradeType.UPGRADE
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureResult:
+    name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+def update_features(
+    image: ClusterImage, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
+) -> ControllerResult[list[FeatureResult]]:
+    records: list[MetadataRecord] = []
+    results: list[FeatureResult] = []
+    seen: set[str] = set()
+    for update in updates:
+        try:
+            if update.name in seen:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"{update.name} is given twice")
+            seen.add(update.name)
+            _check(image, update)
+        except ApiError as error:
+            results.append(FeatureResult(update.name, error.code, error.message))
+            continue
+        if image.features.get(update.name, 0) != update.level:
+            records.append(FeatureLevelRecord(update.name, update.level))
+        results.append(FeatureResult(update.name))
+    is_refused = any(result.error is not ErrorCode.NONE for result in results)
+    return ControllerResult([] if validate_only or is_refused else records, results)
+
+
+def _check(image: ClusterImage, update: FeatureUpdate) -> None:
+    name, level = update.name, update.level
+    supported = SUPPORTED_FEATURES.get(name)
+    if supported is None:
+        raise _invalid(f"there is no feature {name}")
+    low, high = supported
+    if level == 0 and name == METADATA_VERSION:
+        raise _invalid(f"{name} cannot be taken away")
+    if level != 0 and not low <= level <= high:
+        raise _invalid(f"{name} has levels {low} to {high} here, not {level}")
+    if update.upgrade_type not in (UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"there is no upgrade type {update.upgrade_type}")
+    current = image.features.get(name, 0)
+    if level < current and update.upgrade_type == UpgradeType.UPGRADE:
+        raise _invalid(f"{name} is at {current}; to lower it to {level} the request must allow a downgrade")
+    if level > current and update.upgrade_type != UpgradeType.UPGRADE:
+        raise _invalid(f"{name} is at {current}; {level} would be an upgrade, but the request asks for a downgrade")
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_UPDATE_VERSION, message)

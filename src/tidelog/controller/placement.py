@@ -1,0 +1,71 @@
+"""Which brokers hold the replicas of new partitions.
+
+Brokers that take part are used in turn from a random one on, so that leaders spread evenly and small topics do not all begin
+on the same broker. What a client names by itself is checked instead.
+"""
+
+from collections.abc import Sequence
+
+from tidelog.controller.errors import ApiError
+from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.records import NO_LEADER, PartitionRecord
+from tidelog.ports.randomness import Randomness
+from tidelog.wire.errors import ErrorCode
+
+Replicas = tuple[int, ...]
+
+
+def place(image: ClusterImage, partitions: int, replication_factor: int, randomness: Randomness) -> list[Replicas]:
+    active = sorted(broker.broker_id for broker in image.brokers if broker.is_active)
+    if replication_factor > len(active):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"a replication factor of {replication_factor} cannot be reached with {len(active)} active broker(s)",
+        )
+    count = len(active)
+    start = randomness.integer(0, count - 1)
+    return [
+        tuple(active[(start + partition + replica) % count] for replica in range(replication_factor))
+        for partition in range(partitions)
+    ]
+
+
+def check_assignment(image: ClusterImage, replicas: Sequence[int], replication_factor: int | None) -> Replicas:
+    """``replication_factor`` None: any, from one replica on."""
+    if not replicas:
+        raise _invalid("a manual assignment names no broker for a partition")
+    if len(set(replicas)) != len(replicas):
+        raise _invalid(f"the assignment {list(replicas)} names a broker twice")
+    for broker_id in replicas:
+        if broker_id not in image.brokers:
+            raise _invalid(f"the assignment {list(replicas)} names broker {broker_id}, which is not registered")
+    if replication_factor is not None and len(replicas) != replication_factor:
+        raise _invalid(f"the assignment {list(replicas)} has {len(replicas)} replica(s), another partition {replication_factor}")
+    if not any(image.brokers.is_active(broker_id) for broker_id in replicas):
+        raise _invalid(f"all brokers of the assignment {list(replicas)} are fenced or shutting down")
+    return tuple(replicas)
+
+
+def new_partition(image: ClusterImage, topic_id: bytes, index: int, replicas: Replicas) -> PartitionRecord:
+    """Led by the first replica that takes part; those that do not are out of sync from the start."""
+    isr = tuple(broker_id for broker_id in replicas if image.brokers.is_active(broker_id))
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=isr,
+        leader=isr[0] if isr else NO_LEADER,
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=tuple(_directory(image, broker_id) for broker_id in replicas),
+    )
+
+
+def _directory(image: ClusterImage, broker_id: int) -> bytes:
+    """A broker with one log directory has no choice; zero leaves the choice to it."""
+    broker = image.brokers.find(broker_id)
+    return broker.log_dirs[0] if broker is not None and len(broker.log_dirs) == 1 else bytes(16)
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)

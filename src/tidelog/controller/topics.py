@@ -1,0 +1,236 @@
+"""Creating and deleting topics.
+
+Each topic of a request stands for itself: one that is refused does not stop the others. What is created goes into one batch, so
+that it all comes or nothing.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog.controller.config_sources import DescribedConfig, StaticConfig, describe_topic_texts, inherited_values
+from tidelog.controller.config_validation import check_topic_texts
+from tidelog.controller.errors import ApiError
+from tidelog.controller.placement import Replicas, check_assignment, new_partition, place
+from tidelog.controller.result import ControllerResult
+from tidelog.log.names import topic_name_problem
+from tidelog.metadata.configs import ResourceType
+from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.records import ConfigRecord, MetadataRecord, RemoveTopicRecord, TopicRecord
+from tidelog.metadata.topics import INTERNAL_TOPICS, METADATA_TOPIC, TopicImage, unified
+from tidelog.ports.randomness import Randomness
+from tidelog.wire.errors import ErrorCode
+
+USE_DEFAULT = -1
+NO_ID = bytes(16)
+# Kafka's bound: the records of one request are one batch of the metadata log.
+PARTITIONS_PER_REQUEST_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    """What a request that says -1 gets, and how many partitions the cluster takes."""
+
+    partitions_default: int = 1
+    replication_factor_default: int = 1
+    partitions_max: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    name: str
+    partitions: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignments: tuple[tuple[int, Replicas], ...] = ()
+    """(partition, replicas), when the client chose the brokers by itself."""
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreation:
+    name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    topic_id: bytes = NO_ID
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: tuple[DescribedConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletion:
+    name: str | None
+    topic_id: bytes
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class _Creator:
+    """One request: the names it has taken so far, and the records."""
+
+    def __init__(
+        self, image: ClusterImage, rules: TopicRules, static: StaticConfig, randomness: Randomness, is_internal: bool
+    ) -> None:
+        self.image = image
+        self.rules = rules
+        self.static = static
+        self.randomness = randomness
+        self.is_internal = is_internal
+        self.partitions_left = rules.partitions_max - sum(len(topic.partitions) for topic in image.topics)
+        self.names_taken: dict[str, str] = {}
+        self.records: list[MetadataRecord] = []
+
+    def create(self, topic: NewTopic) -> TopicCreation:
+        self._check_name(topic.name)
+        placed = self._place(topic)
+        if len(placed) > self.partitions_left:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{len(placed)} partition(s) more would be beyond max.partitions={self.rules.partitions_max}",
+            )
+        texts = self._configs(topic)
+        topic_id = self._new_id()
+        self.records.append(TopicRecord(topic.name, topic_id))
+        self.records += [ConfigRecord(ResourceType.TOPIC, topic.name, name, text) for name, text in texts.items()]
+        self.records += [new_partition(self.image, topic_id, index, replicas) for index, replicas in enumerate(placed)]
+        self.partitions_left -= len(placed)
+        self.names_taken[unified(topic.name)] = topic.name
+        configs = describe_topic_texts(self.image, self.static, texts)
+        return TopicCreation(topic.name, ErrorCode.NONE, None, topic_id, len(placed), len(placed[0]), tuple(configs))
+
+    def _check_name(self, name: str) -> None:
+        if self.image.topic(name) is not None:
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        problem = topic_name_problem(name)
+        if problem is not None:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        if name == METADATA_TOPIC or (name in INTERNAL_TOPICS and not self.is_internal):
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is an internal topic: the brokers create it by themselves")
+        alike = self.image.topics.name_like(name) or self.names_taken.get(unified(name))
+        if alike is not None:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic {name} collides with topic {alike}: names that differ only in '.' and '_' are one name in metrics",
+            )
+
+    def _place(self, topic: NewTopic) -> list[Replicas]:
+        if topic.assignments:
+            return self._assigned(topic)
+        partitions, replication_factor = topic.partitions, topic.replication_factor
+        if replication_factor == USE_DEFAULT:
+            replication_factor = self.rules.replication_factor_default
+        if partitions == USE_DEFAULT:
+            partitions = self.rules.partitions_default
+        if replication_factor < 1:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"a replication factor of {replication_factor}; expected at least 1, or -1 for the default",
+            )
+        if partitions < 1:
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; expected at least 1, or -1 for the default")
+        return place(self.image, partitions, replication_factor, self.randomness)
+
+    def _assigned(self, topic: NewTopic) -> list[Replicas]:
+        for what, number in (("number of partitions", topic.partitions), ("replication factor", topic.replication_factor)):
+            if number != USE_DEFAULT:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"with a manual assignment the {what} must be -1, and is {number}")
+        by_partition = dict(topic.assignments)
+        if len(by_partition) != len(topic.assignments) or set(by_partition) != set(range(len(by_partition))):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the partitions of a manual assignment must be 0, 1, 2 ... without a gap"
+            )
+        replication_factor = len(by_partition[0])
+        return [check_assignment(self.image, by_partition[index], replication_factor) for index in range(len(by_partition))]
+
+    def _configs(self, topic: NewTopic) -> dict[str, str]:
+        texts: dict[str, str] = {}
+        for name, text in topic.configs:
+            if text is None:
+                raise ApiError(ErrorCode.INVALID_CONFIG, f"{name}: null is not a value")
+            if name in texts:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is given twice")
+            texts[name] = text
+        check_topic_texts(texts, inherited_values(self.image, self.static), texts)
+        return texts
+
+    def _new_id(self) -> bytes:
+        """Never zero, which stands for none, nor one, which is the metadata log's, nor one that starts like a flag ('-')."""
+        while True:
+            topic_id = self.randomness.token(16)
+            # In the base64 of Kafka's tools an id whose first six bits are 62 begins with '-'.
+            is_reserved = topic_id[:15] == bytes(15) or topic_id[0] >> 2 == 62
+            if not is_reserved and self.image.topic_by_id(topic_id) is None:
+                return topic_id
+
+
+def create_topics(
+    image: ClusterImage,
+    rules: TopicRules,
+    static: StaticConfig,
+    topics: Sequence[NewTopic],
+    randomness: Randomness,
+    *,
+    validate_only: bool = False,
+    is_internal: bool = False,
+) -> ControllerResult[list[TopicCreation]]:
+    """``is_internal``: asked for by the broker itself, which may create the topics that it keeps its own state in."""
+    check_partitions_of_request(sum(_partitions(topic, rules) for topic in topics))
+    creator = _Creator(image, rules, static, randomness, is_internal)
+    counts = Counter(topic.name for topic in topics)
+    results: dict[str, TopicCreation] = {}
+    for topic in topics:
+        if counts[topic.name] > 1:
+            results[topic.name] = TopicCreation(topic.name, ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+            continue
+        try:
+            results[topic.name] = creator.create(topic)
+        except ApiError as error:
+            results[topic.name] = TopicCreation(topic.name, error.code, error.message)
+    return ControllerResult([] if validate_only else creator.records, list(results.values()))
+
+
+def _partitions(topic: NewTopic, rules: TopicRules) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return rules.partitions_default if topic.partitions == USE_DEFAULT else max(topic.partitions, 0)
+
+
+def check_partitions_of_request(partitions: int) -> None:
+    """ApiError for the request as a whole."""
+    if partitions > PARTITIONS_PER_REQUEST_MAX:
+        raise ApiError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{partitions} partitions in one request, at most {PARTITIONS_PER_REQUEST_MAX}: send several requests",
+        )
+
+
+def delete_topics(
+    image: ClusterImage, names: Sequence[str] = (), topic_ids: Sequence[bytes] = ()
+) -> ControllerResult[list[TopicDeletion]]:
+    records: list[MetadataRecord] = []
+    results: list[TopicDeletion] = []
+    doomed: set[bytes] = set()
+    name_counts, id_counts = Counter(names), Counter(topic_ids)
+
+    def delete(name: str | None, topic_id: bytes, is_duplicate: bool, topic: TopicImage | None, unknown: ErrorCode) -> None:
+        try:
+            if is_duplicate:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+            if topic is None:
+                raise ApiError(unknown)
+            if topic.topic_id in doomed:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"the request names topic {topic.name} by its name and by its id")
+            if topic.is_internal:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic and cannot be deleted")
+        except ApiError as error:
+            results.append(TopicDeletion(name, topic_id, error.code, error.message))
+            return
+        doomed.add(topic.topic_id)
+        records.append(RemoveTopicRecord(topic.topic_id))
+        results.append(TopicDeletion(topic.name, topic.topic_id))
+
+    for name, count in name_counts.items():
+        delete(name, NO_ID, count > 1, image.topic(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    for topic_id, count in id_counts.items():
+        delete(None, topic_id, count > 1, image.topic_by_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID)
+    return ControllerResult(records, results)

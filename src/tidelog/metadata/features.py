@@ -1,0 +1,11 @@
+"""The features that a cluster can finalize, and the levels of each that this release has.
+
+Only what is really there stands here: clients choose what they do by it. The level of metadata.version goes with the versions of
+the records that we write (Kafka 4.3).
+"""
+
+METADATA_VERSION = "metadata.version"
+METADATA_VERSION_LEVEL = 30
+
+# Name -> least and greatest level.
+SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL)}

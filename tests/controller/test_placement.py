@@ -1,0 +1,26 @@
+from tests.controller.cluster import DIRECTORY, new_image, randomness
+from tidelog.controller.placement import new_partition, place
+from tidelog.metadata.records import RegisterBrokerRecord
+
+
+def test_small_topics_do_not_all_begin_on_one_broker() -> None:
+    image = new_image((1, 2, 3))
+    draws = randomness()
+    assert {place(image, 1, 1, draws)[0] for _ in range(50)} == {(1,), (2,), (3,)}
+
+
+def test_every_partition_has_the_replicas_asked_for() -> None:
+    for replication_factor in (1, 2, 3):
+        placed = place(new_image((1, 2, 3)), 5, replication_factor, randomness())
+        assert [len(set(replicas)) for replicas in placed] == [replication_factor] * 5
+
+
+def test_a_partition_whose_brokers_are_all_away_has_no_leader() -> None:
+    partition = new_partition(new_image((1,), fenced=(1,)), b"i" * 16, 3, (1,))
+    assert (partition.partition_id, partition.leader, partition.isr) == (3, -1, ())
+
+
+def test_the_log_directory_is_named_where_there_is_one_only() -> None:
+    image = new_image((1, 2))
+    image.replay([RegisterBrokerRecord(2, fenced=False, log_dirs=(b"a" * 16, b"b" * 16))], 1)
+    assert new_partition(image, b"i" * 16, 0, (1, 2)).directories == (DIRECTORY, bytes(16))
