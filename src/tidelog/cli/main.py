@@ -1,7 +1,9 @@
 """The ``tidelog`` command: one app, to which each command group adds its own.
 
-A command group is a module of this package with a typer app; ``COMMAND_GROUPS`` lists them, and nothing else ties them in. A
-command may return its exit code (``verify`` that found damage, say); returning nothing is 0.
+A command group is a module of this package with a typer app; ``COMMANDS`` lists them, and nothing else ties them in. An app with
+a command of its module's own name (``start``) is that command, any other is a group of them (``topics list``). Only the module
+that a command line names is imported, so that starting a broker does not wait for a Kafka client to load. A command may return
+its exit code (``verify`` that found damage, say); returning nothing is 0.
 
 ``main`` is the one place where exceptions become exit codes: 0 done, 1 an error that the user can act on (one line on stderr),
 2 a command line that makes no sense, 130 interrupted. Anything else is a bug of ours and keeps its traceback.
@@ -9,12 +11,14 @@ command may return its exit code (``verify`` that found damage, say); returning 
 
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from tidelog.cli import log
+from tidelog.cli.errors import CommandFailed
+from tidelog.config.file import UnreadableFile
 from tidelog.config.types import InvalidSetting
 from tidelog.log.errors import LogError
 from tidelog.ports.executor import ChildTaskError
@@ -24,18 +28,26 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-# Each command group's app, by the name it is called by.
-COMMAND_GROUPS: Mapping[str, typer.Typer] = {"log": log.app}
+# The modules of this package by the name that they are called by, in the order in which help shows them.
+COMMANDS = ("start", "log")
 
 # What a user's input or machine can cause, beside OSError. Their messages are written for the user.
-KNOWN_ERRORS: tuple[type[Exception], ...] = (InvalidSetting, LogError, RecordError, ChildTaskError)
+KNOWN_ERRORS: tuple[type[Exception], ...] = (
+    CommandFailed,
+    InvalidSetting,
+    UnreadableFile,
+    LogError,
+    RecordError,
+    ChildTaskError,
+)
 
 
-def main(arguments: Sequence[str] | None = None, command_groups: Mapping[str, typer.Typer] = COMMAND_GROUPS) -> int:
+def main(arguments: Sequence[str] | None = None, command_groups: Mapping[str, typer.Typer] | None = None) -> int:
     """Run one command line and return its exit code."""
-    app = _build(command_groups)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    app = _build(_load(words) if command_groups is None else command_groups)
     try:
-        result = app(sys.argv[1:] if arguments is None else list(arguments), prog_name="tidelog", standalone_mode=False)
+        result = app(words, prog_name="tidelog", standalone_mode=False)
     except typer.TyperException as error:
         hint = " (try: tidelog --help)" if error.exit_code == EXIT_USAGE else ""
         return _fail(error.format_message() + hint, error.exit_code)
@@ -48,11 +60,18 @@ def main(arguments: Sequence[str] | None = None, command_groups: Mapping[str, ty
     return result if isinstance(result, int) else 0
 
 
+def _load(words: Sequence[str]) -> dict[str, typer.Typer]:
+    """The app that the command line names, or all of them when it names none: help and hints need them."""
+    wanted = words[:1] if words and words[0] in COMMANDS else COMMANDS
+    return {name: import_module(f"tidelog.cli.{name}").app for name in wanted}
+
+
 def _build(command_groups: Mapping[str, typer.Typer]) -> typer.Typer:
     app = typer.Typer(name="tidelog", add_completion=False, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(_tidelog)
     for name, group in command_groups.items():
-        app.add_typer(group, name=name)
+        is_command = any(command.name == name for command in group.registered_commands)
+        app.add_typer(group, name=None if is_command else name)
     return app
 
 

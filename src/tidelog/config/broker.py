@@ -1,19 +1,32 @@
 """All settings of a broker: those of its storage engine, and how it talks to the world.
 
-Kafka's names and defaults, except where a laptop wants another default: one partition per topic, and loopback.
+Kafka's names and defaults, except where a laptop wants another default: one partition per topic, loopback, and ``./data``.
+
+The checks over several settings refuse at the start what would otherwise fail later, one request at a time: a message that no
+request could carry, an address that no client could connect to.
 """
 
-from tidelog.config.definition import AtLeast, Between, Definitions, Setting
+from collections.abc import Mapping
+
+from tidelog.config.definition import AtLeast, Between, Definitions, OneOf, Setting
+from tidelog.config.listeners import ListenerAddress, read_listener
 from tidelog.config.storage import STORAGE
 from tidelog.config.topic import MEBIBYTE
-from tidelog.config.types import SettingType
+from tidelog.config.types import InvalidSetting, SettingType, Value
+
+# What a produce request holds beside its records: client id, topic name, counts. Names are short; a client id may be 32 KB.
+REQUEST_OVERHEAD_BYTES_MAX = 64 * 1024
+
+_STORAGE_PLACE = (
+    Setting("log.dirs", SettingType.LIST, ("data",), "The data directory. One broker has one; more disks: more brokers."),
+)
 
 _NETWORK = (
     Setting(
         "listeners",
         SettingType.LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
-        "Where the broker listens: protocol://host:port. Port 0 picks a free one.",
+        "Where the broker listens: PLAINTEXT://host:port. Port 0 picks a free one.",
     ),
     Setting(
         "advertised.listeners",
@@ -93,7 +106,75 @@ _TOPICS = (
         SettingType.STRING,
         "4.0-IV3",
         "Kept for tools that read a broker's version from it; it cannot be changed.",
+        OneOf(("4.0-IV3",)),
     ),
 )
 
-BROKER = Definitions((*STORAGE.settings.values(), *_NETWORK, *_REQUESTS, *_TOPICS), STORAGE.checks)
+
+def listener_of(values: Mapping[str, Value]) -> ListenerAddress:
+    """Where to listen."""
+    return read_listener("listeners", _the_only("listeners", values["listeners"]))
+
+
+def advertised_listener_of(values: Mapping[str, Value], bound: ListenerAddress) -> ListenerAddress:
+    """What clients are told to connect to, once it is known what was bound. Port 0 stands for the bound port."""
+    if values["advertised.listeners"] is None:
+        return ListenerAddress(listener_of(values).host, bound.port)
+    advertised = read_listener("advertised.listeners", _the_only("advertised.listeners", values["advertised.listeners"]))
+    return ListenerAddress(advertised.host, advertised.port or bound.port)
+
+
+def data_directory_of(values: Mapping[str, Value]) -> str:
+    return _the_only("log.dirs", values["log.dirs"])
+
+
+def _the_only(name: str, value: Value) -> str:
+    assert isinstance(value, tuple)
+    if len(value) != 1:
+        raise InvalidSetting(name, ",".join(value), "expected exactly one")
+    return value[0]
+
+
+def _check_listeners(values: Mapping[str, Value]) -> None:
+    listener = listener_of(values)
+    advertised = advertised_listener_of(values, listener)
+    if advertised.is_every_address:
+        name = "listeners" if values["advertised.listeners"] is None else "advertised.listeners"
+        reason = "no client can connect to every address: set advertised.listeners to the name that clients reach this machine by"
+        raise InvalidSetting(name, str(advertised), reason)
+
+
+def _check_data_directory(values: Mapping[str, Value]) -> None:
+    data_directory_of(values)
+
+
+def _number(values: Mapping[str, Value], name: str) -> int:
+    value = values[name]
+    assert isinstance(value, int)
+    return value
+
+
+def _check_sizes(values: Mapping[str, Value]) -> None:
+    """A message must fit into a request, and a request into the memory for requests."""
+    request_bytes_max = _number(values, "socket.request.max.bytes")
+    message_bytes_max = _number(values, "message.max.bytes")
+    if message_bytes_max + REQUEST_OVERHEAD_BYTES_MAX > request_bytes_max:
+        reason = f"expected at least {REQUEST_OVERHEAD_BYTES_MAX} more than message.max.bytes, which is {message_bytes_max}"
+        raise InvalidSetting("socket.request.max.bytes", str(request_bytes_max), reason)
+    queued_bytes_max = _number(values, "queued.max.request.bytes")
+    if queued_bytes_max < request_bytes_max:
+        reason = f"expected at least socket.request.max.bytes, which is {request_bytes_max}"
+        raise InvalidSetting("queued.max.request.bytes", str(queued_bytes_max), reason)
+
+
+def _check_partitions(values: Mapping[str, Value]) -> None:
+    partitions_max = _number(values, "max.partitions")
+    if _number(values, "num.partitions") > partitions_max:
+        reason = f"expected at most max.partitions, which is {partitions_max}"
+        raise InvalidSetting("num.partitions", str(values["num.partitions"]), reason)
+
+
+BROKER = Definitions(
+    (*STORAGE.settings.values(), *_STORAGE_PLACE, *_NETWORK, *_REQUESTS, *_TOPICS),
+    (*STORAGE.checks, _check_data_directory, _check_listeners, _check_sizes, _check_partitions),
+)

@@ -33,7 +33,7 @@ def main() -> None:
     # What the function prints must not end up in the middle of the result.
     output = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    _end_with_parent()
+    end_with_parent()
     os.nice(NICENESS)
     request = sys.stdin.buffer.readline()
     threading.Thread(target=_watch_parent, daemon=True).start()
@@ -44,7 +44,8 @@ def main() -> None:
     os._exit(0)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         code = ctypes.get_errno()

@@ -4,12 +4,16 @@ SIGTERM and SIGINT stop it in order and it exits with 0; a second one stops it a
 what was acknowledged is on the disk either way.
 
 The addresses are bound before the broker is made, which tells clients its port, and listened on when it has started.
+
+A program that has a broker within itself (``Embedding``) runs it in a thread and stops it by a call; signals, the process's
+limits and its garbage collector stay the program's own.
 """
 
 import asyncio
 import resource
 import signal
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import uvloop
 
@@ -30,6 +34,14 @@ COLD_READ_THREADS = 4
 
 # With the executor, the clock, and the addresses that were bound.
 MakeBroker = Callable[[Executor, Clock, Sequence[tuple[str, int]]], ServedBroker]
+
+
+class Embedding(Protocol):
+    """The program that a broker runs within, in a thread of its own."""
+
+    def stoppable(self, stop: Callable[[], object]) -> None:
+        """Called before the broker starts. ``stop`` does what a signal would, from any thread, until ``serve`` returns."""
+        ...
 
 
 class _Process:
@@ -67,11 +79,13 @@ def serve(
     addresses: Sequence[tuple[str, int]],
     on_serving: Callable[[Server], None],
     limits: Limits | None = None,
+    embedding: Embedding | None = None,
 ) -> int:
     """Run a broker until a signal ends it; returns the exit code. ``on_serving`` is called once clients can connect.
 
     Raises what the broker raises when it cannot start or stop, and OSError when an address is taken."""
-    _raise_descriptor_limit()
+    if embedding is None:
+        _raise_descriptor_limit()
     bound = bind_all(addresses)
     loop = uvloop.new_event_loop()
     process = _Process(loop)
@@ -84,7 +98,8 @@ def serve(
             process.ended(error)
             return
         server.listen(bound)
-        tune_garbage_collection()
+        if embedding is None:
+            tune_garbage_collection()
         on_serving(server)
 
     try:
@@ -92,8 +107,11 @@ def serve(
         broker = make_broker(executor, clock, [listening.getsockname()[:2] for listening in bound])
         server = Server(loop, broker, clock, executor, cold_reads, limits or Limits())
         process.server = server
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, process.on_signal)
+        if embedding is None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, process.on_signal)
+        else:
+            embedding.stoppable(lambda: loop.call_soon_threadsafe(process.on_signal))
         loop.call_soon(broker.start, started)
         server.hub.wake()
         loop.run_forever()
