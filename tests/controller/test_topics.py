@@ -164,6 +164,11 @@ def test_the_partitions_of_one_request_are_bounded() -> None:
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
 
 
+def test_topics_of_one_request_share_what_is_left() -> None:
+    result = create(new_image(old=1), NewTopic("a", 2), NewTopic("b", 2), NewTopic("c", 1), rules=TopicRules(partitions_max=4))
+    assert [creation.error for creation in result.response] == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION, ErrorCode.NONE]
+
+
 def test_settings_are_checked_together_with_what_the_brokers_give() -> None:
     image = set_configs(new_image(), ResourceType.BROKER, ALL_BROKERS, log_cleaner_max_compaction_lag_ms="10")
     code, message = refusal(image, NewTopic("new", configs=(("min.compaction.lag.ms", "11"),)))

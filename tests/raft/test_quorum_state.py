@@ -65,6 +65,13 @@ def test_what_is_stored_survives_a_power_cut_and_replaces_what_was_longer() -> N
     assert QuorumStateFile(disk.crash_image(keep="none"), "/data").load() == STATE
 
 
+def test_what_a_crash_left_of_a_longer_state_is_overwritten() -> None:
+    disk = new_disk()
+    disk.open("/data/quorum-state.tmp", "create").write(0, [b"x" * 1000])
+    QuorumStateFile(disk, "/data").store(STATE)
+    assert QuorumStateFile(disk, "/data").load() == STATE
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_crash_at_any_moment_leaves_the_old_state_or_the_new(seed: int) -> None:
     randomness = SimulatedRandomness(seed)
