@@ -1,13 +1,15 @@
 """What an API of the protocol is to the broker: its key, its versions, its handler, and how it says that it failed.
 
 A handler gets a ``RequestContext`` and the decoded request. It answers by ``context.reply`` now or later, exactly once. What it
-raises becomes an error response at one place, in the session, through ``Api.failure``.
+raises, or hands to ``context.fail`` later, becomes an error response at one place, in the session, through ``Api.failure``.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidelog.controller.decision_queue import Decide
+from tidelog.controller.errors import ApiError
 from tidelog.ports.disk import Buffer
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import RecordsPart
@@ -17,20 +19,30 @@ from tidelog.wire.protocol import RequestHeader, response_header
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.session import ClientSession, ReplySlot
+    from tidelog.broker.timers import Timer
 
 # A response is a list of these: bytes to send, and slices of segment files to send without reading them.
 Part = Buffer | RecordsPart
 Fields = Mapping[str, Any]
 
+# How long a decision may take that the client gave no time for: some clients send 0 and mean "do not wait for more than that".
+DECISION_MS_MAX = 30_000
+
 
 class RequestContext:
-    __slots__ = ("_slot", "broker", "header", "session")
+    __slots__ = ("_slot", "api", "broker", "header", "request", "session")
 
-    def __init__(self, broker: "Broker", session: "ClientSession", header: RequestHeader, slot: "ReplySlot") -> None:
+    def __init__(self, broker: "Broker", session: "ClientSession", api: "Api", header: RequestHeader, slot: "ReplySlot") -> None:
         self.broker = broker
         self.session = session
+        self.api = api
         self.header = header
+        self.request: Any = None
         self._slot = slot
+
+    @property
+    def is_answered(self) -> bool:
+        return self._slot.parts is not None
 
     def reply(self, fields: Fields) -> None:
         """Answer with the fields of a response, in snake case; those that the request's version lacks are left out."""
@@ -46,6 +58,53 @@ class RequestContext:
         """acks=0: the client expects no answer."""
         self._slot.fill([])
 
+    def fail(self, error: Exception) -> None:
+        """Answer that the request as a whole failed."""
+        self.session.fail(self, error)
+
+    def reply_later(self, make: Callable[[], Fields]) -> None:
+        """Answer from within a callback, where what ``make`` raises would not reach the session."""
+        try:
+            self.reply(make())
+        except Exception as error:
+            self.fail(error)
+
+    def decide(
+        self,
+        decide: Decide,
+        answer: Callable[[Any], Fields],
+        timeout_ms: int = 0,
+        otherwise: Callable[[Exception], Fields] | None = None,
+    ) -> None:
+        """Change metadata: ``answer`` makes the response of what was decided, once that is committed and the image has it.
+
+        After ``timeout_ms`` the client hears REQUEST_TIMED_OUT, though the change may still come. ``otherwise`` makes the
+        response of a failure; None: as for any other."""
+        timer: Timer | None = None
+
+        def failed(error: Exception) -> None:
+            if otherwise is not None:
+                self.reply_later(lambda: otherwise(error))
+            else:
+                self.fail(error)
+
+        def decided(response: Any, error: Exception | None) -> None:
+            if self.is_answered:
+                return  # It came too late.
+            if timer is not None:
+                timer.cancel()
+            if error is not None:
+                failed(error)
+            else:
+                self.reply_later(lambda: answer(response))
+
+        def time_out() -> None:
+            failed(ApiError(ErrorCode.REQUEST_TIMED_OUT, "not committed in time; it may still be"))
+
+        self.broker.decisions.submit(decide, decided)
+        if not self.is_answered:
+            timer = self.broker.timers.schedule(timeout_ms if timeout_ms > 0 else DECISION_MS_MAX, time_out)
+
 
 @dataclass(frozen=True, slots=True)
 class Api:
@@ -57,5 +116,7 @@ class Api:
     """The fields of a response that says that the whole request failed; None: just ``error_code`` and ``error_message``."""
     decode: Callable[[RequestHeader, memoryview], Any] | None = None
     """Our own codec; None: kio's."""
+    unsupported: Callable[[RequestContext], None] | None = None
+    """How a version that is not served is answered; None: the connection ends, as in Kafka."""
     advertised_versions: tuple[int, int] | None = None
     """Where what is advertised differs from what is served: older librdkafka wants to see Produce 0."""

@@ -8,18 +8,22 @@ One broker is a cluster of one: the metadata log, the image, leader epochs, in-s
 cluster.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.broker.api import Api, Part
 from tidelog.broker.config import BrokerConfig
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.handlers import TABLE
+from tidelog.broker.metadata_cache import MetadataCache
 from tidelog.broker.metadata_log import PartitionMetadataLog
 from tidelog.broker.partitions import Partitions
-from tidelog.broker.registration import restart_records, start_records
+from tidelog.broker.registration import start_records
 from tidelog.broker.session import ClientSession
-from tidelog.broker.timers import Timers
+from tidelog.broker.timers import Timer, Timers
 from tidelog.broker.topic_settings import TopicSettings
+from tidelog.controller.config_sources import StaticConfig
+from tidelog.controller.decision_queue import DecisionQueue
+from tidelog.controller.topics import TopicRules
 from tidelog.log.data_directory import DataDirectory
 from tidelog.log.partition_log import PartitionLog
 from tidelog.metadata.configs import ResourceType
@@ -34,6 +38,9 @@ from tidelog.raft.single_voter import CommittedBatch, MetadataQuorum
 
 # Group commit, marks, retention and compaction look at the clock this often.
 HOUSEKEEPING_MS = 100
+# How often a stopping broker looks whether its work has ended, and how long it waits for that.
+STOP_POLL_MS = 5
+STOP_MS_MAX = 60_000
 
 OnDone = Callable[[Exception | None], None]
 Report = Callable[[str, dict[str, object]], None]
@@ -51,6 +58,13 @@ class Broker:
         self.timers = Timers(clock)
         self.image = ClusterImage()
         self.settings = TopicSettings(config, self.image)
+        self.decisions = DecisionQueue(self.image, self.propose)
+        self.metadata_cache = MetadataCache(self.image)
+        self.static_config = StaticConfig(config.node_id, config.texts)
+        self.topic_rules = TopicRules(
+            config.values["num.partitions"], config.values["default.replication.factor"], config.values["max.partitions"]
+        )
+        self.apis: Mapping[int, Api] = TABLE
         self.fetch_sessions = FetchSessions(clock, randomness, int(config.values["max.incremental.fetch.session.cache.slots"]))
         self.directory = DataDirectory(
             config.data_path,
@@ -79,6 +93,7 @@ class Broker:
         self.broker_epoch = -1
         self.is_running = False
         self._session_count = 0
+        self._creation: Timer | None = None
 
     # -- starting and stopping -----------------------------------------------------------------------------------------------
 
@@ -89,13 +104,9 @@ class Broker:
             if error is not None:
                 on_started(error)
                 return
-            for topic in self.image.topics:
-                self.partitions.settings_changed(topic.name)
-            records = [*start_records(self.config, self.directory, self.image, self.randomness)]
-            if not self.directory.was_stopped_cleanly:
-                records += restart_records(self.config, self.image)
-            self.propose(records, started)
-            self.end_of_burst()
+            # The logs were opened before the metadata was known.
+            self.partitions.take_over_logs()
+            self.propose(list(start_records(self.config, self.directory, self.image, self.randomness)), started)
 
         def started(error: Exception | None) -> None:
             if error is None:
@@ -103,27 +114,48 @@ class Broker:
                 self.broker_epoch = registered.broker_epoch if registered is not None else -1
                 self.is_running = True
                 self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
-                self._open_partitions()
+                self.partitions.note_all_missing()
+                self._create_partitions()
             on_started(error)
 
         self._quorum.start(leading)
-        self.end_of_burst()
+
+    def begin_stop(self, on_stopped: OnDone) -> None:
+        """Stop in order: no new background work, wait until what is under way has ended, then ``stop``. No request comes any
+        more. ``on_stopped`` gets the error if the broker could not stop cleanly."""
+        self.is_running = False
+        cleaner = self.directory.cleaner
+        if cleaner.log_in_work is not None:
+            cleaner.abort(cleaner.log_in_work, lambda: None)
+        deadline_ms = self.clock.monotonic_ms() + STOP_MS_MAX
+
+        def look() -> None:
+            if self.directory.is_idle:
+                try:
+                    self.stop()
+                except Exception as error:
+                    on_stopped(error)
+                else:
+                    on_stopped(None)
+            elif self.clock.monotonic_ms() >= deadline_ms:
+                on_stopped(TimeoutError(f"work on {self.config.data_path} did not end within {STOP_MS_MAX} ms"))
+            else:
+                self.end_of_burst()
+                self.directory.marks.flush()
+                self.timers.schedule(STOP_POLL_MS, look)
+
+        look()
 
     def stop(self) -> None:
         """Stop cleanly: everything durable, the mark for the next start. Blocks; the shell has let running work end."""
         self.is_running = False
         self.directory.close(self.broker_epoch)
 
-    def _open_partitions(self) -> None:
-        """Logs that are there are opened now, so that their data is visible; missing ones are made in slices."""
-        for topic in self.image.topics:
-            for index in topic.partitions:
-                self.partitions.note_missing(topic.name, index)
-        self._create_partitions()
-
     def _create_partitions(self) -> None:
-        if self.partitions.create_some():
-            self.timers.schedule(0, self._create_partitions)
+        self._creation = None
+        delay_ms = self.partitions.create_some() if self.is_running else None
+        if delay_ms is not None:
+            self._creation = self.timers.schedule(delay_ms, self._create_partitions)
 
     # -- what the shell calls ------------------------------------------------------------------------------------------------
 
@@ -140,6 +172,7 @@ class Broker:
 
     def end_of_burst(self) -> None:
         """Requests, completions or timers were handled: what they appended is committed together."""
+        self.partitions.advance_relaxed()
         self.directory.kick()
 
     def _housekeeping(self) -> None:
@@ -167,7 +200,7 @@ class Broker:
             elif resource_type == ResourceType.BROKER:
                 for topic in self.image.topics:
                     self.partitions.settings_changed(topic.name)
-        if delta.partitions_changed:
+        if delta.partitions_changed and self._creation is None:
             self._create_partitions()
 
     def _on_synced(self, logs: list[PartitionLog]) -> None:
@@ -176,7 +209,7 @@ class Broker:
     # -- requests ------------------------------------------------------------------------------------------------------------
 
     def api(self, key: int) -> Api | None:
-        return TABLE.get(key)
+        return self.apis.get(key)
 
     def report_unexpected(self, where: str, error: Exception) -> None:
         """A fault of ours, never the client's: it must not pass silently."""

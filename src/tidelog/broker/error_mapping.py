@@ -6,6 +6,7 @@ UNKNOWN_SERVER_ERROR without details, and the broker reports the exception.
 
 from tidelog.controller.errors import ApiError
 from tidelog.log import errors as log_errors
+from tidelog.raft import errors as raft_errors
 from tidelog.replication import errors as replication_errors
 from tidelog.wire.errors import ErrorCode
 
@@ -33,6 +34,7 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     replication_errors.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
     replication_errors.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
     replication_errors.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+    raft_errors.NotLeader: ErrorCode.NOT_CONTROLLER,
     OSError: ErrorCode.KAFKA_STORAGE_ERROR,
 }
 

@@ -14,13 +14,15 @@ from tidelog.log.partition_log import PartitionLog
 from tidelog.log.settings import LogSettings
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.image import ClusterImage
-from tidelog.metadata.topics import TopicImage
+from tidelog.metadata.topics import METADATA_TOPIC, TopicImage
 from tidelog.replication.errors import NotLeader
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode
 
 # About a millisecond of creating directories and files.
 LOGS_PER_SLICE = 16
+# The disk is full, or an earlier log of the name is still being removed: try again after this time.
+CREATE_RETRY_MS = 100
 
 
 class Partitions:
@@ -31,6 +33,7 @@ class Partitions:
         "_image",
         "_min_insync_of",
         "_node_id",
+        "_relaxed",
         "_report",
         "_settings_of",
         "_to_create",
@@ -54,6 +57,7 @@ class Partitions:
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
         self._to_create: deque[tuple[str, int]] = deque()
+        self._relaxed: dict[Partition, None] = {}
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self._by_name.values():
@@ -113,7 +117,40 @@ class Partitions:
             log = self._directory.create(topic.name, index, topic.topic_id, self._settings_of(topic.name))
         return log
 
+    # -- relaxed durability --------------------------------------------------------------------------------------------------
+
+    def note_relaxed(self, partition: Partition) -> None:
+        """Records were appended that count as soon as they are written: at the end of the burst, since nobody who waits may be
+        called from within an append."""
+        self._relaxed[partition] = None
+
+    def advance_relaxed(self) -> None:
+        while self._relaxed:
+            relaxed, self._relaxed = self._relaxed, {}
+            for partition in relaxed:
+                partition.advance()
+
     # -- following the image -------------------------------------------------------------------------------------------------
+
+    def take_over_logs(self) -> None:
+        """At a start: logs get their topics' settings, and those of topics that were deleted are deleted.
+
+        Where no metadata was ever written but logs are there, somebody lost it: then nothing is deleted."""
+        for log in list(self._directory.logs.values()):
+            topic = self._image.topic(log.topic)
+            if log.topic == METADATA_TOPIC:
+                continue
+            if topic is not None and topic.topic_id == log.topic_id:
+                log.change_settings(self._settings_of(log.topic))
+            elif self._image.is_empty:
+                self._report("stray_log", {"partition": log.name})
+            else:
+                self._report("stray_log_deleted", {"partition": log.name})
+                self._directory.delete(log)
+
+    def note_all_missing(self) -> None:
+        for topic in self._image.topics:
+            self._to_create.extend((topic.name, index) for index in topic.partitions)
 
     def apply(self, delta: ImageDelta) -> None:
         for topic in delta.topics_deleted.values():
@@ -140,26 +177,34 @@ class Partitions:
         partition = self._by_name.get(topic.name, {}).get(index)
         state = topic.partitions[index]
         if partition is None:
-            self.note_missing(topic.name, index)
+            self._to_create.append((topic.name, index))
             return
         partition.leader_epoch = state.leader_epoch
         partition.replicas = state.replicas
         partition.isr = state.isr
         partition.advance()
 
-    def note_missing(self, name: str, index: int) -> None:
-        """To be opened or made by ``create_some``."""
-        self._to_create.append((name, index))
+    def settings_changed(self, name: str) -> None:
+        topic = self._image.topic(name)
+        if topic is None:
+            return
+        settings, min_insync = self._settings_of(name), self._min_insync_of(name)
+        opened = self._by_name.get(name, {})
+        for index in topic.partitions:
+            log = self._directory.logs.get((name, index))
+            if log is None:
+                continue
+            log.change_settings(settings)
+            if log.is_dirty:
+                # It may have been relaxed before, and waited for a later sync than it is to have now.
+                self._directory.commit.note_dirty(log)
+            partition = opened.get(index)
+            if partition is not None:
+                partition.min_insync_replicas = min_insync
+                partition.advance()
 
-    def settings_changed(self, topic: str) -> None:
-        settings, min_insync = self._settings_of(topic), self._min_insync_of(topic)
-        for partition in self._by_name.get(topic, {}).values():
-            partition.log.change_settings(settings)
-            partition.min_insync_replicas = min_insync
-            partition.advance()
-
-    def create_some(self) -> bool:
-        """Make a few of the logs that are still missing. False when none is."""
+    def create_some(self) -> int | None:
+        """Open or make a few of the logs that are still missing. After how many milliseconds to go on; None when none is."""
         for _ in range(min(LOGS_PER_SLICE, len(self._to_create))):
             name, index = self._to_create.popleft()
             try:
@@ -169,8 +214,8 @@ class Partitions:
             except StorageError as error:
                 self._to_create.append((name, index))
                 self._report("partition_not_created", {"partition": f"{name}-{index}", "error": str(error)})
-                return False
-        return bool(self._to_create)
+                return CREATE_RETRY_MS
+        return 0 if self._to_create else None
 
     def on_synced(self, logs: list[PartitionLog]) -> None:
         for log in logs:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from tidelog.broker.api import Api, Part, RequestContext
+from tidelog.broker.api import Part, RequestContext
 from tidelog.broker.error_mapping import error_code_of
 from tidelog.wire.errors import ErrorCode, MalformedRequest
 from tidelog.wire.kio_adapter import decode_request
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # Kafka's clients have at most five unanswered produce requests; anything far beyond is a flood.
 IN_FLIGHT_REQUESTS_MAX = 100
-API_VERSIONS_KEY = 18
 
 
 class Cancellable(Protocol):
@@ -88,27 +87,34 @@ class ClientSession:
             return
         slot = ReplySlot(self)
         self._pending.append(slot)
-        context = RequestContext(self._broker, self, header, slot)
-        if not api.versions[0] <= header.api_version <= api.versions[1] and api.key != API_VERSIONS_KEY:
-            self.end(f"{api.name} version {header.api_version} is not served, only {api.versions[0]} to {api.versions[1]}")
+        context = RequestContext(self._broker, self, api, header, slot)
+        if not api.versions[0] <= header.api_version <= api.versions[1]:
+            if api.unsupported is not None:
+                api.unsupported(context)
+            else:
+                self.end(f"{api.name} version {header.api_version} is not served, only {api.versions[0]} to {api.versions[1]}")
             return
         try:
             request = api.decode(header, frame) if api.decode is not None else decode_request(header, frame)
         except MalformedRequest as error:
             self.end(f"malformed {api.name} request, version {header.api_version}: {error}")
             return
+        context.request = request
         try:
             api.handle(context, request)
         except Exception as error:
-            self._fail(api, context, request, error)
+            self.fail(context, error)
 
-    def _fail(self, api: Api, context: RequestContext, request: object, error: Exception) -> None:
+    def fail(self, context: RequestContext, error: Exception) -> None:
         """The one place where an exception becomes an error code."""
+        api = context.api
         code, message = error_code_of(error)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
             self._broker.report_unexpected(api.name, error)
+        if context.is_answered:
+            return
         if api.failure is not None:
-            context.reply(api.failure(request, code, message))
+            context.reply(api.failure(context.request, code, message))
         else:
             context.reply({"error_code": code, "error_message": message})
 

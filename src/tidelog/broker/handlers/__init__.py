@@ -4,6 +4,6 @@ An API that is not whole is not in the table.
 """
 
 from tidelog.broker.api import Api
-from tidelog.broker.handlers import fetch, produce
+from tidelog.broker.handlers import api_versions, create_topics, fetch, metadata, produce
 
-TABLE: dict[int, Api] = {api.key: api for api in (produce.API, fetch.API)}
+TABLE: dict[int, Api] = {module.API.key: module.API for module in (produce, fetch, metadata, api_versions, create_topics)}

@@ -20,6 +20,7 @@ from tidelog.wire.fetch import (
     decode_fetch_request,
     encode_fetch_response,
 )
+from tidelog.wire.protocol import ApiKey
 
 READ_COMMITTED = 1
 
@@ -96,4 +97,4 @@ def _reply_error(context: RequestContext, code: ErrorCode) -> None:
     context.reply_parts(encode_fetch_response(context.header.api_version, [], error=code))
 
 
-API = Api(key=1, name="Fetch", versions=VERSIONS, handle=handle, decode=decode_fetch_request)
+API = Api(key=ApiKey.FETCH, name="Fetch", versions=VERSIONS, handle=handle, decode=decode_fetch_request)

@@ -25,6 +25,7 @@ from tidelog.wire.produce import (
     decode_produce_request,
     encode_produce_response,
 )
+from tidelog.wire.protocol import ApiKey
 
 ACKS_NONE = 0
 ACKS_LEADER = 1
@@ -74,6 +75,8 @@ def _append(
         if data.records is None:
             raise ApiError(ErrorCode.INVALID_RECORD, "a produce request without records")
         result = partition.append(data.records, acks == ACKS_ALL)
+        if partition.log.settings.is_relaxed:
+            context.broker.partitions.note_relaxed(partition)
     except Exception as error:
         code, message = error_code_of(error)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
@@ -144,7 +147,7 @@ class _Waiting:
 
 
 API = Api(
-    key=0,
+    key=ApiKey.PRODUCE,
     name="Produce",
     versions=VERSIONS,
     handle=handle,

@@ -1,0 +1,41 @@
+"""Brokers, partitions and permissions as the responses of several APIs show them."""
+
+from typing import Any
+
+from tidelog.metadata.brokers import BrokerImage
+from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.records import NO_LEADER
+from tidelog.metadata.topics import PartitionImage
+from tidelog.wire.errors import ErrorCode
+
+# Bit n stands for the operation with Kafka's number n. Without an authorizer everybody may do everything.
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = (
+    1 << number for number in range(3, 13)
+)
+_COMMON_OPERATIONS = _CREATE | _ALTER | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
+TOPIC_OPERATIONS = _COMMON_OPERATIONS | _READ | _WRITE | _DELETE
+CLUSTER_OPERATIONS = _COMMON_OPERATIONS | _CLUSTER_ACTION | _IDEMPOTENT_WRITE
+# What stands in the field when the client did not ask.
+OPERATIONS_NOT_ASKED_FOR = -(2**31)
+
+
+def address_fields(broker: BrokerImage) -> dict[str, Any]:
+    endpoint = broker.end_points[0]
+    return {"host": endpoint.host, "port": endpoint.port, "rack": broker.rack}
+
+
+def active_brokers(image: ClusterImage) -> list[BrokerImage]:
+    return sorted((broker for broker in image.brokers if broker.is_active), key=lambda broker: broker.broker_id)
+
+
+def partition_fields(image: ClusterImage, index: int, partition: PartitionImage) -> dict[str, Any]:
+    has_leader = partition.leader != NO_LEADER
+    return {
+        "error_code": ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        "partition_index": index,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "offline_replicas": [replica for replica in partition.replicas if not image.brokers.is_active(replica)],
+    }

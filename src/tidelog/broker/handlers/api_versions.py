@@ -1,0 +1,69 @@
+"""ApiVersions: which versions of which APIs are served, generated from the table, and the cluster's features.
+
+The first request of most connections, sent before the client knows what the broker understands. So a version that we lack is
+answered all the same (KIP-511): in the layout of version 0, with UNSUPPORTED_VERSION, naming ApiVersions only, and the client
+asks again.
+"""
+
+import re
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.controller.errors import ApiError
+from tidelog.metadata.features import SUPPORTED_FEATURES
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message, encode_response
+from tidelog.wire.protocol import ApiKey
+
+# Up to this version clients fail on a feature whose least level is 0.
+WITHOUT_ZERO_LEVELS_UNTIL = 3
+SOFTWARE_SINCE = 3
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    version = context.header.api_version
+    if version >= SOFTWARE_SINCE:
+        for text in (request.client_software_name, request.client_software_version):
+            if not _SOFTWARE.fullmatch(text):
+                raise ApiError(ErrorCode.INVALID_REQUEST, "the client's software name or version is not a plain word")
+    image = context.broker.image
+    context.reply(
+        {
+            "error_code": ErrorCode.NONE,
+            "api_keys": [_api_fields(api) for _, api in sorted(context.broker.apis.items())],
+            "supported_features": [
+                {"name": name, "min_version": low, "max_version": high}
+                for name, (low, high) in SUPPORTED_FEATURES.items()
+                if low > 0 or version > WITHOUT_ZERO_LEVELS_UNTIL
+            ],
+            "finalized_features_epoch": image.last_offset,
+            "finalized_features": [
+                {"name": name, "max_version_level": level, "min_version_level": level} for name, level in image.features.items()
+            ],
+        }
+    )
+
+
+def _api_fields(api: Api) -> dict[str, Any]:
+    low, high = api.advertised_versions or api.versions
+    return {"api_key": api.key, "min_version": low, "max_version": high}
+
+
+def reply_unsupported(context: RequestContext) -> None:
+    fields = {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [_api_fields(context.api)]}
+    context.reply_parts([encode_response(ApiKey.API_VERSIONS, 0, fields)])
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+    return {"error_code": code}
+
+
+API = Api(
+    key=ApiKey.API_VERSIONS,
+    name="ApiVersions",
+    versions=(0, 4),
+    handle=handle,
+    failure=_failure,
+    unsupported=reply_unsupported,
+)

@@ -1,0 +1,68 @@
+"""CreateTopics: each topic of the request is created or refused by itself; the answer comes when they are committed."""
+
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.controller.config_sources import DescribedConfig
+from tidelog.controller.topics import NewTopic, TopicCreation, create_topics
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    broker = context.broker
+    topics = [_new_topic(topic) for topic in request.topics]
+    context.decide(
+        lambda image: create_topics(
+            image,
+            broker.topic_rules,
+            broker.static_config,
+            topics,
+            broker.randomness,
+            validate_only=request.validate_only,
+        ),
+        lambda created: {"topics": [_result(topic) for topic in created]},
+        request.timeout_ms,
+    )
+
+
+def _new_topic(topic: Message) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        tuple((assignment.partition_index, tuple(assignment.broker_ids)) for assignment in topic.assignments),
+        tuple((config.name, config.value) for config in topic.configs),
+    )
+
+
+def _result(topic: TopicCreation) -> dict[str, Any]:
+    if topic.error is not ErrorCode.NONE:
+        return {"name": topic.name, "error_code": topic.error, "error_message": topic.message, "configs": ()}
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "error_code": ErrorCode.NONE,
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication_factor,
+        "configs": [_config(config) for config in topic.configs],
+    }
+
+
+def _config(config: DescribedConfig) -> dict[str, Any]:
+    return {
+        "name": config.name,
+        "value": config.value,
+        "read_only": config.read_only,
+        "config_source": config.source,
+        "is_sensitive": config.is_sensitive,
+    }
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+    names = dict.fromkeys(topic.name for topic in request.topics)
+    return {"topics": [{"name": name, "error_code": code, "error_message": message, "configs": ()} for name in names]}
+
+
+API = Api(key=ApiKey.CREATE_TOPICS, name="CreateTopics", versions=(2, 7), handle=handle, failure=_failure)

@@ -1,0 +1,188 @@
+"""Metadata: the brokers, and the topics that a client asks for, with their partitions' leaders.
+
+A topic that does not exist is created if the broker and the client allow it, and the answer waits until it is: Kafka answers
+LEADER_NOT_AVAILABLE and lets the client ask again, and some clients give up on that.
+
+The answers to the common questions are kept encoded (``metadata_cache``).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.cluster_fields import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED_FOR,
+    TOPIC_OPERATIONS,
+    active_brokers,
+    address_fields,
+    partition_fields,
+)
+from tidelog.broker.error_mapping import error_code_of
+from tidelog.controller.errors import ApiError
+from tidelog.controller.topics import NewTopic, TopicCreation, create_topics
+from tidelog.log.names import topic_name_problem
+from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.topics import INTERNAL_TOPICS, METADATA_TOPIC, TopicImage
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message, encode_response
+from tidelog.wire.primitives import ZERO_UUID
+from tidelog.wire.protocol import ApiKey
+
+# Before this version the request has a field for a topic's id but no meaning for it.
+TOPIC_IDS_SINCE = 12
+# Longer than any commit should take, shorter than clients wait for an answer.
+AUTO_CREATE_MS_MAX = 5_000
+
+Errors = Mapping[str, ErrorCode]
+_NO_ERRORS: Errors = {}
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    version = context.header.api_version
+    topics = request.topics
+    if version == 0 and not topics:
+        topics = None  # Version 0 has no null: none means all.
+    if topics is not None and version < TOPIC_IDS_SINCE:
+        _check_named(topics, version)
+    question = _question(context, request, topics)
+    body = context.broker.metadata_cache.find(question) if question is not None else None
+    if body is not None:
+        context.reply_parts([body])
+        return
+    missing = _to_be_created(context, request, topics)
+    if missing:
+        _create(context, request, topics, missing)
+        return
+    fields = _response(context, request, topics, _NO_ERRORS)
+    if question is None or _has_error(fields):
+        context.reply(fields)
+        return
+    body = encode_response(ApiKey.METADATA, version, fields)
+    context.broker.metadata_cache.keep(question, body)
+    context.reply_parts([body])
+
+
+def _check_named(topics: Sequence[Message], version: int) -> None:
+    for topic in topics:
+        if topic.name is None or topic.topic_id != ZERO_UUID:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"version {version} asks for topics by name, not by id")
+
+
+def _question(context: RequestContext, request: Message, topics: Sequence[Message] | None) -> Any:
+    """What decides the answer, if it is a question that is asked often."""
+    if topics is not None and len(topics) > 1:
+        return None
+    wanted = None if topics is None else tuple((topic.name, topic.topic_id) for topic in topics)
+    return context.header.api_version, wanted, _asks_for_topic_operations(request), _asks_for_cluster_operations(request)
+
+
+def _asks_for_topic_operations(request: Message) -> bool:
+    return bool(request.include_topic_authorized_operations)
+
+
+def _asks_for_cluster_operations(request: Message) -> bool:
+    return bool(request.include_cluster_authorized_operations)
+
+
+# -- creating ----------------------------------------------------------------------------------------------------------------
+
+
+def _to_be_created(context: RequestContext, request: Message, topics: Sequence[Message] | None) -> list[str]:
+    broker = context.broker
+    if not topics or not request.allow_auto_topic_creation or not broker.config.values["auto.create.topics.enable"]:
+        return []
+    names = dict.fromkeys(topic.name for topic in topics if topic.name is not None and topic.topic_id == ZERO_UUID)
+    return [
+        name for name in names if broker.image.topic(name) is None and not _is_reserved(name) and topic_name_problem(name) is None
+    ]
+
+
+def _is_reserved(name: str) -> bool:
+    """The brokers create these by themselves, when they need them."""
+    return name in INTERNAL_TOPICS or name == METADATA_TOPIC
+
+
+def _create(context: RequestContext, request: Message, topics: Sequence[Message] | None, missing: list[str]) -> None:
+    broker = context.broker
+    new_topics = [NewTopic(name) for name in missing]
+
+    def answer(created: list[TopicCreation]) -> dict[str, Any]:
+        # TOPIC_ALREADY_EXISTS: another client was faster, and the topic is there.
+        errors = {topic.name: topic.error for topic in created if broker.image.topic(topic.name) is None}
+        return _response(context, request, topics, errors)
+
+    def otherwise(error: Exception) -> dict[str, Any]:
+        code, _ = error_code_of(error)
+        if code is ErrorCode.REQUEST_TIMED_OUT:
+            code = ErrorCode.LEADER_NOT_AVAILABLE  # Every client takes this for "ask again".
+        return _response(context, request, topics, dict.fromkeys(missing, code))
+
+    context.decide(
+        lambda image: create_topics(image, broker.topic_rules, broker.static_config, new_topics, broker.randomness),
+        answer,
+        AUTO_CREATE_MS_MAX,
+        otherwise,
+    )
+
+
+# -- answering ---------------------------------------------------------------------------------------------------------------
+
+
+def _response(context: RequestContext, request: Message, topics: Sequence[Message] | None, errors: Errors) -> dict[str, Any]:
+    broker = context.broker
+    image = broker.image
+    operations = TOPIC_OPERATIONS if _asks_for_topic_operations(request) else OPERATIONS_NOT_ASKED_FOR
+    if topics is None:
+        shown = [_topic_fields(image, topic, operations) for topic in image.topics]
+    else:
+        shown = [_find(image, topic, operations, errors) for topic in topics]
+    return {
+        "brokers": [{"node_id": active.broker_id, **address_fields(active)} for active in active_brokers(image)],
+        "cluster_id": broker.config.cluster_id,
+        "controller_id": broker.config.node_id,
+        "topics": shown,
+        "cluster_authorized_operations": (
+            CLUSTER_OPERATIONS if _asks_for_cluster_operations(request) else OPERATIONS_NOT_ASKED_FOR
+        ),
+    }
+
+
+def _find(image: ClusterImage, wanted: Message, operations: int, errors: Errors) -> dict[str, Any]:
+    name = wanted.name
+    if wanted.topic_id != ZERO_UUID:
+        topic = image.topic_by_id(wanted.topic_id)
+        if topic is None:
+            return {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": wanted.topic_id}
+        return _topic_fields(image, topic, operations)
+    topic = image.topic(name) if name is not None else None
+    if topic is not None:
+        return _topic_fields(image, topic, operations)
+    if name is None or topic_name_problem(name) is not None:
+        return {"error_code": ErrorCode.INVALID_TOPIC_EXCEPTION, "name": name}
+    code = errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return {"error_code": code, "name": name, "is_internal": _is_reserved(name)}
+
+
+def _topic_fields(image: ClusterImage, topic: TopicImage, operations: int) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.NONE,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": [partition_fields(image, index, partition) for index, partition in sorted(topic.partitions.items())],
+        "topic_authorized_operations": operations,
+    }
+
+
+def _has_error(fields: Mapping[str, Any]) -> bool:
+    return any(topic["error_code"] != ErrorCode.NONE for topic in fields["topics"])
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+    """``name`` may be null only where ids are known."""
+    topics = request.topics or ()
+    return {"topics": [{"error_code": code, "name": topic.name or "", "topic_id": topic.topic_id} for topic in topics]}
+
+
+API = Api(key=ApiKey.METADATA, name="Metadata", versions=(0, 13), handle=handle, failure=_failure)
