@@ -118,9 +118,11 @@ def _wanted(definitions: Definitions, names: Collection[str] | None) -> Iterator
 
 
 def _describe_topic_setting(setting: Setting, texts: Mapping[str, str], layers: list[Layer]) -> DescribedConfig:
+    text = texts.get(setting.name)
+    if text is None and not any(synonym.name in layer for _, layer in layers for synonym in setting.synonyms):
+        return _DEFAULTS[setting.name]
     chain: list[ConfigSynonym] = []
     values: list[str | None] = []
-    text = texts.get(setting.name)
     if text is not None:
         chain.append(ConfigSynonym(setting.name, _shown(setting, text), ConfigSource.DYNAMIC_TOPIC_CONFIG))
     for source, layer in layers:
@@ -130,13 +132,19 @@ def _describe_topic_setting(setting: Setting, texts: Mapping[str, str], layers: 
                 chain.append(ConfigSynonym(synonym.name, _shown(BROKER.settings[synonym.name], given), source))
                 # In the topic's unit: log.retention.hours=1 is retention.ms=3600000.
                 values.append(_in_topic_unit(setting, synonym.name, given))
+    chain += _DEFAULTS[setting.name].synonyms
+    values.append(_DEFAULTS[setting.name].value)
+    if text is not None:
+        values.insert(0, chain[0].value)
+    return _described(setting, values[0], chain, read_only=False)
+
+
+def _describe_topic_default(setting: Setting) -> DescribedConfig:
+    chain: list[ConfigSynonym] = []
     if setting.default is not None:
         name = setting.synonyms[0].name if setting.synonyms else setting.name
         chain.append(ConfigSynonym(name, show(setting.default), ConfigSource.DEFAULT_CONFIG))
-        values.append(show(setting.default))
-    if text is not None:
-        values.insert(0, chain[0].value)
-    return _described(setting, values[0] if values else None, chain, read_only=False)
+    return _described(setting, show(setting.default), chain, read_only=False)
 
 
 def _describe_broker_setting(setting: Setting, layers: list[Layer]) -> DescribedConfig:
@@ -194,3 +202,7 @@ def show(value: Value) -> str | None:
     if isinstance(value, float):
         return repr(value).upper().replace("E+", "E")
     return str(value)
+
+
+# Made once: nearly all settings of nearly all topics are these.
+_DEFAULTS = {setting.name: _describe_topic_default(setting) for setting in TOPIC.settings.values()}
