@@ -153,4 +153,3 @@ def test_a_recovery_point_before_the_segment_trusts_nothing_in_it() -> None:
     log = filled(Store(SETTINGS))
     segment = fresh(log)
     assert find_start(segment, 0) == (0, 0)
-    assert segment.offset_index.entry_count == 0

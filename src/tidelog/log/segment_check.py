@@ -14,7 +14,10 @@ from tidelog.log.segment import LogSegment
 from tidelog.log.settings import LogSettings
 from tidelog.log.transactions import marker_of, note_batch_of_producer
 from tidelog.records.errors import RecordError
-from tidelog.records.header import NO_LEADER_EPOCH, crc_is_valid
+from tidelog.records.header import MAGIC_POSITION, NO_LEADER_EPOCH, crc_is_valid
+
+# The least that a disk writes as one.
+SECTOR_BYTES = 512
 
 
 class Damage(NamedTuple):
@@ -60,6 +63,12 @@ def _ends_at(segment: LogSegment, position: int, last_offset: int) -> bool:
     return False
 
 
+def _is_torn(base_offset: int, position: int, next_offset: int) -> bool:
+    """Is this the next offset without the bytes that lie in the sector before? A power cut may lose that and keep the next."""
+    lost_bytes = -position % SECTOR_BYTES
+    return 0 < lost_bytes <= MAGIC_POSITION and base_offset == next_offset & ((1 << 8 * max(0, 8 - lost_bytes)) - 1)
+
+
 class SegmentCheck:
     """Carries the state from batch to batch and segment to segment."""
 
@@ -88,7 +97,8 @@ class SegmentCheck:
                     return Damage(segment, at, end - at, self.next_offset, "a batch's CRC does not match its bytes")
                 if base_offset < self.next_offset or header.last_offset_delta < 0:
                     # A base offset is outside of the CRC. Either this one is wrong, or one before it that was taken for sound.
-                    sound_below = min(base_offset, self.next_offset) if base_offset >= segment.base_offset else self.next_offset
+                    is_wrong = base_offset < segment.base_offset or _is_torn(base_offset, at, self.next_offset)
+                    sound_below = self.next_offset if is_wrong else min(base_offset, self.next_offset)
                     reason = f"a batch has offsets {base_offset} to {last_offset} after {self.next_offset - 1}"
                     return Damage(segment, at, end - at, sound_below, reason)
                 if base_offset >= self._trusted_below:
