@@ -83,6 +83,17 @@ def test_a_journal_that_cannot_be_written_takes_the_whole_directory_offline() ->
     assert isinstance(store.wait_durable(other), LogOffline)
 
 
+def test_whoever_waits_behind_the_last_failure_hears_of_it_too() -> None:
+    store = Store()
+    committed(store)
+    store.disk.faults.fail("sync", lambda path: path.startswith(JOURNAL), errno.EIO)
+    told: list[BaseException | None] = []
+    store.directory.marks.flush(told.append)
+    store.directory.marks.flush(told.append)
+    store.settle(1000)
+    assert [type(error) for error in told] == [OSError, OSError]
+
+
 def test_a_full_disk_only_delays_the_marks() -> None:
     store = Store()
     log = committed(store)

@@ -348,6 +348,9 @@ def test_timestamps_are_found_as_a_walk_finds_them(stamps: list[list[int]], how:
     assert found == expected
     start = data.draw(st.integers(0, log.log_end_offset))
     assert store.wait(lambda done: store.directory.delete_records(log, start, done)) is None
+    left = [(r.timestamp, r.offset, epoch) for r, epoch in everything if r.offset >= start]
+    newest_left = max((timestamp for timestamp, _, _ in left), default=None)
+    assert offset_of_max_timestamp(log) == next((found for found in left if found[0] == newest_left), None)
     for timestamp in (0, *range(START_MS, START_MS + 42)):
         expected = next(
             ((r.timestamp, r.offset, epoch) for r, epoch in everything if r.timestamp >= timestamp and r.offset >= start), None

@@ -1,12 +1,13 @@
 """Plans run one after the other; errors belong to single plans, and a full disk costs only the recovery point."""
 
 import errno
-from collections.abc import Callable
 
 import pytest
 
 from simulation.disk import SimulatedDisk
-from tests.log.disks import DIRECTORY, simulated_disk
+from simulation.randomness import SimulatedRandomness
+from tests.log.disks import DIRECTORY, read_file, simulated_disk
+from tidelog.log.atomic_file import StagedFile
 from tidelog.log.environment import OffsetPosition
 from tidelog.log.sync_plan import SyncPlan, run_plans
 from tidelog.ports.disk import DiskFile
@@ -18,15 +19,11 @@ def written(disk: SimulatedDisk, name: str) -> DiskFile:
     return file
 
 
-def plan(*files: DiskFile, directories: list[str] | None = None, writes: list[Callable[[], None]] | None = None) -> SyncPlan:
-    return SyncPlan(OffsetPosition(1, 0, 4), 0, [], list(files), directories or [], writes or [], recovery_point=1)
+EPOCHS = f"{DIRECTORY}/epochs"
 
 
-def fails_with(number: int) -> Callable[[], None]:
-    def write() -> None:
-        raise OSError(number, "told to fail")
-
-    return write
+def plan(*files: DiskFile, directories: list[str] | None = None, epochs: StagedFile | None = None) -> SyncPlan:
+    return SyncPlan(OffsetPosition(1, 0, 4), 0, [], list(files), directories or [], epochs, recovery_point=1)
 
 
 @pytest.mark.parametrize("syncfs_files_min", [1, 100])
@@ -42,10 +39,28 @@ def test_files_and_names_are_durable_afterwards(syncfs_files_min: int) -> None:
 def test_the_directory_is_synced_after_its_files() -> None:
     disk = simulated_disk()
     seen: list[str] = []
-    one = plan(written(disk, "a"), written(disk, "b"), directories=[DIRECTORY], writes=[lambda: seen.append("write")])
-    disk.on_operation = lambda operation, path: seen.append(f"{operation} {path}")
+    one = plan(written(disk, "a"), written(disk, "b"), directories=[DIRECTORY], epochs=StagedFile(disk, EPOCHS, b"new"))
+    disk.on_operation = lambda operation, path: seen.append(f"{operation} {path.rpartition('/')[2]}")
     one.run(disk)
-    assert seen == [f"sync {DIRECTORY}/a", f"sync {DIRECTORY}/b", "write", f"sync_directory {DIRECTORY}"]
+    assert seen[:2] == ["sync a", "sync b"]
+    assert seen[-3:] == ["sync epochs.tmp", "rename epochs.tmp", f"sync_directory {DIRECTORY.rpartition('/')[2]}"]
+
+
+@pytest.mark.parametrize("syncfs_files_min", [1, 100])
+def test_the_epochs_are_replaced_whole(syncfs_files_min: int) -> None:
+    """A crash at any operation finds the old ones or the new ones; afterwards the new ones are durable."""
+    disk = simulated_disk()
+    file_system = disk.open_filesystem(DIRECTORY)
+    old = disk.open(EPOCHS, "create")
+    old.write(0, [b"old"])
+    file_system.sync()
+    images: list[SimulatedDisk] = []
+    disk.on_operation = lambda operation, path: images.append(disk.crash_image(SimulatedRandomness(len(images))))
+    one = plan(written(disk, "a"), directories=[DIRECTORY], epochs=StagedFile(disk, EPOCHS, b"new"))
+    assert run_plans(disk, file_system, [one], syncfs_files_min).errors == [None]
+    assert len(images) > 4
+    assert {read_file(image, EPOCHS) for image in images} <= {b"old", b"new"}
+    assert read_file(disk.crash_image(keep="none"), EPOCHS) == b"new"
 
 
 def test_an_error_belongs_to_its_plan() -> None:
@@ -83,7 +98,7 @@ def test_where_syncfs_does_not_exist_the_files_are_synced() -> None:
 def test_the_number_of_syncs_decides() -> None:
     disk = simulated_disk()
     file_system = disk.open_filesystem(DIRECTORY)
-    one = plan(written(disk, "a"), written(disk, "b"), directories=[DIRECTORY], writes=[lambda: None])
+    one = plan(written(disk, "a"), written(disk, "b"), directories=[DIRECTORY], epochs=StagedFile(disk, EPOCHS, b""))
     assert one.sync_count == 4
     assert not run_plans(disk, file_system, [one], 5).used_file_system_sync
     assert run_plans(disk, file_system, [one], 4).used_file_system_sync
@@ -92,15 +107,19 @@ def test_the_number_of_syncs_decides() -> None:
 @pytest.mark.parametrize("syncfs_files_min", [1, 100])
 def test_no_room_for_a_small_file_costs_the_recovery_point_only(syncfs_files_min: int) -> None:
     disk = simulated_disk()
-    one = plan(written(disk, "a"), writes=[fails_with(errno.ENOSPC)])
+    one = plan(written(disk, "a"), epochs=StagedFile(disk, EPOCHS, b"new"))
+    disk.faults.fail("write", lambda path: path.startswith(EPOCHS), errno.ENOSPC)
     assert run_plans(disk, disk.open_filesystem(DIRECTORY), [one], syncfs_files_min).errors == [None]
     assert one.recovery_point is None
+    assert one.had_no_room
+    assert not disk.exists(EPOCHS)
 
 
 @pytest.mark.parametrize("syncfs_files_min", [1, 100])
 def test_a_broken_disk_under_a_small_file_is_an_error(syncfs_files_min: int) -> None:
     disk = simulated_disk()
-    one = plan(written(disk, "a"), writes=[fails_with(errno.EIO)])
+    one = plan(written(disk, "a"), epochs=StagedFile(disk, EPOCHS, b"new"))
+    disk.faults.fail("write", lambda path: path.startswith(EPOCHS), errno.EIO)
     (error,) = run_plans(disk, disk.open_filesystem(DIRECTORY), [one], syncfs_files_min).errors
     assert error is not None
     assert error.errno == errno.EIO

@@ -11,11 +11,11 @@ Invariant: epochs and start offsets both rise strictly from entry to entry.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from tidelog.log.atomic_file import write_atomically
+from tidelog.log.atomic_file import StagedFile
 from tidelog.log.checkpoints import format_checkpoint, parse_number, read_checkpoint_rows
 from tidelog.log.errors import CorruptCheckpoint
 from tidelog.ports.disk import Disk
@@ -129,23 +129,10 @@ class LeaderEpochs:
     def to_bytes(self) -> bytes:
         return _format(self._entries)
 
-    def flush(self) -> None:
-        """Blocks until the entries are durable."""
-        self.begin_flush()()
-
-    def begin_flush(self) -> Callable[[], None]:
-        """Take the entries as they are now. The result, run on the executor, makes them durable; failing, dirty again."""
-        disk, path, entries = self._disk, self.path, self._entries
+    def begin_flush(self) -> StagedFile:
+        """Take the entries as they are now; whoever cannot make the file durable sets ``dirty`` again."""
         self.dirty = False
-
-        def write() -> None:
-            try:
-                write_atomically(disk, path, _format(entries))
-            except BaseException:
-                self.dirty = True
-                raise
-
-        return write
+        return StagedFile(self._disk, self.path, _format(self._entries))
 
 
 def _format(entries: Iterable[EpochEntry]) -> bytes:

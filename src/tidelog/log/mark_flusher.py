@@ -99,7 +99,8 @@ class MarkFlusher:
             self._report("durable_marks_not_written", {"error": str(error), "failures": self._failures})
             if self._failures >= FAILURES_MAX:
                 self._on_broken(error)
-                for on_flushed in waiting:
+                queued, self._waiting = self._waiting, []
+                for on_flushed in waiting + queued:
                     on_flushed(error)
                 return
             self._waiting = waiting + self._waiting

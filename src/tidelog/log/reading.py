@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tidelog.log.environment import OffsetPosition
 from tidelog.log.errors import OffsetOutOfRange
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.segment import LogSegment
+from tidelog.log.segment import NO_TIMESTAMP, LogSegment
 from tidelog.log.transaction_index import AbortedTransaction
 from tidelog.ports.disk import DiskFile
 
@@ -144,12 +144,14 @@ def offset_of_max_timestamp(log: PartitionLog) -> TimestampedOffset | None:
     """The first record that carries the newest timestamp (ListOffsets' MAX_TIMESTAMP)."""
     log.check_online()
     newest: LogSegment | None = None
-    for segment in log.segments:
-        if segment.size and (newest is None or segment.max_timestamp > newest.max_timestamp):
-            newest = segment
-    if newest is None or newest.max_timestamp < 0:
+    newest_timestamp = NO_TIMESTAMP
+    for segment in log.segments.from_offset(log.log_start_offset):
+        timestamp = segment.max_timestamp_from(log.log_start_offset)
+        if timestamp > newest_timestamp:
+            newest, newest_timestamp = segment, timestamp
+    if newest is None:
         return None
-    found = newest.find_timestamp(newest.max_timestamp, log.log_start_offset)
+    found = newest.find_timestamp(newest_timestamp, log.log_start_offset)
     return TimestampedOffset(*found) if found is not None else None
 
 

@@ -29,7 +29,7 @@ def plan_recovery_point(log: "PartitionLog", plan: SyncPlan) -> None:
         log.environment.report("recovery_point_deferred", {"partition": log.name, "error": str(error)})
         return
     if log.epochs.dirty:
-        plan.writes.append(log.epochs.begin_flush())
+        plan.epochs = log.epochs.begin_flush()
     if log.directory not in plan.directories:
         plan.directories.append(log.directory)
     plan.recovery_point = log.log_end_offset

@@ -236,6 +236,19 @@ class LogSegment:
             self._load_max_timestamp()
         return self._max_timestamp_offset
 
+    def max_timestamp_from(self, offset: int) -> int:
+        """The newest timestamp of a record at or above ``offset``. Reads on from there only when the newest of all lies below."""
+        newest = self.find_batch(self.max_timestamp_offset) if offset > self.base_offset else None
+        if offset <= self.base_offset or (newest is not None and newest[1].base_offset >= offset):
+            return self.max_timestamp
+        found = self.find_batch(offset)
+        if found is None:
+            return NO_TIMESTAMP
+        position, header = found
+        timestamps = [record.timestamp for record in self._records(position, header) if record.offset >= offset]
+        rest = scan_headers(self.file(), position + header.size, self.size, LOOKUP_CHUNK_BYTES)
+        return max((*timestamps, *(later.max_timestamp for _, later in rest)), default=NO_TIMESTAMP)
+
     def _load_max_timestamp(self) -> None:
         timestamp, offset = self.time_index.last_entry
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset

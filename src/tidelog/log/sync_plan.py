@@ -6,7 +6,7 @@ proved when it has run: that everything below ``end`` is durable, unless the log
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +14,7 @@ from tidelog.log.environment import NO_ROOM, OffsetPosition
 from tidelog.ports.disk import Disk, DiskFile, FileSystem
 
 if TYPE_CHECKING:
+    from tidelog.log.atomic_file import StagedFile
     from tidelog.log.segment import LogSegment
 
 
@@ -24,31 +25,43 @@ class SyncPlan:
     segments: "list[LogSegment]"
     files: list[DiskFile]
     directories: list[str]
-    writes: list[Callable[[], None]] = field(default_factory=list)
+    epochs: "StagedFile | None" = None
+    """The leader epochs' checkpoint, when it changed and the recovery point is to move."""
     recovery_point: int | None = None
+    had_no_room: bool = False
 
     def run(self, disk: Disk) -> None:
         """One file after the other, oldest segment first: the old segment is durable before the new one."""
         for file in self.files:
             file.sync()
-        self.run_writes()
+        staged = self.stage()
+        if staged is not None:
+            staged.sync()
+            self.publish()
         for directory in self.directories:
             disk.sync_directory(directory)
 
-    def run_writes(self) -> None:
-        """Small files that are written anew as a whole (the epochs' checkpoint). Without room for them the data is durable all
-        the same; only the recovery point, which relies on them, must wait."""
+    def stage(self) -> DiskFile | None:
+        """Write the epochs beside the old ones. Without room for them the data is durable all the same; only the recovery point,
+        which relies on them, must wait."""
+        if self.epochs is None:
+            return None
         try:
-            for write in self.writes:
-                write()
+            return self.epochs.stage()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self.recovery_point = None
+            self.epochs = self.recovery_point = None
+            self.had_no_room = True
+            return None
+
+    def publish(self) -> None:
+        if self.epochs is not None:
+            self.epochs.publish()
 
     @property
     def sync_count(self) -> int:
-        return len(self.files) + len(self.writes) + len(self.directories)
+        return len(self.files) + len(self.directories) + (self.epochs is not None)
 
 
 class SyncOutcome(NamedTuple):
@@ -64,8 +77,13 @@ def run_plans(disk: Disk, file_system: FileSystem, plans: Sequence[SyncPlan], sy
     failed.
     """
     if sum(plan.sync_count for plan in plans) >= syncfs_files_min:
-        errors = [_error_of(plan.run_writes) for plan in plans]
+        errors = [_error_of(plan.stage) for plan in plans]
         error = _error_of(file_system.sync)
+        if error is None and any(plan.epochs is not None for plan in plans):
+            errors = [
+                _error_of(plan.publish) if earlier is None else earlier for plan, earlier in zip(plans, errors, strict=True)
+            ]
+            error = _error_of(file_system.sync)
         if error is None:
             return SyncOutcome(errors, True)
         if error.errno != errno.ENOSYS:
@@ -73,7 +91,7 @@ def run_plans(disk: Disk, file_system: FileSystem, plans: Sequence[SyncPlan], sy
     return SyncOutcome([_error_of(partial(plan.run, disk)) for plan in plans], False)
 
 
-def _error_of(work: Callable[[], None]) -> OSError | None:
+def _error_of(work: Callable[[], object]) -> OSError | None:
     try:
         work()
     except OSError as error:
