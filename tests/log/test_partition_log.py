@@ -17,7 +17,6 @@ from tidelog.log.errors import (
     LogError,
     LogOffline,
     OutOfOrderSequence,
-    RecordBatchTooLarge,
     RecordTooLarge,
     StorageError,
 )
@@ -318,12 +317,11 @@ def test_rolls_when_a_batch_would_pass_segment_bytes() -> None:
     assert base_offsets(log)[-1] == 25
 
 
-def test_a_leaders_batch_larger_than_a_segment_has_one_for_itself() -> None:
-    """segment.bytes was larger when the leader took it; a follower takes what the leader has."""
+def test_a_batch_larger_than_a_segment_has_one_for_itself() -> None:
     log = Store(SMALL).create()
-    log.append_as_follower(batch(base_offset=0, size=5000, leader_epoch=0))
-    log.append_as_follower(batch(base_offset=1, leader_epoch=0))
-    log.append_as_follower(batch(base_offset=2, size=5000, leader_epoch=0))
+    append(log, size=5000)
+    append(log)
+    append(log, size=5000)
     assert base_offsets(log) == [0, 1, 2]
     assert read_offsets(log) == [0, 1, 2]
 
@@ -454,10 +452,3 @@ def test_the_last_stable_offset_waits_for_every_open_transaction_and_its_marker(
     end_transaction(log, 8, ControlType.ABORT)
     log.advance_high_watermark(8)
     assert log.last_stable_offset == 8
-
-
-def test_what_does_not_fit_a_segment_is_refused() -> None:
-    log = Store(LogSettings(segment_bytes=500)).create()
-    with pytest.raises(RecordBatchTooLarge, match=r"more than segment\.bytes=500"):
-        log.append_as_leader(batch(size=501), 0)
-    assert log.log_end_offset == 0

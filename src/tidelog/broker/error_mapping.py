@@ -17,7 +17,6 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     log_errors.InvalidRecord: ErrorCode.INVALID_RECORD,
     log_errors.MissingKey: ErrorCode.INVALID_RECORD,
     log_errors.RecordTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
-    log_errors.RecordBatchTooLarge: ErrorCode.RECORD_LIST_TOO_LARGE,
     log_errors.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
     log_errors.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     log_errors.DuplicateSequence: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,

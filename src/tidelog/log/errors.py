@@ -35,10 +35,6 @@ class RecordTooLarge(LogError):
     """One batch is larger than ``max.message.bytes``."""
 
 
-class RecordBatchTooLarge(LogError):
-    """All batches of one append together are larger than ``segment.bytes``."""
-
-
 class InvalidTimestamp(LogError):
     """A timestamp is further from now than ``message.timestamp.before.max.ms`` or ``after.max.ms`` allow."""
 

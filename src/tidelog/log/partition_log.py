@@ -23,7 +23,7 @@ from typing import NamedTuple
 from tidelog.log import names
 from tidelog.log.append_check import AppendOrigin, checked_batches, whole_batches_bytes
 from tidelog.log.environment import NO_ROOM, LogEnvironment, OffsetPosition
-from tidelog.log.errors import FencedLeaderEpoch, LogOffline, RecordBatchTooLarge, StorageError
+from tidelog.log.errors import FencedLeaderEpoch, LogOffline, StorageError
 from tidelog.log.failed_sync import leave_mark
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producer_state import ProducerState
@@ -142,8 +142,6 @@ class PartitionLog:
             )
         view = records if type(records) is memoryview else memoryview(records)
         settings = self.settings
-        if len(view) > settings.segment_bytes:
-            raise RecordBatchTooLarge(f"{len(view)} bytes in one append are more than segment.bytes={settings.segment_bytes}")
         now_ms = self.environment.clock.now_ms()
         batches = checked_batches(view, settings, origin, now_ms)
 
