@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.error_mapping import error_code_of
 from tidelog.controller.decision_queue import Decide
 from tidelog.controller.errors import ApiError
 from tidelog.ports.disk import Buffer
@@ -61,6 +62,13 @@ class RequestContext:
     def fail(self, error: Exception) -> None:
         """Answer that the request as a whole failed."""
         self.session.fail(self, error)
+
+    def code_of(self, error: Exception) -> tuple[ErrorCode, str]:
+        """For an error of one item of a request: code and message. One that nobody expected is reported."""
+        code, message = error_code_of(error)
+        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            self.broker.report_unexpected(self.api.name, error)
+        return code, message
 
     def reply_later(self, make: Callable[[], Fields]) -> None:
         """Answer from within a callback, where what ``make`` raises would not reach the session."""

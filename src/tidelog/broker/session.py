@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.api import Part, RequestContext
-from tidelog.broker.error_mapping import error_code_of
-from tidelog.wire.errors import ErrorCode, MalformedRequest
+from tidelog.wire.errors import MalformedRequest
 from tidelog.wire.kio_adapter import decode_request
 from tidelog.wire.protocol import parse_request_header
 
@@ -108,9 +107,7 @@ class ClientSession:
     def fail(self, context: RequestContext, error: Exception) -> None:
         """The one place where an exception becomes an error code."""
         api = context.api
-        code, message = error_code_of(error)
-        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
-            self._broker.report_unexpected(api.name, error)
+        code, message = context.code_of(error)
         if context.is_answered:
             return
         if api.failure is not None:

@@ -1,0 +1,54 @@
+"""DeleteTopics: by name, or from version 6 by id. The records are gone for clients when the answer comes, from the disk soon."""
+
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.controller.errors import ApiError
+from tidelog.controller.topics import TopicDeletion, delete_topics
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.primitives import ZERO_UUID
+from tidelog.wire.protocol import ApiKey
+
+TOPIC_IDS_SINCE = 6
+# Before this version clients do not know TOPIC_DELETION_DISABLED.
+DISABLED_CODE_SINCE = 3
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    version = context.header.api_version
+    if not context.broker.config.values["delete.topic.enable"]:
+        is_known = version >= DISABLED_CODE_SINCE
+        code = ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST
+        raise ApiError(code, "delete.topic.enable is false")
+    names, topic_ids, refused = list(request.topic_names or ()), [], []
+    for topic in request.topics or ():
+        if (topic.name is None) == (topic.topic_id == ZERO_UUID):
+            message = "a topic is named by its name or by its id, not by both and not by none"
+            refused.append(TopicDeletion(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST, message))
+        elif topic.name is not None:
+            names.append(topic.name)
+        else:
+            topic_ids.append(topic.topic_id)
+    context.decide(
+        lambda image: delete_topics(image, names, topic_ids),
+        lambda deleted: {"responses": [_result(topic) for topic in [*refused, *deleted]]},
+        request.timeout_ms,
+    )
+
+
+def _result(topic: TopicDeletion) -> dict[str, Any]:
+    return {"name": topic.name, "topic_id": topic.topic_id, "error_code": topic.error, "error_message": topic.message}
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+    topics = [(name, ZERO_UUID) for name in request.topic_names or ()]
+    topics += [(topic.name, topic.topic_id) for topic in request.topics or ()]
+    return {
+        "responses": [
+            {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message} for name, topic_id in topics
+        ]
+    }
+
+
+API = Api(key=ApiKey.DELETE_TOPICS, name="DeleteTopics", versions=(1, 6), handle=handle, failure=_failure)

@@ -1,0 +1,72 @@
+"""DescribeConfigs: the settings in force of topics and of this broker, where each comes from, and what it means."""
+
+from collections.abc import Collection
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.controller.config_sources import DescribedConfig, describe_broker, describe_topic
+from tidelog.controller.errors import ApiError
+from tidelog.log.names import topic_name_problem
+from tidelog.metadata.configs import ResourceType
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    def resource_fields(resource: Message) -> dict[str, Any]:
+        who = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+        try:
+            # No names mean all, whether the list is missing or empty.
+            configs = _describe(context, resource.resource_type, resource.resource_name, resource.configuration_keys or None)
+        except Exception as error:
+            code, message = context.code_of(error)
+            return {**who, "error_code": code, "error_message": message}
+        return {**who, "configs": [_config_fields(config, request) for config in configs]}
+
+    context.reply({"results": [resource_fields(resource) for resource in request.resources]})
+
+
+def _describe(
+    context: RequestContext, resource_type: int, resource_name: str, names: Collection[str] | None
+) -> list[DescribedConfig]:
+    broker = context.broker
+    if resource_type == ResourceType.TOPIC:
+        problem = topic_name_problem(resource_name)
+        if problem is not None:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        return describe_topic(broker.image, broker.static_config, resource_name, names)
+    if resource_type == ResourceType.BROKER:
+        return describe_broker(broker.image, broker.static_config, resource_name, names)
+    raise ApiError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here, only topics and brokers")
+
+
+def _config_fields(config: DescribedConfig, request: Message) -> dict[str, Any]:
+    synonyms = config.synonyms if request.include_synonyms else ()
+    return {
+        "name": config.name,
+        "value": config.value,
+        "read_only": config.read_only,
+        "config_source": config.source,
+        "is_sensitive": config.is_sensitive,
+        "synonyms": [{"name": name, "value": value, "source": source} for name, value, source in synonyms],
+        "config_type": config.type,
+        "documentation": config.documentation if request.include_documentation else None,
+    }
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+    return {
+        "results": [
+            {
+                "error_code": code,
+                "error_message": message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+            for resource in request.resources
+        ]
+    }
+
+
+API = Api(key=ApiKey.DESCRIBE_CONFIGS, name="DescribeConfigs", versions=(1, 4), handle=handle, failure=_failure)

@@ -1,0 +1,49 @@
+"""DescribeLogDirs: how much each partition takes on the disk. There is one data directory."""
+
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.log.partition_log import PartitionLog
+from tidelog.metadata.topics import METADATA_TOPIC
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    directory = context.broker.directory
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (name, index), log in directory.logs.items():
+        if _is_wanted(request, name, index):
+            topics.setdefault(name, []).append(_partition_fields(index, log))
+    context.reply(
+        {
+            "error_code": ErrorCode.NONE,
+            "results": [
+                {
+                    "error_code": ErrorCode.NONE,
+                    "log_dir": directory.path,
+                    "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+                    "usable_bytes": directory.disk.free_bytes(directory.path),
+                }
+            ],
+        }
+    )
+
+
+def _is_wanted(request: Message, name: str, index: int) -> bool:
+    if name == METADATA_TOPIC:
+        return False  # It is the quorum's, not a topic of the broker.
+    return request.topics is None or any(topic.topic == name and index in topic.partitions for topic in request.topics)
+
+
+def _partition_fields(index: int, log: PartitionLog) -> dict[str, Any]:
+    # A leader does not lag behind itself.
+    return {"partition_index": index, "partition_size": log.size, "offset_lag": 0, "is_future_key": False}
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+    return {"error_code": code}
+
+
+API = Api(key=ApiKey.DESCRIBE_LOG_DIRS, name="DescribeLogDirs", versions=(1, 5), handle=handle, failure=_failure)

@@ -1,0 +1,35 @@
+"""ElectLeaders: gives partitions back to their preferred leaders, or to any replica when none is in sync (unclean)."""
+
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.controller.election import ElectionResult, elect_leaders
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    wanted = None
+    if request.topic_partitions is not None:
+        wanted = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
+    context.decide(lambda image: elect_leaders(image, request.election_type, wanted), _response, request.timeout_ms)
+
+
+def _response(elected: list[ElectionResult]) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for result in elected:
+        fields = {"partition_id": result.partition, "error_code": result.error, "error_message": result.message}
+        topics.setdefault(result.topic, []).append(fields)
+    results = [{"topic": topic, "partition_result": partitions} for topic, partitions in topics.items()]
+    return {"error_code": ErrorCode.NONE, "replica_election_results": results}
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+    """Version 0 has no place for an error of the whole, so each partition has it too."""
+    topics = request.topic_partitions or ()
+    partitions = [ElectionResult(topic.topic, index, code, message) for topic in topics for index in topic.partitions]
+    return {**_response(partitions), "error_code": code}
+
+
+API = Api(key=ApiKey.ELECT_LEADERS, name="ElectLeaders", versions=(0, 2), handle=handle, failure=_failure)

@@ -1,0 +1,113 @@
+"""ListOffsets: where a partition begins or ends, and the first record at or after a time.
+
+Negative timestamps are questions of their own; each needs a version of the API that has it. What a consumer may not see yet it
+is not told of: an answer at or above the high watermark (for read_committed: the last stable offset) is none, and none is -1.
+"""
+
+from typing import Any, NamedTuple
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.controller.errors import ApiError
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.reading import TimestampedOffset, offset_for_timestamp, offset_of_max_timestamp
+from tidelog.replication.partition import Partition
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+# The first version that has each.
+_SINCE_VERSION = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+READ_COMMITTED = 1
+CONSUMER_REPLICA_ID = -1
+
+
+class Answer(NamedTuple):
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    is_read_committed = request.isolation_level == READ_COMMITTED
+    seen: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            key = topic.name, wanted.partition_index
+            (twice if key in seen else seen).add(key)
+
+    def partition_fields(name: str, wanted: Message) -> dict[str, Any]:
+        index = wanted.partition_index
+        try:
+            if request.replica_id > CONSUMER_REPLICA_ID:
+                raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "this listener is for clients, not for replicas")
+            if (name, index) in twice:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"the request names {name}-{index} twice")
+            _check_version(wanted.timestamp, context.header.api_version)
+            partition = context.broker.partitions.find(name, None, index)
+            partition.check_epoch(wanted.current_leader_epoch)
+            return {"partition_index": index, **_answer(partition, wanted.timestamp, is_read_committed)._asdict()}
+        except Exception as error:
+            return {"partition_index": index, "error_code": context.code_of(error)[0]}
+
+    context.reply(
+        {
+            "topics": [
+                {"name": topic.name, "partitions": [partition_fields(topic.name, wanted) for wanted in topic.partitions]}
+                for topic in request.topics
+            ]
+        }
+    )
+
+
+def _check_version(timestamp: int, version: int) -> None:
+    if timestamp < 0 and version < _SINCE_VERSION.get(timestamp, version + 1):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"version {version} has no timestamp {timestamp}")
+
+
+def _answer(partition: Partition, timestamp: int, is_read_committed: bool) -> Answer:
+    log = partition.log
+    log.check_online()
+    visible_end = log.last_stable_offset if is_read_committed else log.high_watermark
+    if timestamp == LATEST:
+        return Answer(-1, visible_end, log.epochs.latest_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return Answer(-1, log.log_start_offset, log.epochs.epoch_for_offset(log.log_start_offset))
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return Answer()  # Nothing is kept anywhere but here.
+    found = _find(log, timestamp)
+    if found is None or found.offset >= visible_end:
+        return Answer()
+    return Answer(*found)
+
+
+def _find(log: PartitionLog, timestamp: int) -> TimestampedOffset | None:
+    return offset_of_max_timestamp(log) if timestamp == MAX_TIMESTAMP else offset_for_timestamp(log, timestamp)
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [{"partition_index": wanted.partition_index, "error_code": code} for wanted in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+API = Api(key=ApiKey.LIST_OFFSETS, name="ListOffsets", versions=(1, 11), handle=handle, failure=_failure)

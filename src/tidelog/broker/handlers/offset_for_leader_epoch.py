@@ -1,0 +1,44 @@
+"""OffsetForLeaderEpoch: where a leader epoch ended. A consumer whose position lies behind that knows that its log was cut."""
+
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.log.reading import end_offset_for_epoch
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    def partition_fields(name: str, wanted: Message) -> dict[str, Any]:
+        try:
+            partition = context.broker.partitions.find(name, None, wanted.partition)
+            partition.check_epoch(wanted.current_leader_epoch)
+            epoch, end_offset = end_offset_for_epoch(partition.log, wanted.leader_epoch)
+        except Exception as error:
+            return {"partition": wanted.partition, "error_code": context.code_of(error)[0]}
+        return {"partition": wanted.partition, "leader_epoch": epoch, "end_offset": end_offset}
+
+    context.reply(
+        {
+            "topics": [
+                {"topic": topic.topic, "partitions": [partition_fields(topic.topic, wanted) for wanted in topic.partitions]}
+                for topic in request.topics
+            ]
+        }
+    )
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+    return {
+        "topics": [
+            {
+                "topic": topic.topic,
+                "partitions": [{"partition": wanted.partition, "error_code": code} for wanted in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+API = Api(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, name="OffsetForLeaderEpoch", versions=(2, 4), handle=handle, failure=_failure)
