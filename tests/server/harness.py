@@ -25,7 +25,6 @@ from tidelog.server.limits import Limits
 from tidelog.server.listener import bind_all
 from tidelog.server.served import OnDone, Part
 from tidelog.server.server import Server
-from tidelog.server.tracked_executor import TrackedExecutor
 
 IN_FLIGHT_MAX = 100
 WAIT_SECONDS = 20.0
@@ -97,6 +96,7 @@ class WordBroker:
         self.ticks = 0
         self.deadline_ms: int | None = None
         self.stops = 0
+        self.on_stopped: OnDone | None = None
         self.stop_error: Exception | None = None
         self.start_error: Exception | None = None
 
@@ -109,14 +109,17 @@ class WordBroker:
     def start(self, on_started: OnDone) -> None:
         on_started(self.start_error)
 
-    def stop(self) -> None:
-        self.stops += 1
-        if self.stop_error is not None:
-            raise self.stop_error
+    def begin_stop(self, on_stopped: OnDone) -> None:
+        """Stops at the next tick, as a broker that has work under way."""
+        self.deadline_ms = 0
+        self.on_stopped = on_stopped
 
     def tick(self) -> None:
         self.ticks += 1
         self.deadline_ms = None
+        if self.on_stopped is not None:
+            self.stops += 1
+            self.on_stopped(self.stop_error)
 
     def next_deadline_ms(self) -> int | None:
         return self.deadline_ms
@@ -196,7 +199,7 @@ class RunningServer:
         self.broker = WordBroker()
         self.loop = uvloop.new_event_loop()
         self.executor = ThreadExecutor(wake=self.loop.call_soon_threadsafe)
-        self.server = Server(self.loop, self.broker, RealClock(), TrackedExecutor(self.executor), self.executor, limits)
+        self.server = Server(self.loop, self.broker, RealClock(), self.executor, limits)
         self.server.listen(bind_all([("127.0.0.1", 0)]))
         self.address = self.server.addresses[0]
         self.errors: list[dict[str, Any]] = []

@@ -11,14 +11,14 @@ def test_settings_become_limits() -> None:
     texts = {
         "max.connections": "5",
         "max.connections.per.ip": "2",
-        "socket.request.max.bytes": "4096",
+        "socket.request.max.bytes": "2000000",
         "connections.max.idle.ms": "1000",
-        "queued.max.request.bytes": "2097152",
+        "queued.max.request.bytes": "3000000",
     }
     limits = Limits.from_config(parse(BROKER, texts))
     assert (limits.connections_max, limits.connections_per_address_max) == (5, 2)
-    assert (limits.frame_bytes_max, limits.first_frame_bytes_max) == (4096, 4096)
-    assert (limits.idle_ms_max, limits.memory_bytes_max) == (1000, 2_097_152)
+    assert (limits.frame_bytes_max, limits.first_frame_bytes_max) == (2_000_000, 2_000_000)
+    assert (limits.idle_ms_max, limits.memory_bytes_max) == (1000, 3_000_000)
 
 
 def test_the_shortest_limit_on_time() -> None:

@@ -25,7 +25,6 @@ from tidelog.server.limits import Limits
 from tidelog.server.listener import bind_all
 from tidelog.server.served import ServedBroker
 from tidelog.server.server import Server
-from tidelog.server.tracked_executor import TrackedExecutor
 
 EXIT_STOPPED = 0
 EXIT_CUT_SHORT = 1
@@ -103,9 +102,8 @@ def serve(
         on_serving(server)
 
     try:
-        executor = TrackedExecutor(threads)
-        broker = make_broker(executor, clock, [listening.getsockname()[:2] for listening in bound])
-        server = Server(loop, broker, clock, executor, cold_reads, limits or Limits())
+        broker = make_broker(threads, clock, [listening.getsockname()[:2] for listening in bound])
+        server = Server(loop, broker, clock, cold_reads, limits or Limits())
         process.server = server
         if embedding is None:
             for number in (signal.SIGTERM, signal.SIGINT):

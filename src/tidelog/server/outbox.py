@@ -44,7 +44,7 @@ class Outbox:
     __slots__ = ("_cached_until", "_parts", "_slice_sent", "memory_bytes", "sent_bytes", "unsent_bytes")
 
     def __init__(self) -> None:
-        self._parts: deque[Part] = deque()
+        self._parts: deque[Buffer | LogSlice] = deque()
         # Of the slice that is first in the queue: how much of it has left, and up to where in its file it need not be probed.
         self._slice_sent = 0
         self._cached_until = 0
@@ -56,19 +56,26 @@ class Outbox:
 
     def put(self, response: Sequence[Part]) -> None:
         in_files = in_memory = 0
+        found: list[Buffer | LogSlice] = []
+        buffers: list[Buffer] = [b""]
         for part in response:
-            if type(part) is LogSlice:
+            if isinstance(part, bytes | bytearray | memoryview):
+                in_memory += len(part)
+                buffers.append(part)
+            elif type(part) is LogSlice:
                 in_files += part.length
             else:
-                in_memory += len(part)
+                raise TypeError(f"{type(part).__name__} cannot be sent")
+            found.append(part)
         size = _pack_size(in_files + in_memory)
         in_memory += 4
         parts = self._parts
         if not in_files and in_memory <= JOINED_BYTES_MAX:
-            parts.append(b"".join((size, *response)))  # type: ignore[arg-type]  # no slice among them: nothing is in files
+            buffers[0] = size
+            parts.append(b"".join(buffers))
         else:
             parts.append(size)
-            parts.extend(part for part in response if (part.length if type(part) is LogSlice else len(part)))
+            parts.extend(part for part in found if (part.length if type(part) is LogSlice else len(part)))
         self.memory_bytes += in_memory
         self.unsent_bytes += in_files + in_memory
 

@@ -5,11 +5,11 @@ their own.
 from collections.abc import Callable
 from typing import Protocol
 
-from tidelog.log.reading import LogSlice
 from tidelog.ports.disk import Buffer
+from tidelog.wire.fetch import RecordsPart
 
-# A response is a list of these: bytes to send, and slices of segment files to send without reading them.
-Part = Buffer | LogSlice
+# A response is a list of these: bytes to send, and records, which on real disks are ``LogSlice``: a range of a segment file.
+Part = Buffer | RecordsPart
 
 OnDone = Callable[[Exception | None], None]
 
@@ -41,8 +41,8 @@ class ServedBroker(Protocol):
         """``on_started`` may come later; then clients can be served."""
         ...
 
-    def stop(self) -> None:
-        """Blocks. All work given to the executor is done, and no request comes any more."""
+    def begin_stop(self, on_stopped: OnDone) -> None:
+        """No request comes any more. Time goes on until ``on_stopped``."""
         ...
 
     def tick(self) -> None:

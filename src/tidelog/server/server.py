@@ -1,8 +1,7 @@
 """A broker on real sockets: listeners, connections, timers, and an orderly end.
 
-Stopping. First nobody is let in and no request is taken any more; what is in flight is answered, within
-``limits.stop_ms_max``; then all connections are closed. When the executor has done what the broker gave it, the broker itself
-stops, which syncs its logs and leaves the mark of a clean shutdown.
+Stopping. First nobody is let in and no request is taken any more; what is in flight is answered, within ``limits.stop_ms_max``;
+then all connections are closed, and the broker itself stops, which syncs its logs and leaves the mark of a clean shutdown.
 """
 
 import asyncio
@@ -16,7 +15,6 @@ from tidelog.server.limits import Limits
 from tidelog.server.listener import Admission, Listener
 from tidelog.server.loop_lag import LoopLag
 from tidelog.server.served import OnDone, ServedBroker
-from tidelog.server.tracked_executor import TrackedExecutor
 
 # How often a stopping server looks whether all is done.
 STOP_POLL_SECONDS = 0.01
@@ -25,21 +23,19 @@ STOP_POLL_SECONDS = 0.01
 class Server:
     """Everything happens on ``loop``, which belongs to the caller.
 
-    ``executor`` is the broker's; completions of its work come through ``hub.run``. ``cold_reads`` is another one, for reads: a
-    sync must not wait for them."""
+    Completions of the broker's executor come through ``hub.run``. ``cold_reads`` is another executor: a sync must not wait for
+    reads."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         broker: ServedBroker,
         clock: Clock,
-        executor: TrackedExecutor,
         cold_reads: Executor,
         limits: Limits,
     ) -> None:
         self._loop = loop
         self._broker = broker
-        self._executor = executor
         self.hub = Hub(loop, broker, clock, cold_reads, limits)
         self.admission = Admission(self.hub)
         self.lag = LoopLag(loop)
@@ -74,17 +70,11 @@ class Server:
             return
         for connection in list(self.hub.connections):
             connection.end("the broker stops")
-        self._await_work(on_stopped)
 
-    def _await_work(self, on_stopped: OnDone) -> None:
-        if self._executor.outstanding:
-            self._loop.call_later(STOP_POLL_SECONDS, self._await_work, on_stopped)
-            return
-        self.hub.stop()
-        self.lag.stop()
-        try:
-            self._broker.stop()
-        except Exception as error:
+        def stopped(error: Exception | None) -> None:
+            self.hub.stop()
+            self.lag.stop()
             on_stopped(error)
-        else:
-            on_stopped(None)
+
+        self._broker.begin_stop(stopped)
+        self.hub.wake()

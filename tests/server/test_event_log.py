@@ -1,0 +1,62 @@
+"""One event, one line, whatever is in it."""
+
+import json
+import logging
+
+import pytest
+
+from tidelog.server.event_log import EventLog, EventLogHandler, LogFormat
+
+
+class StoppedClock:
+    def now_ms(self) -> int:
+        return 1_704_067_200_042
+
+    def monotonic_ms(self) -> int:
+        return 0
+
+
+TIME = "2024-01-01T00:00:00.042Z"
+
+
+def written(log_format: LogFormat, event: str, facts: dict[str, object]) -> str:
+    lines: list[str] = []
+    EventLog(lines.append, StoppedClock(), log_format).report(event, facts)
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_as_text() -> None:
+    line = written(LogFormat.TEXT, "torn_tail_cut", {"partition": "orders-0", "bytes": 12, "reason": "it is torn"})
+    assert line == f'{TIME} warning torn_tail_cut partition=orders-0 bytes=12 reason="it is torn"\n'
+
+
+def test_as_json() -> None:
+    line = written(LogFormat.JSON, "torn_tail_cut", {"bytes": 12, "path": {"of"}})
+    assert json.loads(line) == {"time": TIME, "level": "warning", "event": "torn_tail_cut", "bytes": 12, "path": "{'of'}"}
+
+
+@pytest.mark.parametrize("log_format", list(LogFormat))
+def test_a_value_with_line_ends_stays_on_the_line(log_format: LogFormat) -> None:
+    line = written(log_format, "unexpected_error", {"error": "one\ntwo\x1b[0m", "empty": ""})
+    assert line.count("\n") == 1
+    assert "\x1b" not in line
+
+
+@pytest.mark.parametrize(
+    ("event", "level"), [("started", "info"), ("stopped", "info"), ("log_offline", "error"), ("anything_else", "warning")]
+)
+def test_levels(event: str, level: str) -> None:
+    assert json.loads(written(LogFormat.JSON, event, {}))["level"] == level
+
+
+def test_what_is_said_through_logging() -> None:
+    lines: list[str] = []
+    handler = EventLogHandler(EventLog(lines.append, StoppedClock(), LogFormat.TEXT))
+    logger = logging.getLogger("tidelog.test_event_log")
+    logger.addHandler(handler)
+    try:
+        logger.warning("refused %s", "10.0.0.1")
+    finally:
+        logger.removeHandler(handler)
+    assert lines == [f'{TIME} warning message logger=tidelog.test_event_log text="refused 10.0.0.1"\n']
