@@ -20,9 +20,8 @@ help: ## Show this list
 
 install: $(INSTALLED) ## Make .venv and install Tidelog and its tools, at pinned versions
 
-run: $(INSTALLED) ## Show the storage tools (the broker comes next)
-	@$(BIN)/tidelog --help
-	@echo "There is no broker yet: what works today is the storage engine under it. Its numbers: make bench"
+run: $(INSTALLED) ## Start a broker on 127.0.0.1:9092, its data under ./data
+	@$(BIN)/tidelog start
 
 test: check ## Check, then run all tests
 	$(BIN)/python -m pytest -n $(WORKERS)

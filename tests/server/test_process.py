@@ -9,7 +9,6 @@ from tidelog.config.types import InvalidSetting
 from tidelog.log.checkpoints import MetaProperties, write_meta_properties
 from tidelog.ports.randomness import RealRandomness
 from tidelog.ports.real_disk import RealDisk
-from tidelog.server import process
 from tidelog.server.process import OPEN_FILES_DERIVED_MAX, derive_open_files_max, find_cluster_id, run_broker
 
 
@@ -63,5 +62,5 @@ def test_no_cluster_id_looks_like_an_option(tmp_path: Path) -> None:
 def test_open_files_fit_beside_the_connections(
     limit: int, connections_max: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process.resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     assert derive_open_files_max({"max.connections": connections_max}) == expected

@@ -12,11 +12,11 @@ its exit code (``verify`` that found damage, say); returning nothing is 0.
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+from tidelog import __version__
 from tidelog.cli.errors import CommandFailed
 from tidelog.config.file import UnreadableFile
 from tidelog.config.types import InvalidSetting
@@ -77,7 +77,7 @@ def _build(command_groups: Mapping[str, typer.Typer]) -> typer.Typer:
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        typer.echo(f"tidelog {version('tidelog')}")
+        typer.echo(f"tidelog {__version__}")
         raise typer.Exit
 
 

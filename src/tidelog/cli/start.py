@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from tidelog import __version__
 from tidelog.config.file import read_toml
 from tidelog.ports.clock import RealClock
 from tidelog.server.event_log import EventLog, EventLogHandler, LogFormat
@@ -107,7 +108,7 @@ def banner(serving: Serving) -> str:
         ("", f"tidelog consume greetings --from-beginning{bootstrap}"),
         ("stop", "Ctrl-C"),
     ]
-    title = f"Tidelog {serving.version}: broker {serving.node_id} of cluster {serving.cluster_id}"
+    title = f"Tidelog {__version__}: broker {serving.node_id} of cluster {serving.cluster_id}"
     return "\n".join((title, *(f"  {name:<13} {text}" for name, text in rows))) + "\n"
 
 

@@ -11,9 +11,9 @@ import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from typing import cast
 
+from tidelog import __version__
 from tidelog.broker.broker import Broker
 from tidelog.broker.config import BrokerConfig
 from tidelog.config.broker import BROKER, advertised_listener_of, data_directory_of, listener_of
@@ -56,14 +56,10 @@ class Serving:
     flush_messages: int
     was_stopped_cleanly: bool
 
-    @property
-    def version(self) -> str:
-        return version("tidelog")
-
     def facts(self) -> dict[str, object]:
         """For the event ``started``."""
         addresses = {"listener": str(self.listener), "advertised": str(self.advertised)}
-        return {"version": self.version, **asdict(self), **addresses}
+        return {"version": __version__, **asdict(self), **addresses}
 
 
 def run_broker(

@@ -6,10 +6,23 @@
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
 
 With pytest installed the fixture ``tidelog_broker`` is there by itself; see ``tidelog.testing.pytest_plugin``.
+The classes are loaded on use: pytest loads this package in every project, whether or not it wants a broker.
 """
 
-from tidelog.testing.broker import Broker
-from tidelog.testing.place import BrokerFailed
-from tidelog.testing.thread_broker import ThreadBroker
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidelog.testing.broker import Broker
+    from tidelog.testing.place import BrokerFailed
+    from tidelog.testing.thread_broker import ThreadBroker
 
 __all__ = ["Broker", "BrokerFailed", "ThreadBroker"]
+
+_MODULES = {"Broker": "broker", "BrokerFailed": "place", "ThreadBroker": "thread_broker"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -29,7 +29,7 @@ def tidelog_configs() -> Mapping[str, object]:
 @pytest.fixture(scope="session")
 def tidelog_broker(tidelog_configs: Mapping[str, object]) -> "Iterator[Broker]":
     """A running broker in its own process, with temporary data, shared by the session's tests."""
-    # Not above: pytest loads this module in every project, whether or not it wants a broker.
+    # Not above: see the package.
     from tidelog.testing.broker import Broker
 
     with Broker(configs=tidelog_configs) as broker:

@@ -1,0 +1,150 @@
+"""``tidelog start`` as a user calls it: what it prints, what it refuses in one line, and how it ends."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tidelog.cli.main import main
+from tidelog.cli.start import banner, read_settings
+from tidelog.config.listeners import ListenerAddress
+from tidelog.server.process import Serving
+
+Output = pytest.CaptureFixture[str]
+
+
+@contextmanager
+def started(directory: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "tidelog", "start", "--listener", "127.0.0.1:0", *arguments]
+    process = subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_it_prints(tmp_path: Path) -> None:
+    with started(tmp_path) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().rstrip("\n") for _ in range(7)]
+        assert re.fullmatch(r"Tidelog [0-9.]+: broker 1 of cluster [A-Za-z0-9_][A-Za-z0-9_-]{21}", lines[0])
+        listening = re.fullmatch(r"  listening on  127\.0\.0\.1:([0-9]+) \(plaintext\)", lines[1])
+        assert listening is not None
+        assert lines[2] == f"  data          {tmp_path / 'data'} (no topics yet)"
+        assert lines[3].startswith("  durability    ")
+        assert lines[3].endswith("flush.messages=1")
+        assert f"tidelog produce greetings --bootstrap 127.0.0.1:{listening[1]}" in lines[4]
+        socket.create_connection(("127.0.0.1", int(listening[1])), timeout=10).close()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert re.fullmatch(r"\S+Z info stopped is_clean=True\n", errors)
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").is_file()
+
+
+def test_the_cluster_id_is_kept_and_events_are_json(tmp_path: Path) -> None:
+    cluster_ids = []
+    for _ in range(2):
+        with started(tmp_path, "--data", "here", "--log-format", "json", "-o", "log.flush.interval.messages=10") as process:
+            assert process.stderr is not None
+            event = json.loads(process.stderr.readline())
+            assert (event["event"], event["flush_messages"]) == ("started", 10)
+            assert event["data_path"] == str(tmp_path / "here")
+            cluster_ids.append(event["cluster_id"])
+            process.send_signal(signal.SIGTERM)
+            out, errors = process.communicate(timeout=30)
+            assert (process.returncode, out) == (0, "")
+            assert json.loads(errors)["event"] == "stopped"
+    assert cluster_ids[0] == cluster_ids[1]
+    assert f"cluster.id={cluster_ids[0]}\n" in (tmp_path / "here" / "meta.properties").read_text()
+
+
+def test_a_directory_in_use(tmp_path: Path) -> None:
+    with started(tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with started(tmp_path) as second:
+            _, errors = second.communicate(timeout=30)
+            assert second.returncode == 1
+            assert errors.startswith(f"tidelog: {tmp_path / 'data'} is used by another process")
+            assert errors.count("\n") == 1
+
+
+def test_a_port_that_is_taken(tmp_path: Path, capsys: Output) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["start", "--data", str(tmp_path / "data"), "--listener", address]) == 1
+    assert capsys.readouterr().err == (
+        f"tidelog: {address} is taken: another broker may be running; stop it, or choose another with --listener\n"
+    )
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "log.retention.mss=1"], "tidelog: log.retention.mss: there is no such setting; did you mean log.retention.ms?\n"),
+        (["-o", "num.partitions=none"], "tidelog: num.partitions=none: expected a whole number\n"),
+        (["--listener", "10.1.2.3:9092"], "tidelog: listeners=10.1.2.3:9092: everyone who reaches this address could"),
+        (["--listener", "0.0.0.0:9092"], "tidelog: listeners=0.0.0.0:9092: no client can connect to every address"),
+        (["--config", "missing.toml"], "tidelog: missing.toml: No such file or directory\n"),
+        (["--config", "bad.toml"], "tidelog: bad.toml is not valid TOML: "),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.toml").write_text("= 1")
+    assert main(["start", *arguments]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith(message)
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert os.listdir(tmp_path) == ["bad.toml"]
+
+
+def test_an_override_without_sense(capsys: Output) -> None:
+    assert main(["start", "-o", "=1"]) == 2
+    assert capsys.readouterr().err == "tidelog: Invalid value for -o: '=1': expected KEY=VALUE (try: tidelog --help)\n"
+
+
+def test_overrides_win_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "tidelog.toml"
+    path.write_text('"num.partitions" = 3\n[log.retention]\nms = 5\n')
+    assert read_settings(str(path), ["num.partitions=4", "log.dirs = a=b"]) == {
+        "num.partitions": "4",
+        "log.retention.ms": "5",
+        "log.dirs": " a=b",
+    }
+
+
+def serving(flush_messages: int, topic_count: int, partition_count: int) -> Serving:
+    address = ListenerAddress("127.0.0.1", 9092)
+    return Serving("cluster", 1, address, address, "data", topic_count, partition_count, flush_messages, True)
+
+
+def test_the_banner_says_what_is_there_and_what_is_at_stake() -> None:
+    text = banner(serving(10_000, 1, 12))
+    assert "data (1 topic, 12 partitions)\n" in text
+    assert "a power cut may lose it: flush.messages=10000\n" in text
+    assert "tidelog produce greetings\n" in text
+
+
+def test_what_clients_are_told_is_shown_where_it_differs() -> None:
+    address, advertised = ListenerAddress("0.0.0.0", 9092), ListenerAddress("queue.example", 9092)
+    text = banner(Serving("cluster", 1, address, advertised, "data", 2, 2, 1, True))
+    assert "0.0.0.0:9092 (plaintext), known as queue.example:9092\n" in text
+    assert "data (2 topics, 2 partitions)\n" in text
+    assert "tidelog produce greetings --bootstrap queue.example:9092\n" in text
