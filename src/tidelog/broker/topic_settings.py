@@ -54,6 +54,8 @@ class TopicSettings:
             **image.configs_of(ResourceType.BROKER, str(config.node_id)),
         }
         defaults = {**config.topic_defaults, **inherit(TOPIC, dynamic)}
-        values = parse(TOPIC, image.configs_of(ResourceType.TOPIC, topic), defaults)
+        # A metadata log that Kafka wrote may hold settings that are not known here.
+        own = {name: text for name, text in image.configs_of(ResourceType.TOPIC, topic).items() if name in TOPIC.settings}
+        values = parse(TOPIC, own, defaults)
         settings = LogSettings.from_config({**values, "producer.id.expiration.ms": config.values["producer.id.expiration.ms"]})
         return values, settings

@@ -104,9 +104,9 @@ _TOPICS = (
     Setting(
         "inter.broker.protocol.version",
         SettingType.STRING,
-        "4.0-IV3",
+        "4.3-IV0",
         "Kept for tools that read a broker's version from it; it cannot be changed.",
-        OneOf(("4.0-IV3",)),
+        OneOf(("4.3-IV0",)),
     ),
 )
 

@@ -1,0 +1,167 @@
+"""A led partition: what is visible when, who is told, and what is refused."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.log.harness import Store, batch
+from tidelog.log.errors import LogOffline
+from tidelog.log.settings import LogSettings
+from tidelog.replication.errors import FencedLeaderEpoch, NotEnoughReplicas, UnknownLeaderEpoch
+from tidelog.replication.partition import Partition
+
+Told = list[Exception | None]
+
+
+class Reader:
+    """A fetch that waits; ``on_told`` may do something in the middle of being told."""
+
+    def __init__(self, on_told: Callable[[], None] | None = None) -> None:
+        self.told = 0
+        self._on_told = on_told
+
+    def on_data(self, partition: Partition) -> None:
+        self.told += 1
+        if self._on_told is not None:
+            self._on_told()
+
+
+def led(store: Store, *, isr: tuple[int, ...] = (1,), min_insync: int = 1, leader_epoch: int = 3) -> Partition:
+    return Partition("orders", b"i" * 16, 0, store.create(), leader_epoch, (1, 2, 3), isr, min_insync)
+
+
+def sync(store: Store) -> None:
+    """All that was appended becomes durable; who may see it is the partition's business."""
+    store.directory.kick()
+    store.scheduler.run_until(lambda: store.directory.commit.is_idle)
+
+
+def test_records_are_visible_only_when_durable() -> None:
+    store = Store()
+    partition = led(store)
+    partition.append(batch(), acks_all=True)
+    partition.advance()
+    assert partition.log.high_watermark == 0
+    sync(store)
+    partition.advance()
+    assert partition.log.high_watermark == 1
+
+
+def test_on_a_relaxed_topic_they_are_visible_when_written() -> None:
+    partition = led(Store(LogSettings(flush_messages=1000)))
+    partition.append(batch(2), acks_all=True)
+    partition.advance()
+    assert partition.log.high_watermark == 2
+    assert partition.log.durable.offset == 0
+
+
+def test_a_producer_is_told_once_its_own_records_are_below_the_high_watermark() -> None:
+    store = Store()
+    partition = led(store)
+    first: Told = []
+    second: Told = []
+    partition.append(batch(2), acks_all=True)
+    partition.wait_replicated(2, first.append)
+    sync(store)
+    partition.append(batch(), acks_all=True)
+    partition.wait_replicated(3, second.append)
+    assert (first, second) == ([], [])
+    partition.advance()
+    assert (first, second) == ([None], [])
+    sync(store)
+    partition.advance()
+    assert (first, second) == ([None], [None])
+
+
+def test_who_waits_for_what_is_visible_is_told_at_once() -> None:
+    store = Store()
+    partition = led(store)
+    partition.append(batch(), acks_all=True)
+    sync(store)
+    partition.advance()
+    told: Told = []
+    partition.wait_replicated(1, told.append)
+    assert told == [None]
+
+
+def test_too_few_in_sync_refuses_acks_all_and_holds_the_high_watermark() -> None:
+    store = Store()
+    partition = led(store, isr=(1,), min_insync=2)
+    with pytest.raises(NotEnoughReplicas, match=r"1 of 3 replicas in sync, min\.insync\.replicas is 2"):
+        partition.append(batch(), acks_all=True)
+    assert partition.log.log_end_offset == 0
+    partition.append(batch(), acks_all=False)
+    sync(store)
+    partition.advance()
+    assert partition.log.high_watermark == 0
+
+
+@pytest.mark.parametrize(("epoch", "error"), [(2, FencedLeaderEpoch), (4, UnknownLeaderEpoch)])
+def test_a_client_with_another_epoch_is_refused(epoch: int, error: type[Exception]) -> None:
+    partition = led(Store(), leader_epoch=3)
+    partition.check_epoch(3)
+    partition.check_epoch(-1)
+    with pytest.raises(error, match=f"is in leader epoch 3, the request is of epoch {epoch}"):
+        partition.check_epoch(epoch)
+
+
+def test_a_fetch_is_told_when_the_watermark_moves_and_not_otherwise() -> None:
+    store = Store()
+    partition = led(store)
+    reader = Reader()
+    partition.add_fetch_waiter(reader)
+    partition.append(batch(), acks_all=False)
+    partition.advance()
+    assert reader.told == 0
+    sync(store)
+    partition.advance()
+    partition.advance()
+    assert reader.told == 1
+    partition.remove_fetch_waiter(reader)
+    partition.append(batch(), acks_all=False)
+    sync(store)
+    partition.advance()
+    assert reader.told == 1
+
+
+def test_a_fetch_may_leave_while_it_is_told() -> None:
+    store = Store()
+    partition = led(store)
+    readers = [Reader() for _ in range(3)]
+
+    def leave() -> None:
+        for reader in (*readers, leaving):
+            partition.remove_fetch_waiter(reader)
+
+    leaving = Reader(leave)
+    for reader in (leaving, *readers):
+        partition.add_fetch_waiter(reader)
+    partition.append(batch(), acks_all=False)
+    sync(store)
+    partition.advance()
+    assert leaving.told == 1
+
+
+def test_when_the_log_goes_offline_everybody_who_waits_hears_of_it() -> None:
+    store = Store()
+    partition = led(store)
+    told: Told = []
+    reader = Reader()
+    partition.append(batch(), acks_all=True)
+    partition.wait_replicated(1, told.append)
+    partition.add_fetch_waiter(reader)
+    partition.log.go_offline("told to")
+    partition.advance()
+    assert [type(error) for error in told] == [LogOffline]
+    assert reader.told == 1
+
+
+def test_a_partition_that_goes_away_tells_everybody() -> None:
+    partition = led(Store())
+    told: Told = []
+    partition.append(batch(), acks_all=True)
+    partition.wait_replicated(1, told.append)
+    gone = RuntimeError("gone")
+    partition.close(gone)
+    partition.close(gone)
+    assert told == [gone]
