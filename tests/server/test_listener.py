@@ -5,6 +5,7 @@ import time
 import pytest
 
 from tests.server.harness import running_server, wait_until
+from tidelog.server.connection import Connection
 from tidelog.server.limits import Limits
 from tidelog.server.listener import PAUSE_SECONDS, Listener, bind, bind_all
 
@@ -26,6 +27,20 @@ def test_connections_beyond_the_limit_are_closed_at_once_and_room_comes_back(lim
             client.socket.close()
         wait_until(lambda: running.connection_count() == 0)
         assert not running.server.admission._per_address
+
+
+def test_a_connection_that_cannot_be_set_up_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_server(Limits(connections_per_address_max=1)) as running:
+
+        def fail(*_: object) -> Connection:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+        monkeypatch.setattr("tidelog.server.listener.Connection", fail)
+        with running.client() as client:
+            assert client.is_closed_by_server()
+        monkeypatch.undo()
+        with running.client() as client:
+            assert client.ask(b"echo in") == b"echo in"
 
 
 def test_an_address_that_is_taken_is_named_and_nothing_stays_bound() -> None:

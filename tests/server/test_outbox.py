@@ -122,6 +122,16 @@ def test_a_cold_range_is_asked_for_before_it_is_sent(pair: Pair, segment: LogSli
     assert outbox.send_some(pair[0]) is Outcome.COLD
 
 
+def test_records_that_are_no_slice_cannot_be_sent() -> None:
+    class Elsewhere:
+        length = 5
+
+    outbox = Outbox()
+    with pytest.raises(TypeError, match="Elsewhere cannot be sent"):
+        outbox.put([b"ab", Elsewhere()])
+    assert (outbox.unsent_bytes, outbox.memory_bytes) == (0, 0)
+
+
 def test_clear_forgets_everything(pair: Pair) -> None:
     outbox = Outbox()
     outbox.put([b"abc"])

@@ -161,10 +161,10 @@ class Connection:
         if not self._is_trusted:
             self._is_trusted = True
             self._frames.size_max = hub.limits.frame_bytes_max
-        if self._frames.buffer_size > BUFFER_SIZE and not self._frames.is_inside_frame:
-            # A large buffer is kept for the next large frame, unless others need the memory more.
+        if self._frames.buffer_size > BUFFER_SIZE:
             hub.memory.frame_done(self)
-            if hub.memory.is_tight:
+            # A large buffer is kept for the next large frame, unless others need the memory more.
+            if hub.memory.is_tight and not self._frames.is_inside_frame:
                 self._frames.release()
 
     def _settle(self) -> None:
@@ -192,7 +192,7 @@ class Connection:
             return False
         if not self._held_bytes:
             return True
-        is_inside_large_frame = self._frames.buffer_size > BUFFER_SIZE and not self._has_backlog
+        is_inside_large_frame = self._frames.buffer_size > BUFFER_SIZE and self._frames.is_inside_frame
         return self._hub.memory.may_grow(self, is_inside_large_frame)
 
     def _update_reading(self) -> None:

@@ -57,7 +57,7 @@ class Admission:
         self._per_address: Counter[str] = Counter()
         self.accepted = 0
         self.refused = 0
-        hub.on_closed = self._release
+        hub.on_closed = lambda connection: self.release(connection.host)
 
     def admit(self, host: str) -> bool:
         limits = self._hub.limits
@@ -69,8 +69,7 @@ class Admission:
         self._per_address[host] += 1
         return True
 
-    def _release(self, connection: Connection) -> None:
-        host = connection.host
+    def release(self, host: str) -> None:
         self._per_address[host] -= 1
         if not self._per_address[host]:
             del self._per_address[host]
@@ -111,4 +110,9 @@ class Listener:
             if not self._admission.admit(host):
                 accepted.close()
                 continue
-            Connection(self._hub, accepted, host, port)
+            try:
+                Connection(self._hub, accepted, host, port)
+            except OSError:
+                # Reset before we could set it up.
+                accepted.close()
+                self._admission.release(host)
