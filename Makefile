@@ -9,7 +9,6 @@ MINUTES ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-INSTALLED_COMPAT := $(VENV)/.installed-compat
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -42,7 +41,7 @@ soak: $(INSTALLED) ## Crash and compare for long (MINUTES=60)
 mutants: $(INSTALLED) ## Plant known bugs one by one; each must be found
 	$(BIN)/python -m tests.mutants
 
-compat: $(INSTALLED_COMPAT) ## Have Apache Kafka read what Tidelog wrote, and the reverse
+compat: $(INSTALLED) ## Have Apache Kafka read what Tidelog wrote, and the reverse
 	$(BIN)/python -m pytest -m apache_kafka tests/compatibility
 
 clean: ## Remove .venv, caches and build output
@@ -58,8 +57,4 @@ $(BIN)/python:
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) hatchling editables
 	$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
-	@touch $@
-
-$(INSTALLED_COMPAT): $(INSTALLED)
-	$(PIP_INSTALL) --no-build-isolation --editable '.[dev,compat]'
 	@touch $@
