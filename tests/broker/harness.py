@@ -8,14 +8,17 @@ from simulation.disk import Keep, SimulatedDisk
 from simulation.executor import SimulatedExecutor
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Event, NeverReachedError, Scheduler
+from tests.log.harness import batch
 from tidelog.broker.api import Part
 from tidelog.broker.broker import Broker
 from tidelog.broker.config import BrokerConfig
 from tidelog.log.reading import LogSlice
-from tidelog.wire.fetch import FetchRequest
-from tidelog.wire.fetch_client import FetchResponse, decode_fetch_response, encode_fetch_request
+from tidelog.records.batch import read_records
+from tidelog.records.header import iterate_headers
+from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.wire.fetch_client import FetchedPartition, FetchResponse, decode_fetch_response, encode_fetch_request
 from tidelog.wire.kio_adapter import Message, decode_response, encode_request
-from tidelog.wire.produce import ProduceRequest
+from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceResult, ProduceTopic
 from tidelog.wire.produce_client import ProduceResponse, decode_produce_response, encode_produce_request
 from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 
@@ -174,6 +177,19 @@ class FakeClient:
         frame, position = self.ask(ApiKey.FETCH, version, encode_fetch_request(version, request))
         return decode_fetch_response(version, frame, position)
 
+    def append(
+        self, topic: str = "orders", count: int = 1, *, partition: int = 0, acks: int = -1, records: bytes | None = None
+    ) -> ProduceResult:
+        """One batch of ``count`` records, or the bytes given."""
+        request = produce_request(topic, batch(count) if records is None else records, partition=partition, acks=acks)
+        ((result,),) = [answer.partitions for answer in self.produce(request).topics]
+        return result
+
+    def read(self, topic: str = "orders", offset: int = 0, *, partition: int = 0, wait_ms: int = 0) -> FetchedPartition:
+        request = fetch_request(topic, offset, partition=partition, wait_ms=wait_ms)
+        ((result,),) = [answer.partitions for answer in self.fetch(request).topics]
+        return result
+
     def create_topic(self, name: str = "orders", partitions: int = 1, **configs: str) -> bytes:
         """Returns its id; settings are named with '_' for '.'."""
         topic = {
@@ -186,6 +202,43 @@ class FakeClient:
         assert created.error_code == 0, created
         topic_id: bytes = created.topic_id
         return topic_id
+
+
+def produce_request(
+    topic: str = "orders", records: bytes | None = None, *, partition: int = 0, acks: int = -1, timeout_ms: int = 30_000
+) -> ProduceRequest:
+    data = ProducePartition(partition, memoryview(records) if records is not None else None)
+    return ProduceRequest(None, acks, timeout_ms, [ProduceTopic(topic, None, [data])])
+
+
+def fetch_request(
+    topic: str | None = "orders",
+    offset: int = 0,
+    *,
+    topic_id: bytes | None = None,
+    partition: int = 0,
+    wait_ms: int = 0,
+    bytes_min: int = 1,
+    bytes_max: int = 1 << 20,
+    isolation: int = 0,
+    session: tuple[int, int] = (0, -1),
+    leader_epoch: int = -1,
+    replica_id: int = -1,
+) -> FetchRequest:
+    wanted = FetchPartition(partition, offset, 1 << 20, leader_epoch)
+    topics = [FetchTopic(topic, topic_id, [wanted])]
+    return FetchRequest(replica_id, wait_ms, bytes_min, bytes_max, isolation, *session, topics, [], "")
+
+
+def offsets_in(records: memoryview | None) -> list[int]:
+    """Of every record that was fetched."""
+    data = bytes(records or b"")
+    found = iterate_headers(data)
+    return [
+        record.offset
+        for position, header in found
+        for record in read_records(data, position, header, size_max=1 << 20, count_max=1 << 20)
+    ]
 
 
 def _bytes_of(part: Part) -> bytes:

@@ -68,6 +68,8 @@ def _read_one(
         found: LogRead = read(log, want.fetch_offset, bytes_max, isolation, at_least_one)
     except Exception as error:
         code, _ = error_code_of(error)
+        if log.is_deleted:
+            code = ErrorCode.UNKNOWN_TOPIC_ID if want.topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
             on_unexpected(error)
         return FetchResult(want.partition_index, code, log_start_offset=log.log_start_offset), 0

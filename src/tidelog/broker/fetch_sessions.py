@@ -58,10 +58,11 @@ class SessionPartition:
 
 
 class FetchSession:
-    __slots__ = ("epoch", "id", "last_used_ms", "partitions")
+    __slots__ = ("epoch", "id", "last_used_ms", "partitions", "uses_topic_ids")
 
-    def __init__(self, identifier: int, now_ms: int) -> None:
+    def __init__(self, identifier: int, now_ms: int, uses_topic_ids: bool) -> None:
         self.id = identifier
+        self.uses_topic_ids = uses_topic_ids
         self.epoch = 1
         self.last_used_ms = now_ms
         self.partitions: dict[PartitionKey, SessionPartition] = {}
@@ -105,11 +106,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def choose(self, request: FetchRequest) -> SessionChoice:
+    def choose(self, request: FetchRequest, uses_topic_ids: bool) -> SessionChoice:
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
-            session = self._create() if epoch == INITIAL_EPOCH and request.topics else None
+            session = self._create(uses_topic_ids) if epoch == INITIAL_EPOCH and request.topics else None
             if session is not None:
                 session.update(request)
             return SessionChoice(session, False)
@@ -118,6 +119,9 @@ class FetchSessions:
             return SessionChoice(None, True, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             return SessionChoice(None, True, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            # The client was upgraded or downgraded in between: names and ids cannot be mixed.
+            return SessionChoice(None, True, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         session.last_used_ms = self._clock.monotonic_ms()
         del self._sessions[session_id]
@@ -125,7 +129,7 @@ class FetchSessions:
         session.update(request)
         return SessionChoice(session, True)
 
-    def _create(self) -> FetchSession | None:
+    def _create(self, uses_topic_ids: bool) -> FetchSession | None:
         now_ms = self._clock.monotonic_ms()
         if len(self._sessions) >= self._slots_max:
             oldest = next(iter(self._sessions.values()), None)
@@ -135,5 +139,5 @@ class FetchSessions:
         identifier = self._randomness.integer(1, SESSION_ID_MAX)
         while identifier in self._sessions:
             identifier = self._randomness.integer(1, SESSION_ID_MAX)
-        session = self._sessions[identifier] = FetchSession(identifier, now_ms)
+        session = self._sessions[identifier] = FetchSession(identifier, now_ms, uses_topic_ids)
         return session

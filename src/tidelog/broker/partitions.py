@@ -111,7 +111,7 @@ class Partitions:
         log = self._directory.logs.get(key)
         if log is not None and log.topic_id != topic.topic_id:
             # Of a deleted topic of this name, whose deletion a crash interrupted.
-            self._directory.delete(log)
+            self._delete(log)
             log = None
         if log is None:
             log = self._directory.create(topic.name, index, topic.topic_id, self._settings_of(topic.name))
@@ -146,7 +146,7 @@ class Partitions:
                 self._report("stray_log", {"partition": log.name})
             else:
                 self._report("stray_log_deleted", {"partition": log.name})
-                self._directory.delete(log)
+                self._delete(log)
 
     def note_all_missing(self) -> None:
         for topic in self._image.topics:
@@ -168,10 +168,17 @@ class Partitions:
             log = self._directory.logs.get((topic.name, index))
             partition = partitions.get(index)
             if log is not None and log.topic_id == topic.topic_id:
-                self._directory.delete(log)
-                self._by_log.pop(log, None)
+                self._delete(log)
             if partition is not None:
                 partition.close(error)
+
+    def _delete(self, log: PartitionLog) -> None:
+        """A log that the disk would not let go is out of use all the same, and the next start tries again."""
+        self._by_log.pop(log, None)
+        try:
+            self._directory.delete(log)
+        except OSError as error:
+            self._report("log_not_deleted", {"partition": log.name, "error": str(error)})
 
     def _change(self, topic: TopicImage, index: int) -> None:
         partition = self._by_name.get(topic.name, {}).get(index)

@@ -75,6 +75,8 @@ class ClientSession:
 
     def receive(self, frame: memoryview) -> None:
         """One request. The frame's bytes may be overwritten as soon as this returns."""
+        if self.is_closed:
+            return
         try:
             header = parse_request_header(frame)
         except MalformedRequest as error:

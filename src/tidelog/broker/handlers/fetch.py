@@ -6,12 +6,14 @@ by pretending.
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.delayed_fetch import DelayedFetch, ReadSet, WantedPartition, read_partitions
-from tidelog.broker.error_mapping import error_code_of
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchSession, SessionChoice
+from tidelog.broker.leader_hints import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.log.reading import Isolation
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import (
     CONSUMER_REPLICA_ID,
+    LEADER_HINTS_SINCE,
+    TOPIC_IDS_SINCE,
     VERSIONS,
     FetchPartition,
     FetchRequest,
@@ -30,7 +32,7 @@ def handle(context: RequestContext, request: FetchRequest) -> None:
         _reply_error(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
     broker = context.broker
-    choice = broker.fetch_sessions.choose(request)
+    choice = broker.fetch_sessions.choose(request, context.header.api_version >= TOPIC_IDS_SINCE)
     if choice.error is not ErrorCode.NONE:
         _reply_error(context, choice.error)
         return
@@ -38,7 +40,9 @@ def handle(context: RequestContext, request: FetchRequest) -> None:
     wanted = _wanted(context, request, choice)
     bytes_max = min(request.bytes_max, broker.config.fetch_bytes_max)
     found = read_partitions(wanted, bytes_max, isolation, broker.on_unexpected_error)
-    is_enough = found.bytes_read >= request.bytes_min or found.has_error
+    # More than the answer can hold would never come.
+    bytes_min = min(request.bytes_min, bytes_max)
+    is_enough = found.bytes_read >= bytes_min or found.has_error
     if is_enough or request.wait_ms_max <= 0 or not wanted:
         _reply(context, choice, wanted, found)
         return
@@ -47,7 +51,7 @@ def handle(context: RequestContext, request: FetchRequest) -> None:
         context.session.remove_delayed(delayed)
         _reply(context, choice, wanted, later)
 
-    delayed = DelayedFetch(broker, wanted, request.bytes_min, bytes_max, isolation, finish)
+    delayed = DelayedFetch(broker, wanted, bytes_min, bytes_max, isolation, finish)
     context.session.add_delayed(delayed)
     delayed.start(request.wait_ms_max)
 
@@ -64,9 +68,7 @@ def _find(context: RequestContext, name: str | None, topic_id: bytes | None, wan
     try:
         partition = context.broker.partitions.find(name, topic_id, want.partition)
     except Exception as failure:
-        error = error_code_of(failure)
-        if error[0] is ErrorCode.UNKNOWN_SERVER_ERROR:
-            context.broker.on_unexpected_error(failure)
+        error = context.code_of(failure)
     return WantedPartition(
         name, topic_id, want.partition, want.fetch_offset, want.bytes_max, want.current_leader_epoch, partition, error
     )
@@ -74,13 +76,25 @@ def _find(context: RequestContext, name: str | None, topic_id: bytes | None, wan
 
 def _reply(context: RequestContext, choice: SessionChoice, wanted: list[WantedPartition], found: ReadSet) -> None:
     session = choice.session
+    version = context.header.api_version
     topics: dict[tuple[str | None, bytes | None], list[FetchResult]] = {}
+    leaders: set[int] = set()
     for want, result in zip(wanted, found.results, strict=True):
+        if result.error in HINTED_ERRORS and version >= LEADER_HINTS_SINCE:
+            result = _with_leader(context, want, result, leaders)
         if session is None or _is_told(session, want, result) or not choice.is_incremental:
             topics.setdefault((want.topic, want.topic_id), []).append(result)
     results = [FetchTopicResult(name, topic_id, partitions) for (name, topic_id), partitions in topics.items()]
     session_id = session.id if session is not None else NO_SESSION
-    context.reply_parts(encode_fetch_response(context.header.api_version, results, session_id=session_id))
+    endpoints = leader_endpoints(context.broker.image, leaders) if leaders else ()
+    context.reply_parts(encode_fetch_response(version, results, session_id=session_id, node_endpoints=endpoints))
+
+
+def _with_leader(context: RequestContext, want: WantedPartition, result: FetchResult, leaders: set[int]) -> FetchResult:
+    leader = current_leader(context.broker.image, want.topic, want.topic_id, want.partition_index)
+    if leader is not None:
+        leaders.add(leader[0])
+    return result._replace(current_leader=leader)
 
 
 def _is_told(session: FetchSession, want: WantedPartition, result: FetchResult) -> bool:

@@ -10,12 +10,13 @@ The records are views of the request's frame and are written before this returns
 from functools import partial
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.error_mapping import error_code_of
+from tidelog.broker.leader_hints import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.broker.timers import Timer
 from tidelog.controller.errors import ApiError
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.produce import (
+    LEADER_HINTS_SINCE,
     VERSIONS,
     ProducePartition,
     ProduceRequest,
@@ -31,6 +32,9 @@ ACKS_NONE = 0
 ACKS_LEADER = 1
 ACKS_ALL = -1
 NO_ERROR = ErrorCode.NONE
+# Where the low byte of a batch's attributes lies, and its flag of a transaction.
+ATTRIBUTES_POSITION = 22
+TRANSACTIONAL = 0x10
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> None:
@@ -72,16 +76,21 @@ def _append(
         partition = context.broker.partitions.find(topic.name, topic.topic_id, index)
         if partition.is_internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is internal: clients may not write to it")
-        if data.records is None:
+        records = data.records
+        if records is None:
             raise ApiError(ErrorCode.INVALID_RECORD, "a produce request without records")
-        result = partition.append(data.records, acks == ACKS_ALL)
+        if len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
+            # Nobody would ever end it, and read_committed would wait for that.
+            raise ApiError(ErrorCode.INVALID_TXN_STATE, "no transaction was begun: this broker has no transactions")
+        result = partition.append(records, acks == ACKS_ALL)
         if partition.log.settings.is_relaxed:
             context.broker.partitions.note_relaxed(partition)
     except Exception as error:
-        code, message = error_code_of(error)
-        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
-            context.broker.report_unexpected("Produce", error)
-        return ProduceResult(index, code, error_message=message)
+        code, message = context.code_of(error)
+        leader = None
+        if code in HINTED_ERRORS and context.header.api_version >= LEADER_HINTS_SINCE:
+            leader = current_leader(context.broker.image, topic.name, topic.topic_id, index)
+        return ProduceResult(index, code, error_message=message, current_leader=leader)
     if waiting is not None:
         waiting.add(partition, result.last_offset + 1, results, len(results))
     return ProduceResult(index, NO_ERROR, result.first_offset, result.append_time_ms, partition.log.log_start_offset)
@@ -93,7 +102,9 @@ def _failed_topic(topic: ProduceTopic, code: ErrorCode, message: str) -> Produce
 
 
 def _reply(context: RequestContext, topics: list[ProduceTopicResult]) -> None:
-    context.reply_parts([encode_produce_response(context.header.api_version, topics)])
+    leaders = {result.current_leader[0] for topic in topics for result in topic.partitions if result.current_leader is not None}
+    endpoints = leader_endpoints(context.broker.image, leaders) if leaders else ()
+    context.reply_parts([encode_produce_response(context.header.api_version, topics, node_endpoints=endpoints)])
 
 
 class _Waiting:
@@ -128,7 +139,7 @@ class _Waiting:
         if place is None:
             return  # Timed out before.
         if error is not None:
-            self._set_error(place, *error_code_of(error))
+            self._set_error(place, *self._context.code_of(error))
         if not self._open:
             if self._timer is not None:
                 self._timer.cancel()

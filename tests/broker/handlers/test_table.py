@@ -1,0 +1,142 @@
+"""Every API at every version that it is served in: asked, answered, and failed as a whole."""
+
+from typing import Any
+
+import pytest
+
+from tests.broker.harness import Machine
+from tidelog.broker.api import Api
+from tidelog.broker.broker import Broker
+from tidelog.broker.handlers import TABLE
+from tidelog.wire.protocol import ApiKey
+from tidelog.wire.schema import Direction, versions
+
+OWN_CODECS = (ApiKey.PRODUCE, ApiKey.FETCH)
+VERSIONS = [
+    (api, version)
+    for api in TABLE.values()
+    if api.key not in OWN_CODECS
+    for version in range(api.versions[0], api.versions[1] + 1)
+]
+TOPIC_RESOURCE = {"resource_type": 2, "resource_name": "orders"}
+ACL = {"resource_name": "x", "principal": "User:x", "host": "*"}
+ID = b"0123456789abcdef"
+
+
+def fields_for(api: Api, version: int) -> dict[str, Any]:
+    """A request with every array filled."""
+    by_topic = {"topic": "orders", "partitions": [0]}
+    delete = {"topics": [{"name": "orders"}]} if version >= 6 else {"topic_names": ["orders"]}
+    requests: dict[int, dict[str, Any]] = {
+        ApiKey.LIST_OFFSETS: {
+            "replica_id": -1,
+            "topics": [{"name": "orders", "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+        },
+        ApiKey.METADATA: {"topics": [{"name": "orders"}]},
+        ApiKey.API_VERSIONS: {"client_software_name": "test", "client_software_version": "1"},
+        ApiKey.CREATE_TOPICS: {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]},
+        ApiKey.DELETE_TOPICS: delete,
+        ApiKey.DELETE_RECORDS: {"topics": [{"name": "orders", "partitions": [{"partition_index": 0}]}], "timeout_ms": 1000},
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: {"topics": [{"topic": "orders", "partitions": [{"partition": 0, "leader_epoch": 0}]}]},
+        ApiKey.CREATE_ACLS: {"creations": [ACL]},
+        ApiKey.DELETE_ACLS: {"filters": [{}]},
+        ApiKey.DESCRIBE_CONFIGS: {"resources": [TOPIC_RESOURCE]},
+        ApiKey.ALTER_CONFIGS: {"resources": [{**TOPIC_RESOURCE, "configs": [{"name": "retention.ms", "value": "1"}]}]},
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: {
+            "resources": [{**TOPIC_RESOURCE, "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1"}]}]
+        },
+        ApiKey.DESCRIBE_LOG_DIRS: {"topics": [by_topic]},
+        ApiKey.CREATE_PARTITIONS: {"topics": [{"name": "orders", "count": 2, "assignments": None}]},
+        ApiKey.ELECT_LEADERS: {"topic_partitions": [by_topic]},
+        ApiKey.UPDATE_FEATURES: {"feature_updates": [{"feature": "metadata.version", "max_version_level": 30}]},
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"topics": [{"name": "orders"}]},
+    }
+    return requests.get(ApiKey(api.key), {})
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    return Machine()
+
+
+def codes_in(value: Any) -> list[int]:
+    """Every error code in a message."""
+    if isinstance(value, tuple):
+        return [code for element in value for code in codes_in(element)]
+    found = []
+    for name, field in vars(value).items() if hasattr(value, "__dict__") else ():
+        found += [field] if name == "error_code" else codes_in(field)
+    return found
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda value: getattr(value, "name", str(value)))
+def test_every_version_is_answered(api: Api, version: int) -> None:
+    machine = Machine()
+    client = machine.client()
+    client.create_topic()
+    response = client.call(api.key, version, **fields_for(api, version))
+    is_acl = api.key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS)
+    expected = {54} if is_acl else {84} if api.key == ApiKey.ELECT_LEADERS else {0}
+    assert set(codes_in(response)) - {0} == expected - {0}
+    assert machine.facts("unexpected_error") == []
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda value: getattr(value, "name", str(value)))
+def test_an_unexpected_error_becomes_a_response_of_every_version(api: Api, version: int, monkeypatch: Any) -> None:
+    machine = Machine()
+    client = machine.client()
+    client.create_topic()
+    broken = Api(api.key, api.name, api.versions, raise_unexpected, api.failure)
+    monkeypatch.setattr(machine.broker, "apis", {**TABLE, api.key: broken})
+    response = client.call(api.key, version, **fields_for(api, version))
+    codes = codes_in(response)
+    has_no_place = (api.key, version) in NOWHERE_TO_SAY_IT
+    assert has_no_place or -1 in codes
+    assert machine.facts("unexpected_error") == [{"where": api.name, "error": "RuntimeError('planted')"}]
+
+
+# Its response names directories, and has an error of its own from version 3 on.
+NOWHERE_TO_SAY_IT = {(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
+
+
+def raise_unexpected(*_: object) -> None:
+    raise RuntimeError("planted")
+
+
+def test_what_is_served_has_a_definition() -> None:
+    for api in TABLE.values():
+        known = versions(api.key, Direction.REQUEST)
+        assert set(range(api.versions[0], api.versions[1] + 1)) <= set(known), api.name
+
+
+def test_the_table_is_the_one_that_the_protocol_notes_ask_for() -> None:
+    served = {ApiKey(key).name: api.versions for key, api in TABLE.items()}
+    assert served == {
+        "PRODUCE": (3, 13),
+        "FETCH": (4, 17),
+        "LIST_OFFSETS": (1, 11),
+        "METADATA": (0, 13),
+        "API_VERSIONS": (0, 4),
+        "CREATE_TOPICS": (2, 7),
+        "DELETE_TOPICS": (1, 6),
+        "DELETE_RECORDS": (0, 2),
+        "OFFSET_FOR_LEADER_EPOCH": (2, 4),
+        "DESCRIBE_ACLS": (1, 3),
+        "CREATE_ACLS": (1, 3),
+        "DELETE_ACLS": (1, 3),
+        "DESCRIBE_CONFIGS": (1, 4),
+        "ALTER_CONFIGS": (0, 2),
+        "DESCRIBE_LOG_DIRS": (1, 5),
+        "CREATE_PARTITIONS": (0, 3),
+        "ELECT_LEADERS": (0, 2),
+        "INCREMENTAL_ALTER_CONFIGS": (0, 1),
+        "UPDATE_FEATURES": (0, 2),
+        "DESCRIBE_CLUSTER": (0, 2),
+        "LIST_CONFIG_RESOURCES": (0, 1),
+        "DESCRIBE_TOPIC_PARTITIONS": (0, 0),
+    }
+
+
+def test_a_broker_serves_the_table(machine: Machine) -> None:
+    assert isinstance(machine.broker, Broker)
+    assert machine.broker.apis is TABLE
