@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from tidelog.ports.disk import Buffer, DirectoryLock, DiskFile, FileSystem, OpenMode
 
@@ -26,6 +27,10 @@ _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+SyncKind = Literal["file", "directory", "filesystem"]
+# Called with the kind and the path when a sync begins; returns what is to be called when it has succeeded.
+OnSync = Callable[[SyncKind, str], Callable[[], None]]
 
 
 class RealFile:
@@ -102,12 +107,12 @@ class RealFile:
 class RealFileSystem:
     """Keeps one descriptor open: the kernel reports through it each write-back error since it was opened, once."""
 
-    __slots__ = ("_descriptor", "_on_synced", "_path")
+    __slots__ = ("_descriptor", "_on_sync", "_path")
 
-    def __init__(self, path: str, descriptor: int, on_synced: Callable[[str, str], None] | None) -> None:
+    def __init__(self, path: str, descriptor: int, on_sync: OnSync | None) -> None:
         self._path = path
         self._descriptor = descriptor
-        self._on_synced = on_synced
+        self._on_sync = on_sync
 
     def __del__(self) -> None:
         os.close(self._descriptor)
@@ -115,11 +120,12 @@ class RealFileSystem:
     def sync(self) -> None:
         if not _syncfs_reports_errors():
             raise OSError(errno.ENOSYS, "syncfs does not report write-back errors before Linux 5.8", self._path)
+        finished = self._on_sync("filesystem", self._path) if self._on_sync is not None else None
         if _libc.syncfs(self._descriptor) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), self._path)
-        if self._on_synced is not None:
-            self._on_synced("filesystem", self._path)
+        if finished is not None:
+            finished()
 
 
 class RealLock:
@@ -135,18 +141,18 @@ class RealLock:
 
 
 class RealDisk:
-    """``on_synced`` is told of every finished sync, as (kind, path): a test that plays a power cut keeps only what it heard
-    of."""
+    """``on_sync`` hears of every sync that begins, and what it returns is called when the sync has succeeded: a test that plays a
+    power cut keeps only what was there when such a sync began."""
 
-    __slots__ = ("_on_synced",)
+    __slots__ = ("_on_sync",)
 
-    def __init__(self, on_synced: Callable[[str, str], None] | None = None) -> None:
-        self._on_synced = on_synced
+    def __init__(self, on_sync: OnSync | None = None) -> None:
+        self._on_sync = on_sync
 
     def open(self, path: str, mode: OpenMode) -> DiskFile:
         descriptor = os.open(path, _OPEN_FLAGS[mode], _FILE_MODE)
-        if self._on_synced is not None:
-            return _ReportingFile(path, descriptor, self._on_synced)
+        if self._on_sync is not None:
+            return _ReportingFile(path, descriptor, self._on_sync)
         return RealFile(path, descriptor)
 
     def exists(self, path: str) -> bool:
@@ -182,15 +188,16 @@ class RealDisk:
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        finished = self._on_sync("directory", path) if self._on_sync is not None else None
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        if self._on_synced is not None:
-            self._on_synced("directory", path)
+        if finished is not None:
+            finished()
 
     def open_filesystem(self, path: str) -> FileSystem:
-        return RealFileSystem(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._on_synced)
+        return RealFileSystem(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._on_sync)
 
     def drop_cache(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -214,15 +221,16 @@ class RealDisk:
 
 
 class _ReportingFile(RealFile):
-    __slots__ = ("_on_synced",)
+    __slots__ = ("_on_sync",)
 
-    def __init__(self, path: str, descriptor: int, on_synced: Callable[[str, str], None]) -> None:
+    def __init__(self, path: str, descriptor: int, on_sync: OnSync) -> None:
         super().__init__(path, descriptor)
-        self._on_synced = on_synced
+        self._on_sync = on_sync
 
     def sync(self) -> None:
+        finished = self._on_sync("file", self._path)
         super().sync()
-        self._on_synced("file", self._path)
+        finished()
 
 
 def _syncfs_reports_errors() -> bool:

@@ -69,8 +69,9 @@ def run_broker(
     on_serving: Callable[[Serving], None],
     may_be_insecure: bool = False,
     embedding: Embedding | None = None,
+    disk: Disk | None = None,
 ) -> int:
-    """Serve until a signal (or the embedding program) ends it; returns the exit code.
+    """Serve until a signal (or the embedding program) ends it; returns the exit code. ``disk`` is one that fails on purpose.
 
     InvalidSetting for settings that make no sense, LogError for a data directory that cannot be used, OSError for an address
     that cannot be bound."""
@@ -82,10 +83,11 @@ def run_broker(
         reason = "everyone who reaches this address could read and write everything; to allow that, add --insecure"
         raise InvalidSetting("listeners", str(listener), reason)
     data_path = os.path.abspath(data_directory_of(values))
+    disk = disk if disk is not None else RealDisk()
     made: list[Broker] = []
 
     def make_broker(executor: Executor, clock: Clock, addresses: Sequence[tuple[str, int]]) -> ServedBroker:
-        disk, randomness = RealDisk(), RealRandomness()
+        randomness = RealRandomness()
         advertised = advertised_listener_of(values, ListenerAddress(*addresses[0]))
         config = BrokerConfig.from_texts(
             texts,

@@ -70,7 +70,7 @@ class Broker:
         """Returns when clients can connect. BrokerFailed, with the reason, when it does not come to that."""
         if self.is_running:
             raise BrokerFailed("the broker is running already")
-        self._run = _Run(self._place.settings, self.log_lines)
+        self._run = _Run(self._command(self._place.settings), self.log_lines)
         self._run.wait_until_serving()
         return self
 
@@ -111,6 +111,10 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _command(self, settings: Mapping[str, str]) -> list[str]:
+        # -P keeps the working directory out of the import path: a file lying there must not become code.
+        return [sys.executable, "-P", "-m", "tidelog.testing.child", json.dumps(settings), str(os.getpid())]
+
     def _need_run(self) -> "_Run":
         if self._run is None or not self.is_running:
             raise BrokerFailed("the broker is not running")
@@ -122,8 +126,8 @@ class _Run:
 
     process: "subprocess.Popen[str]"
 
-    def __init__(self, settings: Mapping[str, str], lines: list[str]) -> None:
-        self._settings = settings
+    def __init__(self, command: list[str], lines: list[str]) -> None:
+        self._command = command
         self._lines = lines
         self._first_line = len(lines)
         self._is_decided = threading.Event()
@@ -159,11 +163,9 @@ class _Run:
         return " | ".join(lines[-LAST_WORDS_LINES:]) or f"exit code {self.process.returncode}, without a word"
 
     def _follow(self) -> None:
-        # -P keeps the working directory out of the import path: a file lying there must not become code.
-        command = [sys.executable, "-P", "-m", "tidelog.testing.child", json.dumps(self._settings), str(os.getpid())]
         try:
             self.process = subprocess.Popen(  # noqa: S603 - the command is ours: this interpreter and a module of this package
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
         except OSError as error:
             self._start_error = error

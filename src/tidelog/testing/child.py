@@ -15,13 +15,15 @@ from tidelog.config.types import InvalidSetting
 from tidelog.log.errors import LogError
 from tidelog.ports.child import end_with_parent
 from tidelog.ports.clock import RealClock
+from tidelog.ports.disk import Disk
 from tidelog.server.event_log import EventLog, EventLogHandler, LogFormat
 from tidelog.server.process import run_broker
 
 EXIT_FAILED = 1
 
 
-def main(settings: dict[str, str]) -> int:
+def main(settings: dict[str, str], disk: Disk | None = None) -> int:
+    """``disk`` is one that fails on purpose."""
     events = EventLog(_write, RealClock(), LogFormat.JSON)
     logging.getLogger("tidelog").addHandler(EventLogHandler(events))
     try:
@@ -30,6 +32,7 @@ def main(settings: dict[str, str]) -> int:
             report=events.report,
             on_serving=lambda serving: events.report("started", serving.facts()),
             may_be_insecure=True,
+            disk=disk,
         )
     except (OSError, InvalidSetting, LogError) as error:
         events.report("failed", {"error": str(error)})
@@ -43,8 +46,13 @@ def _write(line: str) -> None:
     os.write(sys.stdout.fileno(), line.encode())
 
 
-if __name__ == "__main__":
+def run(disk: Disk | None = None) -> None:
+    """The process as a whole: its arguments are the settings and the process id of its parent."""
     end_with_parent()
     if os.getppid() == int(sys.argv[2]):
         # Else the parent ended before the kernel was asked to tell.
-        sys.exit(main(json.loads(sys.argv[1])))
+        sys.exit(main(json.loads(sys.argv[1]), disk))
+
+
+if __name__ == "__main__":
+    run()
