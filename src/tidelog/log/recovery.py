@@ -178,7 +178,7 @@ def new_log(
 ) -> PartitionLog:
     log_start_offset = max(opening.log_start_offset, segments[0].base_offset)
     epochs.truncate_from_start(log_start_offset)
-    return PartitionLog(
+    log = PartitionLog(
         environment,
         opening.topic,
         opening.partition,
@@ -192,6 +192,9 @@ def new_log(
         log_end_offset,
         recovery_point,
     )
+    # Recovery has met transactions that ended below the high watermark, which the log starts with: they are decided.
+    producers.on_high_watermark(log.high_watermark)
+    return log
 
 
 def load_epochs(environment: LogEnvironment, directory: str, segments: Segments, trusted_below: int) -> LeaderEpochs:
@@ -248,6 +251,10 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
         _cut(environment, segments, damage, unchecked[len(kept) :], check.next_offset)
     log = new_log(environment, opening, segments, producers, epochs, check.next_offset, min(recovery_point, check.next_offset))
     log.note_unsynced(kept)
+    metadata_path = names.join(directory, names.PARTITION_METADATA)
+    if disk.exists(metadata_path):
+        # It came from the page cache as well, and without it the next start would not know the topic nor its mark.
+        log.note_unsynced_file(disk.open(metadata_path, "write"))
     if log.log_start_offset > log.log_end_offset:
         # A relaxed topic: records were deleted up to an offset that the crash has taken back.
         start_over_at(log, log.log_start_offset)
