@@ -10,8 +10,8 @@ import pytest
 
 from tests.log.storage_workload import CrashPoints
 
-SEEDS = range(8)
-POINTS_PER_SEED = 300
+SEEDS = range(12)
+POINTS_PER_SEED = 600
 POINTS_MIN = 2_000
 
 ONLY_SEED = os.environ.get("TIDELOG_SEED")
