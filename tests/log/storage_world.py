@@ -465,16 +465,16 @@ def _incarnation(world: World, model: PartitionModel | None, log: PartitionLog) 
     """Which topic of that name it is. Without an id it was never committed, and nothing of it was acknowledged."""
     key = log.topic, log.partition
     candidates = [*([model] if model is not None else []), *(one for one in reversed(world.deleted) if one.key == key)]
-    if log.topic_id == NO_TOPIC_ID:
-        candidates = [one for one in candidates if one.acknowledged_end == 0 or one.topic_id == NO_TOPIC_ID]
-        if len(candidates) > 1:
-            found = [batch for batches, _ in read_all(log, Isolation.LOG_END) for batch in batches]
-            known = [all(batch.data in one.ever.get(batch.base_offset, ()) for batch in found) for one in candidates]
-            candidates = [one for one, is_known in zip(candidates, known, strict=True) if is_known]
-    else:
-        candidates = [one for one in candidates if one.topic_id == log.topic_id]
-    require(bool(candidates), f"{log.name} with topic id {log.topic_id.hex()} was never made, or has lost its id")
-    return candidates[0]
+    same = [one for one in candidates if one.topic_id == log.topic_id]
+    if not same and log.topic_id == NO_TOPIC_ID:
+        found = [batch for batches, _ in read_all(log, Isolation.LOG_END) for batch in batches]
+        same = [
+            one
+            for one in candidates
+            if one.acknowledged_end == 0 and all(batch.data in one.ever.get(batch.base_offset, ()) for batch in found)
+        ]
+    require(bool(same), f"{log.name} with topic id {log.topic_id.hex()} was never made, or has lost its id")
+    return same[0]
 
 
 def image_world(world: World, image: SimulatedDisk, seed: str) -> World:
