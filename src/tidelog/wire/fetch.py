@@ -195,9 +195,6 @@ def _legacy_string(view: memoryview, position: int) -> tuple[str, int]:
 
 
 def _partition_indexes(view: memoryview, position: int, count: int) -> tuple[list[int], int]:
-    if count * 4 > len(view) - position:
-        # Asked first: the format of ``count`` integers is made before it is found not to fit.
-        raise IndexError
     return list(struct.unpack_from(f">{count}i", view, position)), position + count * 4
 
 
