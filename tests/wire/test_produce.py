@@ -250,6 +250,12 @@ def test_the_elements_of_a_frame_are_bounded() -> None:
         decode(3, struct.pack(">hhiihi", -1, 1, 0, 1, 0, count) + partitions)
 
 
+def test_counts_and_lengths_of_more_than_one_byte() -> None:
+    partitions = [ProducePartition(index, memoryview(b"x" * index)) for index in range(300)]
+    request = ProduceRequest("t" * 200, 1, 5, [ProduceTopic("n" * 249, None, partitions)] * 150)
+    assert decode(9, encode_produce_request(9, request)) == request
+
+
 def test_an_unknown_error_code_is_an_unknown_error() -> None:
     body = bytearray(encode_produce_response(3, [ProduceTopicResult("t", None, [ProduceResult(0, ErrorCode.NONE)])]))
     position = 4 + 3 + 4 + 4

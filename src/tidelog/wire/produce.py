@@ -140,7 +140,7 @@ def _decode_legacy(view: memoryview, position: int) -> tuple[ProduceRequest, int
 
 
 def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tuple[ProduceRequest, int]:
-    # Lengths and counts are one more than they say; 0 is null.
+    # Lengths and counts are one more than they say; 0 is null. Those that nearly always fit one byte are read without a call.
     transactional_id = None
     if view[position]:
         length, position = varint_at(view, position)
@@ -150,7 +150,10 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
     else:
         position += 1
     acks, timeout_ms = _unpack_acks_timeout(view, position)
-    topic_count, position = varint_at(view, position + 6)
+    topic_count = view[position + 6]
+    position += 7
+    if topic_count >= 0x80:
+        topic_count, position = varint_at(view, position - 1)
     elements_left = count_elements(ELEMENTS_MAX, topic_count - 1)
     topics = []
     for _ in range(topic_count - 1):
@@ -159,13 +162,19 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
             topic_id = bytes(view[position : position + UUID_SIZE])
             position += UUID_SIZE
         else:
-            length, position = varint_at(view, position)
-            if not length:
+            length = view[position]
+            position += 1
+            if length >= 0x80:
+                length, position = varint_at(view, position - 1)
+            elif not length:
                 refuse_null()
             end = position + length - 1
             name = str(view[position:end], "utf-8")
             position = end
-        partition_count, position = varint_at(view, position)
+        partition_count = view[position]
+        position += 1
+        if partition_count >= 0x80:
+            partition_count, position = varint_at(view, position - 1)
         elements_left = count_elements(elements_left, partition_count - 1)
         partitions = []
         for _ in range(partition_count - 1):
