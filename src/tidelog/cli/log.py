@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tidelog.cli.log_text import count_of, finding_text, format_bytes, item_text, plan_text
+from tidelog.cli.log_text import finding_text, item_text, plan_text
+from tidelog.cli.output import count_of, format_bytes, make_console, say
 from tidelog.log import names
 from tidelog.log.inspection.directory_facts import DirectoryFacts, PartitionFacts, read_directory_facts
 from tidelog.log.inspection.dump import DumpOptions, dump
@@ -33,8 +34,6 @@ from tidelog.ports.randomness import RealRandomness
 from tidelog.ports.real_disk import RealDisk
 
 EXIT_DAMAGE = 1
-# A table in a file or pipe is as wide as it needs to be, within reason.
-_PLAIN_WIDTH = 200
 # Shorter work is over before a bar could be read.
 _PROGRESS_BYTES_MIN = 64 << 20
 _PROGRESS_STEP_BYTES = 4 << 20
@@ -119,13 +118,13 @@ def repair_command(
     disk = RealDisk()
     target = recognise(disk, _absolute(path))
     data_directory, partitions = _what_to_repair(target)
-    console = _console()
+    console = make_console()
     lock = lock_directory(disk, data_directory)
     is_left = False
     try:
         facts = read_facts_for_repair(disk, data_directory)
         if not partitions:
-            _say(console, f"{data_directory} has no partitions: nothing to repair.")
+            say(console, f"{data_directory} has no partitions: nothing to repair.")
         with _progress(disk, partitions, "Checking", console) as on_bytes:
             for partition in partitions:
                 repair = Repair(disk, RealClock(), RealRandomness(), data_directory, partition.name, lambda *_: None, on_bytes)
@@ -177,7 +176,7 @@ class _VerifyOutput:
     """Findings as they come, then a table and a verdict; or everything as JSON."""
 
     def __init__(self, as_json: bool) -> None:
-        self.console = _console()
+        self.console = make_console()
         self._as_json = as_json
         self._summaries: list[PartitionSummary] = []
         self._damage_count = 0
@@ -190,7 +189,7 @@ class _VerifyOutput:
         if self._as_json:
             self._write({"kind": "finding", **asdict(finding)})
         else:
-            _say(self.console, finding_text(finding), "red" if is_damage else "yellow")
+            say(self.console, finding_text(finding), "red" if is_damage else "yellow")
 
     def on_summary(self, summary: PartitionSummary) -> None:
         self._summaries.append(summary)
@@ -208,7 +207,7 @@ class _VerifyOutput:
                 self.console.print(self._table())
             notes = f" ({count_of(self._note_count, 'note')})" if self._note_count else ""
             verdict = "sound" if is_sound else f"{count_of(self._damage_count, 'damaged place')} found"
-            _say(self.console, f"{path}: {verdict}{notes}. Nothing was locked or written.", "green" if is_sound else "red")
+            say(self.console, f"{path}: {verdict}{notes}. Nothing was locked or written.", "green" if is_sound else "red")
         return 0 if is_sound else EXIT_DAMAGE
 
     def _table(self) -> Table:
@@ -252,13 +251,13 @@ def _cut(console: Console, repair: Repair, facts: PartitionFacts, yes: bool, dee
     """True when something is left to be repaired."""
     plan = repair.plan(facts, deep=deep)
     for line in plan_text(plan):
-        _say(console, line)
+        say(console, line)
     if not plan.is_needed or not yes:
         return plan.is_needed
     log = repair.cut(facts, deep=deep)
-    _say(console, f"{facts.name}: repaired. It ends at offset {log.log_end_offset}; the next start opens it.", "green")
+    say(console, f"{facts.name}: repaired. It ends at offset {log.log_end_offset}; the next start opens it.", "green")
     for path in repair.set_aside:
-        _say(console, f"  kept: {path}")
+        say(console, f"  kept: {path}")
     return False
 
 
@@ -266,17 +265,17 @@ def _rebuild_indexes(console: Console, repair: Repair, facts: PartitionFacts, se
     if not yes:
         plan = repair.plan(facts, deep=True)
         if plan.is_needed:
-            _say(console, f"{facts.name}: the log itself is damaged, and comes before its indexes.", "red")
+            say(console, f"{facts.name}: the log itself is damaged, and comes before its indexes.", "red")
             for line in plan_text(plan):
-                _say(console, line)
+                say(console, line)
             return True
-        _say(
+        say(
             console,
             f"{facts.name}: the indexes of {count_of(len(segments), 'segment')} would be rebuilt; nothing is lost. Add --yes.",
         )
         return False
     log = repair.rebuild_indexes(facts)
-    _say(
+    say(
         console,
         f"{facts.name}: indexes rebuilt, {count_of(len(log.segments), 'segment')} up to offset {log.log_end_offset}.",
         "green",
@@ -289,16 +288,6 @@ def _rebuild_indexes(console: Console, repair: Repair, facts: PartitionFacts, se
 
 def _absolute(path: str) -> str:
     return os.path.abspath(path)
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
-
-
-def _say(console: Console, line: str, style: str = "") -> None:
-    """Names of files may hold what looks like markup, and a line is never folded: it is there to be searched for."""
-    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -2,24 +2,10 @@
 
 from collections.abc import Mapping
 
+from tidelog.cli.output import count_of, format_bytes
 from tidelog.log.inspection.dump import Item
 from tidelog.log.inspection.findings import Finding
 from tidelog.log.inspection.repair_plan import RepairPlan
-
-_BYTES_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def format_bytes(count: int) -> str:
-    value = float(count)
-    for unit in _BYTES_UNITS[:-1]:
-        if value < 1024:
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} {_BYTES_UNITS[-1]}"
-
-
-def count_of(count: int, singular: str) -> str:
-    return f"{count:,} {singular}" if count == 1 else f"{count:,} {singular}s"
 
 
 def item_text(item: Item, width: int) -> str:
