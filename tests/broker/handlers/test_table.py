@@ -20,7 +20,6 @@ VERSIONS = [
 ]
 TOPIC_RESOURCE = {"resource_type": 2, "resource_name": "orders"}
 ACL = {"resource_name": "x", "principal": "User:x", "host": "*"}
-ID = b"0123456789abcdef"
 
 
 def fields_for(api: Api, version: int) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def codes_in(value: Any) -> list[int]:
     """Every error code in a message."""
     if isinstance(value, tuple):
         return [code for element in value for code in codes_in(element)]
-    found = []
+    found: list[int] = []
     for name, field in vars(value).items() if hasattr(value, "__dict__") else ():
         found += [field] if name == "error_code" else codes_in(field)
     return found

@@ -1,0 +1,31 @@
+import pytest
+
+from tests.broker.harness import PATH, FakeClient, Machine
+from tests.log.harness import batch
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+
+def sizes(response: Message) -> dict[tuple[str, int], int]:
+    (result,) = response.results
+    return {(topic.name, part.partition_index): part.partition_size for topic in result.topics for part in topic.partitions}
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_the_size_of_each_partition(client: FakeClient, machine: Machine, version: int) -> None:
+    machine.disk.set_free_bytes(1 << 30)
+    client.create_topic("orders", 2)
+    records = batch(3)
+    client.append(partition=1, records=records)
+    response = client.call(ApiKey.DESCRIBE_LOG_DIRS, version, topics=None)
+    assert sizes(response) == {("orders", 0): 0, ("orders", 1): len(records)}
+    (result,) = response.results
+    assert (result.error_code, result.log_dir) == (0, PATH)
+    assert result.usable_bytes == (machine.disk.free_bytes(PATH) if version >= 4 else -1)
+
+
+def test_only_what_was_asked_for(client: FakeClient) -> None:
+    client.create_topic("a", 2)
+    client.create_topic("b")
+    wanted = [{"topic": "a", "partitions": [1]}, {"topic": "missing", "partitions": [0]}]
+    assert sizes(client.call(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=wanted)) == {("a", 1): 0}
