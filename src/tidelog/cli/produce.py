@@ -1,0 +1,253 @@
+"""``tidelog produce``: lines of a file or of standard input become messages, on any Kafka.
+
+A line is a value; with ``--key-separator`` a key and a value; with ``--jsonl`` an object such as
+``{"key": "a", "value": "b", "headers": {"c": "d"}, "partition": 0, "timestamp": 1700000000000}``, all of it optional; ``value``
+and ``key`` may be any JSON, and what is no string is sent as JSON. That is also what ``consume --json`` prints, so topics can be
+copied with a pipe.
+"""
+
+import base64
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from tidelog.cli.errors import CommandFailed
+from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, Cluster, JsonOption, PropertiesOption, read_pairs
+from tidelog.cli.output import count_of, make_console, say, show_json
+
+app = typer.Typer()
+
+# How long the last messages may take to be acknowledged, once all have been read.
+FLUSH_SECONDS_MAX = 60.0
+# How long the client's full queue is waited for at a time.
+QUEUE_WAIT_SECONDS = 0.5
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+ACKS = ("0", "1", "all")
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(slots=True)
+class Message:
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = field(default_factory=list)
+    partition: int | None = None
+    timestamp: int | None = None
+
+
+@dataclass(slots=True)
+class Line:
+    """How a line becomes a message."""
+
+    key_separator: bytes | None
+    key: bytes | None
+    headers: Headers
+    is_json: bool
+    is_empty_null: bool
+    partition: int | None
+
+    def read(self, text: bytes, number: int) -> Message:
+        if self.is_json:
+            message = read_json_message(text, number)
+        elif self.key_separator is not None:
+            key, separator, value = text.partition(self.key_separator)
+            if not separator:
+                raise CommandFailed(f"line {number} has no key separator {self.key_separator.decode()!r}")
+            message = Message(value, key)
+        else:
+            message = Message(text)
+        if self.is_empty_null and message.value == b"":
+            message.value = None
+        if message.key is None:
+            message.key = self.key
+        if message.partition is None:
+            message.partition = self.partition
+        message.headers = self.headers + message.headers
+        return message
+
+
+def read_json_message(text: bytes, number: int) -> Message:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise CommandFailed(f"line {number} is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise CommandFailed(f"line {number} is no JSON object")
+    headers = document.get("headers") or {}
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    try:
+        return Message(
+            _field(document, "value"),
+            _field(document, "key"),
+            [(str(name), _bytes(value)) for name, value in pairs],
+            _whole_number(document.get("partition")),
+            _whole_number(document.get("timestamp")),
+        )
+    except (TypeError, ValueError) as error:
+        raise CommandFailed(f"line {number}: {error}") from None
+
+
+def _field(document: dict[str, Any], name: str) -> bytes | None:
+    """Bytes that are no text are in base64, under a name that says so."""
+    encoded = document.get(f"{name}_base64")
+    return base64.b64decode(encoded, validate=True) if encoded is not None else _bytes(document.get(name))
+
+
+def _bytes(value: object) -> bytes | None:
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _whole_number(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f"partition and timestamp are whole numbers, not {value!r}")
+
+
+class Delivery:
+    """What became of the messages: the first and last offset in each partition, or the first error."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.offsets: dict[int, tuple[int, int]] = {}
+        self.delivered = 0
+        self.failed = 0
+        self.error = ""
+
+    def __call__(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed += 1
+            self.error = self.error or self._cluster.reason(error)
+            return
+        self.delivered += 1
+        offset, partition = message.offset(), message.partition()
+        # Without acknowledgement (acks=0) there are no offsets to tell.
+        if offset is not None and offset >= 0:
+            first, last = self.offsets.get(partition, (offset, offset))
+            self.offsets[partition] = min(first, offset), max(last, offset)
+
+    def check(self, unsent: int = 0) -> None:
+        if self.failed or unsent:
+            reason = self.error or f"not acknowledged within {FLUSH_SECONDS_MAX:.0f} s"
+            raise CommandFailed(f"{count_of(self.failed + unsent, 'message')} not delivered ({self.delivered:,} were): {reason}")
+
+
+@app.command("produce", epilog="Example: echo 'customer-42:hello' | tidelog produce orders --key-separator :")
+def produce_command(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="Lines to send; - is standard input.")] = "-",
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-K", help="What stands between key and value in a line.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all messages that have none.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of all messages; several are fine.")
+    ] = None,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="A line is a JSON object with value, key, headers, partition, timestamp.")
+    ] = False,
+    null: Annotated[bool, typer.Option("--null", "-Z", help="Empty values are null: tombstones on a compacted topic.")] = False,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="The partition; by key if not given.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most this many messages a second.")] = None,
+    acks: Annotated[str, typer.Option("--acks", metavar="0|1|all", help="Whose acknowledgement to wait for.")] = "all",
+    compression: Annotated[
+        str, typer.Option("--compression", "-z", metavar="|".join(COMPRESSIONS), help="How batches are compressed.")
+    ] = "none",
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertiesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send the lines of a file, or of standard input, as messages."""
+    check_choice(acks, ("-1", *ACKS), "--acks")
+    check_choice(compression, COMPRESSIONS, "--compression")
+    headers: Headers = [(name, value.encode()) for name, value in read_pairs(header or [], "--header").items()]
+    separator = None if key_separator is None else key_separator.encode()
+    if separator == b"":
+        raise typer.BadParameter("it must not be empty", param_hint="--key-separator")
+    line = Line(separator, None if key is None else key.encode(), headers, jsonl, null, partition)
+    cluster = Cluster(bootstrap, properties)
+    with _lines(file) as lines:
+        producer = cluster.producer({"acks": acks, "compression.type": compression, "linger.ms": 5})
+        delivery = Delivery(cluster)
+        started = time.monotonic()
+        try:
+            send_all(producer, topic, (line.read(text, number) for number, text in lines), delivery, rate)
+        finally:
+            unsent = producer.flush(FLUSH_SECONDS_MAX)
+        delivery.check(unsent)
+    _show_result(topic, delivery, time.monotonic() - started, as_json)
+
+
+def send_all(producer: Any, topic: str, messages: Iterable[Message], delivery: Delivery, rate: float | None) -> None:
+    """Hand them to the client; stops at the first that could not be delivered."""
+    started = time.monotonic()
+    for number, message in enumerate(messages):
+        if rate is not None:
+            _wait(producer, started + number / rate)
+        more = {}
+        if message.partition is not None:
+            more["partition"] = message.partition
+        if message.timestamp is not None:
+            more["timestamp"] = message.timestamp
+        _send(producer, topic, message, delivery, more)
+        if delivery.failed:
+            return
+
+
+def _wait(producer: Any, due: float) -> None:
+    """The client calls back only from within ``poll``, and returns from it as soon as it has."""
+    while (left_seconds := due - time.monotonic()) > 0:
+        producer.poll(left_seconds)
+
+
+def _send(producer: Any, topic: str, message: Message, delivery: Delivery, more: dict[str, int]) -> None:
+    while True:
+        try:
+            producer.produce(topic, message.value, message.key, headers=message.headers, on_delivery=delivery, **more)
+        except BufferError:
+            producer.poll(QUEUE_WAIT_SECONDS)
+        else:
+            producer.poll(0)
+            return
+
+
+def check_choice(value: str, choices: tuple[str, ...], option: str) -> None:
+    if value not in choices:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}", param_hint=option)
+
+
+@contextmanager
+def _lines(file: str) -> Iterator[Iterator[tuple[int, bytes]]]:
+    if file == "-":
+        if sys.stdin.isatty():
+            typer.echo("Type messages, one a line; Ctrl-D ends.", err=True)
+        yield _numbered(sys.stdin.buffer)
+    else:
+        with open(file, "rb") as opened:
+            yield _numbered(opened)
+
+
+def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    for number, text in enumerate(file, 1):
+        yield number, text.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _show_result(topic: str, delivery: Delivery, seconds: float, as_json: bool) -> None:
+    offsets = sorted(delivery.offsets.items())
+    if as_json:
+        partitions = [{"partition": index, "first_offset": first, "last_offset": last} for index, (first, last) in offsets]
+        show_json({"topic": topic, "messages": delivery.delivered, "seconds": round(seconds, 6), "partitions": partitions})
+        return
+    where = "; ".join(
+        f"partition {index} offset{'' if first == last else 's'} {first if first == last else f'{first} to {last}'}"
+        for index, (first, last) in offsets
+    )
+    say(make_console(), f"{count_of(delivery.delivered, 'message')} to {topic}" + (f": {where}" if where else ""))
