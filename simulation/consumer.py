@@ -1,0 +1,266 @@
+"""A simulated consumer: fetches its partitions with sessions and long polls, and from time to time reads all again.
+
+What it is given goes into the history as polls, records decoded and checksums checked. It starts elsewhere, which is another
+assignment, only when it reads again from the start or when retention has passed it by.
+"""
+
+from collections.abc import Callable
+
+from simulation.client import ClientConnection, Environment
+from simulation.history import PartitionId, Poll, TopicLife
+from simulation.randomness import SimulatedRandomness
+from tidelog.records.batch import read_records
+from tidelog.records.errors import RecordError
+from tidelog.records.header import HEADER_SIZE, crc_is_valid, read_header
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from tidelog.wire.fetch_client import FetchedPartition, FetchResponse, decode_fetch_response, encode_fetch_request
+from tidelog.wire.protocol import ApiKey
+
+NAME_VERSIONS = (5, 12)
+ID_VERSIONS = (13, 17)
+SESSIONS_SINCE = 7
+THINK_US = (0, 5_000)
+READ_AGAIN_LIKELIHOOD = 0.004
+RECORDS_BYTES_MAX = 1 << 20
+
+_SESSION_LOST = {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
+_GONE = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+
+
+class Reading:
+    """How far one partition was read. ``sent_offset`` is what the fetch session knows, None when it knows nothing."""
+
+    __slots__ = ("assignment", "end_offset", "position", "sent_offset")
+
+    def __init__(self, assignment: int) -> None:
+        self.assignment = assignment
+        self.position = 0
+        self.sent_offset: int | None = None
+        self.end_offset = -1
+
+
+class Consumer:
+    def __init__(
+        self,
+        name: str,
+        environment: Environment,
+        randomness: SimulatedRandomness,
+        topics: Callable[[], list[TopicLife]],
+        stable_names: set[str],
+        is_final: bool = False,
+    ) -> None:
+        self.name = name
+        self._scheduler = environment.scheduler
+        self._history = environment.history
+        self._randomness = randomness
+        self._topics = topics
+        self._stable_names = stable_names
+        self._is_final = is_final
+        self._connection = ClientConnection(name, environment, randomness.fork("connection"), self)
+        self._readings: dict[PartitionId, Reading] = {}
+        self._forgotten: list[PartitionId] = []
+        self._assignments = 0
+        self._version = 0
+        self._session_id = self._session_epoch = 0
+
+    def start(self) -> None:
+        self._connection.connect()
+        self._connection.watch()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Every partition was read to its end."""
+        self._follow_topics()
+        return all(reading.position == reading.end_offset for reading in self._readings.values())
+
+    def behind(self) -> str:
+        name_of = self._history.name_of
+        late = {key: reading for key, reading in self._readings.items() if reading.position != reading.end_offset}
+        return ", ".join(f"{name_of(key)} at {reading.position} of {reading.end_offset}" for key, reading in late.items())
+
+    # -- the connection's owner ----------------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        self._forget_session()
+        self._think()
+
+    def lost(self) -> None:
+        pass  # The fetch in flight has heard of it, and ``ready`` begins anew.
+
+    # -- fetching ------------------------------------------------------------------------------------------------------------
+
+    def _think(self) -> None:
+        self._scheduler.schedule(self._randomness.integer(*THINK_US), f"{self.name} fetches", self._fetch)
+
+    def _fetch(self) -> None:
+        if not self._connection.is_ready or self._connection.in_flight:
+            return
+        self._follow_topics()
+        if not self._is_final and self._randomness.fraction() < READ_AGAIN_LIKELIHOOD:
+            self._read_all_again()
+        if not self._readings:
+            self._think()
+            return
+        request, asked = self._request()
+        version = self._version
+        sent_at = self._history.now()
+
+        def replied(frame: memoryview | None, position: int) -> None:
+            if frame is not None:
+                self._answered(decode_fetch_response(version, frame, position), asked, sent_at)
+                self._think()
+
+        self._connection.request(ApiKey.FETCH, version, encode_fetch_request(version, request), replied)
+
+    def _follow_topics(self) -> None:
+        wanted = {PartitionId(life.topic_id, index): None for life in self._topics() for index in range(life.partitions)}
+        for gone in [partition for partition in self._readings if partition not in wanted]:
+            self._drop(gone)
+        for partition in wanted:
+            if partition not in self._readings:
+                self._assignments += 1
+                self._readings[partition] = Reading(self._assignments)
+
+    def _drop(self, partition: PartitionId) -> None:
+        if self._readings.pop(partition).sent_offset is not None:
+            self._forgotten.append(partition)
+
+    def _read_all_again(self) -> None:
+        for reading in self._readings.values():
+            self._assign(reading, 0)
+
+    def _assign(self, reading: Reading, offset: int) -> None:
+        self._assignments += 1
+        reading.assignment = self._assignments
+        reading.position = offset
+
+    def _forget_session(self) -> None:
+        self._session_id = self._session_epoch = 0
+        self._forgotten = []
+        for reading in self._readings.values():
+            reading.sent_offset = None
+
+    def _request(self) -> tuple[FetchRequest, dict[PartitionId, tuple[int, int]]]:
+        """The request, and (assignment, offset) of all that it asks for, by itself or by its session."""
+        if self._session_epoch == 0:
+            self._choose_version()
+        draw = self._randomness.integer
+        partition_bytes = draw(100, 4_000)
+        has_session = self._version >= SESSIONS_SINCE and self._session_epoch >= 0
+        topics: dict[bytes, FetchTopic] = {}
+        asked = {}
+        for partition, reading in self._readings.items():
+            asked[partition] = reading.assignment, reading.position
+            if self._session_epoch > 0 and reading.sent_offset == reading.position:
+                continue
+            topic_id, index = partition
+            topic = topics.setdefault(topic_id, FetchTopic(self._history.topics[topic_id].name, topic_id, []))
+            topic.partitions.append(FetchPartition(index, reading.position, partition_bytes))
+            reading.sent_offset = reading.position if has_session else None
+        forgotten = [
+            ForgottenTopic(self._history.topics[partition.topic_id].name, partition.topic_id, [partition.index])
+            for partition in self._forgotten
+        ]
+        self._forgotten = []
+        wait_ms = 0 if self._is_final else (0, 20, 200)[draw(0, 2)]
+        request = FetchRequest(
+            replica_id=-1,
+            wait_ms_max=wait_ms,
+            bytes_min=(1, 1, 700)[draw(0, 2)],
+            bytes_max=draw(500, 20_000),
+            isolation_level=draw(0, 1),
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=list(topics.values()),
+            forgotten=forgotten if self._session_epoch > 0 else [],
+            rack_id="",
+        )
+        return request, asked
+
+    def _choose_version(self) -> None:
+        by_name = all(self._history.topics[partition.topic_id].name in self._stable_names for partition in self._readings)
+        versions = NAME_VERSIONS if by_name and self._randomness.fraction() < 0.7 else ID_VERSIONS
+        self._version = self._randomness.integer(*versions)
+
+    # -- answers -------------------------------------------------------------------------------------------------------------
+
+    def _answered(self, response: FetchResponse, asked: dict[PartitionId, tuple[int, int]], sent_at: int) -> None:
+        if response.error in _SESSION_LOST:
+            self._forget_session()
+            return
+        if response.error is not ErrorCode.NONE:
+            self._history.problem("unexpected error", f"{self.name}: Fetch: {response.error!r}")
+            return
+        ids = {self._history.topics[partition.topic_id].name: partition.topic_id for partition in asked}
+        for topic in response.topics:
+            topic_id = ids.get(topic.name) if topic.name is not None else topic.topic_id
+            for result in topic.partitions:
+                partition = PartitionId(topic_id or b"", result.partition)
+                if partition not in asked:
+                    self._history.problem("not asked for", f"{self.name}: {self._history.name_of(partition)}")
+                elif partition in self._readings:
+                    self._take(partition, self._readings[partition], result, asked[partition], sent_at)
+        if response.session_id:
+            self._session_id = response.session_id
+            self._session_epoch += 1
+        else:
+            self._forget_session()
+
+    def _take(
+        self, partition: PartitionId, reading: Reading, result: FetchedPartition, asked: tuple[int, int], sent_at: int
+    ) -> None:
+        history = self._history
+        assignment, offset = asked
+        if result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if result.log_start_offset <= offset or not history.topics[partition.topic_id].has_retention:
+                where = f"{history.name_of(partition)}, which starts at {result.log_start_offset}"
+                history.problem("position out of range", f"{self.name}: offset {offset} of {where}")
+            self._assign(reading, max(0, result.log_start_offset))
+            return
+        if result.error in _GONE:
+            return  # Told apart from a topic that nobody deleted by the final reads.
+        if result.error is not ErrorCode.NONE:
+            if result.error is not ErrorCode.KAFKA_STORAGE_ERROR:
+                history.problem("unexpected error", f"{self.name}: Fetch of {history.name_of(partition)}: {result.error!r}")
+            return
+        records = self._decode(partition, offset, result.records)
+        history.polls.append(
+            Poll(
+                self.name,
+                assignment,
+                partition,
+                offset,
+                records,
+                result.high_watermark,
+                result.log_start_offset,
+                sent_at,
+                history.now(),
+                self._is_final,
+            )
+        )
+        reading.end_offset = result.high_watermark
+        if records:
+            reading.position = records[-1][0] + 1
+
+    def _decode(self, partition: PartitionId, offset: int, data: memoryview | None) -> list[tuple[int, str]]:
+        """Records from ``offset`` on; a batch that is cut off at the end is left for the next fetch."""
+        records: list[tuple[int, str]] = []
+        position = 0
+        try:
+            while data is not None and len(data) - position >= HEADER_SIZE:
+                header = read_header(data, position)
+                if len(data) - position < header.size:
+                    break
+                if not crc_is_valid(data, position, header):
+                    raise RecordError(f"the batch at offset {header.base_offset} fails its checksum")
+                for record in read_records(data, position, header, size_max=RECORDS_BYTES_MAX, count_max=RECORDS_BYTES_MAX):
+                    if record.offset >= offset:
+                        records.append((record.offset, (record.value or b"").partition(b" ")[0].decode()))
+                position += header.size
+        except RecordError as error:
+            self._history.problem("corrupt records", f"{self.name}: {self._history.name_of(partition)} at {offset}: {error}")
+        return records

@@ -1,0 +1,234 @@
+"""A broker on simulated ports: the shell that ``server/`` is on real ones, without sockets.
+
+Frames are cut out of the network's stream; whatever happens wakes a burst, at whose end the broker commits and responses leave,
+their slices read from the simulated files. A process dies by ``kill`` (the page cache survives), by ``cut_power`` (what was not
+synced may be lost or torn) or in order (``stop``), and the next one starts on what the disk then holds.
+
+A start that fails is a process that ends: after a while another one is started.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from simulation.clock import SimulatedClock
+from simulation.disk import Keep, SimulatedDisk
+from simulation.executor import SimulatedExecutor
+from simulation.network import SimulatedNetwork
+from simulation.node_connection import NodeConnection
+from simulation.randomness import SimulatedRandomness
+from simulation.scheduler import Event, Scheduler
+from tidelog.broker.broker import Broker
+from tidelog.broker.config import BrokerConfig
+from tidelog.ports.executor import ChildTask, Completion, OnDone
+from tidelog.ports.network import Connection, Listener
+
+HOST, PORT = "broker", 9092
+DATA_PATH = "/data"
+# Events this close together are one burst, as on a real loop those that are ready in one turn.
+BURST_US_MAX = 150
+START_AGAIN_US = 300_000
+
+Report = Callable[[str, dict[str, object]], None]
+
+
+class NodeExecutor:
+    """The executor port; a completion wakes the node."""
+
+    def __init__(self, node: "BrokerNode", inner: SimulatedExecutor) -> None:
+        self._node = node
+        self._inner = inner
+
+    def submit(self, work: Callable[[], Any], on_done: OnDone) -> None:
+        self._inner.submit(work, self._waking(on_done))
+
+    def submit_child(self, task: ChildTask, on_done: OnDone) -> None:
+        self._inner.submit_child(task, self._waking(on_done))
+
+    def _waking(self, on_done: OnDone) -> OnDone:
+        def deliver(completion: Completion) -> None:
+            self._node.wake()
+            on_done(completion)
+
+        return deliver
+
+
+class BrokerNode:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        network: SimulatedNetwork,
+        randomness: SimulatedRandomness,
+        settings: Mapping[str, str],
+        unchecked: Mapping[str, int],
+        report: Report,
+    ) -> None:
+        """``settings`` are texts under Kafka's names; ``unchecked`` are values too small for real life, under the same names."""
+        self.scheduler = scheduler
+        self.network = network
+        self.clock = SimulatedClock(scheduler)
+        self.disk = SimulatedDisk(self.clock)
+        self.executor = SimulatedExecutor(scheduler, randomness.fork("executor"), self.disk, self.clock)
+        self.report = report
+        self.broker: Broker | None = None
+        self.is_serving = False
+        self.starts = 0
+        self._randomness = randomness.fork("node")
+        config = BrokerConfig.from_texts(
+            settings, data_path=DATA_PATH, cluster_id="simulated", advertised_host=HOST, advertised_port=PORT
+        )
+        self._config = replace(
+            config, values={**config.values, **unchecked}, topic_defaults={**config.topic_defaults, **unchecked}
+        )
+        self._port = NodeExecutor(self, self.executor)
+        self._connections: dict[Connection, NodeConnection] = {}
+        self._listener: Listener | None = None
+        self._burst: Event | None = None
+        self._tick: Event | None = None
+        self._tick_ms = 0
+        self._start: Event | None = None
+        self._is_stopping = False
+
+    # -- the life of a process -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_down(self) -> bool:
+        return self.broker is None
+
+    def start_after(self, delay_us: int) -> None:
+        if self._start is not None:
+            self._start.cancel()
+        self._start = self.scheduler.schedule(delay_us, "node start", self.start)
+
+    def start(self) -> None:
+        self._start = None
+        self.starts += 1
+        try:
+            self.broker = Broker(
+                self._config,
+                disk=self.disk,
+                clock=self.clock,
+                randomness=self._randomness.fork(f"broker {self.starts}"),
+                executor=self._port,
+                report=self.report,
+            )
+            self.broker.start(self._started)
+        except Exception as error:
+            self._failed_to_start(error)
+            return
+        self.wake()
+
+    def _started(self, error: Exception | None) -> None:
+        if error is not None:
+            self._failed_to_start(error)
+            return
+        broker = self.broker
+        assert broker is not None
+        self.is_serving = True
+        offline = [f"{topic}-{index}" for topic, index in broker.directory.offline]
+        self.report("started", {"offline": offline, "clean": broker.directory.was_stopped_cleanly})
+        self._listener = self.network.host(HOST).listen(HOST, PORT, self)
+
+    def _failed_to_start(self, error: Exception) -> None:
+        self.report("start_failed", {"error": repr(error)})
+        self.kill()
+        self.start_after(START_AGAIN_US)
+
+    def stop(self, on_stopped: Callable[[Exception | None], None]) -> None:
+        """In order: no more requests, what is under way ends, the mark for the next start."""
+        broker = self.broker
+        assert broker is not None
+        self._is_stopping = True
+        self.is_serving = False
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections.values()):
+            connection.end("the broker stops")
+
+        def stopped(error: Exception | None) -> None:
+            self.kill()
+            on_stopped(error)
+
+        broker.begin_stop(stopped)
+        self.wake()
+
+    def kill(self) -> None:
+        """kill -9: the page cache survives."""
+        self._die("all")
+
+    def cut_power(self, keep: Keep) -> None:
+        self._die(keep)
+
+    def _die(self, keep: Keep) -> None:
+        self.scheduler.record(f"node dies, disk keeps {keep}")
+        self.network.crash(HOST)
+        self.executor.crash()
+        for event in (self._burst, self._tick, self._start):
+            if event is not None:
+                event.cancel()
+        self._burst = self._tick = self._start = None
+        self._connections = {}
+        self._listener = None
+        self.broker = None
+        self.is_serving = self._is_stopping = False
+        before = self.disk
+        self.disk = before.crash_image(self._randomness, keep)
+        # A disk that fails goes on failing for the next process.
+        self.disk.faults = before.faults
+        self.disk.on_operation = before.on_operation
+        self.executor.disk = self.disk
+
+    # -- bursts and time -----------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        if self._burst is None and self.broker is not None:
+            self._burst = self.scheduler.schedule(self._randomness.integer(0, BURST_US_MAX), "end of burst", self._end_of_burst)
+
+    def _end_of_burst(self) -> None:
+        self._burst = None
+        if self.broker is None:
+            return
+        self.broker.end_of_burst()
+        for connection in list(self._connections.values()):
+            connection.flush()
+        self._arm()
+
+    def _arm(self) -> None:
+        deadline_ms = self.broker.next_deadline_ms() if self.broker is not None else None
+        if deadline_ms is None or (self._tick is not None and self._tick_ms <= deadline_ms):
+            return
+        if self._tick is not None:
+            self._tick.cancel()
+        self._tick_ms = deadline_ms
+        self._tick = self.scheduler.schedule(max(0, deadline_ms * 1000 - self.scheduler.now_us), "tick", self._on_tick)
+
+    def _on_tick(self) -> None:
+        self._tick = None
+        if self.broker is not None:
+            self.wake()
+            self.broker.tick()
+
+    # -- the network's endpoint ----------------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        if self.broker is None or self._is_stopping:
+            connection.close()
+            return
+        self._connections[connection] = NodeConnection(self.broker, connection, self._closed_by_broker)
+        self.wake()
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        ours = self._connections.get(connection)
+        if ours is not None:
+            self.wake()
+            ours.receive(data)
+
+    def closed(self, connection: Connection, reason: str) -> None:  # noqa: ARG002 - why a client went is all the same
+        ours = self._connections.pop(connection, None)
+        if ours is not None:
+            self.wake()
+            ours.lost()
+
+    def _closed_by_broker(self, connection: Connection, reason: str) -> None:
+        if self._connections.pop(connection, None) is not None:
+            self.report("connection_closed", {"peer": connection.peer, "reason": reason})

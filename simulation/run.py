@@ -1,0 +1,104 @@
+"""Run the simulation of one broker.
+
+    python -m simulation.run --seed 7                one seed
+    python -m simulation.run --seed 7 --trace        and the end of its trace
+    python -m simulation.run --seeds 1-100           many: fails too when a kind of fault is too rare
+
+A failure prints the one command that replays it. The same seed gives the same trace, which the hash at the end of each line shows.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from simulation.checker import Violation, check
+from simulation.nemesis import FAULTS
+from simulation.world import FAULTS_MIN, OPERATIONS_MIN, NoProgress, World
+
+VIOLATIONS_SHOWN_MAX = 10
+FAULT_SHARE_MIN = 0.05
+# Below this many seeds a share of them says nothing.
+SEEDS_FOR_SHARES_MIN = 50
+
+
+class SeedResult(NamedTuple):
+    seed: int
+    operations: int
+    faults: dict[str, int]
+    violations: list[Violation]
+    trace_hash: str
+    trace: list[str]
+
+
+def run_seed(seed: int) -> SeedResult:
+    world = World(seed)
+    violations = []
+    try:
+        world.run()
+    except NoProgress as error:
+        violations.append(Violation("no progress", str(error)))
+    else:
+        if world.history.acked < OPERATIONS_MIN or world.fault_count < FAULTS_MIN:
+            violations.append(Violation("too little", f"{world.history.acked} operations, {world.fault_count} faults"))
+        violations += check(world.history)
+    if violations and world.history.problems and violations[0].kind == "no progress":
+        violations += [Violation(*problem) for problem in world.history.problems]
+    scheduler = world.scheduler
+    return SeedResult(
+        seed, world.history.acked, dict(world.nemesis.counts), violations, scheduler.trace_hash(), list(scheduler.trace)
+    )
+
+
+def rare_faults(results: Iterable[SeedResult]) -> list[str]:
+    """Kinds of fault that occurred in too few of the seeds."""
+    seeds = list(results)
+    counts = Counter(name for result in seeds for name in result.faults)
+    return [name for name in FAULTS if counts[name] < FAULT_SHARE_MIN * len(seeds)]
+
+
+def describe(result: SeedResult) -> str:
+    lines = [
+        f"seed {result.seed}: {'FAILED' if result.violations else 'ok'}, {result.operations} operations, "
+        f"{sum(result.faults.values())} faults of {len(result.faults)} kinds, trace {result.trace_hash[:16]}"
+    ]
+    lines += [f"    {kind}: {text}" for kind, text in result.violations[:VIOLATIONS_SHOWN_MAX]]
+    if len(result.violations) > VIOLATIONS_SHOWN_MAX:
+        lines.append(f"    and {len(result.violations) - VIOLATIONS_SHOWN_MAX} more")
+    if result.violations:
+        lines.append(f"    replay: python -m simulation.run --seed {result.seed} --trace")
+    return "\n".join(lines)
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m simulation.run", description="Simulate one broker under faults.")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=_seeds, dest="seeds", help="one seed")
+    which.add_argument("--seeds", type=_seeds, dest="seeds", help="a range, as 1-100")
+    parser.add_argument("--trace", action="store_true", help="print the end of the trace of each seed")
+    parser.add_argument("--stop", action="store_true", help="stop at the first seed that fails")
+    options = parser.parse_args(arguments)
+    results = []
+    for seed in options.seeds:
+        result = run_seed(seed)
+        if options.trace:
+            print("\n".join(result.trace))
+        print(describe(result), flush=True)
+        results.append(result._replace(trace=[]))
+        if result.violations and options.stop:
+            return 1
+    is_failed = any(result.violations for result in results)
+    if len(results) >= SEEDS_FOR_SHARES_MIN and (rare := rare_faults(results)):
+        print(f"in fewer than {FAULT_SHARE_MIN:.0%} of the seeds: {', '.join(rare)}")
+        is_failed = True
+    return 1 if is_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

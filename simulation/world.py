@@ -1,0 +1,186 @@
+"""One simulated run: a broker, its clients, what goes wrong, and the final reads.
+
+Three phases. *Setup*: topics are made. *Faults*: producers and consumers work while the nemesis strikes, until there are enough
+acknowledged operations and faults. *Healing*: faults end, the broker is started again (mostly after one more crash), and within a
+bounded time it must serve: every partition takes a write with acks=all, and final readers read everything to its end.
+"""
+
+from collections.abc import Callable
+
+from simulation.admin import Admin
+from simulation.client import Environment
+from simulation.consumer import Consumer
+from simulation.disk import Crashed, Keep
+from simulation.history import ACKS_ALL, History, TopicLife
+from simulation.nemesis import Nemesis
+from simulation.network import SimulatedNetwork
+from simulation.node import BrokerNode
+from simulation.producer import ACKS_MIXES, Producer
+from simulation.randomness import SimulatedRandomness
+from simulation.scheduler import Scheduler
+
+OPERATIONS_MIN = 1_000
+FAULTS_MIN = 10
+PRODUCERS = 3
+CONSUMERS = 2
+# Long beyond what any run needs: one that gets here does not get on.
+PHASE_US_MAX = 300_000_000
+
+STABLE_NAMES = {"orders", "events"}
+CHURNED_NAME = "churned"
+# Segments of a few batches, by size, by time and by a full index.
+TOPICS = (
+    ("orders", 2, {"segment.index.bytes": "120", "index.interval.bytes": "300"}, False),
+    ("events", 2, {"retention.bytes": "12000", "segment.ms": "200", "file.delete.delay.ms": "300"}, True),
+    (CHURNED_NAME, 2, {"file.delete.delay.ms": "100"}, False),
+)
+SETTINGS = {"log.retention.check.interval.ms": "250", "log.flush.offset.checkpoint.interval.ms": "400"}
+
+
+class NoProgress(Exception):
+    """A phase did not come to its end."""
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.randomness = SimulatedRandomness(seed)
+        self.scheduler = Scheduler()
+        self.history = History()
+        self.network = SimulatedNetwork(self.scheduler, self.randomness.fork("network"))
+        draw = self.randomness.fork("settings").integer
+        unchecked = {"segment.bytes": draw(1_500, 30_000), "tidelog.recovery.point.interval.bytes": draw(1_000, 60_000)}
+        settings = SETTINGS | {"tidelog.group.commit.syncfs.files.min": str((1, 4, 100)[draw(0, 2)])}
+        self.node = BrokerNode(
+            self.scheduler, self.network, self.randomness.fork("broker"), settings, unchecked, self._on_report
+        )
+        self.environment = Environment(self.scheduler, self.network, self.history)
+        self.admin = Admin(self.environment, self.randomness.fork("admin"))
+        self.topics: dict[str, TopicLife] = {}
+        self.producers = [self._producer(f"producer-{number}") for number in range(PRODUCERS)]
+        self.consumers = [self._consumer(f"consumer-{number}") for number in range(CONSUMERS)]
+        self.nemesis = Nemesis(self)
+        self._hosts = ["admin", *(client.name for client in (*self.producers, *self.consumers))]
+
+    def client_hosts(self) -> list[str]:
+        return self._hosts
+
+    # -- phases --------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """NoProgress when a phase does not end; what else is wrong is in the history."""
+        self._set_up()
+        for client in (*self.producers, *self.consumers):
+            client.start()
+        self.nemesis.start()
+        self._run_until("faults", lambda: self.history.acked >= OPERATIONS_MIN and self.fault_count >= FAULTS_MIN)
+        self._heal()
+        self._write_everywhere()
+        self._read_everything()
+
+    @property
+    def fault_count(self) -> int:
+        return sum(self.nemesis.counts.values())
+
+    def _set_up(self) -> None:
+        self.node.start()
+        self.admin.start()
+        for name, partitions, configs, has_retention in TOPICS:
+            self.admin.create(name, partitions, configs, self._created, has_retention)
+        self._run_until("setup", lambda: self.admin.is_idle and len(self.topics) == len(TOPICS))
+
+    def _heal(self) -> None:
+        self.nemesis.heal()
+        for producer in self.producers:
+            producer.stop()
+        self.admin.alter("orders", {"min.insync.replicas": "1"})
+        self._run_until("healing", lambda: self.node.is_serving and self.admin.is_idle)
+        ending = self.randomness.fork("ending").integer(0, 3)
+        if ending:
+            self.node.kill() if ending == 1 else self.cut_power("some" if ending == 2 else "none")
+        else:
+            # What a failed sync took offline comes back with a new process only.
+            self.node.kill()
+        self.node.start_after(0)
+        self._run_until("restart", lambda: self.node.is_serving)
+        for client in (*self.producers, *self.consumers):
+            client.close()
+
+    def _write_everywhere(self) -> None:
+        """Liveness: the healed broker takes writes again."""
+        last = self._producer("producer-last", (ACKS_ALL,))
+        last.start()
+        goal = self.history.acked + 20
+        self._run_until("last writes", lambda: self.history.acked >= goal)
+        last.stop()
+        self._run_until("last answers", lambda: last.is_idle)
+        last.close()
+
+    def _read_everything(self) -> None:
+        final = Consumer(
+            "final", self.environment, self.randomness.fork("final"), self._live_topics, STABLE_NAMES, is_final=True
+        )
+        final.start()
+        try:
+            self._run_until("final reads", lambda: final.is_caught_up)
+        except NoProgress as error:
+            raise NoProgress(f"{error}: {final.behind()}") from None
+        final.close()
+
+    def _run_until(self, phase: str, condition: Callable[[], bool]) -> None:
+        scheduler = self.scheduler
+        scheduler.record(f"until {phase}")
+        deadline_us = scheduler.now_us + PHASE_US_MAX
+        while not condition():
+            if scheduler.now_us > deadline_us:
+                raise NoProgress(f"{phase} did not end within {PHASE_US_MAX // 1_000_000} s")
+            try:
+                scheduler.step()
+            except Crashed:
+                self.nemesis.died_in_an_operation()
+
+    # -- what the nemesis does with more than one part -----------------------------------------------------------------------
+
+    def cut_power(self, keep: Keep) -> None:
+        self.history.lost_unsynced()
+        self.node.cut_power(keep)
+
+    def recreate_topic(self) -> bool:
+        life = self.topics.get(CHURNED_NAME)
+        if life is None or not self.admin.is_idle:
+            return False
+        _, partitions, configs, has_retention = TOPICS[-1]
+
+        def deleted() -> None:
+            self.topics.pop(CHURNED_NAME)
+            self.admin.create(CHURNED_NAME, partitions, configs, self._created, has_retention)
+
+        self.admin.delete(life, deleted)
+        return True
+
+    # -- the rest ------------------------------------------------------------------------------------------------------------
+
+    def _created(self, life: TopicLife) -> None:
+        self.topics[life.name] = life
+
+    def _live_topics(self) -> list[TopicLife]:
+        return list(self.topics.values())
+
+    def _producer(self, name: str, acks_mix: tuple[int, ...] | None = None) -> Producer:
+        randomness = self.randomness.fork(name)
+        mix = acks_mix if acks_mix is not None else ACKS_MIXES[randomness.integer(0, len(ACKS_MIXES) - 1)]
+        return Producer(name, self.environment, randomness, self._live_topics, mix, STABLE_NAMES)
+
+    def _consumer(self, name: str) -> Consumer:
+        return Consumer(name, self.environment, self.randomness.fork(name), self._live_topics, STABLE_NAMES)
+
+    def _on_report(self, event: str, facts: dict[str, object]) -> None:
+        self.scheduler.record(f"report {event} {facts}")
+        if event == "unexpected_error":
+            self.history.problem("unexpected error in the broker", f"{facts}")
+        elif event == "start_failed" and not self.nemesis.is_disk_faulty:
+            self.history.problem("start failed", f"{facts['error']}")
+        elif event == "started" and facts["offline"]:
+            self.history.problem("offline after a start", f"{facts['offline']}")
+        elif event == "log_offline" and not self.nemesis.is_disk_faulty:
+            self.history.problem("log went offline", f"{facts}")
