@@ -1,0 +1,76 @@
+"""Clients against one running broker per test process; each test has topics of its own."""
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compatibility.clients.aiokafka_client import AiokafkaClient
+from tests.compatibility.clients.client import CALL_SECONDS_MAX, Client
+from tests.compatibility.clients.confluent_client import ConfluentClient
+from tests.compatibility.clients.kafka_python_client import KafkaPythonClient
+from tests.compatibility.clients.kcat_client import KcatClient
+from tests.compatibility.clients.kcat_program import reason_without_kcat
+from tidelog.testing import Broker
+
+CLIENTS: dict[str, type[Client]] = {
+    client.name: client for client in (ConfluentClient, KafkaPythonClient, AiokafkaClient, KcatClient)
+}
+
+MakeTopic = Callable[..., str]
+MakeClient = Callable[[str], Client]
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    with Broker(configs={"log.retention.check.interval.ms": 200}) as broker:
+        yield broker
+        unexpected = [event for event in broker.events if event["event"] in ("unexpected_error", "failed")]
+        assert unexpected == []
+
+
+@pytest.fixture(scope="session")
+def admin(broker: Broker) -> Any:
+    return AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+
+
+@pytest.fixture(scope="session")
+def client_of(broker: Broker) -> MakeClient:
+    """A client by its name; without its program the test is skipped."""
+
+    @cache
+    def find(name: str) -> Client:
+        reason = reason_without_kcat() if name == KcatClient.name else None
+        if reason is not None:
+            pytest.skip(reason)
+        return CLIENTS[name](broker.bootstrap_servers)
+
+    return find
+
+
+@pytest.fixture(params=list(CLIENTS))
+def client(client_of: MakeClient, request: pytest.FixtureRequest) -> Client:
+    """Each client in turn."""
+    return client_of(request.param)
+
+
+@pytest.fixture
+def new_topic(admin: Any, request: pytest.FixtureRequest) -> MakeTopic:
+    """Makes a topic named after the test and returns its name."""
+
+    def make(partitions: int = 1, configs: Mapping[str, object] | None = None) -> str:
+        name = topic_name(request.node.name)
+        texts = {key: str(value) for key, value in (configs or {}).items()}
+        admin.create_topics([NewTopic(name, partitions, 1, config=texts)])[name].result(CALL_SECONDS_MAX)
+        return name
+
+    return make
+
+
+def topic_name(test_name: str) -> str:
+    """One that no other test has."""
+    return f"{re.sub('[^a-zA-Z0-9]+', '-', test_name)[:100]}-{uuid.uuid4().hex[:8]}"
