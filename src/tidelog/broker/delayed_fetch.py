@@ -68,8 +68,6 @@ def _read_one(
         found: LogRead = read(log, want.fetch_offset, bytes_max, isolation, at_least_one)
     except Exception as error:
         code, _ = error_code_of(error)
-        if log.is_deleted:
-            code = ErrorCode.UNKNOWN_TOPIC_ID if want.topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
             on_unexpected(error)
         return FetchResult(want.partition_index, code, log_start_offset=log.log_start_offset), 0
@@ -118,12 +116,12 @@ class DelayedFetch:
                 want.partition.add_fetch_waiter(self)
         self._timer = self._broker.timers.schedule(wait_ms_max, self._time_out)
 
-    def on_data(self, partition: Partition) -> None:
-        """Enough by now? Also when the partition went away: the reader should hear of that at once."""
+    def on_data(self, partition: Partition) -> None:  # noqa: ARG002 - all are read, in the order of the request
+        """Enough by now? A partition that went away is an error, of which the reader should hear at once."""
         if self._is_done:
             return
         found = self._read()
-        if found.bytes_read >= self._bytes_min or found.has_error or partition.log.offline_reason is not None:
+        if found.bytes_read >= self._bytes_min or found.has_error:
             self._complete(found)
 
     def cancel(self) -> None:

@@ -110,8 +110,7 @@ class Partitions:
             raise LogOffline(f"{topic.name}-{index}", reason)
         log = self._directory.logs.get(key)
         if log is not None and log.topic_id != topic.topic_id:
-            # Of a deleted topic of this name, whose deletion a crash interrupted.
-            self._delete(log)
+            self._retire(log)
             log = None
         if log is None:
             log = self._directory.create(topic.name, index, topic.topic_id, self._settings_of(topic.name))
@@ -133,20 +132,17 @@ class Partitions:
     # -- following the image -------------------------------------------------------------------------------------------------
 
     def take_over_logs(self) -> None:
-        """At a start: logs get their topics' settings, and those of topics that were deleted are deleted.
-
-        Where no metadata was ever written but logs are there, somebody lost it: then nothing is deleted."""
+        """At a start: logs get their topics' settings. Those of no topic are of one whose deletion a crash interrupted, or the
+        metadata is not what it was: empty ones are deleted, others set aside, for records are never deleted on a guess."""
         for log in list(self._directory.logs.values()):
             topic = self._image.topic(log.topic)
             if log.topic == METADATA_TOPIC:
                 continue
             if topic is not None and topic.topic_id == log.topic_id:
                 log.change_settings(self._settings_of(log.topic))
-            elif self._image.is_empty:
-                self._report("stray_log", {"partition": log.name})
             else:
-                self._report("stray_log_deleted", {"partition": log.name})
-                self._delete(log)
+                self._report("stray_log", {"partition": log.name, "records": log.log_end_offset - log.log_start_offset})
+                self._retire(log)
 
     def note_all_missing(self) -> None:
         for topic in self._image.topics:
@@ -168,15 +164,20 @@ class Partitions:
             log = self._directory.logs.get((topic.name, index))
             partition = partitions.get(index)
             if log is not None and log.topic_id == topic.topic_id:
-                self._delete(log)
+                self._take_out(log, self._directory.delete)
             if partition is not None:
                 partition.close(error)
 
-    def _delete(self, log: PartitionLog) -> None:
+    def _retire(self, log: PartitionLog) -> None:
+        """Of no topic that the image knows."""
+        has_records = log.log_end_offset > log.log_start_offset
+        self._take_out(log, self._directory.set_aside if has_records else self._directory.delete)
+
+    def _take_out(self, log: PartitionLog, way_out: Callable[[PartitionLog], None]) -> None:
         """A log that the disk would not let go is out of use all the same, and the next start tries again."""
         self._by_log.pop(log, None)
         try:
-            self._directory.delete(log)
+            way_out(log)
         except OSError as error:
             self._report("log_not_deleted", {"partition": log.name, "error": str(error)})
 
@@ -185,6 +186,11 @@ class Partitions:
         state = topic.partitions[index]
         if partition is None:
             self._to_create.append((topic.name, index))
+            return
+        if state.leader != self._node_id:
+            del self._by_name[topic.name][index]
+            del self._by_log[partition.log]
+            partition.close(NotLeader(f"{topic.name}-{index} is led by broker {state.leader}"))
             return
         partition.leader_epoch = state.leader_epoch
         partition.replicas = state.replicas

@@ -30,6 +30,7 @@ class Partition:
     __slots__ = (
         "_fetch_waiters",
         "_producers_waiting",
+        "closed_by",
         "index",
         "is_internal",
         "isr",
@@ -62,12 +63,16 @@ class Partition:
         self.isr = isr
         self.min_insync_replicas = min_insync_replicas
         self.is_internal = is_internal
+        self.closed_by: Exception | None = None
+        """Why it is out of use, once it is: whoever still holds it hears that."""
         self._producers_waiting: deque[tuple[int, OnReplicated]] | None = None
         # A dictionary for its order: which fetch is answered first must not depend on hashes.
         self._fetch_waiters: dict[FetchWaiter, None] | None = None
 
     def check_epoch(self, epoch: int) -> None:
         """-1: the client does not know or care."""
+        if self.closed_by is not None:
+            raise self.closed_by
         if epoch == -1 or epoch == self.leader_epoch:
             return
         if epoch < self.leader_epoch:
@@ -122,6 +127,7 @@ class Partition:
 
     def close(self, error: Exception) -> None:
         """The partition is gone or led elsewhere: everybody who waits hears of it."""
+        self.closed_by = error
         waiting, self._producers_waiting = self._producers_waiting, None
         for _, on_replicated in waiting or ():
             on_replicated(error)

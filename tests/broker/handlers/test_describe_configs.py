@@ -18,6 +18,7 @@ def describe(
 ) -> Message:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
     (result,) = client.call(ApiKey.DESCRIBE_CONFIGS, version, resources=[resource], **fields).results
+    assert isinstance(result, Message)
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
 

@@ -31,6 +31,7 @@ def ask(
         timeout_ms=1000,
     )
     ((answer,),) = [found.partitions for found in response.topics]
+    assert isinstance(answer, Message)
     return answer
 
 

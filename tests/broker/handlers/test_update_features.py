@@ -10,9 +10,9 @@ from tidelog.wire.protocol import ApiKey
 
 
 def update(client: FakeClient, name: str, level: int, *, version: int = 2, **fields: Any) -> Message:
-    allowed = {"allow_downgrade": True} if version == 0 and fields.pop("downgrade", False) else {}
-    if version > 0 and fields.pop("downgrade", False):
-        allowed = {"upgrade_type": 2}
+    allowed: dict[str, Any] = {}
+    if fields.pop("downgrade", False):
+        allowed = {"upgrade_type": 2} if version > 0 else {"allow_downgrade": True}
     changes = [{"feature": name, "max_version_level": level, **allowed}]
     return client.call(ApiKey.UPDATE_FEATURES, version, feature_updates=changes, **fields)
 

@@ -1,0 +1,224 @@
+import pytest
+
+from tests.broker.harness import HOST, NODE_ID, PORT, FakeClient, Machine, offsets_in, produce_request
+from tests.log.harness import START_MS, batch
+from tidelog.metadata.records import Endpoint, PartitionChangeRecord, RegisterBrokerRecord
+from tidelog.records.compression import CompressionType
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from tidelog.wire.produce_client import decode_produce_response, encode_produce_request
+from tidelog.wire.protocol import ApiKey
+
+UNKNOWN_ID = b"0123456789abcdef"
+
+
+def by_id(topic_id: bytes) -> ProduceRequest:
+    return ProduceRequest(None, -1, 1000, [ProduceTopic(None, topic_id, [ProducePartition(0, memoryview(batch()))])])
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_every_version_appends(client: FakeClient, version: int) -> None:
+    topic_id = client.create_topic()
+    request = by_id(topic_id) if version >= 13 else produce_request(records=batch(2))
+    ((result,),) = [topic.partitions for topic in client.produce(request, version).topics]
+    assert (result.error, result.base_offset) == (ErrorCode.NONE, 0)
+    assert client.append().base_offset == (1 if version >= 13 else 2)
+
+
+@pytest.mark.parametrize("codec", list(CompressionType))
+def test_what_was_written_is_read(client: FakeClient, codec: CompressionType) -> None:
+    client.create_topic()
+    client.append(records=batch(3, compression=codec))
+    assert offsets_in(client.read().records) == [0, 1, 2]
+
+
+# -- acks --------------------------------------------------------------------------------------------------------------------
+
+
+def test_acks_all_waits_until_it_is_durable(client: FakeClient, machine: Machine) -> None:
+    client.create_topic()
+    log = machine.broker.partitions.find("orders", None, 0).log
+    assert client.append(acks=-1).error is ErrorCode.NONE
+    assert log.durable.offset == log.high_watermark == 1
+
+
+def test_what_was_acknowledged_outlives_a_power_cut(client: FakeClient, machine: Machine) -> None:
+    client.create_topic()
+    client.append(count=3)
+    assert machine.crash("none") is None
+    assert offsets_in(machine.client().read().records) == [0, 1, 2]
+
+
+def test_acks_1_does_not_wait(client: FakeClient, machine: Machine) -> None:
+    client.create_topic()
+    machine.executor.run_delay_us = (10**9, 10**9)
+    assert client.append(acks=1).base_offset == 0
+    log = machine.broker.partitions.find("orders", None, 0).log
+    assert (log.log_end_offset, log.high_watermark) == (1, 0)
+
+
+def test_gotcha_7_acks_0_gets_no_response_and_the_next_request_does(client: FakeClient) -> None:
+    client.create_topic()
+    count = len(client.replies)
+    client.send(ApiKey.PRODUCE, 9, encode_produce_request(9, produce_request(records=batch(), acks=0)))
+    assert client.append().base_offset == 1
+    assert len(client.replies) == count + 1
+
+
+def test_a_failed_acks_0_ends_the_connection(client: FakeClient) -> None:
+    client.send(ApiKey.PRODUCE, 9, encode_produce_request(9, produce_request("missing", batch(), acks=0)))
+    assert client.closed is not None
+    assert client.replies == []
+
+
+@pytest.mark.parametrize("acks", [2, -2])
+def test_other_acks_are_refused(client: FakeClient, acks: int) -> None:
+    client.create_topic()
+    assert client.append(acks=acks).error is ErrorCode.INVALID_REQUIRED_ACKS
+
+
+def test_a_wait_that_takes_too_long_is_told(client: FakeClient, machine: Machine) -> None:
+    client.create_topic()
+    machine.executor.run_delay_us = (10**9, 10**9)
+    start_ms = machine.clock.monotonic_ms()
+    ((result,),) = [topic.partitions for topic in client.produce(produce_request(records=batch(), timeout_ms=250)).topics]
+    assert result.error is ErrorCode.REQUEST_TIMED_OUT
+    assert 250 <= machine.clock.monotonic_ms() - start_ms < 400
+
+
+def test_too_few_replicas_in_sync(client: FakeClient) -> None:
+    client.create_topic("orders", min_insync_replicas="2")
+    assert client.append(acks=-1).error is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert client.append(acks=1).error is ErrorCode.NONE
+
+
+def test_a_relaxed_topic_acknowledges_and_shows_from_the_page_cache(client: FakeClient, machine: Machine) -> None:
+    client.create_topic("orders", flush_messages="1000000")
+    machine.executor.run_delay_us = (10**9, 10**9)
+    assert client.append(acks=-1).error is ErrorCode.NONE
+    assert offsets_in(client.read().records) == [0]
+    assert client.append(acks=1).error is ErrorCode.NONE
+    assert offsets_in(client.read(offset=1).records) == [1]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------------
+
+
+def test_each_partition_stands_for_itself(client: FakeClient) -> None:
+    client.create_topic("orders", 2)
+    good = memoryview(batch())
+    damaged = bytearray(good)
+    damaged[-1] ^= 1
+    data = [
+        ProducePartition(0, good),
+        ProducePartition(1, memoryview(damaged)),
+        ProducePartition(2, good),
+        ProducePartition(0, None),
+    ]
+    request = ProduceRequest(None, -1, 1000, [ProduceTopic("orders", None, data), ProduceTopic("missing", None, data[:1])])
+    orders, missing = client.produce(request).topics
+    assert [result.error for result in orders.partitions] == [
+        ErrorCode.NONE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_RECORD,
+    ]
+    assert [result.error for result in missing.partitions] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_gotcha_12_max_message_bytes_is_enforced(client: FakeClient) -> None:
+    client.create_topic("orders", max_message_bytes="200")
+    assert client.append(records=batch(size=200)).error is ErrorCode.NONE
+    assert client.append(records=batch(size=201)).error is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_gotcha_12_records_without_keys_are_refused_by_compacted_topics(client: FakeClient) -> None:
+    client.create_topic("orders", cleanup_policy="compact")
+    assert client.append(records=batch(key=None)).error is ErrorCode.INVALID_RECORD
+    assert client.append(records=batch(key=b"k")).error is ErrorCode.NONE
+
+
+def test_timestamps_out_of_bounds(client: FakeClient) -> None:
+    client.create_topic("orders", message_timestamp_before_max_ms="1000", message_timestamp_after_max_ms="1000")
+    assert client.append(records=batch(timestamps=[START_MS - 100_000])).error is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_internal_topics_cannot_be_written_to(client: FakeClient, machine: Machine) -> None:
+    client.create_topic()
+    partition = machine.broker.partitions.find("orders", None, 0)
+    partition.is_internal = True
+    assert client.append().error is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_an_unknown_topic_id(client: FakeClient) -> None:
+    ((result,),) = [topic.partitions for topic in client.produce(by_id(UNKNOWN_ID), 13).topics]
+    assert result.error is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_transactions_are_refused_while_there_is_no_coordinator(client: FakeClient) -> None:
+    client.create_topic()
+    records = batch(producer_id=1, transactional=True)
+    assert client.append(records=records).error is ErrorCode.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize("length", [0, 1, 22, 60])
+def test_a_piece_of_a_batch_is_refused(client: FakeClient, length: int) -> None:
+    client.create_topic()
+    assert client.append(records=batch()[:length]).error in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
+
+
+def test_gotcha_10_who_leads_is_told_with_the_error(client: FakeClient, machine: Machine) -> None:
+    topic_id = client.create_topic()
+    other = RegisterBrokerRecord(broker_id=2, end_points=(Endpoint("PLAINTEXT", "other", 7, 0),), fenced=False)
+    moved = PartitionChangeRecord(0, topic_id, isr=(2,), leader=2, replicas=(2,))
+    assert machine.wait(lambda done: machine.broker.propose([other, moved], done)) is None
+    response = client.produce(produce_request(records=batch()), 10)
+    ((result,),) = [topic.partitions for topic in response.topics]
+    assert (result.error, result.current_leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (2, 1))
+    assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(2, "other", 7)]
+    assert (NODE_ID, HOST, PORT) != (2, "other", 7)
+
+
+# -- idempotence -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_repeated_batch_is_acknowledged_with_its_first_offset(client: FakeClient) -> None:
+    client.create_topic()
+    client.append()
+    records = batch(2, producer_id=5, sequence=0)
+    assert [client.append(records=records).base_offset for _ in range(3)] == [1, 1, 1]
+    assert client.append(records=batch(producer_id=5, sequence=2)).base_offset == 3
+    assert client.append(records=batch(producer_id=5, sequence=9)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+# -- disks that fail ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_told_and_passes(client: FakeClient, machine: Machine) -> None:
+    client.create_topic()
+    client.append()
+    machine.disk.set_free_bytes(10)
+    assert client.append(acks=1).error is ErrorCode.KAFKA_STORAGE_ERROR
+    machine.disk.set_free_bytes(None)
+    assert client.append().error is ErrorCode.NONE
+
+
+def test_a_failed_sync_fails_who_waits_and_the_partition_stays_offline(client: FakeClient, machine: Machine) -> None:
+    client.create_topic("orders", 2)
+    client.append()
+    machine.disk.faults.fail("sync", lambda path: "orders-0" in path)
+    assert client.append().error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert client.append().error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert client.append(partition=1).error is ErrorCode.NONE
+
+
+def test_a_deleted_topic_fails_who_waits(client: FakeClient, machine: Machine) -> None:
+    client.create_topic()
+    writer = machine.client()
+    machine.executor.run_delay_us = (100_000, 100_000)
+    correlation_id = writer.send(ApiKey.PRODUCE, 9, encode_produce_request(9, produce_request(records=batch())))
+    client.send(ApiKey.DELETE_TOPICS, 1, b"\0\0\0\x01\0\x06orders\0\0\x13\x88")
+    machine.run_until(lambda: bool(writer.replies))
+    frame, position = writer.last_reply(ApiKey.PRODUCE, 9, correlation_id)
+    ((result,),) = [topic.partitions for topic in decode_produce_response(9, frame, position).topics]
+    assert result.error in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
