@@ -6,7 +6,7 @@ import pytest
 
 from tests.log.harness import BATCH_BYTES, PATH, TOPIC_ID, Store, append, batch, read_offsets
 from tidelog.log import names
-from tidelog.log.checkpoints import read_offset_checkpoint
+from tidelog.log.checkpoints import read_offset_checkpoint, read_partition_metadata
 from tidelog.log.data_directory import DataDirectory
 from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.errors import DirectoryLocked, DirectoryUnusable, LogError, LogOffline, StorageError
@@ -319,3 +319,38 @@ def test_producers_of_one_partition_are_not_those_of_another() -> None:
     for partition in range(2):
         assert not store.create(partition=partition).append_as_leader(sent, 0).is_duplicate
     assert store.log().append_as_leader(sent, 0).is_duplicate
+
+
+@pytest.mark.parametrize("content", [None, b"", b"version: 0\ntopic_id: ?"], ids=["missing", "empty", "damaged"])
+@pytest.mark.parametrize("stop", ["crash", "restart"])
+def test_a_topic_id_that_is_lost_is_known_from_the_marks(content: bytes | None, stop: str) -> None:
+    """Else a broker would take the log for one of a deleted topic, and its mark would not count."""
+    store = Store()
+    filled(store)
+    store.settle(1000)
+    path = f"{PATH}/orders-0/{names.PARTITION_METADATA}"
+    if stop == "restart":
+        store.close()
+    else:
+        store.lose_power()
+    store.disk.remove(path)
+    if content is not None:
+        store.disk.open(path, "create").write(0, [content])
+    store.open()
+    assert store.log().topic_id == TOPIC_ID
+    assert read_offsets(store.log()) == [0, 1, 2, 3, 4]
+    assert TOPIC_ID == read_partition_metadata(store.disk.crash_image(keep="none"), path)
+
+
+def test_a_log_that_is_set_aside_keeps_its_files() -> None:
+    store = Store()
+    log = filled(store)
+    assert store.wait(lambda done: store.directory.set_aside(log, done)) is None
+    (name,) = [name for name in store.disk.list_directory(PATH) if name.endswith("-stray")]
+    assert store.disk.file_size(f"{PATH}/{name}/00000000000000000000.log") == 5 * BATCH_BYTES
+    store.settle(120_000)
+    store.restart()
+    assert store.disk.file_size(f"{PATH}/{name}/00000000000000000000.log") == 5 * BATCH_BYTES
+    assert ("orders", 0) not in store.directory.logs
+    filled(store, count=1)
+    assert read_offsets(store.log()) == [0]

@@ -69,7 +69,7 @@ def test_partition_directory_names_round_trip(topic: str, partition: int) -> Non
 
 @given(topics, partitions)
 def test_doomed_directory_names_fit_and_are_told_apart(topic: str, partition: int) -> None:
-    name = names.doomed_directory_name(topic, partition, UNIQUE_ID)
+    name = names.retired_directory_name(topic, partition, UNIQUE_ID, "delete")
     assert len(name) <= 255
     parsed = names.parse_partition_directory_name(name)
     assert parsed is not None

@@ -175,7 +175,7 @@ class DataDirectory:
     def _finish_recovery(self) -> None:
         """What recovery kept becomes durable here, and only then are the marks raised to it."""
         recovered = self.commit.take_dirty()
-        sync_all(self.disk, self._file_system, recovered, self.options.syncfs_files_min)
+        sync_all(self.disk, self._file_system, recovered, self.commit.syncfs_files_min)
         # Before the marks: once they exist the first segment must be there and those above a recovery point must meet, which is
         # not so in Kafka's directories. And what is said of partitions that are gone must not meet another of their name.
         known = {*self.logs, *self.offline}
@@ -223,6 +223,13 @@ class DataDirectory:
 
     def delete(self, log: PartitionLog, on_done: OnDone | None = None) -> None:
         """The log is gone at once; its files are renamed now and removed later. ``on_done`` hears when a crash cannot undo it."""
+        self._retire(log, "delete", on_done)
+
+    def set_aside(self, log: PartitionLog, on_done: OnDone | None = None) -> None:
+        """As ``delete``, but the files stay, under a name that says that nobody knows them."""
+        self._retire(log, "stray", on_done)
+
+    def _retire(self, log: PartitionLog, state: str, on_done: OnDone | None) -> None:
         key = log.topic, log.partition
         del self.logs[key]
         log.is_deleted = True
@@ -237,20 +244,23 @@ class DataDirectory:
                 on_done(completion.error)
 
         def take_away() -> None:
-            doomed = names.join(self.path, names.doomed_directory_name(log.topic, log.partition, self._randomness.token(16)))
-            self.disk.rename(log.directory, doomed)
+            name = names.retired_directory_name(log.topic, log.partition, self._randomness.token(16), state)
+            retired = names.join(self.path, name)
+            self.disk.rename(log.directory, retired)
             for segment in log.segments:
                 self.environment.handles.forget(segment.path)
                 segment.forget_cached()
             self.cleaner.forget(log)
             self.marks.forget(log.name)
-            self.deletions.add_directory(doomed, log.settings.file_delete_delay_ms)
+            if state == "delete":
+                self.deletions.add_directory(retired, log.settings.file_delete_delay_ms)
             self._executor.submit(lambda: self.disk.sync_directory(self.path), synced)
 
         self.cleaner.abort(log, take_away)
 
     def _purge_checkpoints(self, key: TopicPartition, on_done: OnDone | None) -> None:
-        """Checkpoints know partitions by name: what they say of a deleted one must be gone before another of its name is made."""
+        """Marks and checkpoints know partitions by name: what they say of one that is gone must be gone too before another of its
+        name is made."""
         writers = [self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets]
 
         def written(error: BaseException | None) -> None:
@@ -264,7 +274,7 @@ class DataDirectory:
             if on_done is not None:
                 on_done(error)
 
-        written(None)
+        self.marks.flush(written)
 
     def delete_records(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
         """Records below ``offset`` are no longer read, and ``on_done`` hears when that outlives a crash."""
@@ -349,7 +359,7 @@ class DataDirectory:
         assert not self.commit.is_running, "what a running pass covers would be taken for durable: drain it first"
         self.commit.take_dirty()
         unsaved = [log for log in self.logs.values() if log.offline_reason is None and not log.is_saved]
-        sync_all(self.disk, self._file_system, unsaved, self.options.syncfs_files_min)
+        sync_all(self.disk, self._file_system, unsaved, self.commit.syncfs_files_min)
         for log in self.logs.values():
             if log.offline_reason is None and log.durable.offset:
                 self.marks.record(log)

@@ -21,6 +21,7 @@ from tidelog.log.checkpoints import (
     was_cleanly_shut_down,
     write_meta_properties,
     write_offset_checkpoint,
+    write_partition_metadata,
 )
 from tidelog.log.deletion_queue import remove_tree
 from tidelog.log.durable_marks import DurableMarks
@@ -29,7 +30,7 @@ from tidelog.log.errors import CorruptCheckpoint, DirectoryLocked, DirectoryUnus
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery import LogOpening, open_log
 from tidelog.log.settings import LogSettings
-from tidelog.log.sync_plan import run_plans
+from tidelog.log.sync_plan import NEVER_SYNCFS, run_plans
 from tidelog.ports.disk import DirectoryLock, Disk, FileSystem
 from tidelog.ports.randomness import Randomness
 
@@ -167,7 +168,7 @@ def _open_one(
 ) -> PartitionLog:
     topic, partition = key
     name = names.partition_directory_name(topic, partition)
-    topic_id = _read_topic_id(environment, directory)
+    topic_id = _read_topic_id(environment, directory, state.marks.topic_id(name))
     recovery_point = state.offsets_by_file[names.RECOVERY_POINT_CHECKPOINT].get(key, 0)
     durable_mark = max(state.marks.mark(name, topic_id) or 0, recovery_point)
 
@@ -201,14 +202,21 @@ def _open_one(
     return log
 
 
-def _read_topic_id(environment: LogEnvironment, directory: str) -> bytes:
-    """Zeros when the file is missing or torn: it is synced with the first record, so a log without it has none to lose."""
+def _read_topic_id(environment: LogEnvironment, directory: str, marked_id: bytes | None) -> bytes:
+    """From the partition's own file; when that is missing or damaged, from the journal of marks, and it is written anew. Zeros
+    when neither knows: both are durable with the first record, so such a log has none to lose."""
     path = names.join(directory, names.PARTITION_METADATA)
     try:
-        return read_partition_metadata(environment.disk, path) or NO_TOPIC_ID
+        topic_id = read_partition_metadata(environment.disk, path)
     except CorruptCheckpoint as error:
         environment.report("partition_metadata_ignored", {"error": str(error)})
+        topic_id = None
+    if topic_id is not None:
+        return topic_id
+    if marked_id is None or marked_id == NO_TOPIC_ID:
         return NO_TOPIC_ID
+    write_partition_metadata(environment.disk, path, marked_id)
+    return marked_id
 
 
 def sync_all(disk: Disk, file_system: FileSystem, logs: list[PartitionLog], syncfs_files_min: int) -> None:
@@ -219,3 +227,5 @@ def sync_all(disk: Disk, file_system: FileSystem, logs: list[PartitionLog], sync
         outcome = run_plans(disk, file_system, plans, syncfs_files_min)
         for log, plan, error in zip(some, plans, outcome.errors, strict=True):
             log.finish_sync(plan, error)
+        if outcome.file_system_failed:
+            syncfs_files_min = NEVER_SYNCFS

@@ -172,6 +172,11 @@ class DurableMarks:
         found = self._marks.get(name)
         return found.offset if found is not None and found.topic_id == topic_id else None
 
+    def topic_id(self, name: str) -> bytes | None:
+        """Of the topic whose mark was recorded last."""
+        found = self._marks.get(name)
+        return found.topic_id if found is not None else None
+
     def names(self) -> list[str]:
         return list(self._marks)
 

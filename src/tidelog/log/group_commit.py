@@ -5,7 +5,9 @@ have ended moves each log's durable offset and wakes who waited for it. While a 
 the slower the disk, the more each sync covers.
 
 For a few files a pass syncs one by one; from ``syncfs_files_min`` on, one ``syncfs`` is cheaper than that many calls. A file
-whose sync fails takes its own log offline; a failed ``syncfs`` names no file, so all logs of that pass go offline.
+whose sync fails takes its own log offline; a failed ``syncfs`` names no file, so all logs of that pass go offline. It may have
+struck a file written since the pass began, whose log is not among them, and will not be told again: from then on every file is
+synced through its own descriptor, which still knows.
 
 Logs that asked for relaxed durability do not start a pass; they join one by their own ``flush.messages`` and ``flush.ms``.
 
@@ -19,7 +21,7 @@ from functools import partial
 from tidelog.log.errors import LogOffline
 from tidelog.log.mark_flusher import MarkFlusher
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.sync_plan import SyncOutcome, SyncPlan, run_plans
+from tidelog.log.sync_plan import NEVER_SYNCFS, SyncOutcome, SyncPlan, run_plans
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk, FileSystem
 from tidelog.ports.executor import Completion, Executor
@@ -51,9 +53,9 @@ class GroupCommit:
         "_recovery_point_interval_bytes",
         "_recovery_point_waiting",
         "_relaxed_since_ms",
-        "_syncfs_files_min",
         "_waiting",
         "statistics",
+        "syncfs_files_min",
     )
 
     def __init__(
@@ -74,7 +76,7 @@ class GroupCommit:
         self._file_system = file_system
         self._marks = marks
         self._recovery_point_interval_bytes = recovery_point_interval_bytes
-        self._syncfs_files_min = syncfs_files_min
+        self.syncfs_files_min = syncfs_files_min
         self._on_synced = on_synced
         # Dictionaries for their order: a simulated run must not depend on hashes.
         self._dirty: dict[PartitionLog, None] = {}
@@ -156,7 +158,7 @@ class GroupCommit:
         wanted = self._recovery_point_waiting
         self._recovery_point_waiting = {}
         plans = [log.begin_sync(log.bytes_since_recovery_point >= interval or log in wanted) for log in logs]
-        work = partial(run_plans, self._disk, self._file_system, plans, self._syncfs_files_min)
+        work = partial(run_plans, self._disk, self._file_system, plans, self.syncfs_files_min)
         self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))
 
     def tick(self) -> None:
@@ -183,6 +185,8 @@ class GroupCommit:
         statistics.logs_in_last_pass = len(logs)
         statistics.logs_synced += len(logs)
         statistics.file_system_syncs += outcome.used_file_system_sync
+        if outcome.file_system_failed:
+            self.syncfs_files_min = NEVER_SYNCFS
         for log, plan, error in zip(logs, plans, outcome.errors, strict=True):
             before = log.durable.offset
             log.finish_sync(plan, error)

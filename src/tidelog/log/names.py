@@ -134,9 +134,10 @@ def partition_directory_name(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
 
 
-def doomed_directory_name(topic: str, partition: int, unique_id: bytes) -> str:
-    """What a partition's directory is renamed to before its files are removed. ``unique_id``: 16 random bytes."""
-    suffix = f"-{partition}.{unique_id.hex()}-delete"
+def retired_directory_name(topic: str, partition: int, unique_id: bytes, state: str) -> str:
+    """What a partition's directory is renamed to: "delete" before its files are removed, "stray" when they are set aside for
+    somebody to look at. ``unique_id``: 16 random bytes."""
+    suffix = f"-{partition}.{unique_id.hex()}-{state}"
     # As Kafka does: the topic's name is cut so that the directory's fits; the unique id keeps two such apart.
     return topic[: DIRECTORY_NAME_LENGTH_MAX - len(suffix)] + suffix
 

@@ -34,7 +34,7 @@ from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
 from tidelog.log.swap import finish_swaps
 from tidelog.log.truncation import start_over_at
-from tidelog.ports.disk import Disk
+from tidelog.ports.disk import Disk, DiskFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +234,15 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
 
     check = SegmentCheck(opening.settings, producers, epochs, start.offset)
     kept: list[LogSegment] = []
+    snapshots: list[DiskFile] = []
     damage: Damage | None = None
     for number, segment in enumerate(unchecked):
         if number and opening.has_marks and not _meet(kept[-1], check.next_offset, segment):
             reason = f"the next segment begins at offset {segment.base_offset}"
             damage = Damage(kept[-1], kept[-1].size, 0, min(segment.base_offset, check.next_offset), reason)
             break
+        if number:
+            snapshots += _write_snapshot(environment, directory, segment.base_offset, producers)
         damage = check.run(segment, start.position if number == 0 else 0)
         kept.append(segment)
         if damage is not None:
@@ -251,6 +254,8 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
         _cut(environment, segments, damage, unchecked[len(kept) :], check.next_offset)
     log = new_log(environment, opening, segments, producers, epochs, check.next_offset, min(recovery_point, check.next_offset))
     log.note_unsynced(kept)
+    for file in snapshots:
+        log.note_unsynced_file(file)
     metadata_path = names.join(directory, names.PARTITION_METADATA)
     if disk.exists(metadata_path):
         # It came from the page cache as well, and without it the next start would not know the topic nor its mark.
@@ -259,6 +264,19 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
         # A relaxed topic: records were deleted up to an offset that the crash has taken back.
         start_over_at(log, log.log_start_offset)
     return log
+
+
+def _write_snapshot(environment: LogEnvironment, directory: str, offset: int, producers: ProducerState) -> list[DiskFile]:
+    """The producers' state at a segment's beginning, as a roll leaves it: truncation needs it where compaction has taken older
+    batches of a producer away. None on a full disk, as in a roll."""
+    try:
+        file = environment.disk.open(names.segment_path(directory, offset, names.SNAPSHOT_SUFFIX), "create")
+        file.truncate(0)
+        file.write(0, [producers.snapshot_bytes()])
+    except OSError as error:
+        environment.report("segment_close_deferred", {"directory": directory, "error": str(error)})
+        return []
+    return [file]
 
 
 def _meet(segment: LogSegment, next_offset: int, following: LogSegment) -> bool:

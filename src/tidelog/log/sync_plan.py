@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidelog.log.environment import NO_ROOM, OffsetPosition
 from tidelog.ports.disk import Disk, DiskFile, FileSystem
 
+# More files than there can be: sync each by itself.
+NEVER_SYNCFS = 2**63 - 1
+
 if TYPE_CHECKING:
     from tidelog.log.atomic_file import StagedFile
     from tidelog.log.segment import LogSegment
@@ -68,6 +71,12 @@ class SyncOutcome(NamedTuple):
     errors: list[OSError | None]
     """One per plan."""
     used_file_system_sync: bool
+
+    @property
+    def file_system_failed(self) -> bool:
+        """From now on only a file's own descriptor can be believed: ``syncfs`` tells of an error once, also of one that struck a
+        file which was not part of this pass, and the next call would succeed."""
+        return self.used_file_system_sync and any(error is not None for error in self.errors)
 
 
 def run_plans(disk: Disk, file_system: FileSystem, plans: Sequence[SyncPlan], syncfs_files_min: int) -> SyncOutcome:
