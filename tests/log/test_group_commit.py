@@ -8,6 +8,7 @@ import pytest
 from tests.log.harness import BATCH_BYTES, PATH, Store, append, read_offsets
 from tidelog.log import names
 from tidelog.log.checkpoints import read_offset_checkpoint
+from tidelog.log.directory_opening import SYNC_LOGS_AT_ONCE
 from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.durable_marks import DurableMarks
 from tidelog.log.errors import LogOffline
@@ -266,3 +267,49 @@ def test_a_deleted_logs_waiters_are_told() -> None:
     assert isinstance(told[0], LogOffline)
     store.settle()
     assert len(told) == 1
+
+
+def test_a_failed_syncfs_is_not_the_last_word_on_what_was_written_meanwhile() -> None:
+    """It reports an error once: a later syncfs would call durable what the first has lost, for a log that was not in its pass."""
+    store = Store(options=BY_FILE_SYSTEM)
+    first, second = store.create("first"), store.create("second")
+    append(first)
+    append(second)
+    store.commit()
+    append(first)
+    store.directory.kick()
+    append(second)
+    told: list[Exception | None] = []
+    store.directory.commit.wait(second, second.log_end_offset, told.append)
+    store.disk.faults.fail("sync", lambda path: "/second-0/" in path, times=1)
+    store.settle(1000)
+    assert isinstance(told[0], LogOffline)
+    assert second.durable.offset == 1
+
+
+def more_than_are_synced_at_once(store: Store) -> None:
+    """The last log, in the order in which they are synced, is many-99."""
+    for number in sorted(range(SYNC_LOGS_AT_ONCE + 1), key=str):
+        store.create("many", number)
+    store.commit()
+    for log in store.directory.logs.values():
+        append(log)
+
+
+def test_a_failed_syncfs_at_a_start_hides_no_loss_either() -> None:
+    store = Store(options=BY_FILE_SYSTEM)
+    more_than_are_synced_at_once(store)
+    store.lose_power("all")
+    store.disk.faults.fail("sync", lambda path: "/many-99/0" in path, times=1)
+    store.open()
+    assert store.log("many", 99).offline_reason is not None
+    assert store.log("many", 99).durable.offset == 0
+
+
+def test_a_failed_syncfs_at_a_stop_hides_no_loss_either() -> None:
+    store = Store(options=BY_FILE_SYSTEM)
+    more_than_are_synced_at_once(store)
+    store.disk.faults.fail("sync", lambda path: "/many-99/0" in path, times=1)
+    store.close()
+    assert store.log("many", 99).offline_reason is not None
+    assert store.log("many", 99).durable.offset == 0
