@@ -7,6 +7,7 @@ in them are sent by several.
 import json
 import re
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -15,6 +16,7 @@ from tests.compatibility.kafka_records import ReadRecord, SentRecord
 
 # Characters that no test sends.
 RECORD_END, KEY_END = "\x1e", "\x1f"
+FILE_BYTES_MIN = 1024 * 1024
 # What kcat says of an offset that it was not told: the end.
 _QUERIED = re.compile(r"offset (-?\d+)")
 # kcat prints librdkafka's words, not the number.
@@ -53,12 +55,24 @@ class KcatClient:
     ) -> None:
         settings = [f"acks={acks}", f"message.max.bytes={SEND_BYTES_MAX}", "enable.idempotence=false", "linger.ms=50"]
         options = [option for setting in settings for option in ("-X", setting)]
+        where = ["-P", "-t", topic, "-p", str(partition), "-z", codec.value]
         for (has_key, has_value, headers), alike in groupby(records, _shape):
-            shape = [*(("-K", KEY_END) if has_key else ()), *(() if has_value else ("-Z",))]
-            shape += [option for name, value in headers for option in ("-H", f"{name}={(value or b'').decode()}")]
-            text = RECORD_END.encode().join(_line(record) for record in alike)
-            where = ["-P", "-t", topic, "-p", str(partition), "-z", codec.value, "-D", RECORD_END]
-            self.run(*where, *options, *shape, text=text + RECORD_END.encode())
+            shape = [option for name, value in headers for option in ("-H", f"{name}={(value or b'').decode()}")]
+            shape += () if has_value else ("-Z",)
+            lines = [*alike]
+            if len(lines[0].value or b"") >= FILE_BYTES_MIN:
+                for record in lines:
+                    self._send_file(record, *where, *options, *shape)
+            else:
+                text = b"".join(_line(record) + RECORD_END.encode() for record in lines)
+                self.run(*where, "-D", RECORD_END, *(("-K", KEY_END) if has_key else ()), *options, *shape, text=text)
+
+    def _send_file(self, record: SentRecord, *options: str) -> None:
+        """It looks for the end of a long line over and over, but takes a whole file as one value."""
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(record.value or b"")
+            file.flush()
+            self.run(*options, *(("-k", record.key.decode()) if record.key is not None else ()), file.name)
 
     def read(
         self, topic: str, count: int, *, partition: int = 0, offset: int = 0, isolation: str = "read_uncommitted"
@@ -87,6 +101,7 @@ class KcatClient:
 
 
 def _shape(record: SentRecord) -> tuple[bool, bool, tuple[tuple[str, bytes | None], ...]]:
+    """What must be the same for records to be sent by one run."""
     return record.key is not None, record.value is not None, record.headers
 
 
