@@ -189,7 +189,7 @@ class Partitions:
             return
         if state.leader != self._node_id:
             del self._by_name[topic.name][index]
-            del self._by_log[partition.log]
+            self._by_log.pop(partition.log, None)
             partition.close(NotLeader(f"{topic.name}-{index} is led by broker {state.leader}"))
             return
         partition.leader_epoch = state.leader_epoch

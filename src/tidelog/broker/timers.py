@@ -67,6 +67,7 @@ class Timers:
     def note_cancelled(self) -> None:
         self._cancelled += 1
         if self._cancelled * 2 > len(self._heap) >= REBUILD_TIMERS_MIN:
-            self._heap = [entry for entry in self._heap if entry[2].action is not None]
+            # In place: this may be called by a timer, from within ``run_due``.
+            self._heap[:] = [entry for entry in self._heap if entry[2].action is not None]
             heapq.heapify(self._heap)
             self._cancelled = 0

@@ -1,0 +1,203 @@
+import pytest
+
+from tests.broker.harness import NODE_ID, PATH, Machine, offsets_in
+from tests.log.harness import batch
+from tidelog.broker.broker import STOP_MS_MAX
+from tidelog.metadata.features import METADATA_VERSION, METADATA_VERSION_LEVEL
+from tidelog.metadata.topics import PartitionImage
+from tidelog.raft.errors import CorruptMetadataLog
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.protocol import ApiKey
+
+
+def state(machine: Machine, index: int = 0) -> PartitionImage:
+    topic = machine.broker.image.topic("orders")
+    assert topic is not None
+    return topic.partitions[index]
+
+
+# -- starting ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_broker_registers_itself_and_finalizes_the_metadata_version() -> None:
+    machine = Machine()
+    broker = machine.broker.image.brokers.find(NODE_ID)
+    assert broker is not None
+    assert broker.is_active
+    assert machine.broker.image.features == {METADATA_VERSION: METADATA_VERSION_LEVEL}
+    assert machine.events == []
+
+
+def test_a_clean_stop_keeps_data_settings_and_leader_epochs() -> None:
+    machine = Machine()
+    client = machine.client()
+    client.create_topic("orders", 2, retention_ms="5000")
+    client.append(count=3)
+    epoch = machine.broker.broker_epoch
+    assert machine.restart() is None
+    assert machine.broker.directory.was_stopped_cleanly
+    assert machine.broker.broker_epoch > epoch
+    assert state(machine).leader_epoch == 0
+    assert offsets_in(machine.client().read().records) == [0, 1, 2]
+    assert machine.broker.directory.logs["orders", 1].settings.retention_ms == 5000
+
+
+@pytest.mark.parametrize("keep", ["none", "some", "all"])
+def test_after_a_crash_every_partition_is_in_a_new_leader_epoch(keep: str) -> None:
+    machine = Machine()
+    machine.client().create_topic("orders", 2)
+    machine.client().append(partition=1)
+    assert machine.crash(keep) is None  # type: ignore[arg-type]  # a literal, one by one
+    assert [state(machine, index).leader_epoch for index in range(2)] == [1, 1]
+    assert machine.client().append(partition=1).base_offset == 1
+
+
+def test_records_are_visible_after_a_restart_without_anyone_writing() -> None:
+    machine = Machine()
+    client = machine.client()
+    client.create_topic("orders", 40)
+    for index in range(40):
+        client.append(partition=index)
+    assert machine.restart() is None
+    client = machine.client()
+    machine.run_for(10)
+    assert [client.read(partition=index).high_watermark for index in range(40)] == [1] * 40
+
+
+def test_retention_never_looks_at_a_log_before_it_has_its_topics_settings() -> None:
+    """The logs are opened before the metadata is read: with the default of seven days these records would be gone."""
+    machine = Machine({"log.retention.check.interval.ms": "1"})
+    client = machine.client()
+    client.create_topic("orders", 100, retention_ms="-1", segment_bytes="1048576")
+    old_ms = machine.clock.now_ms() - 10**10
+    client.append(partition=99, records=batch(timestamps=[old_ms]))
+    assert machine.restart() is None
+    log = machine.broker.directory.logs["orders", 99]
+    assert log.settings.retention_ms == -1
+    machine.run_for(1000)
+    assert machine.client().read(partition=99).log_start_offset == 0
+
+
+def stray_directories(machine: Machine) -> list[str]:
+    return [name for name in machine.disk.list_directory(PATH) if name.endswith("-stray")]
+
+
+def test_a_log_of_a_topic_that_was_deleted_is_set_aside_at_the_next_start() -> None:
+    machine = Machine()
+    client = machine.client()
+    client.create_topic("orders", 2)
+    client.append()
+    machine.run_until(lambda: len(machine.broker.directory.logs) == 3)
+    machine.disk.faults.fail("names", lambda path: "/orders-" in path)
+    client.call(ApiKey.DELETE_TOPICS, 1, topic_names=["orders"], timeout_ms=1000)
+    assert machine.crash("all") is None
+    strays = sorted((facts["partition"], facts["records"]) for facts in machine.facts("stray_log"))
+    assert strays == [("orders-0", 1), ("orders-1", 0)]
+    assert [topic for topic, _ in machine.broker.directory.logs] == ["__cluster_metadata"]
+    assert [name.split(".")[0] for name in stray_directories(machine)] == ["orders-0"], "without records it is just deleted"
+
+
+def test_logs_without_any_metadata_are_kept() -> None:
+    machine = Machine()
+    client = machine.client()
+    client.create_topic()
+    client.append()
+    assert machine.stop() is None
+    for name in machine.disk.list_directory(f"{PATH}/__cluster_metadata-0"):
+        machine.disk.remove(f"{PATH}/__cluster_metadata-0/{name}")
+    machine.disk.remove_directory(f"{PATH}/__cluster_metadata-0")
+    for name in ("durable-marks", "recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
+        machine.disk.remove(f"{PATH}/{name}")
+    assert machine.start() is None
+    (stray,) = stray_directories(machine)
+    assert stray.startswith("orders-0.")
+
+
+def test_a_metadata_log_that_cannot_be_read_stops_the_start() -> None:
+    machine = Machine()
+    machine.client().create_topic()
+    assert machine.stop() is None
+    (name,) = [name for name in machine.disk.list_directory(f"{PATH}/__cluster_metadata-0") if name.endswith(".log")]
+    machine.disk.flip_bit(f"{PATH}/__cluster_metadata-0/{name}", 200)
+    with pytest.raises(CorruptMetadataLog):
+        machine.start()
+
+
+def test_a_disk_that_fails_at_the_start_is_told() -> None:
+    machine = Machine(is_started=False)
+    machine.disk.faults.fail("sync", lambda path: path.endswith(".log"))
+    assert machine.start() is not None
+    assert not machine.broker.is_running
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------------
+
+
+def test_stopping_waits_for_the_work_under_way() -> None:
+    machine = Machine()
+    client = machine.client()
+    client.create_topic()
+    machine.executor.run_delay_us = (500_000, 500_000)
+    client.append(acks=1)
+    start_ms = machine.clock.monotonic_ms()
+    assert machine.stop() is None
+    assert machine.clock.monotonic_ms() - start_ms >= 500
+    assert machine.executor.pending == 0
+    assert machine.start() is None
+    assert machine.broker.directory.was_stopped_cleanly
+
+
+def test_stopping_gives_up_on_work_that_never_ends() -> None:
+    machine = Machine()
+    client = machine.client()
+    client.create_topic()
+    machine.executor.run_delay_us = (10**12, 10**12)
+    client.append(acks=1)
+    start_ms = machine.clock.monotonic_ms()
+    assert isinstance(machine.stop(), TimeoutError)
+    assert STOP_MS_MAX <= machine.clock.monotonic_ms() - start_ms < STOP_MS_MAX + 1000
+
+
+def test_a_disk_that_fails_at_the_stop_is_told() -> None:
+    machine = Machine()
+    machine.client().create_topic()
+    machine.run_for(5000)
+    machine.disk.faults.fail("write", lambda path: "checkpoint" in path)
+    machine.disk.faults.fail("names", lambda path: "checkpoint" in path)
+    assert isinstance(machine.stop(), OSError)
+
+
+def test_stopping_ends_a_compaction() -> None:
+    machine = Machine({"log.cleaner.backoff.ms": "100"})
+    client = machine.client()
+    client.create_topic("table", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0.01")
+    for _ in range(20):
+        client.append("table", records=batch(size=100_000), acks=1)
+    cleaner = machine.broker.directory.cleaner
+    machine.executor.run_delay_us = (200_000, 200_000)
+    machine.run_until(lambda: cleaner.log_in_work is not None)
+    assert machine.stop() is None
+    assert cleaner.log_in_work is None
+
+
+# -- partitions --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_cannot_be_made_is_made_later() -> None:
+    machine = Machine()
+    client = machine.client()
+    machine.disk.faults.fail("names", lambda path: "/orders-" in path)
+    client.create_topic("orders", 2)
+    assert client.append().error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert machine.facts("partition_not_created")
+    machine.disk.faults.clear()
+    machine.run_until(lambda: ("orders", 1) in machine.broker.directory.logs)
+    assert client.append(partition=1).error is ErrorCode.NONE
+
+
+def test_many_partitions_are_made_a_few_at_a_time() -> None:
+    machine = Machine()
+    machine.client().create_topic("orders", 100)
+    assert len(machine.broker.directory.logs) < 100
+    machine.run_until(lambda: len(machine.broker.directory.logs) == 101)
+    assert machine.events == []

@@ -1,0 +1,87 @@
+from simulation.clock import SimulatedClock
+from simulation.randomness import SimulatedRandomness
+from simulation.scheduler import Scheduler
+from tests.broker.harness import fetch_request
+from tidelog.broker.fetch_sessions import EPOCH_MAX, EVICTION_REST_MS, FetchSession, FetchSessions, SessionPartition
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchResult, FetchTopic
+
+
+class World:
+    def __init__(self, slots_max: int = 2) -> None:
+        self.scheduler = Scheduler()
+        self.sessions = FetchSessions(SimulatedClock(self.scheduler), SimulatedRandomness(1), slots_max)
+
+    def begin(self) -> FetchSession | None:
+        return self.sessions.choose(fetch_request(session=(0, 0)), False).session
+
+    def go_on(self, session: FetchSession, epoch: int) -> ErrorCode:
+        request = FetchRequest(-1, 0, 1, 1, 0, session.id, epoch, [], [], "")
+        return self.sessions.choose(request, False).error
+
+    def pass_time(self, duration_ms: int) -> None:
+        self.scheduler.run_for(duration_ms * 1000)
+
+
+def test_epochs_count_up_and_wrap_to_one() -> None:
+    world = World()
+    session = world.begin()
+    assert session is not None
+    assert [world.go_on(session, epoch) for epoch in (1, 2, 3)] == [ErrorCode.NONE] * 3
+    assert world.go_on(session, 3) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    session.epoch = EPOCH_MAX
+    assert [world.go_on(session, epoch) for epoch in (EPOCH_MAX, 1)] == [ErrorCode.NONE] * 2
+
+
+def test_a_full_cache_gives_no_session_until_one_has_rested() -> None:
+    world = World()
+    first, second = world.begin(), world.begin()
+    assert first is not None
+    assert second is not None
+    world.pass_time(EVICTION_REST_MS - 1)
+    assert world.begin() is None
+    assert world.go_on(first, 1) is ErrorCode.NONE
+    world.pass_time(1)
+    assert world.begin() is not None
+    assert world.go_on(second, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert world.go_on(first, 2) is ErrorCode.NONE
+    assert len(world.sessions) == 2
+
+
+def test_no_slots_no_sessions() -> None:
+    assert World(slots_max=0).begin() is None
+
+
+def test_a_request_without_topics_begins_no_session() -> None:
+    world = World()
+    request = FetchRequest(-1, 0, 1, 1, 0, 0, 0, [], [], "")
+    assert world.sessions.choose(request, False).session is None
+
+
+def test_beginning_anew_ends_the_session_before() -> None:
+    world = World()
+    session = world.begin()
+    assert session is not None
+    again = world.sessions.choose(fetch_request(session=(session.id, 0)), False).session
+    assert again is not None
+    assert world.go_on(session, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(world.sessions) == 1
+
+
+def test_what_is_news() -> None:
+    known = SessionPartition(FetchPartition(0, 0, 1))
+    quiet = FetchResult(0, ErrorCode.NONE, 5, 5, 0)
+    assert [known.take_news(quiet) for _ in range(2)] == [True, False]
+    assert known.take_news(quiet._replace(high_watermark=6))
+    assert known.take_news(quiet._replace(high_watermark=6, log_start_offset=1))
+    failed = FetchResult(0, ErrorCode.KAFKA_STORAGE_ERROR)
+    assert [known.take_news(failed) for _ in range(2)] == [True, True]
+    assert known.take_news(quiet), "the error is gone, and the reader hears that"
+
+
+def test_partitions_with_records_go_to_the_end() -> None:
+    session = FetchSession(1, 0, False)
+    wanted = [FetchPartition(index, 0, 1) for index in range(3)]
+    session.update(FetchRequest(-1, 0, 1, 1, 0, 0, 0, [FetchTopic("a", None, wanted)], [], ""))
+    session.rotate(("a", None, 0))
+    assert [index for _, _, index in session.partitions] == [1, 2, 0]
