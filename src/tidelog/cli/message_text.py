@@ -27,9 +27,9 @@ def make_formatter(name: str) -> Callable[[Any], str]:
         return name.format_map(_fields(message))
 
     try:
-        name.format_map(dict.fromkeys(_FIELD_NAMES, ""))
+        name.format_map(_EXAMPLE)
     except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
-        raise CommandFailed(f"--format {name}: {error}: the fields are {', '.join(_FIELD_NAMES)}") from None
+        raise CommandFailed(f"--format {name}: {error}: the fields are {', '.join(_EXAMPLE)}") from None
     return from_template
 
 
@@ -67,7 +67,7 @@ def _fields(message: Any) -> dict[str, object]:
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
-        "timestamp": "-" if timestamp is None else timestamp,
+        "timestamp": -1 if timestamp is None else timestamp,
         "time": time.replace("+00:00", "Z"),
         "key": _shown(message.key()),
         "value": _shown(message.value()),
@@ -75,7 +75,7 @@ def _fields(message: Any) -> dict[str, object]:
     }
 
 
-_FIELD_NAMES = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
+_EXAMPLE = {"topic": "", "partition": 0, "offset": 0, "timestamp": 0, "time": "", "key": "", "value": "", "headers": ""}
 _FORMATS: dict[str, Callable[[Any], str]] = {"text": _text, "full": _full, "json": _json}
 
 

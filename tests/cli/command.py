@@ -1,0 +1,69 @@
+"""Runs one command of ``tidelog`` within the test: its exit code, and what it printed."""
+
+import io
+import json
+import secrets
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tidelog.cli.main import main
+from tidelog.testing import Broker
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        assert self.code == 0, self.err
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def lines(self) -> list[str]:
+        assert self.code == 0, self.err
+        return self.out.splitlines()
+
+
+class Command:
+    def __init__(self, bootstrap: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bootstrap = bootstrap
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *words: str, stdin: bytes = b"") -> Result:
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        self._capsys.readouterr()
+        code = main([*words, "--bootstrap", self.bootstrap])
+        captured = self._capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    def fails(self, *words: str, stdin: bytes = b"") -> str:
+        """The one line that it says."""
+        result = self(*words, stdin=stdin)
+        assert result.code != 0, result.out
+        assert result.err.startswith("tidelog: ")
+        assert result.err.count("\n") == 1
+        return result.err.removeprefix("tidelog: ").removesuffix("\n")
+
+
+def new_topic_name() -> str:
+    return f"topic-{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def command(tidelog_broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    return Command(tidelog_broker.bootstrap_servers, capsys, monkeypatch)
+
+
+@pytest.fixture
+def topic(command: Command) -> str:
+    """An empty topic with two partitions."""
+    name = new_topic_name()
+    assert command("topics", "create", name, "--partitions", "2").code == 0
+    return name

@@ -1,0 +1,51 @@
+"""``tidelog configs`` on a real broker."""
+
+import pytest
+
+from tests.cli.command import Command
+
+
+def test_describe_and_alter_a_topic(command: Command, topic: str) -> None:
+    assert command("configs", "describe", "--topic", topic).lines[0].endswith("settings have their defaults. To see them: --all")
+    altered = command(
+        "configs", "alter", "--topic", topic, "--set", "retention.ms=86400000", "--add-config", "segment.bytes=2000000"
+    )
+    assert altered.lines == [f"Changed the settings of topic {topic}."]
+    command("configs", "alter", "--topic", topic, "--delete", "segment.bytes")
+    assert command("configs", "describe", "--topic", topic, "--json").documents == [
+        {"name": "retention.ms", "value": "86400000", "source": "topic", "is_read_only": False, "is_sensitive": False}
+    ]
+    assert ["retention.ms", "86400000", "topic"] in [
+        line.split() for line in command("configs", "describe", "--topic", topic).lines
+    ]
+
+
+def test_all_settings_of_a_topic(command: Command, topic: str) -> None:
+    names = {document["name"] for document in command("configs", "describe", "--topic", topic, "--all", "--json").documents}
+    assert {"retention.ms", "cleanup.policy", "max.message.bytes", "flush.messages"} <= names
+
+
+def test_a_brokers_settings(command: Command) -> None:
+    documents = {document["name"]: document for document in command("configs", "describe", "--broker", "1", "--json").documents}
+    assert documents["listeners"]["value"] == f"PLAINTEXT://{command.bootstrap}"
+    assert documents["listeners"]["source"] == "broker, at its start"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["describe"], "give either --topic NAME or --broker ID"),
+        (["describe", "--topic", "a", "--broker", "1"], "give either --topic NAME or --broker ID"),
+        (["alter", "--topic", "a"], "nothing to alter: give --set NAME=VALUE or --delete NAME"),
+        (["alter", "--topic", "a", "--set", "x"], "Invalid value for --set: 'x': expected NAME=VALUE (try: tidelog --help)"),
+    ],
+)
+def test_what_makes_no_sense(command: Command, words: list[str], message: str) -> None:
+    assert command.fails("configs", *words) == message
+
+
+def test_what_the_broker_refuses(command: Command, topic: str) -> None:
+    assert command.fails("configs", "alter", "--topic", topic, "--set", "retention.ms=soon") == (
+        "retention.ms=soon: expected a whole number"
+    )
+    assert "did you mean retention.ms?" in command.fails("configs", "alter", "--topic", topic, "--set", "retention.mss=1")
