@@ -339,7 +339,7 @@ def test_a_topic_id_that_is_lost_is_known_from_the_marks(content: bytes | None, 
     store.open()
     assert store.log().topic_id == TOPIC_ID
     assert read_offsets(store.log()) == [0, 1, 2, 3, 4]
-    assert TOPIC_ID == read_partition_metadata(store.disk.crash_image(keep="none"), path)
+    assert read_partition_metadata(store.disk.crash_image(keep="none"), path) == TOPIC_ID
 
 
 def test_a_log_that_is_set_aside_keeps_its_files() -> None:
