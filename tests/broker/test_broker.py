@@ -168,14 +168,16 @@ def test_a_disk_that_fails_at_the_stop_is_told() -> None:
 
 
 def test_stopping_ends_a_compaction() -> None:
-    machine = Machine({"log.cleaner.backoff.ms": "100"})
+    # So slow that it would rest for minutes.
+    machine = Machine({"log.cleaner.backoff.ms": "100", "log.cleaner.io.max.bytes.per.second": "1000"})
     client = machine.client()
     client.create_topic("table", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0.01")
     for _ in range(20):
         client.append("table", records=batch(size=100_000), acks=1)
     cleaner = machine.broker.directory.cleaner
-    machine.executor.run_delay_us = (200_000, 200_000)
     machine.run_until(lambda: cleaner.log_in_work is not None)
+    machine.run_for(200)
+    assert cleaner.log_in_work is not None
     assert machine.stop() is None
     assert cleaner.log_in_work is None
 

@@ -86,8 +86,9 @@ def test_gotcha_7_what_cannot_be_read_or_is_not_served_closes_the_connection(
 
 def test_nothing_is_taken_after_the_end(client: FakeClient) -> None:
     client.send_bytes(b"")
-    client.send(ApiKey.DESCRIBE_CLUSTER, 0, CLUSTER)
+    client.send(ApiKey.PRODUCE, 9, encode_produce_request(9, produce_request(records=batch(), acks=-1)))
     assert client.replies == []
+    assert client.machine.broker.partitions.find("orders", None, 0).log.log_end_offset == 0
 
 
 def test_answers_that_come_after_the_end_are_dropped(client: FakeClient) -> None:

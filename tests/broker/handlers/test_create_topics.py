@@ -117,6 +117,8 @@ def test_the_requests_time_is_kept(client: FakeClient, machine: Machine) -> None
     assert 300 <= machine.clock.monotonic_ms() - start_ms < 500
     machine.run_for(20_000)
     assert machine.broker.image.topic("slow") is not None
+    assert len(client.replies) == 1
+    assert machine.facts("unexpected_error") == []
 
 
 def test_a_client_that_gives_no_time_waits_for_the_commit(client: FakeClient) -> None:

@@ -175,6 +175,7 @@ def test_a_reader_that_is_gone_leaves_nothing_behind(client: FakeClient, machine
     reader, _ = waiting_fetch(machine, fetch_request(wait_ms=60_000))
     reader.session.closed()
     assert len(machine.broker.timers) == 1, "only housekeeping is left"
+    assert not machine.broker.partitions.find("orders", None, 0)._fetch_waiters
     client.append()
     machine.run_for(100)
     assert reader.replies == []
@@ -186,6 +187,7 @@ def test_a_partition_that_goes_offline_ends_the_wait(client: FakeClient, machine
     machine.disk.faults.fail("sync", lambda path: "orders-0" in path)
     client.append()
     assert answer(reader, correlation_id).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert machine.clock.monotonic_ms() < 1000
 
 
 def test_a_deleted_topic_ends_the_wait(client: FakeClient, machine: Machine) -> None:
@@ -194,6 +196,7 @@ def test_a_deleted_topic_ends_the_wait(client: FakeClient, machine: Machine) -> 
     reader, correlation_id = waiting_fetch(machine, fetch_request(offset=1, wait_ms=60_000))
     client.call(ApiKey.DELETE_TOPICS, 1, topic_names=["orders"], timeout_ms=5000)
     assert answer(reader, correlation_id).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert machine.clock.monotonic_ms() < 1000
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------------
@@ -238,6 +241,17 @@ def test_a_session_tells_only_what_changed(client: FakeClient) -> None:
     client.append(partition=1)
     forgotten = client.fetch(incremental(first.session_id, 4, forgotten=[ForgottenTopic("orders", None, [1])]))
     assert forgotten.topics == []
+
+
+def test_a_limit_does_not_starve_the_later_partitions_of_a_session(client: FakeClient) -> None:
+    client.create_topic("orders", 2)
+    for partition in (0, 1):
+        client.append(partition=partition, records=batch(size=100))
+    wanted = [FetchPartition(0, 0, 1 << 20), FetchPartition(1, 0, 1 << 20)]
+    first = client.fetch(FetchRequest(-1, 0, 1, 100, 0, 0, 0, [FetchTopic("orders", None, wanted)], [], ""))
+    assert [len(result.records or b"") for result in first.topics[0].partitions] == [100, 0]
+    second = client.fetch(FetchRequest(-1, 0, 1, 100, 0, first.session_id, 1, [], [], ""))
+    assert [(result.partition, len(result.records or b"")) for result in second.topics[0].partitions] == [(1, 100)]
 
 
 def test_sessions_that_are_not_known(client: FakeClient) -> None:
