@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from simulation.disk import SimulatedDisk
+from simulation.randomness import SimulatedRandomness
 from tests.log.storage_model import PartitionModel, check_log
-from tests.log.storage_world import OPTIONS, PATH, World, check_directory
+from tests.log.storage_world import OPTIONS, PATH, World, check_directory, image_world
 from tidelog.log.errors import LogOffline
 
 KEY = ("orders", 0)
@@ -231,3 +232,48 @@ def test_what_does_not_fit_is_refused_and_the_log_goes_on_when_there_is_room() -
     assert model.acknowledged_end == end + 2
     world.crash("none")
     world.reopen()
+
+
+# -- an old history behind a new one --------------------------------------------------------------------------------------------
+
+
+def test_what_a_truncation_took_away_does_not_come_back_behind_what_was_written_since() -> None:
+    """The cut and the removal of segments are lost, the newer leader's batches are kept, and the old segment begins right there."""
+    world = world_with_records(acknowledged=1)
+    world.append(KEY, [2, 2], 0, wait=True)
+    world.roll(KEY)
+    world.append(KEY, [2, 2], 1, wait=True)
+    world.settle()
+    world.truncate(KEY, 2 / 10)
+    world.scheduler.run_until(lambda: not world.models[KEY].is_truncating)
+    assert world.models[KEY].end_offset == 2
+    world.append(KEY, [2, 2], 2, wait=False)
+    came_back = 0
+    for seed in range(300):
+        image = world.disk.crash_image(SimulatedRandomness(seed))
+        other = image_world(world, image, f"image {seed}")
+        other.open()
+        check_directory(other)
+        came_back += other.directory.logs[KEY].log_end_offset > 6
+    assert came_back > 0, "no image kept the old segment: this test shows nothing"
+
+
+# -- a topic of the same name ---------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_made_again_inherits_nothing_from_the_one_that_was_deleted() -> None:
+    """Recovery point, log start and mark of the old one are above all that the new one holds."""
+    world = world_with_records()
+    world.advance_high_watermark(KEY)
+    world.move_recovery_point(KEY)
+    world.delete_records(KEY, 0.9)
+    world.settle()
+    world.delete(KEY)
+    world.settle()
+    world.create(KEY)
+    world.append(KEY, [2], 0, wait=True)
+    world.settle()
+    assert world.models[KEY].acknowledged_end == 2
+    world.crash("none")
+    world.reopen()
+    assert world.models[KEY].end_offset == 2
