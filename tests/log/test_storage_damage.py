@@ -238,7 +238,7 @@ def test_what_does_not_fit_is_refused_and_the_log_goes_on_when_there_is_room() -
 
 
 def test_what_a_truncation_took_away_does_not_come_back_behind_what_was_written_since() -> None:
-    """The cut and the removal of segments are lost, the newer leader's batches are kept, and the old segment begins right there."""
+    """The cut and the removal of segments are lost, the newer leader's batches are kept; the old segment begins right there."""
     world = world_with_records(acknowledged=1)
     world.append(KEY, [2, 2], 0, wait=True)
     world.roll(KEY)

@@ -142,6 +142,20 @@ MUTANTS = (
         "            if error is None and writers and not key:\n",
     ),
     Mutant(
+        "topic's id left to the page cache by recovery",
+        "a log with acknowledged records knows its topic, and so its mark",
+        "tidelog/log/recovery.py",
+        "    if disk.exists(metadata_path):\n",
+        "    if not metadata_path and disk.exists(metadata_path):\n",
+    ),
+    Mutant(
+        "recovery point left above indexes that are made anew",
+        "what lies below the recovery point is whole, also after a crash in recovery",
+        "tidelog/log/recovery.py",
+        "        opening.lower_recovery_point(start.offset)\n",
+        "        pass\n",
+    ),
+    Mutant(
         "waiters of truncated records acknowledged",
         "an acknowledgement is for the records that it was asked for",
         "tidelog/log/durable_truncation.py",
@@ -152,8 +166,8 @@ MUTANTS = (
         "replaced file renamed before it is synced",
         "a checkpoint is the old one or the new one, whole",
         "tidelog/log/atomic_file.py",
-        "    file.sync()\n    disk.rename(temporary_path, path)\n",
-        "    disk.rename(temporary_path, path)\n",
+        "    staged.stage().sync()\n",
+        "    staged.stage()\n",
     ),
     Mutant(
         "aborted transactions forgotten by recovery",
