@@ -112,10 +112,14 @@ class ClientSession:
         code, message = context.code_of(error)
         if context.is_answered:
             return
-        if api.failure is not None:
-            context.reply(api.failure(context.request, code, message))
-        else:
-            context.reply({"error_code": code, "error_message": message})
+        try:
+            if api.failure is not None:
+                context.reply(api.failure(context.request, code, message))
+            else:
+                context.reply({"error_code": code, "error_message": message})
+        except Exception as second:
+            self._broker.report_unexpected(api.name, second)
+            self.end(f"{api.name} failed, and so did saying so")
 
     def send_ready(self) -> None:
         """Send every answer that is no longer behind an unanswered request."""

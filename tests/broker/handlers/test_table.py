@@ -1,13 +1,17 @@
 """Every API at every version that it is served in: asked, answered, and failed as a whole."""
 
-from typing import Any
+import dataclasses
+from typing import Any, NoReturn
 
 import pytest
 
-from tests.broker.harness import Machine
+from tests.broker.harness import Machine, fetch_request, produce_request
+from tests.log.harness import batch
 from tidelog.broker.api import Api
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers import TABLE
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.produce import ProduceTopic
 from tidelog.wire.protocol import ApiKey
 from tidelog.wire.schema import Direction, versions
 
@@ -19,6 +23,7 @@ VERSIONS = [
     for version in range(api.versions[0], api.versions[1] + 1)
 ]
 TOPIC_RESOURCE = {"resource_type": 2, "resource_name": "orders"}
+ID = b"0123456789abcdef"
 ACL = {"resource_name": "x", "principal": "User:x", "host": "*"}
 
 
@@ -94,11 +99,39 @@ def test_an_unexpected_error_becomes_a_response_of_every_version(api: Api, versi
     assert machine.facts("unexpected_error") == [{"where": api.name, "error": "RuntimeError('planted')"}]
 
 
+@pytest.mark.parametrize("version", range(3, 14))
+def test_an_unexpected_error_of_produce(machine: Machine, monkeypatch: Any, version: int) -> None:
+    broken = dataclasses.replace(TABLE[ApiKey.PRODUCE], handle=raise_unexpected)
+    monkeypatch.setattr(machine.broker, "apis", {ApiKey.PRODUCE: broken})
+    request = produce_request(records=batch())
+    if version >= 13:
+        request = request._replace(topics=[ProduceTopic(None, ID, request.topics[0].partitions)])
+    ((result,),) = [topic.partitions for topic in machine.client().produce(request, version).topics]
+    assert (result.error, result.base_offset) == (ErrorCode.UNKNOWN_SERVER_ERROR, -1)
+
+
+@pytest.mark.parametrize("version", range(4, 18))
+def test_an_unexpected_error_of_fetch(machine: Machine, monkeypatch: Any, version: int) -> None:
+    broken = dataclasses.replace(TABLE[ApiKey.FETCH], handle=raise_unexpected)
+    monkeypatch.setattr(machine.broker, "apis", {ApiKey.FETCH: broken})
+    response = machine.client().fetch(fetch_request("orders", topic_id=ID), version)
+    assert response.topics[0].partitions[0].error is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert version < 7 or response.error is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_failure_that_cannot_be_said_ends_the_connection(machine: Machine, monkeypatch: Any) -> None:
+    broken = dataclasses.replace(TABLE[ApiKey.METADATA], handle=raise_unexpected, failure=raise_unexpected)
+    monkeypatch.setattr(machine.broker, "apis", {ApiKey.METADATA: broken})
+    client = machine.client()
+    client.send(ApiKey.METADATA, 0, b"\0\0\0\0")
+    assert client.closed is not None
+
+
 # Its response names directories, and has an error of its own from version 3 on.
 NOWHERE_TO_SAY_IT = {(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
 
 
-def raise_unexpected(*_: object) -> None:
+def raise_unexpected(*_: object) -> NoReturn:
     raise RuntimeError("planted")
 
 

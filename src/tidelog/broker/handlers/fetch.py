@@ -4,6 +4,8 @@ The client listener serves consumers only: a request that claims to be a replica
 by pretending.
 """
 
+from typing import Any
+
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.delayed_fetch import DelayedFetch, ReadSet, WantedPartition, read_partitions
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchSession, SessionChoice
@@ -22,6 +24,7 @@ from tidelog.wire.fetch import (
     decode_fetch_request,
     encode_fetch_response,
 )
+from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
 READ_COMMITTED = 1
@@ -111,4 +114,21 @@ def _reply_error(context: RequestContext, code: ErrorCode) -> None:
     context.reply_parts(encode_fetch_response(context.header.api_version, [], error=code))
 
 
-API = Api(key=ApiKey.FETCH, name="Fetch", versions=VERSIONS, handle=handle, decode=decode_fetch_request)
+def _failure(request: FetchRequest, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+    """Each partition has it: before version 7 the response has no error of the whole."""
+    return {
+        "error_code": code,
+        "responses": [
+            {
+                "topic": topic.name,
+                "topic_id": topic.topic_id or ZERO_UUID,
+                "partitions": [
+                    {"partition_index": wanted.partition, "error_code": code, "high_watermark": -1} for wanted in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ],
+    }
+
+
+API = Api(key=ApiKey.FETCH, name="Fetch", versions=VERSIONS, handle=handle, failure=_failure, decode=decode_fetch_request)

@@ -8,6 +8,7 @@ The records are views of the request's frame and are written before this returns
 """
 
 from functools import partial
+from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.leader_hints import HINTED_ERRORS, current_leader, leader_endpoints
@@ -15,6 +16,7 @@ from tidelog.broker.timers import Timer
 from tidelog.controller.errors import ApiError
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode
+from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.produce import (
     LEADER_HINTS_SINCE,
     VERSIONS,
@@ -157,11 +159,28 @@ class _Waiting:
         results[position] = ProduceResult(results[position].partition, code, error_message=message)
 
 
+def _failure(request: ProduceRequest, code: ErrorCode, message: str) -> dict[str, Any]:
+    return {
+        "responses": [
+            {
+                "name": topic.name,
+                "topic_id": topic.topic_id or ZERO_UUID,
+                "partition_responses": [
+                    {"index": data.partition, "error_code": code, "error_message": message, "base_offset": -1}
+                    for data in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
 API = Api(
     key=ApiKey.PRODUCE,
     name="Produce",
     versions=VERSIONS,
     handle=handle,
+    failure=_failure,
     decode=decode_produce_request,
     # Older librdkafka takes a broker that does not list version 0 for one without compression.
     advertised_versions=(0, VERSIONS[1]),
