@@ -277,3 +277,48 @@ def test_a_topic_made_again_inherits_nothing_from_the_one_that_was_deleted() -> 
     world.crash("none")
     world.reopen()
     assert world.models[KEY].end_offset == 2
+
+
+def test_a_topics_id_from_the_page_cache_is_durable_before_its_records_are() -> None:
+    """kill -9 right after the partition was made, and a power cut right after its first acknowledgement."""
+    world = World(1)
+    world.open()
+    world.create(KEY)
+    topic_id = world.models[KEY].topic_id
+    world.crash("all")
+    world.reopen()
+    world.append(KEY, [2], 0, wait=True)
+    world.kick()
+    world.scheduler.run_until(lambda: world.models[KEY].acknowledged_end == 2)
+    world.crash("none")
+    world.reopen()
+    assert world.directory.logs[KEY].topic_id == topic_id
+
+
+def test_a_second_crash_while_indexes_are_made_anew_forgets_no_aborted_transaction() -> None:
+    """A torn end of an index has recovery make all indexes of the segment anew, below a recovery point that vouches for them."""
+    world = world_with_records(acknowledged=1)
+    world.append_idempotent(KEY, 11, 2, wait=True, transactional=True)
+    world.end_transaction(KEY, 11, commit=False, wait=True)
+    world.move_recovery_point(KEY)
+    world.settle()
+    world.crash("all")
+    (path,) = [f"{DIRECTORY}/{name}" for name in world.disk.list_directory(DIRECTORY) if name.endswith(".index")]
+    index = world.disk.open(path, "write")
+    index.write(index.size(), [b"abc"])
+    checked = 0
+
+    def crash_again(operation: str, operand: str) -> None:
+        nonlocal checked
+        for _ in range(12):
+            checked += 1
+            image = world.disk.crash_image(SimulatedRandomness(checked))
+            other = image_world(world, image, f"image {checked}")
+            other.open()
+            check_directory(other)
+
+    world.disk.on_operation = crash_again
+    world.open()
+    world.disk.on_operation = None
+    check_directory(world)
+    assert checked > 100
