@@ -186,6 +186,7 @@ class DataDirectory:
         for log in self.logs.values():
             if log.offline_reason is None and log.durable.offset:
                 self.marks.record(log)
+        self.marks.forget_all_but({names.partition_directory_name(*key) for key in known})
         self.marks.flush_now()
         self.commit.take_dirty()
 

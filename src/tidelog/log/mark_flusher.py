@@ -49,6 +49,12 @@ class MarkFlusher:
         self._marks.forget(name)
         self._note_pending()
 
+    def forget_all_but(self, known: set[str]) -> None:
+        """A crash may keep that a partition was deleted and lose that its mark was forgotten."""
+        for name in self._marks.names():
+            if name not in known:
+                self.forget(name)
+
     @property
     def is_idle(self) -> bool:
         return not self._in_flight and not self._marks.has_pending

@@ -352,7 +352,9 @@ class PartitionLog:
     @property
     def is_saved(self) -> bool:
         """Opened now, it would be found as it is without reading its segments."""
-        is_whole = self.offline_reason is None and not self.is_dirty and not self.epochs.dirty
+        # A roll alone leaves the log clean, but a name that is not durable: the next process would not know.
+        is_synced = not self.is_dirty and not self.epochs.dirty and not self.unsynced.directories
+        is_whole = self.offline_reason is None and is_synced
         return is_whole and self.recovery_point == self.log_end_offset and self.snapshot_offset == self.log_end_offset
 
     # -- watermarks ----------------------------------------------------------------------------------------------------------

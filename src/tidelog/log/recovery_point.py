@@ -32,6 +32,8 @@ def plan_recovery_point(log: "PartitionLog", plan: SyncPlan) -> None:
         plan.epochs = log.epochs.begin_flush()
     if log.directory not in plan.directories:
         plan.directories.append(log.directory)
+    # The snapshot's name among others: this plan covers it.
+    log.unsynced.directories = tuple(name for name in log.unsynced.directories if name not in plan.directories)
     plan.recovery_point = log.log_end_offset
     log.bytes_since_recovery_point = 0
 
