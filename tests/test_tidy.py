@@ -24,8 +24,9 @@ SOURCE_LINES_MAX = 400
 TEST_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 
-# Test directories that mirror no package: real clients and foreign programs, the simulated ports, planted bugs, stored bytes.
-TEST_DIRECTORIES_OF_THEIR_OWN = {"bench", "compatibility", "simulation", "mutants", "fixtures", "data"}
+# Test directories that mirror no package: real clients and foreign programs, crashes and hostile peers, the simulated ports,
+# planted bugs, stored bytes.
+TEST_DIRECTORIES_OF_THEIR_OWN = {"bench", "compatibility", "faults", "simulation", "mutants", "fixtures", "data"}
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PURE_PACKAGES: list[str] = PROJECT["tool"]["tidelog"]["pure_packages"]
