@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from simulation.disk import SimulatedDisk
 from tests.log.harness import BATCH_BYTES, START_MS, Store, append, batch, end_transaction, log_headers, read_offsets
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.directory_options import DirectoryOptions
@@ -22,6 +23,7 @@ from tidelog.log.errors import (
 )
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.settings import LogSettings
+from tidelog.ports.disk import DiskFile
 from tidelog.records.batch import read_records
 from tidelog.records.compression import CompressionType
 from tidelog.records.control import ControlType
@@ -452,3 +454,22 @@ def test_the_last_stable_offset_waits_for_every_open_transaction_and_its_marker(
     end_transaction(log, 8, ControlType.ABORT)
     log.advance_high_watermark(8)
     assert log.last_stable_offset == 8
+
+
+def test_too_many_open_files_is_no_broken_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    log = store.create()
+    append(log)
+    store.commit(log)
+    log.environment.handles.forget(log.segments.active.path)
+
+    def no_descriptor(*_: object) -> DiskFile:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedDisk, "open", no_descriptor)
+        with pytest.raises(StorageError):
+            append(log)
+        with pytest.raises(StorageError):
+            log.roll()
+    assert append(log).first_offset == 1

@@ -14,8 +14,9 @@ from tidelog.ports.randomness import Randomness
 if TYPE_CHECKING:
     from tidelog.log.partition_log import PartitionLog
 
-# The disk is full or the quota is used up: it will pass. Every other error of a write or sync is a broken disk.
-NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+# The disk is full, the quota is used up, or too many files are open: it will pass. Every other error of a write or sync is a
+# broken disk.
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE))
 
 # An event worth a line in the operator's log: its name and its facts. Cores do not know how it is shown.
 Report = Callable[[str, dict[str, object]], None]

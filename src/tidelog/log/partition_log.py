@@ -31,9 +31,8 @@ from tidelog.log.recovery_point import plan_recovery_point, prune_snapshots, wri
 from tidelog.log.segment import RELATIVE_OFFSET_MAX, LogSegment
 from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
-from tidelog.log.stamping import StampedBatch, stamped_by_leader
+from tidelog.log.stamping import StampedBatch, check_offsets, note_written, stamped_by_leader
 from tidelog.log.sync_plan import SyncPlan
-from tidelog.log.transactions import note_batch_of_producer
 from tidelog.log.unsynced import Unsynced
 from tidelog.ports.disk import Buffer, DiskFile
 from tidelog.records.control import read_end_transaction_marker
@@ -188,6 +187,7 @@ class PartitionLog:
         self._write([view], len(view), stamped, now_ms)
 
     def _write(self, buffers: list[Buffer], size: int, stamped: list[StampedBatch], now_ms: int) -> None:
+        check_offsets(self.name, stamped)
         last = stamped[-1]
         segment = self.segments.active
         if segment.should_roll(self.settings, self._jitter_ms, size, last.last_offset, stamped[0].max_timestamp, now_ms):
@@ -196,14 +196,11 @@ class PartitionLog:
             position = segment.write(buffers, size)
         except OSError as error:
             raise self._after_failed_write(segment, error) from error
-        index_interval_bytes = self.settings.index_interval_bytes
-        for header, batch_size, base_offset, last_offset, max_timestamp, leader_epoch, marker in stamped:
-            segment.note_batch(position, batch_size, last_offset, max_timestamp, index_interval_bytes)
-            if leader_epoch > self.epochs.latest_epoch:
-                self.epochs.assign(leader_epoch, base_offset)
-            if header.producer_id >= 0:
-                note_batch_of_producer(self.producers, segment, header, base_offset, marker)
-            position += batch_size
+        try:
+            note_written(stamped, position, segment, self.settings.index_interval_bytes, self.epochs, self.producers)
+        except Exception as error:
+            # The bytes are there, and the log end is not behind them: the next append would give their offsets out again.
+            raise self.go_offline(f"{segment.path} was written, but could not be indexed: {error!r}") from error
         self.log_end_offset = last.last_offset + 1
         self.bytes_since_recovery_point += size
         unsynced = self.unsynced.segments
@@ -216,15 +213,14 @@ class PartitionLog:
     def _after_failed_write(self, segment: LogSegment, error: OSError) -> Exception:
         """Cut the partial write off; without that the log cannot go on."""
         try:
-            segment.cut()
+            if segment.dirty_file is not None:  # Else it could not be opened, and nothing was written.
+                segment.cut()
         except OSError as second:
             return self.go_offline(
                 f"writing {segment.path} failed ({error}), and so did cutting the partial write off ({second})"
             )
         if error.errno in NO_ROOM:
-            return StorageError(
-                f"{self.name}: nothing was written, {error.strerror or error}; free space on the disk and try again"
-            )
+            return StorageError(f"{self.name}: nothing was written, {error.strerror or error}; try again when there is room")
         return self.go_offline(f"writing {segment.path} failed: {error}")
 
     # -- rolling -------------------------------------------------------------------------------------------------------------
@@ -266,7 +262,7 @@ class PartitionLog:
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise StorageError(
-                    f"{self.name}: no room for a new segment, {error.strerror}; free space and try again"
+                    f"{self.name}: no room for a new segment, {error.strerror}; try again when there is"
                 ) from error
             raise self.go_offline(f"creating {segment.path} failed: {error}") from error
         return segment
@@ -314,12 +310,12 @@ class PartitionLog:
         for segment in plan.segments:
             if segment not in self.unsynced.segments:
                 segment.dirty_file = None
+        if plan.had_no_room:
+            self.epochs.dirty = True
         if plan.truncations != self.truncations or self.truncating_to is not None:
             return  # What it made durable has been cut meanwhile; the next sync covers what is there now.
         if plan.end.offset > self.durable.offset:
             self.durable = plan.end
-        if plan.had_no_room:
-            self.epochs.dirty = True
         if plan.recovery_point is not None and plan.recovery_point > self.recovery_point:
             self.recovery_point = plan.recovery_point
             prune_snapshots(self)
