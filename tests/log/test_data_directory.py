@@ -354,3 +354,37 @@ def test_a_log_that_is_set_aside_keeps_its_files() -> None:
     assert ("orders", 0) not in store.directory.logs
     filled(store, count=1)
     assert read_offsets(store.log()) == [0]
+
+
+def test_a_pass_that_still_runs_writes_nothing_into_the_next_log_of_that_name() -> None:
+    """Old leader epochs in a new log would fence its leader."""
+    store = Store()
+    log = store.create()
+    append(log, leader_epoch=7)
+    store.commit(log)
+    append(log, leader_epoch=9)
+    store.executor.run_delay_us = (20_000, 20_000)
+    store.directory.checkpoint_recovery_point(log, lambda error: None)
+    store.executor.run_delay_us = (0, 100)
+    assert store.wait(lambda done: store.directory.delete(log, done)) is None
+    store.create(topic_id=OTHER_ID)
+    store.settle(1000)
+    store.restart()
+    assert store.log().epochs.entries == ()
+    append(store.log(), leader_epoch=0)
+
+
+def test_a_directory_that_cannot_be_renamed_is_told() -> None:
+    store = Store()
+    log = filled(store)
+    store.disk.faults.fail("names", lambda path: path == log.directory, times=1)
+    assert isinstance(store.wait(lambda done: store.directory.delete(log, done)), OSError)
+    assert store.facts("log_not_deleted")
+
+
+def test_idle_logs_hold_no_descriptors() -> None:
+    store = Store()
+    logs = [store.create("orders", partition) for partition in range(5)]
+    append(logs[0])
+    store.commit()
+    assert [log.segments.active.dirty_file for log in logs] == [None] * 5

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from simulation.disk import SimulatedDisk
 from tests.log.harness import BATCH_BYTES, PATH, Store, append, read_offsets
 from tidelog.log import names
 from tidelog.log.checkpoints import read_offset_checkpoint
@@ -15,6 +16,7 @@ from tidelog.log.errors import LogOffline
 from tidelog.log.group_commit import RELAXED_SYNC_MS
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.settings import LogSettings
+from tidelog.ports.disk import DiskFile, OpenMode
 
 BY_FILE = DirectoryOptions(syncfs_files_min=10_000)
 BY_FILE_SYSTEM = DirectoryOptions(syncfs_files_min=1)
@@ -313,3 +315,29 @@ def test_a_failed_syncfs_at_a_stop_hides_no_loss_either() -> None:
     store.close()
     assert store.log("many", 99).offline_reason is not None
     assert store.log("many", 99).durable.offset == 0
+
+
+@pytest.mark.parametrize("error_number", [errno.EMFILE, errno.EIO])
+def test_a_file_that_cannot_be_opened_keeps_no_other_log_waiting(error_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    broken, other = committed(store, 2)
+    broken.note_cut(broken.segments.active)
+    broken.environment.handles.forget(broken.segments.active.path)
+    really_open = SimulatedDisk.open
+
+    def opened(disk: SimulatedDisk, path: str, mode: OpenMode) -> DiskFile:
+        if path == broken.segments.active.path:
+            raise OSError(error_number, "cannot be opened", path)
+        return really_open(disk, path, mode)
+
+    append(other)
+    moved: list[Exception | None] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedDisk, "open", opened)
+        store.directory.commit.move_recovery_point(broken, moved.append)
+        assert store.wait_durable(other) is None
+        store.settle(1000)
+    assert moved == [] if error_number == errno.EMFILE else isinstance(moved[0], LogOffline)
+    store.settle(1000)
+    assert len(moved) == 1
+    assert (broken.offline_reason is None) == (error_number == errno.EMFILE)

@@ -25,6 +25,7 @@ from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, end_offset_for_epoch, offset_for_timestamp, read
 from tidelog.log.settings import LogSettings
 from tidelog.records.control import ControlType
+from tidelog.records.header import HEADER_SIZE
 
 SMALL = LogSettings(segment_bytes=10 * BATCH_BYTES, index_interval_bytes=2 * BATCH_BYTES)
 
@@ -223,3 +224,31 @@ def test_a_slice_of_what_was_cut_does_not_promise_more_than_there_is() -> None:
     found = read(log, 11, 10_000, Isolation.LOG_END).records
     assert found is not None
     assert (found.position, found.length) == (BATCH_BYTES, BATCH_BYTES)
+
+
+def test_a_log_that_is_deleted_meanwhile_keeps_nobody_waiting() -> None:
+    store = Store()
+    log, other = store.create(), store.create("other")
+    append(log)
+    append(log)
+    store.commit()
+    told: list[BaseException | None] = []
+    store.directory.truncate(log, 1, told.append)
+    store.directory.delete(log)
+    store.settle(1000)
+    assert isinstance(told[0], LogOffline)
+    append(other)
+    assert store.wait_durable(other) is None
+
+
+def test_damage_that_the_cut_meets_is_told() -> None:
+    store = Store()
+    log = store.create()
+    log.append_as_leader(batch(producer_id=5, transactional=True), 0)
+    end_transaction(log, 5, ControlType.COMMIT)
+    append(log)
+    store.commit(log)
+    key_of_marker = log_headers(log)[0].size + HEADER_SIZE + 8
+    store.disk.flip_bit(log.segments.active.path, key_of_marker, 1)
+    assert isinstance(store.wait(lambda done: store.directory.truncate(log, 2, done)), LogOffline)
+    assert log.truncating_to is None

@@ -210,6 +210,8 @@ class DataDirectory:
             metadata.write(0, [format_partition_metadata(topic_id)])
             segment = LogSegment(self.disk, environment.handles, environment.index_cache, directory, 0, 0, self.clock.now_ms())
             segment.create_file()
+            # Empty, it has nothing to lose yet, and thousands of idle logs must not each hold a descriptor.
+            segment.dirty_file = None
         except OSError as error:
             raise StorageError(f"{directory} cannot be made: {error.strerror or error}") from error
         producers = ProducerState(settings.producer_id_expiration_ms)
@@ -247,7 +249,14 @@ class DataDirectory:
         def take_away() -> None:
             name = names.retired_directory_name(log.topic, log.partition, self._randomness.token(16), state)
             retired = names.join(self.path, name)
-            self.disk.rename(log.directory, retired)
+            try:
+                self.disk.rename(log.directory, retired)
+            except OSError as error:
+                # Out of use all the same; the next start finds it again.
+                self._report("log_not_deleted", {"partition": log.name, "error": str(error)})
+                if on_done is not None:
+                    on_done(error)
+                return
             for segment in log.segments:
                 self.environment.handles.forget(segment.path)
                 segment.forget_cached()
@@ -257,7 +266,8 @@ class DataDirectory:
                 self.deletions.add_directory(retired, log.settings.file_delete_delay_ms)
             self._executor.submit(lambda: self.disk.sync_directory(self.path), synced)
 
-        self.cleaner.abort(log, take_away)
+        # Both work with names in this directory, which may soon be those of another log.
+        self.cleaner.abort(log, lambda: self.commit.after_pass(take_away))
 
     def _purge_checkpoints(self, key: TopicPartition, on_done: OnDone | None) -> None:
         """Marks and checkpoints know partitions by name: what they say of one that is gone must be gone too before another of its

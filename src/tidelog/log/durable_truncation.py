@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 from tidelog.log.checkpoint_writer import CheckpointWriter
 from tidelog.log.compaction.cleaner import Cleaner
-from tidelog.log.errors import LogError
+from tidelog.log.errors import LogError, LogOffline
 from tidelog.log.group_commit import GroupCommit
 from tidelog.log.mark_flusher import MarkFlusher
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.truncation import end_offset_after_cut, truncate_to
+from tidelog.records.errors import RecordError
 
 
 class DurableTruncation:
@@ -83,10 +84,12 @@ class DurableTruncation:
 
     def _cut(self, error: BaseException | None) -> None:
         log = self._log
-        if error is None and log.offline_reason is None:
+        if error is None:
             try:
                 truncate_to(log, self._offset)
-            except OSError as failure:
+            except LogOffline as failure:
+                error = failure
+            except (LogError, RecordError, OSError) as failure:
                 error = log.go_offline(f"truncating to offset {self._offset} failed: {failure}")
         self._finish(error)
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from tidelog.log.environment import NO_ROOM
 from tidelog.log.errors import LogOffline
 from tidelog.log.mark_flusher import MarkFlusher
 from tidelog.log.partition_log import PartitionLog
@@ -42,6 +43,7 @@ class CommitStatistics:
 
 class GroupCommit:
     __slots__ = (
+        "_after_pass",
         "_clock",
         "_dirty",
         "_disk",
@@ -84,9 +86,12 @@ class GroupCommit:
         self._waiting: dict[PartitionLog, list[tuple[int, OnDurable]]] = {}
         self._recovery_point_waiting: dict[PartitionLog, list[OnDurable]] = {}
         self._in_flight = False
+        self._after_pass: list[Callable[[], None]] = []
         self.statistics = CommitStatistics()
 
     def note_dirty(self, log: PartitionLog) -> None:
+        if log.is_deleted:
+            return  # Its files are no longer found under their names, and another log may have them by now.
         if log.settings.is_relaxed:
             self._relaxed_since_ms.setdefault(log, self._clock.monotonic_ms())
         else:
@@ -154,12 +159,40 @@ class GroupCommit:
         dirty, self._dirty = self._dirty, {}
         self._in_flight = True
         interval = self._recovery_point_interval_bytes
-        logs = list(dirty)
+        logs: list[PartitionLog] = []
+        plans: list[SyncPlan] = []
         wanted = self._recovery_point_waiting
         self._recovery_point_waiting = {}
-        plans = [log.begin_sync(log.bytes_since_recovery_point >= interval or log in wanted) for log in logs]
+        for log in dirty:
+            try:
+                plans.append(log.begin_sync(log.bytes_since_recovery_point >= interval or log in wanted))
+                logs.append(log)
+            except OSError as error:
+                self._leave_out(log, wanted.pop(log, []), error)
+        if not plans:
+            self._in_flight = False
+            return
         work = partial(run_plans, self._disk, self._file_system, plans, self.syncfs_files_min)
         self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))
+
+    def _leave_out(self, log: PartitionLog, recovery_point_waiting: list[OnDurable], error: OSError) -> None:
+        """A file of it cannot even be opened: the others must not wait for that."""
+        if error.errno in NO_ROOM:
+            self._dirty[log] = None
+            if recovery_point_waiting:
+                self._recovery_point_waiting[log] = recovery_point_waiting
+            return
+        offline = log.go_offline(f"a file that is to be synced cannot be opened: {error}", sync_failed=True)
+        self._wake(log, offline)
+        for callback in recovery_point_waiting:
+            callback(offline)
+
+    def after_pass(self, callback: Callable[[], None]) -> None:
+        """Call back when no pass is under way, perhaps at once: a pass knows some files by their names."""
+        if self._in_flight:
+            self._after_pass.append(callback)
+        else:
+            callback()
 
     def tick(self) -> None:
         """Time has passed: relaxed logs that have waited long enough join the next pass."""
@@ -192,6 +225,9 @@ class GroupCommit:
             log.finish_sync(plan, error)
             if log.offline_reason is None and log.durable.offset > before:
                 self._marks.record(log)
+        after_pass, self._after_pass = self._after_pass, []
+        for after in after_pass:
+            after()
         for log in logs:
             self._wake(log, None if log.offline_reason is None else LogOffline(log.name, log.offline_reason))
         for log, callbacks in recovery_point_waiting.items():
