@@ -195,7 +195,7 @@ MUTANTS = (
         "damage below the mark cut as a torn tail",
         "what was acknowledged is never cut silently",
         "tidelog/log/recovery.py",
-        "    if sound_below < opening.durable_mark:\n",
+        "    if sound_below < opening.durable_mark and opening.log_start_offset < opening.durable_mark:\n",
         "    if sound_below < opening.durable_mark and damage is None:\n",
     ),
     Mutant(

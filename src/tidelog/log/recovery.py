@@ -248,7 +248,8 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
         if damage is not None:
             break
     sound_below = check.next_offset if damage is None else damage.offset
-    if sound_below < opening.durable_mark:
+    # When all that was durable has been deleted, some of its segments may be back without the others: nobody misses them.
+    if sound_below < opening.durable_mark and opening.log_start_offset < opening.durable_mark:
         raise _corrupt(kept[-1], damage, sound_below, opening.durable_mark)
     if damage is not None:
         _cut(environment, segments, damage, unchecked[len(kept) :], check.next_offset)
