@@ -322,3 +322,29 @@ def test_a_second_crash_while_indexes_are_made_anew_forgets_no_aborted_transacti
     world.disk.on_operation = None
     check_directory(world)
     assert checked > 100
+
+
+def test_a_segment_rolled_just_before_a_clean_stop_has_a_durable_name() -> None:
+    world = world_with_records()
+    world.close()
+    world.reopen()
+    world.roll(KEY)
+    world.close()
+    world.reopen()
+    world.append(KEY, [2], 0, wait=True)
+    world.settle()
+    world.crash("none")
+    world.reopen()
+
+
+def test_marks_of_a_partition_that_a_crash_took_away_are_forgotten() -> None:
+    """The deletion came to the disk, the forgotten mark did not; then a topic of that name is made, and its id is torn."""
+    world = world_with_records()
+    world.delete(KEY)
+    world.crash("all")
+    world.reopen()
+    world.create(KEY)
+    for seed in range(30):
+        other = image_world(world, world.disk.crash_image(SimulatedRandomness(seed)), f"image {seed}")
+        other.open()
+        check_directory(other)
