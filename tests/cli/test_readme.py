@@ -1,0 +1,45 @@
+"""What README shows works as it stands there, address aside."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+from tidelog.testing import Broker
+
+README = (Path(__file__).resolve().parent.parent.parent / "README.md").read_text()
+PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SHELL_BLOCKS = re.findall(r"```\n(.*?)```", README, re.DOTALL)
+ADDRESS = "127.0.0.1:9092"
+
+
+def run_python(block: str) -> str:
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_the_first_message_in_python(tidelog_broker: Broker) -> None:
+    (block,) = (block for block in PYTHON_BLOCKS if ADDRESS in block)
+    assert "b'customer-42' b'hello from Python'" in run_python(block.replace(ADDRESS, tidelog_broker.bootstrap_servers))
+
+
+def test_the_broker_for_tests() -> None:
+    (block,) = (block for block in PYTHON_BLOCKS if "tidelog.testing" in block)
+    assert run_python(block).startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("line", [line for line in SHELL_BLOCKS[1].splitlines() if line.startswith("tidelog ")])
+def test_the_commands(command: Command, line: str) -> None:
+    command("produce", "greetings", stdin=b"hello\n")
+    assert command(*line.split()[1:]).code == 0
+
+
+def test_a_newcomers_commands_are_there() -> None:
+    assert SHELL_BLOCKS[0] == "make install\nmake run\n"
+    assert SHELL_BLOCKS[1].startswith("echo hello | tidelog produce greetings\ntidelog consume greetings --from-beginning\n")
