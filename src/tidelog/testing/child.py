@@ -1,4 +1,4 @@
-"""The process of a ``testing.Broker``: ``python -m tidelog.testing.child SETTINGS``, the settings as a JSON object.
+"""The process of a ``testing.Broker``: ``python -m tidelog.testing.child SETTINGS PARENT``: a JSON object, and a process id.
 
 It writes events as JSON, one a line, to standard output: ``started`` when clients can connect, ``failed`` with the reason when
 that will not come about. It ends with the thread that started it.
