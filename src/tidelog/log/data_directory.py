@@ -133,6 +133,8 @@ class DataDirectory:
         # Deleted, but a compaction still works in their directories, or a checkpoint still names them.
         self._dying: set[TopicPartition] = set()
         self._unpurged: set[TopicPartition] = set()
+        # Deleted, but a crash may bring them back: the checkpoints go on naming them.
+        self._leaving: dict[TopicPartition, PartitionLog] = {}
         opened = open_logs(self.environment, self.path, state, settings_for, on_progress)
         self.logs = opened.logs
         self.offline = opened.offline
@@ -165,7 +167,7 @@ class DataDirectory:
 
     def _writer(self, name: str, offset_of: Callable[[PartitionLog], int]) -> CheckpointWriter:
         def take() -> dict[TopicPartition, int]:
-            offsets = {key: offset_of(log) for key, log in self.logs.items()}
+            offsets = {key: offset_of(log) for key, log in {**self._leaving, **self.logs}.items()}
             # What the file says of partitions that could not be opened must outlive this run.
             before = self._state.offsets_by_file[name]
             return offsets | {key: before[key] for key in self.offline if key in before}
@@ -239,8 +241,10 @@ class DataDirectory:
         log.offline_reason = "the partition was deleted"
         self.commit.forget(log)
         self._dying.add(key)
+        self._leaving[key] = log
 
         def synced(completion: Completion) -> None:
+            del self._leaving[key]
             if completion.error is None:
                 self._purge_checkpoints(key, on_done)
             elif on_done is not None:
