@@ -1,13 +1,18 @@
 """The cleaner on the loop: whom it picks, how it rests, how it gives way, and what it makes of failures."""
 
+import errno
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from tests.log.compaction.machine import DIRECTORY, KEY, RETENTION_MS, Machine, settings
+from tests.log.harness import Store, append
 from tidelog.log.compaction.cleaner import Cleaner
 from tidelog.log.compaction.key_map import KEY_MAP_FILE
+from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.partition_log import PartitionLog
+from tidelog.log.transaction_index import AbortedTransaction, TransactionIndex
 from tidelog.log.truncation import truncate_to
 
 
@@ -215,3 +220,39 @@ def test_a_lost_transaction_index_stops_the_cleaning_before_anything_is_taken_fo
     machine.clean_once()
     assert "aborted a transaction at offset 2, and no index says so" in machine.cleaner.statistics.uncleanable[KEY]
     assert machine.records() == records
+
+
+def test_a_log_that_cannot_be_looked_at_keeps_no_other_from_being_cleaned() -> None:
+    compacted = settings(segment_bytes=300, min_cleanable_dirty_ratio=0.01, min_compaction_lag_ms=1)
+    store = Store(compacted, options=DirectoryOptions(syncfs_files_min=10_000, cleaner_backoff_ms=100))
+    for topic in ("broken", "sound"):
+        log = store.create(topic)
+        for _ in range(12):
+            append(log)
+    store.commit()
+    store.restart()
+    store.disk.faults.fail("read", lambda path: "/broken-0/" in path)
+    store.settle(3000)
+    assert store.directory.cleaner.statistics.cleanings == 1
+    assert list(store.directory.cleaner.statistics.uncleanable) == [("broken", 0)]
+
+
+@pytest.mark.parametrize("reads_before", range(3))
+def test_a_transaction_index_that_cannot_be_read_ends_the_cleaning(reads_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for the cleaning to end, to delete or truncate the log, must not wait for ever."""
+    machine = written_machine()
+    left = reads_before
+    entries = TransactionIndex.entries
+
+    def failing(index: TransactionIndex, from_offset: int = 0) -> Iterator[AbortedTransaction]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.EIO, "Input/output error", index.path)
+        return entries(index, from_offset)
+
+    monkeypatch.setattr(TransactionIndex, "entries", failing)
+    machine.clean_once()
+    assert machine.cleaner.log_in_work is None
+    assert machine.cleaner.statistics.failures == 1
+    assert list(machine.cleaner.statistics.uncleanable) == [KEY]

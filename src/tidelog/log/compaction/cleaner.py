@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from tidelog.log.compaction.cleaning import Cleaning
 from tidelog.log.compaction.plan import CleaningPlan, plan_cleaning
 from tidelog.log.environment import Report
+from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segment import LogSegment
 from tidelog.ports.clock import Clock
@@ -151,8 +152,12 @@ class Cleaner:
                 continue
             if self._retry_ms.get((log.topic, log.partition), 0) > now_ms:
                 continue
-            # The recovery point will have been moved to the log's end by the time it counts.
-            plan = self._plan(log, log.log_end_offset)
+            try:
+                # The recovery point will have been moved to the log's end by the time it counts.
+                plan = self._plan(log, log.log_end_offset)
+            except (LogError, OSError) as error:
+                self._leave_alone(log, str(error))
+                continue
             if plan.is_due and plan.dirty_ratio > best_ratio:
                 best, best_ratio = log, plan.dirty_ratio
         return best
@@ -166,11 +171,14 @@ class Cleaner:
         return plan_cleaning(log, first_dirty_offset, recovery_point, self._horizons_ms.get(key), now_ms)
 
     def _begin(self, log: PartitionLog, end_offset: int, truncations: int, error: BaseException | None) -> None:
-        # What was appended meanwhile may have moved the recovery point in memory, but not on the disk.
-        plan = self._plan(log, min(end_offset, log.recovery_point))
         if self._on_idle or log.offline_reason is not None or log.truncations != truncations:
             self._become_idle()
             return
+        try:
+            # What was appended meanwhile may have moved the recovery point in memory, but not on the disk.
+            plan = self._plan(log, min(end_offset, log.recovery_point))
+        except (LogError, OSError) as failure:
+            error = failure
         if error is not None or not plan.is_due:
             # Picked again at the next tick, it would keep all others waiting.
             self._leave_alone(log, str(error) if error is not None else "its recovery point has not moved")

@@ -20,6 +20,7 @@ from tidelog.log.compaction.key_map import remove_key_map
 from tidelog.log.compaction.map_keys import map_keys
 from tidelog.log.compaction.plan import CleaningPlan
 from tidelog.log.compaction.tasks import CleanArguments, CleanResult, MapKeysArguments, MapKeysResult, from_json, to_json
+from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segment import LogSegment
 from tidelog.log.swap import Swap
@@ -78,12 +79,17 @@ class Cleaning:
 
     def start(self) -> None:
         plan, settings = self._plan, self.log.settings
+        try:
+            aborted = self._later_aborted()
+        except (LogError, OSError) as error:
+            self._finish(error)
+            return
         arguments = MapKeysArguments(
             directory=self.log.directory,
             base_offsets=[segment.base_offset for segment in plan.segments],
             first_dirty_offset=plan.first_dirty_offset,
             upper_offset=plan.upper_offset,
-            aborted=self._later_aborted(),
+            aborted=aborted,
             key_map_bytes_max=self._key_map_bytes_max,
             segment_bytes=settings.segment_bytes,
             segment_index_bytes=settings.segment_index_bytes,
@@ -127,12 +133,17 @@ class Cleaning:
             self._finish(None)
             return
         log = self.log
+        try:
+            aborted = self._later_aborted()
+        except (LogError, OSError) as error:
+            self._finish(error)
+            return
         arguments = CleanArguments(
             directory=log.directory,
             group=[segment.base_offset for segment in group],
             end_offset=self._map_end_offset,
             upper_offset=self._plan.upper_offset,
-            aborted=self._later_aborted(),
+            aborted=aborted,
             producers_with_data=self._producers_with_data,
             active_producers=[[entry.producer_id, entry.epoch, entry.last_offset] for entry in log.producers.entries()],
             delete_retention_ms=log.settings.delete_retention_ms,
