@@ -9,11 +9,13 @@ import pytest
 
 from simulation.randomness import SimulatedRandomness
 from tests.log.disks import simulated_disk, write_file
-from tests.log.harness import PATH, Store, append, read_offsets
+from tests.log.harness import PATH, Store, append, batch, end_transaction, log_headers, read_offsets
 from tidelog.log import names
 from tidelog.log.directory_opening import NO_TOPIC_ID, take_over
 from tidelog.log.errors import CorruptCheckpoint, DirectoryLocked, DirectoryUnusable
 from tidelog.ports.real_disk import RealDisk
+from tidelog.records.control import ControlType
+from tidelog.records.header import HEADER_SIZE
 
 HOLD_LOCK = """
 import sys
@@ -141,3 +143,34 @@ def test_a_partition_without_its_metadata_opens_with_no_topic_id(content: bytes 
         write_file(store.disk, path, content)
     store.open()
     assert store.log().topic_id == NO_TOPIC_ID
+
+
+def test_damage_of_one_partition_that_no_check_foresaw_leaves_the_others_open() -> None:
+    store = Store()
+    log, other = store.create(), store.create("other")
+    log.append_as_leader(batch(producer_id=5, transactional=True), 0)
+    end_transaction(log, 5, ControlType.COMMIT)
+    append(log)
+    append(other)
+    store.commit()
+    store.checkpoint(log)
+    for path in store.paths(".snapshot"):
+        store.disk.remove(path)
+    key_of_marker = log_headers(log)[0].size + HEADER_SIZE + 8
+    store.disk.flip_bit(log.segments.active.path, key_of_marker, 1)
+    store.crash("all")
+    assert list(store.directory.offline) == [("orders", 0)]
+    assert read_offsets(store.log("other")) == [0]
+
+
+def test_a_deleted_directory_that_cannot_be_removed_does_not_stop_the_start() -> None:
+    store = Store()
+    log = store.create()
+    append(store.create("other"))
+    store.commit()
+    assert store.wait(lambda done: store.directory.delete(log, done)) is None
+    store.lose_power()
+    store.disk.faults.fail("names", lambda path: "-delete/" in path)
+    store.open()
+    assert store.facts("deletion_failed")
+    assert read_offsets(store.log("other")) == [0]

@@ -541,3 +541,15 @@ def test_a_base_offset_that_was_flipped_upwards_does_not_hide_what_lies_behind(n
     store.open()
     assert "everything below offset 25 was durable" in store.directory.offline["orders", 0]
     assert not store.facts("torn_tail_cut")
+
+
+def test_an_index_that_leads_astray_after_a_clean_stop_is_made_again() -> None:
+    store = Store(SMALL)
+    filled(store)
+    store.close()
+    (*_, path) = store.paths(".index")
+    # The position in its last entry: inside a batch.
+    store.disk.flip_bit(path, store.disk.file_size(path) - 1)
+    store.open()
+    assert store.directory.offline == {}
+    check_whole(store.log(), 25)

@@ -221,3 +221,11 @@ def test_renamed_files_are_not_part_of_the_log() -> None:
     assert [segment.base_offset for segment in log.segments] == [20, 30]
     store.restart()
     assert read_offsets(store.log()) == list(range(23, 35))
+
+
+def test_without_room_to_roll_the_closed_segments_go_all_the_same() -> None:
+    """They are what makes room."""
+    store = Store(LogSettings(segment_bytes=SEGMENT_BYTES, retention_ms=HOUR_MS))
+    log = filled(store, 35)
+    store.disk.faults.fail("names", lambda path: path.endswith(".log"), errno.ENOSPC)
+    assert retained_start_offset(log, START_MS + 2 * HOUR_MS) == 30

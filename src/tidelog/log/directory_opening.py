@@ -26,7 +26,7 @@ from tidelog.log.checkpoints import (
 from tidelog.log.deletion_queue import remove_tree
 from tidelog.log.durable_marks import DurableMarks
 from tidelog.log.environment import LogEnvironment, Report
-from tidelog.log.errors import CorruptCheckpoint, DirectoryLocked, DirectoryUnusable, LogError
+from tidelog.log.errors import CorruptCheckpoint, DirectoryLocked, DirectoryUnusable
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery import LogOpening, open_log
 from tidelog.log.settings import LogSettings
@@ -150,12 +150,15 @@ def open_logs(
         if parsed is None or not disk.is_directory(directory):
             continue
         if parsed.state == "delete":
-            remove_tree(disk, directory)
+            try:
+                remove_tree(disk, directory)
+            except OSError as error:
+                environment.report("deletion_failed", {"error": str(error)})
         elif not parsed.state:
             key = parsed.topic, parsed.partition
             try:
                 opened.logs[key] = _open_one(environment, path, directory, key, state, settings_for(parsed.topic))
-            except (LogError, OSError) as error:
+            except Exception as error:  # Whatever its bytes made us stumble over: the other partitions must open.
                 opened.offline[key] = str(error)
                 environment.report("partition_offline", {"partition": name, "reason": str(error)})
         if on_progress is not None:

@@ -68,7 +68,7 @@ def open_log(environment: LogEnvironment, opening: LogOpening) -> PartitionLog:
     segments = _find_segments(environment, opening, found)
     recovery_point = _lowest_unindexed(segments, found, opening.recovery_point)
     if opening.was_stopped_cleanly and not sync_failed and recovery_point == opening.recovery_point:
-        log_end_offset = segments.active.next_offset()
+        log_end_offset = _end_by_index(segments.active)
         if log_end_offset == recovery_point:
             log = _open_clean(environment, opening, segments, log_end_offset)
             if segments.active.dirty_file is not None:
@@ -153,6 +153,14 @@ def _lowest_unindexed(segments: Segments, found: frozenset[str], recovery_point:
         if segment.size and not found.issuperset(index_names):
             return segment.base_offset
     return recovery_point
+
+
+def _end_by_index(segment: LogSegment) -> int | None:
+    """Where the log ends, as the segment's index leads there. None where it leads astray: an index can be made again."""
+    try:
+        return segment.next_offset()
+    except CorruptLog:
+        return None
 
 
 def _open_clean(environment: LogEnvironment, opening: LogOpening, segments: Segments, log_end_offset: int) -> PartitionLog:

@@ -9,7 +9,10 @@ The active segment is deleted like the others when all of it has expired: it is 
 watermark goes.
 """
 
+from contextlib import suppress
+
 from tidelog.log import names
+from tidelog.log.errors import StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segment import LogSegment
 from tidelog.log.settings import UNLIMITED
@@ -22,7 +25,9 @@ def retained_start_offset(log: PartitionLog, now_ms: int) -> int:
         return log.log_start_offset
     limit = min(log.high_watermark, log.durable.offset)
     if settings.retention_ms >= 0:
-        _roll_expired(log, now_ms, limit)
+        # Without room for a new segment the closed ones must go all the same: that makes room.
+        with suppress(StorageError):
+            _roll_expired(log, now_ms, limit)
     excess_bytes = log.size - settings.retention_bytes if settings.retention_bytes != UNLIMITED else 0
     start_offset = log.log_start_offset
     for segment in log.segments.closed:
