@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
+from fastcrc.crc32 import iscsi as crc32c
+
 from simulation.clock import SimulatedClock
 from simulation.disk import Keep, SimulatedDisk
 from simulation.executor import SimulatedExecutor
@@ -17,7 +19,16 @@ from tidelog.ports.disk import DiskFile
 from tidelog.records.batch import build_batch, read_records
 from tidelog.records.compression import CompressionType
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
-from tidelog.records.header import HEADER_SIZE, BatchHeader, crc_is_valid, iterate_headers, read_header
+from tidelog.records.header import (
+    BATCH_LENGTH_MIN,
+    CHECKSUMMED_HEADER,
+    HEADER_SIZE,
+    PREFIX_MAGIC_CRC,
+    BatchHeader,
+    crc_is_valid,
+    iterate_headers,
+    read_header,
+)
 from tidelog.records.record import Record
 
 PATH = "/data"
@@ -252,3 +263,11 @@ def read_offsets(log: PartitionLog, isolation: Isolation = Isolation.LOG_END, by
 
 def first_header(data: bytes) -> BatchHeader:
     return read_header(data)
+
+
+def with_body(data: bytes, body: bytes, **fields: int) -> bytes:
+    """The batch with other bytes for its records and other fields in its header: all as wrong as wanted, but for the CRC."""
+    header = read_header(data)._replace(batch_length=BATCH_LENGTH_MIN + len(body), **fields)
+    checksummed = CHECKSUMMED_HEADER.pack(*header[5:])
+    crc = crc32c(body, crc32c(checksummed))
+    return PREFIX_MAGIC_CRC.pack(*header[:4], crc) + checksummed + body

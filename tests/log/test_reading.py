@@ -18,6 +18,7 @@ from tests.log.harness import (
     log_bytes,
     read_offsets,
     slice_bytes,
+    with_body,
 )
 from tidelog.log.errors import LogOffline, OffsetOutOfRange
 from tidelog.log.partition_log import PartitionLog
@@ -29,11 +30,13 @@ from tidelog.log.reading import (
     position_of,
     read,
 )
+from tidelog.log.segment import LOOKUP_BATCH_BYTES_MAX
 from tidelog.log.settings import LogSettings
 from tidelog.log.transaction_index import AbortedTransaction
 from tidelog.records.batch import read_records
+from tidelog.records.compression import CompressionType, compress
 from tidelog.records.control import ControlType
-from tidelog.records.header import iterate_headers
+from tidelog.records.header import HEADER_SIZE, iterate_headers
 from tidelog.records.record import Record
 
 SMALL = LogSettings(segment_bytes=1000, index_interval_bytes=200, timestamp_after_max_ms=2**62)
@@ -379,3 +382,33 @@ def test_where_an_epoch_ended() -> None:
         assert found == [(0, 4), (0, 4), (2, 10), (2, 10), (2, 10), (5, 12)]
         store.crash()
         log = store.log()
+
+
+@pytest.mark.parametrize(
+    ("compression", "body"),
+    [
+        (CompressionType.NONE, b"nonsense"),
+        (CompressionType.ZSTD, compress(CompressionType.ZSTD, bytes(LOOKUP_BATCH_BYTES_MAX + 1))),
+    ],
+)
+def test_a_batch_that_cannot_be_read_is_found_by_its_header(compression: CompressionType, body: bytes) -> None:
+    """Nobody reads the records when they are written: a lookup must neither fail on them nor take all memory for them."""
+    log = Store(SMALL).create()
+    append(log)
+    broken = with_body(batch(timestamps=[START_MS + 5]), body, attributes=int(compression))
+    log.append_as_leader(broken, 0)
+    append(log)
+    assert offset_for_timestamp(log, START_MS + 1) == (START_MS + 5, 1, 0)
+    assert offset_of_max_timestamp(log) == (START_MS + 5, 1, 0)
+    log.log_start_offset = 1
+    assert offset_of_max_timestamp(log) == (START_MS + 5, 1, 0)
+
+
+def test_a_timestamp_that_does_not_fit_is_not_given_out() -> None:
+    log = Store(SMALL).create()
+    built = batch(timestamps=[START_MS])
+    log.append_as_leader(with_body(built, built[HEADER_SIZE:], base_timestamp=2**63 - 1, max_timestamp=START_MS), 0)
+    later = batch(timestamps=[START_MS, START_MS + 5])
+    log.append_as_leader(with_body(later, later[HEADER_SIZE:], base_timestamp=2**63 - 1, max_timestamp=START_MS), 0)
+    log.log_start_offset = 2
+    assert offset_for_timestamp(log, START_MS) == (START_MS, 2, 0)

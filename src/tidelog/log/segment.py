@@ -24,6 +24,7 @@ from tidelog.log.time_index import TimeIndex
 from tidelog.log.transaction_index import TransactionIndex
 from tidelog.ports.disk import Buffer, Disk, DiskFile
 from tidelog.records.batch import read_records
+from tidelog.records.errors import RecordError
 from tidelog.records.header import BatchHeader
 from tidelog.records.record import Record
 
@@ -34,6 +35,9 @@ TIME_ENTRY_BYTES = 12
 # Our own reads decode what was validated at append: the bound only stops a damaged file from eating memory.
 DECODED_BATCH_BYTES_MAX = 1 << 30
 DECODED_BATCH_RECORDS_MAX = 1 << 26
+# A lookup by time holds the loop, and only compacted topics have their records read before they are written.
+LOOKUP_BATCH_BYTES_MAX = 32 << 20
+LOOKUP_BATCH_RECORDS_MAX = 1 << 18
 NO_TIMESTAMP = -1
 _NOT_LOADED = -2
 
@@ -245,7 +249,10 @@ class LogSegment:
         if found is None:
             return NO_TIMESTAMP
         position, header = found
-        timestamps = [record.timestamp for record in self._records(position, header) if record.offset >= offset]
+        try:
+            timestamps = [record.timestamp for record in self._records(position, header) if record.offset >= offset]
+        except RecordError:
+            timestamps = [header.max_timestamp]
         rest = scan_headers(self.file(), position + header.size, self.size, LOOKUP_CHUNK_BYTES)
         return max((*timestamps, *(later.max_timestamp for _, later in rest)), default=NO_TIMESTAMP)
 
@@ -284,16 +291,21 @@ class LogSegment:
         for at, header in scan_headers(self.file(), position, self.size, LOOKUP_CHUNK_BYTES):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
-            for record in self._records(at, header):
-                if record.timestamp >= timestamp and record.offset >= start_offset:
-                    return record.timestamp, record.offset, header.leader_epoch
+            try:
+                for record in self._records(at, header):
+                    if record.timestamp >= timestamp and record.offset >= start_offset:
+                        # A client's numbers may add up to more than a timestamp can be; its header's newest cannot.
+                        return min(record.timestamp, header.max_timestamp), record.offset, header.leader_epoch
+            except RecordError:
+                # Nonsense or too much, but the client's own: its reader will judge it. The header tells when it was.
+                return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
         return None
 
     def _records(self, position: int, header: BatchHeader) -> Iterator[Record]:
         data = self.file().read(position, header.size)
         if len(data) < header.size:
             raise CorruptLog(self.path, position, header.base_offset, "the file ends inside this batch")
-        return read_records(data, 0, header, size_max=DECODED_BATCH_BYTES_MAX, count_max=DECODED_BATCH_RECORDS_MAX)
+        return read_records(data, 0, header, size_max=LOOKUP_BATCH_BYTES_MAX, count_max=LOOKUP_BATCH_RECORDS_MAX)
 
     # -- cutting and removing --------------------------------------------------------------------------------------------------
 

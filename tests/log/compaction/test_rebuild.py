@@ -3,10 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.log.harness import with_body
 from tidelog.log.compaction.rebuild import emptied, keep_records, with_horizon
 from tidelog.records.batch import build_batch, read_records
 from tidelog.records.compression import CompressionType
-from tidelog.records.header import BatchHeader, crc_is_valid, read_header
+from tidelog.records.header import HEADER_SIZE, BatchHeader, crc_is_valid, read_header
 from tidelog.records.record import Record
 
 contents = st.lists(
@@ -79,3 +80,14 @@ def without_content(header: BatchHeader) -> tuple[object, ...]:
         header.is_transactional,
         header.is_control,
     )
+
+
+def test_timestamps_that_do_not_fit_do_not_stop_compaction() -> None:
+    built = build_batch([Record(0, 0, b"a", b"1"), Record(1, 5, b"b", None), Record(2, -7, b"c", b"1")])
+    for base_timestamp, expected in ((2**63 - 1, 2**63 - 1), (-(2**63), -1)):
+        batch = with_body(built, built[HEADER_SIZE:], base_timestamp=base_timestamp, max_timestamp=1)
+        header = read_header(batch)
+        assert read_back(keep_records(header, memoryview(batch), {1, 2}))[0].max_timestamp == expected
+        rebuilt, records = read_back(with_horizon(header, memoryview(batch), {1, 2}, 1_700_000_000_000))
+        assert rebuilt.max_timestamp == expected
+        assert [record.key for record in records] == [b"b", b"c"]

@@ -9,12 +9,14 @@ from collections.abc import Collection
 from fastcrc.crc32 import iscsi as _crc32c
 
 from tidelog.log.segment import DECODED_BATCH_BYTES_MAX, DECODED_BATCH_RECORDS_MAX
+from tidelog.log.settings import LONG_MAX
 from tidelog.records.batch import build_batch, read_records
 from tidelog.records.compression import CompressionType, compress, decompress
 from tidelog.records.header import (
     BATCH_LENGTH_MIN,
     CHECKSUMMED_HEADER,
     HEADER_SIZE,
+    NO_TIMESTAMP,
     PREFIX_MAGIC_CRC,
     BatchHeader,
 )
@@ -28,7 +30,7 @@ def keep_records(header: BatchHeader, batch: memoryview, kept: Collection[int]) 
     body, max_timestamp_delta = _cut_out(data, header.record_count, kept)
     if header.compression is not CompressionType.NONE:
         body = compress(header.compression, body)
-    max_timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + max_timestamp_delta
+    max_timestamp = header.max_timestamp if header.is_log_append_time else _bounded(header.base_timestamp + max_timestamp_delta)
     checksummed = CHECKSUMMED_HEADER.pack(
         header.attributes,
         header.last_offset_delta,
@@ -72,7 +74,15 @@ def _cut_out(data: bytes, count: int, kept: Collection[int]) -> tuple[bytes, int
 def with_horizon(header: BatchHeader, batch: memoryview, kept: Collection[int], horizon_ms: int) -> bytes:
     """The batch with only the records at these places, and this delete horizon."""
     records = read_records(batch, 0, header, size_max=DECODED_BATCH_BYTES_MAX, count_max=DECODED_BATCH_RECORDS_MAX)
-    return _build(header, [record for index, record in enumerate(records) if index in kept], horizon_ms)
+    kept_records = [
+        record._replace(timestamp=_bounded(record.timestamp)) for index, record in enumerate(records) if index in kept
+    ]
+    return _build(header, kept_records, horizon_ms)
+
+
+def _bounded(timestamp: int) -> int:
+    """Nobody has checked the deltas that clients send: what they add up to must not stop the log's compaction for good."""
+    return max(NO_TIMESTAMP, min(timestamp, LONG_MAX))
 
 
 def emptied(header: BatchHeader) -> bytes:
