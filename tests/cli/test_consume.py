@@ -101,8 +101,9 @@ def test_tail_goes_on_until_it_is_interrupted(command: Command, hours: str) -> N
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "h4\n"
-        command("produce", hours, stdin=b"new\n")
-        assert process.stdout.readline() == "new\n"
+        for partition in ("0", "1", "0", "1"):
+            command("produce", hours, "--partition", partition, stdin=b"new\n")
+            assert process.stdout.readline() == "new\n"
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=30)
         assert (process.returncode, out, errors) == (130, "", "")
