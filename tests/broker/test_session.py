@@ -1,9 +1,11 @@
 import struct
+import weakref
 
 import pytest
 
 from tests.broker.harness import FakeClient, Machine, fetch_request, produce_request
 from tests.log.harness import batch
+from tidelog.broker.api import Part
 from tidelog.broker.session import IN_FLIGHT_REQUESTS_MAX
 from tidelog.wire.fetch_client import encode_fetch_request
 from tidelog.wire.kio_adapter import encode_request
@@ -97,3 +99,20 @@ def test_answers_that_come_after_the_end_are_dropped(client: FakeClient) -> None
     client.machine.run_for(100)
     assert client.replies == []
     assert client.machine.broker.partitions.find("orders", None, 0).log.durable.offset == 1
+
+
+def test_a_session_that_is_closed_lets_go_of_its_connection() -> None:
+    """Its connection has a large buffer and knows the session: as a cycle they would wait for a collection."""
+
+    class Connection:
+        def send(self, response: list[Part]) -> None: ...
+
+        def close(self, reason: str) -> None: ...
+
+    connection = Connection()
+    alive = weakref.ref(connection)
+    session = Machine().broker.session("127.0.0.1", connection.send, connection.close)
+    session.closed()
+    del connection
+    assert alive() is None
+    session.end("nobody hears of it")

@@ -105,6 +105,15 @@ def test_a_connection_cut_in_mid_frame_leaves_nothing(running: RunningServer) ->
     assert running.broker.sessions[0].is_closed
 
 
+def test_a_connection_that_has_ended_holds_no_buffer_while_others_hold_it(running: RunningServer) -> None:
+    with running.client() as client:
+        client.socket.sendall(framed(b"echo x" * 50_000)[:100_000])
+        wait_until(lambda: running.server.hub.memory.used_bytes > 0)
+        (connection,) = running.connections()
+    wait_until(lambda: running.connection_count() == 0)
+    assert running.call(lambda: connection._frames.buffer_size) == 0
+
+
 def test_what_the_session_closes_is_closed_and_an_exception_of_ours_too(
     running: RunningServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -185,6 +185,17 @@ class TestMemory:
         assert reader.buffer_size == BUFFER_SIZE
         assert list(feed(reader, frame(b"next"), lambda left: left)) == [b"next"]
 
+    def test_discard_gives_all_back_and_spares_a_frame_in_use(self) -> None:
+        reader = FrameReader(SIZE_MAX)
+        data = frame(b"x" * 10_000)
+        reader.writable()[: len(data)] = data
+        reader.received(len(data))
+        in_use = reader.next_frame()
+        reader.discard()
+        assert reader.buffer_size == 0
+        assert not reader.is_inside_frame
+        assert in_use == b"x" * 10_000
+
     def test_release_keeps_what_it_needs(self) -> None:
         reader = FrameReader(SIZE_MAX)
         body = bytes(range(256)) * 1000

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 IN_FLIGHT_REQUESTS_MAX = 100
 
 
+def _send_nowhere(response: list[Part]) -> None:
+    """For a session whose connection is gone."""
+
+
+def _close_nothing(reason: str) -> None:
+    """For a session whose connection is gone."""
+
+
 class Cancellable(Protocol):
     def cancel(self) -> None: ...
 
@@ -138,6 +146,8 @@ class ClientSession:
     def closed(self) -> None:
         """The connection is gone; what is still being worked on is answered into the void."""
         self.is_closed = True
+        # The connection knows its session: without this the two would wait for the cycle collector, which seldom comes.
+        self._send, self._close = _send_nowhere, _close_nothing
         delayed, self._delayed = self._delayed, {}
         for work in delayed:
             work.cancel()

@@ -342,7 +342,9 @@ class Connection:
         self._is_reading = self._is_writing = False
         self._socket.close()
         self._socket = None
+        # Now, and not when the last reference goes: timers and requests under way may hold one for long.
         self._outbox.clear()
+        self._frames.discard()
         self._session.closed()
         self._hub.memory.change(-self._held_bytes)
         self._held_bytes = 0

@@ -101,6 +101,13 @@ class FrameReader:
         if len(self._buffer) > BUFFER_SIZE:
             self._shrink()
 
+    def discard(self) -> None:
+        """The stream has ended: gives the memory back now. A frame that is still in use stays valid."""
+        self._start = self._end = 0
+        self._frame_size = None
+        self._buffer = bytearray()
+        self._writable = self._readable = memoryview(self._buffer)
+
     def _refuse(self, size: int) -> None:
         if size < 0:
             raise NegativeFrameSize(f"a frame of {size} bytes")
