@@ -51,7 +51,7 @@ class Load:
 
 
 def confluent_produces(bootstrap_servers: str, load: Load) -> None:
-    settings = {"topic.metadata.refresh.interval.ms": 500, "allow.auto.create.topics": False, "linger.ms": 1}
+    settings = {"acks": "all", "topic.metadata.refresh.interval.ms": 500, "allow.auto.create.topics": False, "linger.ms": 1}
     producer = ConfluentClient(bootstrap_servers).producer(**settings)
 
     def deliver(error: Any, message: Any) -> None:
@@ -72,7 +72,9 @@ def kafka_python_produces(bootstrap_servers: str, load: Load) -> None:
         "delivery_timeout_ms": 5_000,
         "max_block_ms": 2_000,
     }
-    with closing(KafkaPythonClient(bootstrap_servers).producer(**settings, request_timeout_ms=2_000, linger_ms=0)) as producer:
+    with closing(
+        KafkaPythonClient(bootstrap_servers).producer(**settings, request_timeout_ms=2_000, linger_ms=0, acks="all")
+    ) as producer:
         while not load.is_over:
             value = load.next_value()
             try:
@@ -83,7 +85,7 @@ def kafka_python_produces(bootstrap_servers: str, load: Load) -> None:
 
 def aiokafka_produces(bootstrap_servers: str, load: Load) -> None:
     async def produce() -> None:
-        settings = {"metadata_max_age_ms": 500, "request_timeout_ms": 2_000, "retry_backoff_ms": 50}
+        settings = {"acks": "all", "metadata_max_age_ms": 500, "request_timeout_ms": 2_000, "retry_backoff_ms": 50}
         async with AiokafkaClient(bootstrap_servers).producer(**settings) as producer:
             while not load.is_over:
                 value = load.next_value()
