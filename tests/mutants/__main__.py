@@ -22,6 +22,7 @@ from tests.mutants.table import MUTANTS, Mutant
 ROOT = Path(__file__).resolve().parent.parent.parent
 TESTS = (
     "tests/log/test_storage_damage.py",
+    "tests/log/test_swap.py",
     "tests/log/test_crash_points.py",
     "tests/log/test_storage_model.py",
 )
