@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from tests.log.disks import write_file
 from tests.log.harness import BATCH_BYTES, PATH, TOPIC_ID, Store, append, batch, read_offsets
 from tidelog.log import names
 from tidelog.log.checkpoints import read_offset_checkpoint, read_partition_metadata
@@ -388,3 +389,11 @@ def test_idle_logs_hold_no_descriptors() -> None:
     append(logs[0])
     store.commit()
     assert [log.segments.active.dirty_file for log in logs] == [None] * 5
+
+
+def test_a_new_log_is_not_written_over_records_that_lie_there() -> None:
+    store = Store()
+    store.disk.make_directory(f"{PATH}/orders-0")
+    write_file(store.disk, f"{PATH}/orders-0/00000000000000000042.log", batch(base_offset=42))
+    with pytest.raises(StorageError, match="holds records"):
+        store.create()

@@ -473,3 +473,14 @@ def test_too_many_open_files_is_no_broken_disk(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(StorageError):
             log.roll()
     assert append(log).first_offset == 1
+
+
+def test_epochs_without_room_are_tried_again_after_a_truncation_too() -> None:
+    log = Store().create()
+    append(log)
+    plan = log.begin_sync(with_recovery_point=True)
+    assert not log.epochs.dirty
+    plan.had_no_room = True
+    log.truncations += 1
+    log.finish_sync(plan, None)
+    assert log.epochs.dirty

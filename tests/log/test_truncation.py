@@ -252,3 +252,17 @@ def test_damage_that_the_cut_meets_is_told() -> None:
     store.disk.flip_bit(log.segments.active.path, key_of_marker, 1)
     assert isinstance(store.wait(lambda done: store.directory.truncate(log, 2, done)), LogOffline)
     assert log.truncating_to is None
+
+
+def test_what_a_failed_truncation_leaves_is_as_durable_as_before() -> None:
+    store = Store()
+    log = store.create()
+    for _ in range(5):
+        append(log)
+    store.commit(log)
+    store.disk.faults.fail("write", lambda path: names.RECOVERY_POINT_CHECKPOINT in path, errno.ENOSPC, times=1)
+    assert isinstance(store.wait(lambda done: store.directory.truncate(log, 1, done)), OSError)
+    store.settle(2000)
+    store.disk.flip_bit(log.segments.active.path, 2 * BATCH_BYTES + 50)
+    store.crash()
+    assert list(store.directory.offline) == [("orders", 0)]

@@ -48,3 +48,15 @@ def test_a_sync_that_fails_has_no_end(tmp_path: Path, monkeypatch: pytest.Monkey
         disk.sync_directory(str(tmp_path))
     assert [kind for kind, _, _ in heard.begun] == ["file", "directory"]
     assert not heard.finished
+
+
+def test_what_cannot_be_looked_at_is_not_missing(tmp_path: Path) -> None:
+    disk = RealDisk()
+    assert disk.is_directory(str(tmp_path))
+    assert not disk.exists(str(tmp_path / "missing"))
+    assert not disk.is_directory(str(tmp_path / "missing" / "deeper"))
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for look in (disk.exists, disk.is_directory):
+        with pytest.raises(OSError, match="symbolic links"):
+            look(str(loop))

@@ -208,6 +208,7 @@ class DataDirectory:
         environment = self.environment
         try:
             self.disk.make_directory(directory)
+            self._refuse_records_in(directory)
             metadata = self.disk.open(names.join(directory, names.PARTITION_METADATA), "create")
             metadata.write(0, [format_partition_metadata(topic_id)])
             segment = LogSegment(self.disk, environment.handles, environment.index_cache, directory, 0, 0, self.clock.now_ms())
@@ -225,6 +226,12 @@ class DataDirectory:
         log.note_directory_change(self.path)
         self.logs[key] = log
         return log
+
+    def _refuse_records_in(self, directory: str) -> None:
+        """A new log would be written over them."""
+        for name in self.disk.list_directory(directory):
+            if name.endswith(names.LOG_SUFFIX) and self.disk.file_size(names.join(directory, name)):
+                raise StorageError(f"{directory} holds records of a log that is not open: restart the broker, or move it away")
 
     def delete(self, log: PartitionLog, on_done: OnDone | None = None) -> None:
         """The log is gone at once; its files are renamed now and removed later. ``on_done`` hears when a crash cannot undo it."""

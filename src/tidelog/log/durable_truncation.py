@@ -96,6 +96,9 @@ class DurableTruncation:
     def _finish(self, error: BaseException | None) -> None:
         log = self._log
         log.truncating_to = None
+        if error is not None and log.offline_reason is None:
+            # Nothing was cut: what was durable is so still, and its loss must not pass for a torn tail.
+            self._marks.record(log)
         # A commit that ended meanwhile was not counted: the next one is.
         log.note_cut(log.segments.active)
         self._on_done(error)

@@ -9,6 +9,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -156,7 +157,7 @@ class RealDisk:
         return RealFile(path, descriptor)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return _status(path) is not None
 
     def file_size(self, path: str) -> int:
         return os.stat(path).st_size
@@ -168,7 +169,8 @@ class RealDisk:
         return sorted(os.listdir(path))
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        status = _status(path)
+        return status is not None and stat.S_ISDIR(status.st_mode)
 
     def make_directory(self, path: str) -> None:
         try:
@@ -231,6 +233,15 @@ class _ReportingFile(RealFile):
         finished = self._on_sync("file", self._path)
         super().sync()
         finished()
+
+
+def _status(path: str) -> os.stat_result | None:
+    """None when there is nothing of that name. Any other error is raised: a file that cannot be looked at is not missing, and
+    what was taken for missing would be made anew over it."""
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _syncfs_reports_errors() -> bool:
