@@ -202,7 +202,7 @@ MUTANTS = (
         "partial write left after a full disk",
         "what did not fit is cut off, and the log goes on",
         "tidelog/log/partition_log.py",
-        "        try:\n            segment.cut()\n        except OSError as second:\n",
-        "        try:\n            segment.size = segment.file().size()\n        except OSError as second:\n",
+        "                segment.cut()\n        except OSError as second:\n",
+        "                segment.size = segment.file().size()\n        except OSError as second:\n",
     ),
 )
