@@ -162,7 +162,7 @@ class Consumer:
             topic.partitions.append(FetchPartition(index, reading.position, partition_bytes))
             reading.sent_offset = reading.position if has_session else None
         forgotten = [
-            ForgottenTopic(self._history.topics[partition.topic_id].name, partition.topic_id, [partition.index])
+            ForgottenTopic(self._history.topics[partition.topic_id].name, partition.topic_id, [partition.number])
             for partition in self._forgotten
         ]
         self._forgotten = []

@@ -19,7 +19,7 @@ class PartitionId(NamedTuple):
     """A partition of one life of a topic: a topic that is made again has another id."""
 
     topic_id: bytes
-    index: int
+    number: int
 
 
 class Outcome(Enum):
@@ -70,6 +70,14 @@ class TopicLife:
     has_retention: bool = False
     deletion_sent_at: int = NEVER
     deleted_at: int = NEVER
+    short_since: list[int] = field(default_factory=list)
+    """When it got more min.insync.replicas than it has replicas."""
+    short_until: list[int] = field(default_factory=list)
+
+    def is_short_within(self, first: int, last: int) -> bool:
+        """Whether in some of that time it had too few replicas."""
+        ends = [*self.short_until, NEVER]
+        return any(since < last and first < until for since, until in zip(self.short_since, ends, strict=False))
 
 
 class Problem(NamedTuple):
@@ -102,7 +110,7 @@ class History:
 
     def name_of(self, partition: PartitionId) -> str:
         life = self.topics.get(partition.topic_id)
-        return f"{life.name if life is not None else partition.topic_id.hex()}-{partition.index}"
+        return f"{life.name if life is not None else partition.topic_id.hex()}-{partition.number}"
 
     # -- sends ---------------------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,9 @@ from simulation.node import HOST
 if TYPE_CHECKING:
     from simulation.world import World
 
-FAULT_INTERVAL_US = (30_000, 350_000)
-DOWN_US = (1_000, 200_000)
-LASTS_US = (20_000, 600_000)
+FAULT_INTERVAL_US = (10_000, 160_000)
+DOWN_US = (1_000, 100_000)
+LASTS_US = (20_000, 300_000)
 # The clients' clocks do not jump; beyond an hour the broker would refuse their timestamps.
 CLOCK_DIFFERENCE_MS_MAX = 50 * 60 * 1000
 ENABLED_LIKELIHOOD = 0.6
@@ -230,8 +230,12 @@ class Nemesis:
         """min.insync.replicas above what there is: acks=all is refused and nothing new is visible, until it is set back."""
         if not self.world.admin.is_idle:
             return False
-        self.world.admin.alter("orders", {"min.insync.replicas": "2"})
-        self.later("enough replicas again", lambda: self.world.admin.alter("orders", {"min.insync.replicas": "1"}))
+        world = self.world
+        if len(world.topics["orders"].short_since) != len(world.topics["orders"].short_until):
+            return False
+        world.topics["orders"].short_since.append(world.history.now())
+        world.admin.alter("orders", {"min.insync.replicas": "2"})
+        self.later("enough replicas again", world.give_enough_replicas)
         return True
 
 

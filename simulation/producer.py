@@ -1,4 +1,4 @@
-"""A simulated producer: batches of unique values to any partitions, pipelined, with any acks, sent again when their fate is unclear.
+"""A simulated producer: batches of unique values to any partitions, pipelined, with any acks, sent again when in doubt.
 
 It is not idempotent: a batch sent again may be written twice, and the history says how often each was sent.
 """

@@ -4,7 +4,7 @@
     python -m simulation.run --seed 7 --trace        and the end of its trace
     python -m simulation.run --seeds 1-100           many: fails too when a kind of fault is too rare
 
-A failure prints the one command that replays it. The same seed gives the same trace, which the hash at the end of each line shows.
+A failure prints the one command that replays it. The same seed gives the same trace, as the hash in each line shows.
 """
 
 import argparse

@@ -51,16 +51,15 @@ class World:
         draw = self.randomness.fork("settings").integer
         unchecked = {"segment.bytes": draw(1_500, 30_000), "tidelog.recovery.point.interval.bytes": draw(1_000, 60_000)}
         settings = SETTINGS | {"tidelog.group.commit.syncfs.files.min": str((1, 4, 100)[draw(0, 2)])}
-        self.node = BrokerNode(
-            self.scheduler, self.network, self.randomness.fork("broker"), settings, unchecked, self._on_report
-        )
+        self.node = BrokerNode(self.scheduler, self.network, self.randomness.fork("broker"), settings, unchecked, self._on_report)
         self.environment = Environment(self.scheduler, self.network, self.history)
         self.admin = Admin(self.environment, self.randomness.fork("admin"))
         self.topics: dict[str, TopicLife] = {}
         self.producers = [self._producer(f"producer-{number}") for number in range(PRODUCERS)]
         self.consumers = [self._consumer(f"consumer-{number}") for number in range(CONSUMERS)]
         self.nemesis = Nemesis(self)
-        self._hosts = ["admin", *(client.name for client in (*self.producers, *self.consumers))]
+        self._clients: list[Producer | Consumer] = [*self.producers, *self.consumers]
+        self._hosts = ["admin", *(client.name for client in self._clients)]
 
     def client_hosts(self) -> list[str]:
         return self._hosts
@@ -70,7 +69,7 @@ class World:
     def run(self) -> None:
         """NoProgress when a phase does not end; what else is wrong is in the history."""
         self._set_up()
-        for client in (*self.producers, *self.consumers):
+        for client in self._clients:
             client.start()
         self.nemesis.start()
         self._run_until("faults", lambda: self.history.acked >= OPERATIONS_MIN and self.fault_count >= FAULTS_MIN)
@@ -93,17 +92,17 @@ class World:
         self.nemesis.heal()
         for producer in self.producers:
             producer.stop()
-        self.admin.alter("orders", {"min.insync.replicas": "1"})
+        self.give_enough_replicas()
         self._run_until("healing", lambda: self.node.is_serving and self.admin.is_idle)
         ending = self.randomness.fork("ending").integer(0, 3)
-        if ending:
-            self.node.kill() if ending == 1 else self.cut_power("some" if ending == 2 else "none")
-        else:
-            # What a failed sync took offline comes back with a new process only.
+        if ending == 0:
+            # Also without a power cut: what a failed sync took offline comes back with a new process only.
             self.node.kill()
+        else:
+            self.cut_power("some" if ending < 3 else "none")
         self.node.start_after(0)
         self._run_until("restart", lambda: self.node.is_serving)
-        for client in (*self.producers, *self.consumers):
+        for client in self._clients:
             client.close()
 
     def _write_everywhere(self) -> None:
@@ -117,9 +116,7 @@ class World:
         last.close()
 
     def _read_everything(self) -> None:
-        final = Consumer(
-            "final", self.environment, self.randomness.fork("final"), self._live_topics, STABLE_NAMES, is_final=True
-        )
+        final = Consumer("final", self.environment, self.randomness.fork("final"), self._live_topics, STABLE_NAMES, is_final=True)
         final.start()
         try:
             self._run_until("final reads", lambda: final.is_caught_up)
@@ -157,6 +154,15 @@ class World:
 
         self.admin.delete(life, deleted)
         return True
+
+    def give_enough_replicas(self) -> None:
+        orders = self.topics["orders"]
+
+        def altered() -> None:
+            if len(orders.short_until) < len(orders.short_since):
+                orders.short_until.append(self.history.now())
+
+        self.admin.alter(orders.name, {"min.insync.replicas": "1"}, altered)
 
     # -- the rest ------------------------------------------------------------------------------------------------------------
 
