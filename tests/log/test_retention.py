@@ -229,3 +229,15 @@ def test_without_room_to_roll_the_closed_segments_go_all_the_same() -> None:
     log = filled(store, 35)
     store.disk.faults.fail("names", lambda path: path.endswith(".log"), errno.ENOSPC)
     assert retained_start_offset(log, START_MS + 2 * HOUR_MS) == 30
+
+
+def test_committed_readers_are_never_sent_below_the_log_start() -> None:
+    store = Store(FOREVER)
+    log = store.create()
+    log.append_as_leader(batch(producer_id=7, transactional=True), 0)
+    for _ in range(9):
+        append(log)
+    store.commit(log)
+    assert log.last_stable_offset == 0
+    delete_records(store, log, 8)
+    assert log.last_stable_offset == 8

@@ -369,7 +369,8 @@ class PartitionLog:
         first_unstable = self.producers.first_unstable_offset
         if first_unstable is None or first_unstable > self.high_watermark:
             return self.high_watermark
-        return first_unstable
+        # Retention may have taken the beginning of an open transaction.
+        return max(first_unstable, self.log_start_offset)
 
     # -- going offline -------------------------------------------------------------------------------------------------------
 
