@@ -15,6 +15,7 @@ A connection ends by ``end``, once, whoever wants it. After that ``_socket`` is 
 import logging
 import socket
 from collections import deque
+from contextlib import suppress
 from functools import partial
 
 from tidelog.log.reading import LogSlice
@@ -87,6 +88,7 @@ class Connection:
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._session = hub.broker.session(host, self._send, self.end)
         hub.opened(self)
+        hub.resets.watch(accepted, self.end)
         self._update_reading()
 
     @property
@@ -203,10 +205,13 @@ class Connection:
         is_reading = may_read and not self._has_backlog
         if is_reading != self._is_reading:
             self._is_reading = is_reading
-            if is_reading:
-                self._hub.loop.add_reader(self._descriptor, self._readable)
-            else:
-                self._hub.loop.remove_reader(self._descriptor)
+            loop = self._hub.loop
+            # RuntimeError: a reset of this turn, which the watch reports next.
+            with suppress(RuntimeError):
+                if is_reading:
+                    loop.add_reader(self._descriptor, self._readable)
+                else:
+                    loop.remove_reader(self._descriptor)
 
     def _continue(self) -> None:
         self._is_continuing = False
@@ -267,10 +272,13 @@ class Connection:
 
     def _wait_to_write(self, is_writing: bool) -> None:
         self._is_writing = is_writing
-        if is_writing:
-            self._hub.loop.add_writer(self._descriptor, self._write)
-        else:
-            self._hub.loop.remove_writer(self._descriptor)
+        loop = self._hub.loop
+        # As for reading.
+        with suppress(RuntimeError):
+            if is_writing:
+                loop.add_writer(self._descriptor, self._write)
+            else:
+                loop.remove_writer(self._descriptor)
 
     def _read_ahead(self, cold: LogSlice) -> None:
         self._is_reading_ahead = True
@@ -335,10 +343,14 @@ class Connection:
         if self._socket is None:
             return
         loop = self._hub.loop
+        self._hub.resets.forget(self._descriptor)
+        # After a reset the first of two raises RuntimeError, as there is nothing to poll for the second any more.
         if self._is_reading:
-            loop.remove_reader(self._descriptor)
+            with suppress(RuntimeError):
+                loop.remove_reader(self._descriptor)
         if self._is_writing:
-            loop.remove_writer(self._descriptor)
+            with suppress(RuntimeError):
+                loop.remove_writer(self._descriptor)
         self._is_reading = self._is_writing = False
         self._socket.close()
         self._socket = None

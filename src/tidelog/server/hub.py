@@ -14,6 +14,7 @@ from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Executor
 from tidelog.server.deadline_wheel import DeadlineWheel
 from tidelog.server.limits import Limits
+from tidelog.server.reset_watch import ResetWatch
 from tidelog.server.served import ServedBroker
 from tidelog.server.shared_memory import SharedMemory
 
@@ -34,6 +35,7 @@ class Hub:
         self.executor = executor
         self.limits = limits
         self.memory = SharedMemory(limits.memory_bytes_max, loop.call_soon)
+        self.resets = ResetWatch(loop)
         self.connections: set[Connection] = set()
         self.on_closed: Callable[[Connection], None] | None = None
         # Counts since the start.
@@ -103,6 +105,7 @@ class Hub:
     def stop(self) -> None:
         """The broker has stopped: no more ticks and bursts."""
         self._is_stopped = True
+        self.resets.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

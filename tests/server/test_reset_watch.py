@@ -1,0 +1,127 @@
+"""A reset is noticed at once, whatever the loop polls for at that moment, and the descriptor can be used again."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+import uvloop
+
+from tests.server.harness import Client, RunningServer, framed, running_server, wait_until
+from tidelog.server.limits import Limits
+from tidelog.server.reset_watch import ResetWatch
+
+
+def reset(client: socket.socket) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self.watch = ResetWatch(self.loop)
+        self.reasons: list[str] = []
+        self.near, self.far = _connected()
+
+    def turn_until(self, is_done: Callable[[], bool]) -> None:
+        deadline = self.loop.time() + 10
+
+        def look() -> None:
+            if is_done() or self.loop.time() > deadline:
+                self.loop.stop()
+            else:
+                self.loop.call_later(0.001, look)
+
+        self.loop.call_soon(look)
+        self.loop.run_forever()
+        assert is_done()
+
+
+def _connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        far = socket.create_connection(listening.getsockname())
+        near, _ = listening.accept()
+    near.setblocking(False)
+    return near, far
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    watched = Watched()
+    yield watched
+    watched.watch.close()
+    watched.near.close()
+    watched.far.close()
+    watched.loop.close()
+
+
+def test_a_reset_is_told_once_though_nobody_polls(watched: Watched) -> None:
+    watched.watch.watch(watched.near, watched.reasons.append)
+    reset(watched.far)
+    watched.turn_until(lambda: bool(watched.reasons))
+    watched.loop.run_until_complete(_a_few_turns())
+    assert watched.reasons == ["Connection reset by peer"]
+
+
+def test_data_and_an_orderly_end_are_not_told(watched: Watched) -> None:
+    watched.watch.watch(watched.near, watched.reasons.append)
+    watched.far.sendall(b"data")
+    watched.far.close()
+    watched.loop.run_until_complete(_a_few_turns())
+    assert watched.reasons == []
+
+
+def test_who_was_forgotten_is_not_told(watched: Watched) -> None:
+    watched.watch.watch(watched.near, watched.reasons.append)
+    watched.watch.forget(watched.near.fileno())
+    watched.watch.forget(watched.near.fileno())
+    reset(watched.far)
+    watched.loop.run_until_complete(_a_few_turns())
+    assert watched.reasons == []
+
+
+async def _a_few_turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def running() -> Iterator[RunningServer]:
+    with running_server(Limits(unsent_bytes_max=1 << 16)) as running:
+        yield running
+
+
+def reset_in_the_middle_of_a_frame(client: Client) -> None:
+    client.socket.sendall(framed(b"echo x")[:5])
+
+
+def reset_while_answers_wait(client: Client) -> None:
+    """They fill the socket: the broker waits to write, and no longer reads."""
+    client.socket.sendall(framed(b"echo " + bytes(100_000)) * 60)
+
+
+def reset_while_reading_and_writing(client: Client) -> None:
+    """Less is unsent than stops the reading, but the socket takes no more."""
+    client.socket.sendall(framed(b"echo " + bytes(30_000)) * 5)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [reset_in_the_middle_of_a_frame, reset_while_answers_wait, reset_while_reading_and_writing],
+    ids=lambda before: before.__name__,
+)
+def test_a_connection_that_was_reset_is_gone_and_its_descriptor_works_again(
+    running: RunningServer, before: Callable[[Client], None]
+) -> None:
+    for _ in range(20):
+        client = running.client(receive_buffer_bytes=4096)
+        assert client.ask(b"echo hello") == b"echo hello"
+        client.socket.settimeout(0.2)
+        with suppress(TimeoutError):
+            before(client)
+        reset(client.socket)
+        wait_until(lambda: running.connection_count() == 0)
+    assert running.server.hub.memory.used_bytes == 0
