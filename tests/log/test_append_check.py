@@ -154,6 +154,16 @@ def test_counts_must_agree(count: int, last_offset_delta: int) -> None:
         check(with_field(data, LAST_OFFSET_DELTA, ">i", last_offset_delta))
 
 
+def test_more_records_than_bytes_could_hold_are_refused() -> None:
+    smallest = build_batch([Record(number, START_MS, None, None, ()) for number in range(3)])
+    assert len(smallest) == HEADER_SIZE + 3 * 7
+    assert len(check(smallest)) == 1
+    for count in (4, 2**31 - 1):
+        data = with_field(smallest, RECORD_COUNT, ">i", count)
+        with pytest.raises(InvalidRecord, match=f"says that it has {count} records, in 21 bytes"):
+            check(with_field(data, LAST_OFFSET_DELTA, ">i", count - 1))
+
+
 def test_a_follower_takes_what_compaction_left() -> None:
     """Records are missing, or all of them: the leader's batches are as they are."""
     gaps = build_batch([Record(11, START_MS, b"k", b"v")], base_offset=10, last_offset_delta=5)

@@ -34,6 +34,8 @@ from tidelog.records.header import (
 )
 
 COMPRESSION_CODE_MAX = int(max(CompressionType))
+# Length, attributes, two deltas, two lengths and the number of headers: a byte each.
+RECORD_BYTES_MIN = 7
 # Compressed records grow by decoding; a key check on a compacted topic must not let a few kilobytes become gigabytes.
 DECODED_BYTES_PER_MESSAGE_BYTE_MAX = 64
 
@@ -109,6 +111,9 @@ def _check_batch(
             raise InvalidRecord("clients may not write control batches")
     elif attributes & COMPRESSION_MASK > COMPRESSION_CODE_MAX:
         raise UnsupportedRecordFormat(f"compression type {attributes & COMPRESSION_MASK} is not known")
+    elif not attributes & COMPRESSION_MASK and count * RECORD_BYTES_MIN > size - HEADER_SIZE:
+        # Else a few bytes could use up offsets by the billion, and readers would get a batch that none can read.
+        raise InvalidRecord(f"a batch says that it has {count} records, in {size - HEADER_SIZE} bytes")
     if producer_id < 0:
         if attributes & TRANSACTIONAL_MASK:
             raise InvalidRecord("a transactional batch has no producer id")
