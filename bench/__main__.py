@@ -1,4 +1,4 @@
-"""``python -m bench``: the storage benchmarks, one table, ratios against the raw disk in the same run.
+"""``python -m bench``: the storage engine and the broker, one table, ratios against the raw disk in the same run.
 
 Targets are printed and judged, never enforced: a busy machine falls short without any fault in the code.
 """
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from bench import append, commit, compaction, partitions, read, records, recovery, recovery_point
+from bench import append, broker, commit, compaction, partitions, read, records, recovery, recovery_point
 from bench.measure import Row
 from bench.table import format_rows, to_json
 from bench.workspace import NotEnoughRoom, Workspace, workspace
@@ -27,6 +27,9 @@ BENCHMARKS: dict[str, Callable[[Workspace], list[Row]]] = {
     "recovery-point": recovery_point.run,
     "compaction": compaction.run,
     "records": records.run,
+    "broker-start": broker.start,
+    "broker-requests": broker.requests,
+    "broker-messages": broker.messages,
 }
 DEFAULT_DIRECTORY = Path("build/bench")
 
@@ -62,7 +65,9 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the storage engine against the raw disk.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure the storage engine against the raw disk, and the broker."
+    )
     parser.add_argument("--only", metavar="NAME", action="append", choices=BENCHMARKS, help=f"one of {', '.join(BENCHMARKS)}")
     parser.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY, help="where to write; about 5 GB at the peak")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
