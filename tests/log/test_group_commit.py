@@ -147,6 +147,28 @@ def test_a_failed_sync_takes_its_own_log_offline_and_tells_its_waiters() -> None
     assert DurableMarks.open(store.disk, PATH).mark("orders-1", bad.topic_id) in (None, 0)
 
 
+def test_a_sync_after_a_failed_one_proves_nothing() -> None:
+    """What was appended while the sync failed brings another pass. It succeeds, on pages that are clean and not on the disk."""
+    store = Store(options=BY_FILE)
+    (log,) = committed(store)
+    append(log)
+    store.commit(log)
+    append(log)
+    store.directory.kick()
+    append(log)
+    told: list[BaseException | None] = []
+    store.directory.checkpoint_recovery_point(log, told.append)
+    store.disk.faults.fail("sync", lambda path: path == log.segments.active.path, errno.EIO, times=1)
+    store.settle()
+    assert isinstance(told[0], LogOffline)
+    assert log.durable.offset == 1
+    assert log.recovery_point <= 1
+    store.lose_power("all")
+    store.open()
+    assert store.directory.offline == {}
+    assert store.log().log_end_offset >= 1
+
+
 def test_a_failed_file_system_sync_takes_all_logs_of_the_pass_offline() -> None:
     store = Store(options=BY_FILE_SYSTEM)
     logs = committed(store, 3)

@@ -307,6 +307,8 @@ class PartitionLog:
         if error is not None:
             self.go_offline(f"syncing failed: {error}", sync_failed=True)
             return
+        if self.offline_reason is not None:
+            return  # An earlier sync of the same pages failed: they are clean since, and this one has written nothing.
         for segment in plan.segments:
             if segment not in self.unsynced.segments:
                 segment.dirty_file = None
