@@ -8,16 +8,17 @@ from tidelog.log.errors import InvalidRecord, LogOffline
 from tidelog.log.segment import RELATIVE_OFFSET_MAX
 from tidelog.log.settings import LogSettings
 from tidelog.log.stamping import LAST_OFFSET_MAX
+from tidelog.records.compression import CompressionType
 from tidelog.records.header import BATCH_LENGTH_MIN, CHECKSUMMED_HEADER, MAGIC, PREFIX_MAGIC_CRC
 
 COUNT_MAX = 2**31 - 1
 
 
 def claiming(record_count: int, base_offset: int = 0, last_offset_delta: int | None = None) -> bytes:
-    """A few bytes that say that they are so many records; the checksum is right."""
+    """A few bytes that say that they are so many records, compressed, so that nobody looks; the checksum is right."""
     delta = record_count - 1 if last_offset_delta is None else last_offset_delta
     body = bytes(10)
-    checksummed = CHECKSUMMED_HEADER.pack(0, delta, START_MS, START_MS, -1, -1, -1, record_count)
+    checksummed = CHECKSUMMED_HEADER.pack(CompressionType.GZIP, delta, START_MS, START_MS, -1, -1, -1, record_count)
     crc = crc32c(body, crc32c(checksummed))
     return PREFIX_MAGIC_CRC.pack(base_offset, BATCH_LENGTH_MIN + len(body), 0, MAGIC, crc) + checksummed + body
 
