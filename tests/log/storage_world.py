@@ -466,13 +466,13 @@ def _incarnation(world: World, model: PartitionModel | None, log: PartitionLog) 
     key = log.topic, log.partition
     candidates = [*([model] if model is not None else []), *(one for one in reversed(world.deleted) if one.key == key)]
     same = [one for one in candidates if one.topic_id == log.topic_id]
-    if not same and log.topic_id == NO_TOPIC_ID:
+    if log.topic_id == NO_TOPIC_ID and all(one.is_deletion_done for one in same):
         found = [batch for batches, _ in read_all(log, Isolation.LOG_END) for batch in batches]
         same = [
             one
             for one in candidates
             if one.acknowledged_end == 0 and all(batch.data in one.ever.get(batch.base_offset, ()) for batch in found)
-        ]
+        ] or same
     require(bool(same), f"{log.name} with topic id {log.topic_id.hex()} was never made, or has lost its id")
     return same[0]
 
