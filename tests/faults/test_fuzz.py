@@ -28,6 +28,7 @@ PATIENCE_MS = 40_000
 # Of real time, on a busy machine: far above what a request may take.
 SECONDS_MAX = 20.0
 WAITS_AT_WILL = {ApiKey.FETCH}
+WORDS = ("__cluster_metadata", "1", "0", "retention.ms", "cleanup.policy", "compact", "metadata.version", "new-topic")
 
 
 class Chance(random.Random):
@@ -37,8 +38,11 @@ class Chance(random.Random):
 
     def choice(self, seq):  # type: ignore[no-untyped-def]  # as the base class has it
         found = super().choice(seq)
-        if isinstance(found, str) and self.random() < 0.5:
-            return super().choice(["orders", "orders", "__cluster_metadata", "1", "retention.ms", "compact", "metadata.version"])
+        if isinstance(found, str) and self.random() < 0.7:
+            return "orders" if self.random() < 0.6 else super().choice(WORDS)
+        if type(found) is int and self.random() < 0.5:
+            # Partitions, offsets, epochs and kinds that there are, and "the latest".
+            return super().choice((0, 0, 1, 2, -1, -2))
         if isinstance(found, bytes) and self.random() < 0.7:
             return mutated(batch(self.randrange(1, 4)), self) if self.random() < 0.5 else batch(self.randrange(1, 4))
         return found
@@ -57,7 +61,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
             case 0:
                 changed[position] ^= 1 << chance.randrange(8)
             case 1:
-                changed[position] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
+                changed[position] = random.Random.choice(chance, (0, 1, 0x7F, 0x80, 0xFF))
             case 2:
                 del changed[position:]
             case 3:
