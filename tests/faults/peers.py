@@ -148,7 +148,8 @@ class Probe:
         try:
             with Peer(self._broker) as peer:
                 number = 0
-                while not self._is_stopping.wait(0.01):
+                # The first one before the first look: what it watches may be over within milliseconds.
+                while number == 0 or not self._is_stopping.wait(0.01):
                     number += 1
                     began = time.perf_counter()
                     peer.send(api_versions_request(number))
