@@ -214,7 +214,8 @@ def _format(sequence: int, covered: Covered) -> bytes:
 def _read_journal(path: Path) -> Covered:
     durable = Covered()
     newest: dict[int, int] = {}
-    for line in path.read_bytes().splitlines():
+    # The kill may have come in the middle of the last line: then nobody was told of that sync yet, and it covers nothing.
+    for line in path.read_bytes().split(b"\n")[:-1]:
         sequence, sizes, directories = json.loads(line)
         for inode, size in sizes.items():
             # Two syncs of one file may end in any order: the larger of both is durable.

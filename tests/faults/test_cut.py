@@ -1,5 +1,6 @@
 """The cut itself, on small files: what was synced stays, and what was not may go."""
 
+import os
 from pathlib import Path
 from random import Random
 
@@ -130,3 +131,12 @@ def test_only_what_was_there_when_a_sync_began_is_covered(disk: Disk) -> None:
     disk.write("a", b"meanwhile", position=6, is_synced=False)
     finished()
     assert disk.after_cut(NeverTears()) == {"a": b"before"}
+
+
+def test_a_report_that_the_kill_cut_short_counts_for_nothing(disk: Disk) -> None:
+    disk.write("a", b"synced")
+    disk.sync()
+    before = disk.place.journal.stat().st_size
+    disk.write("a", b"more", position=6)
+    os.truncate(disk.place.journal, before + 3)
+    assert disk.after_cut(NeverTears()) == {"a": b"synced"}

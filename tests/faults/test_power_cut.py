@@ -1,5 +1,8 @@
 """Power cuts at random moments under load: as for kill -9, but only what was synced is still there. And the harness can fail."""
 
+import os
+import shutil
+import time
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -71,3 +74,15 @@ def test_a_broker_that_forgets_a_sync_is_found(tmp_path: Path, what: str) -> Non
             history.problem(f"lost: {error}")
         broker.kill()
     assert bool(history.problems) == (what != "nothing"), history.problems[:5]
+
+
+@pytest.mark.soak
+def test_power_cuts_for_long(tmp_path: Path) -> None:
+    end = time.monotonic() + 60 * float(os.environ.get("TIDELOG_SOAK_MINUTES", "1"))
+    number = 0
+    while time.monotonic() < end:
+        for way, syncfs_files_min in SYNCFS_FILES_MIN.items():
+            number += 1
+            outcome, _ = run_power_cuts(tmp_path / f"disk-{number}", ROUNDS, syncfs_files_min)
+            assert outcome.problems == [], way
+            shutil.rmtree(tmp_path / f"disk-{number}")
