@@ -63,6 +63,7 @@ class Consumer:
         self._assignments = 0
         self._version = 0
         self._session_id = self._session_epoch = 0
+        self.answers = 0
 
     def start(self) -> None:
         self._connection.connect()
@@ -111,6 +112,7 @@ class Consumer:
 
         def replied(frame: memoryview | None, position: int) -> None:
             if frame is not None:
+                self.answers += 1
                 self._answered(decode_fetch_response(version, frame, position), asked, sent_at)
                 self._think()
 
@@ -166,7 +168,7 @@ class Consumer:
             for partition in self._forgotten
         ]
         self._forgotten = []
-        wait_ms = 0 if self._is_final else (0, 20, 200)[draw(0, 2)]
+        wait_ms = (0, 20, 200)[draw(0, 2)]
         request = FetchRequest(
             replica_id=-1,
             wait_ms_max=wait_ms,

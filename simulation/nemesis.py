@@ -32,6 +32,8 @@ class Nemesis:
         self.randomness = world.randomness.fork("nemesis")
         self.counts: dict[str, int] = {}
         self.is_disk_faulty = False
+        # Under the process that runs now: it may hear of it when the disk is mended already.
+        self.has_sync_failed = False
         self._is_over = False
         self._clock_difference_ms = 0
         names = [name for name in FAULTS if self.randomness.fraction() < ENABLED_LIKELIHOOD]
@@ -148,6 +150,7 @@ class Nemesis:
         def matches(path: str) -> bool:
             if suffix not in path:
                 return False
+            self.has_sync_failed = True
             world.history.lost_unsynced()
             return True
 

@@ -1,8 +1,8 @@
 """One simulated run: a broker, its clients, what goes wrong, and the final reads.
 
 Three phases. *Setup*: topics are made. *Faults*: producers and consumers work while the nemesis strikes, until there are enough
-acknowledged operations and faults. *Healing*: faults end, the broker is started again (mostly after one more crash), and within a
-bounded time it must serve: every partition takes a write with acks=all, and final readers read everything to its end.
+acknowledged operations and faults. *Healing*: faults end, mostly with one more power cut, and within a bounded time the broker
+must serve: every partition takes a write with acks=all, and a final reader reads everything to its end.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from simulation.admin import Admin
 from simulation.client import Environment
 from simulation.consumer import Consumer
 from simulation.disk import Crashed, Keep
-from simulation.history import ACKS_ALL, History, TopicLife
+from simulation.history import ACKS_ALL, History, Outcome, PartitionId, TopicLife
 from simulation.nemesis import Nemesis
 from simulation.network import SimulatedNetwork
 from simulation.node import BrokerNode
@@ -24,7 +24,11 @@ FAULTS_MIN = 10
 PRODUCERS = 3
 CONSUMERS = 2
 # Long beyond what any run needs: one that gets here does not get on.
-PHASE_US_MAX = 300_000_000
+PHASE_US_MAX = 60_000_000
+# Enough for some that wait.
+LAST_POLLS = 6
+# Without faults it has no excuse.
+HEALED_US_MAX = 10_000_000
 
 STABLE_NAMES = {"orders", "events"}
 CHURNED_NAME = "churned"
@@ -94,43 +98,58 @@ class World:
             producer.stop()
         self.give_enough_replicas()
         self._run_until("healing", lambda: self.node.is_serving and self.admin.is_idle)
-        ending = self.randomness.fork("ending").integer(0, 3)
-        if ending == 0:
-            # Also without a power cut: what a failed sync took offline comes back with a new process only.
+        ending = self.randomness.fork("ending").integer(0, 2)
+        if ending:
+            self.cut_power("some" if ending == 1 else "none")
+        elif self.nemesis.has_sync_failed:
+            # What a failed sync took offline comes back with a new process only.
             self.node.kill()
-        else:
-            self.cut_power("some" if ending < 3 else "none")
-        self.node.start_after(0)
+        if self.node.is_down:
+            self.node.start_after(0)
         self._run_until("restart", lambda: self.node.is_serving)
         for client in self._clients:
             client.close()
 
     def _write_everywhere(self) -> None:
-        """Liveness: the healed broker takes writes again."""
+        """Liveness: every partition of the healed broker takes writes again."""
         last = self._producer("producer-last", (ACKS_ALL,))
         last.start()
-        goal = self.history.acked + 20
-        self._run_until("last writes", lambda: self.history.acked >= goal)
+        attempts = self.history.attempts
+        first = len(attempts)
+        missing = {PartitionId(life.topic_id, number) for life in self._live_topics() for number in range(life.partitions)}
+        seen = self.history.acked
+
+        def is_written() -> bool:
+            nonlocal seen
+            if self.history.acked > seen:
+                seen = self.history.acked
+                missing.difference_update(one.partition for one in attempts[first:] if one.outcome is Outcome.ACKED)
+            return not missing
+
+        self._run_until("last writes", is_written, HEALED_US_MAX)
         last.stop()
-        self._run_until("last answers", lambda: last.is_idle)
+        self._run_until("last answers", lambda: last.is_idle, HEALED_US_MAX)
         last.close()
 
     def _read_everything(self) -> None:
         final = Consumer("final", self.environment, self.randomness.fork("final"), self._live_topics, STABLE_NAMES, is_final=True)
         final.start()
         try:
-            self._run_until("final reads", lambda: final.is_caught_up)
+            self._run_until("final reads", lambda: final.is_caught_up, HEALED_US_MAX)
         except NoProgress as error:
             raise NoProgress(f"{error}: {final.behind()}") from None
+        # Now that nothing comes any more, long polls end when their time is up.
+        answers = final.answers + LAST_POLLS
+        self._run_until("last polls", lambda: final.answers >= answers, HEALED_US_MAX)
         final.close()
 
-    def _run_until(self, phase: str, condition: Callable[[], bool]) -> None:
+    def _run_until(self, phase: str, condition: Callable[[], bool], duration_us_max: int = PHASE_US_MAX) -> None:
         scheduler = self.scheduler
         scheduler.record(f"until {phase}")
-        deadline_us = scheduler.now_us + PHASE_US_MAX
+        deadline_us = scheduler.now_us + duration_us_max
         while not condition():
             if scheduler.now_us > deadline_us:
-                raise NoProgress(f"{phase} did not end within {PHASE_US_MAX // 1_000_000} s")
+                raise NoProgress(f"{phase} did not end within {duration_us_max / 1_000_000:g} s")
             try:
                 scheduler.step()
             except Crashed:
@@ -182,11 +201,14 @@ class World:
 
     def _on_report(self, event: str, facts: dict[str, object]) -> None:
         self.scheduler.record(f"report {event} {facts}")
+        may_fail = self.nemesis.is_disk_faulty or self.nemesis.has_sync_failed
         if event == "unexpected_error":
             self.history.problem("unexpected error in the broker", f"{facts}")
-        elif event == "start_failed" and not self.nemesis.is_disk_faulty:
+        elif event == "start_failed" and not may_fail:
             self.history.problem("start failed", f"{facts['error']}")
-        elif event == "started" and facts["offline"]:
-            self.history.problem("offline after a start", f"{facts['offline']}")
-        elif event == "log_offline" and not self.nemesis.is_disk_faulty:
+        elif event == "started":
+            self.nemesis.has_sync_failed = False
+            if facts["offline"]:
+                self.history.problem("offline after a start", f"{facts['offline']}")
+        elif event == "log_offline" and not may_fail:
             self.history.problem("log went offline", f"{facts}")

@@ -78,7 +78,7 @@ def test_a_kind_of_fault_that_is_too_rare_is_named() -> None:
 
 
 def test_a_run_that_gets_nowhere_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.world.PHASE_US_MAX", 100)
+    monkeypatch.setattr("simulation.world.HEALED_US_MAX", 100)
     result = run_seed(1)
     assert [violation.kind for violation in result.violations] == ["no progress"]
 
