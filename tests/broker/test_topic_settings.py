@@ -61,3 +61,15 @@ def test_the_metadata_log_has_its_own() -> None:
 def test_the_broker_names_the_producers_expiration() -> None:
     world = World({"producer.id.expiration.ms": "777"})
     assert world.settings.log_settings("orders").producer_id_expiration_ms == 777
+
+
+def test_what_makes_no_sense_in_the_metadata_log_does_not_keep_the_rest_from_counting() -> None:
+    world = World()
+    world.set(ResourceType.BROKER, "", "log.cleaner.max.compaction.lag.ms", "500")
+    world.set(ResourceType.BROKER, "1", "log.retention.ms", "soon")
+    world.set(ResourceType.TOPIC, "orders", "min.compaction.lag.ms", "1000")
+    world.set(ResourceType.TOPIC, "orders", "segment.bytes", "14")
+    world.set(ResourceType.TOPIC, "orders", "flush.ms", "7")
+    settings = world.settings.log_settings("orders")
+    assert (settings.min_compaction_lag_ms, settings.max_compaction_lag_ms) == (1000, 500)
+    assert (settings.retention_ms, settings.segment_bytes, settings.flush_ms) == (604_800_000, 1 << 30, 7)

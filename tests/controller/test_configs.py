@@ -161,3 +161,23 @@ def test_settings_of_another_release_do_not_stand_in_the_way() -> None:
     result = incremental_alter_configs(image, STATIC, [change])
     assert result.response == [ResourceAlteration(BROKER, "1")]
     assert replay(image, result.records).configs_of(BROKER, "1") == {"log.retention.ms": "5"}
+
+
+def test_a_brokers_setting_must_go_together_with_those_of_the_topics() -> None:
+    image = set_configs(new_image(orders=1, other=1), TOPIC, "orders", min_compaction_lag_ms="1000")
+    for name in (ALL_BROKERS, str(STATIC.node_id)):
+        change = on_broker(ConfigChange("log.cleaner.max.compaction.lag.ms", "500"), name=name)
+        result = incremental_alter_configs(image, STATIC, [change])
+        (refused,) = result.response
+        assert refused.error is ErrorCode.INVALID_CONFIG
+        assert refused.message is not None
+        assert "topic orders" in refused.message
+        assert result.records == []
+    fine = incremental_alter_configs(image, STATIC, [on_broker(ConfigChange("log.cleaner.max.compaction.lag.ms", "1000"))])
+    assert [alteration.error for alteration in fine.response] == [ErrorCode.NONE]
+
+
+def test_a_topic_that_made_no_sense_before_does_not_stop_a_brokers_setting() -> None:
+    image = set_configs(new_image(orders=1), TOPIC, "orders", min_compaction_lag_ms="1000", max_compaction_lag_ms="1")
+    result = incremental_alter_configs(image, STATIC, [on_broker(ConfigChange("log.retention.ms", "500"))])
+    assert [alteration.error for alteration in result.response] == [ErrorCode.NONE]

@@ -1,7 +1,9 @@
 """The settings in force for a topic: its own, else the broker's dynamic ones, else those of the broker's start, else Kafka's
 defaults.
 
-Parsed once per topic and kept until something changes.
+Parsed once per topic and kept until something changes. What stands in the metadata log must never keep a broker from starting or
+from following the log: a value that cannot be read counts as not set. Who changes a setting is told what is wrong with it,
+before it gets there (``controller.config_validation``).
 """
 
 from collections.abc import Mapping
@@ -9,7 +11,7 @@ from typing import Any
 
 from tidelog.broker.config import BrokerConfig
 from tidelog.broker.metadata_log import METADATA_LOG_SETTINGS
-from tidelog.config.definition import inherit, parse
+from tidelog.config.definition import inherit_leniently, read_leniently
 from tidelog.config.topic import TOPIC
 from tidelog.log.settings import LogSettings
 from tidelog.metadata.configs import ALL_BROKERS, ResourceType
@@ -53,9 +55,7 @@ class TopicSettings:
             **image.configs_of(ResourceType.BROKER, ALL_BROKERS),
             **image.configs_of(ResourceType.BROKER, str(config.node_id)),
         }
-        defaults = {**config.topic_defaults, **inherit(TOPIC, dynamic)}
-        # A metadata log that Kafka wrote may hold settings that are not known here.
-        own = {name: text for name, text in image.configs_of(ResourceType.TOPIC, topic).items() if name in TOPIC.settings}
-        values = parse(TOPIC, own, defaults)
+        defaults = {**config.topic_defaults, **inherit_leniently(TOPIC, dynamic)}
+        values = read_leniently(TOPIC, image.configs_of(ResourceType.TOPIC, topic), defaults)
         settings = LogSettings.from_config({**values, "producer.id.expiration.ms": config.values["producer.id.expiration.ms"]})
         return values, settings

@@ -3,11 +3,13 @@
 A setting is defined once: name, type, default, what is allowed, documentation, and for a topic setting the broker settings that
 give its default (its synonyms). The broker settings are derived from it, not written down a second time.
 
-``parse`` is the one way in. It refuses an unknown name and says which one was probably meant, reads and checks each value, fills
-in defaults, and then runs the checks that need more than one value. It either returns a complete dictionary or raises.
+``parse`` is the way in. It refuses an unknown name and says which one was probably meant, reads and checks each value, fills in
+defaults, and then runs the checks that need more than one value. It either returns a complete dictionary or raises. Only for what
+was taken before and has to do is there ``read_leniently``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Protocol
@@ -143,6 +145,21 @@ def parse(definitions: Definitions, texts: Mapping[str, str], defaults: Mapping[
     return values
 
 
+def read_leniently(
+    definitions: Definitions, texts: Mapping[str, str], defaults: Mapping[str, Value] | None = None
+) -> dict[str, Value]:
+    """As ``parse``, for texts that were taken before, perhaps by another release or by Kafka, and have to do: what is not known
+    or cannot be read counts as not given, and whether values go together is not asked."""
+    values = {setting.name: setting.default for setting in definitions.settings.values()}
+    values.update(defaults or {})
+    for name, text in texts.items():
+        setting = definitions.settings.get(name)
+        if setting is not None:
+            with suppress(InvalidSetting):
+                values[name] = setting.read(text)
+    return values
+
+
 def broker_settings(definitions: Definitions) -> list[Setting]:
     """The broker settings that these topic settings' synonyms name. Only the first of several synonyms carries the default."""
     return [
@@ -163,6 +180,16 @@ def inherit(definitions: Definitions, broker_texts: Mapping[str, str]) -> dict[s
                 inherited[setting.name] = _in_topic_unit(value, synonym)
                 break
     return inherited
+
+
+def inherit_leniently(definitions: Definitions, broker_texts: Mapping[str, str]) -> dict[str, Value]:
+    """As ``inherit``; what cannot be read counts as not set."""
+    readable: dict[str, str] = {}
+    for name, text in broker_texts.items():
+        with suppress(InvalidSetting):
+            inherit(definitions, {name: text})
+            readable[name] = text
+    return inherit(definitions, readable)
 
 
 def _broker_setting(setting: Setting, synonym: Synonym, *, is_first: bool) -> Setting:

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.config.broker import BROKER
-from tidelog.config.definition import Definitions, Setting, inherit
+from tidelog.config.definition import Definitions, Setting, inherit, inherit_leniently
 from tidelog.config.topic import TOPIC
 from tidelog.config.types import InvalidSetting, Password, SettingType, Value
 from tidelog.controller.errors import ApiError
@@ -69,7 +69,7 @@ def inherited_values(image: ClusterImage, static: StaticConfig) -> dict[str, Val
         **image.configs_of(ResourceType.BROKER, ALL_BROKERS),
         **image.configs_of(ResourceType.BROKER, str(static.node_id)),
     }
-    return {**inherit(TOPIC, static.texts), **inherit(TOPIC, dynamic)}
+    return {**inherit(TOPIC, static.texts), **inherit_leniently(TOPIC, dynamic)}
 
 
 def describe_topic(

@@ -3,11 +3,13 @@
 from collections.abc import Collection, Mapping
 
 from tidelog.config.broker import BROKER
-from tidelog.config.definition import inherit, parse
+from tidelog.config.definition import inherit, inherit_leniently, parse
 from tidelog.config.topic import TOPIC
 from tidelog.config.types import InvalidSetting, Value
-from tidelog.controller.config_sources import DYNAMIC_BROKER_SETTINGS
+from tidelog.controller.config_sources import DYNAMIC_BROKER_SETTINGS, StaticConfig, inherited_values
 from tidelog.controller.errors import ApiError
+from tidelog.metadata.configs import ALL_BROKERS, ResourceType
+from tidelog.metadata.image import ClusterImage
 from tidelog.wire.errors import ErrorCode
 
 
@@ -34,3 +36,29 @@ def check_broker_texts(texts: Mapping[str, str], static_texts: Mapping[str, str]
         parse(TOPIC, {}, {**inherit(TOPIC, static_texts), **inherit(TOPIC, known)})
     except InvalidSetting as error:
         raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def check_topics_under(image: ClusterImage, static: StaticConfig, broker: str, texts: Mapping[str, str]) -> None:
+    """Would the topics that have settings of their own still make sense if the broker (or all of them) had these?"""
+    if broker not in (ALL_BROKERS, str(static.node_id)):
+        return
+    layers = {name: image.configs_of(ResourceType.BROKER, name) for name in (ALL_BROKERS, str(static.node_id))}
+    layers[broker] = texts
+    dynamic = {**layers[ALL_BROKERS], **layers[str(static.node_id)]}
+    before = inherited_values(image, static)
+    after = {**inherit(TOPIC, static.texts), **inherit_leniently(TOPIC, dynamic)}
+    for topic in image.topics:
+        own = image.configs_of(ResourceType.TOPIC, topic.name)
+        if not own or _problem(own, before) is not None:
+            continue  # It made no sense before, so it is not this change that is wrong.
+        problem = _problem(own, after)
+        if problem is not None:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"with this, topic {topic.name} would have {problem}")
+
+
+def _problem(own: Mapping[str, str], defaults: Mapping[str, Value]) -> str | None:
+    try:
+        check_topic_texts(own, defaults, ())
+    except ApiError as error:
+        return error.message
+    return None

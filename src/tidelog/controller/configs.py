@@ -14,7 +14,7 @@ from tidelog.config.broker import BROKER
 from tidelog.config.topic import TOPIC
 from tidelog.config.types import SettingType
 from tidelog.controller.config_sources import StaticConfig, describe_topic, inherited_values, show
-from tidelog.controller.config_validation import check_broker_texts, check_topic_texts
+from tidelog.controller.config_validation import check_broker_texts, check_topic_texts, check_topics_under
 from tidelog.controller.errors import ApiError
 from tidelog.controller.result import ControllerResult
 from tidelog.metadata.configs import ALL_BROKERS, ResourceType
@@ -103,6 +103,7 @@ def _alter_resource(
         check_topic_texts(new, inherited_values(image, static), named)
     else:
         check_broker_texts(new, static.texts, named)
+        check_topics_under(image, static, resource_name, new)
     return [ConfigRecord(kind, resource_name, name, new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)]
 
 
