@@ -9,6 +9,7 @@ request could carry, an address that no client could connect to.
 from collections.abc import Mapping
 
 from tidelog.config.definition import AtLeast, Between, Definitions, OneOf, Setting
+from tidelog.config.groups import GROUPS, check_groups
 from tidelog.config.listeners import ListenerAddress, read_listener
 from tidelog.config.storage import STORAGE
 from tidelog.config.topic import MEBIBYTE
@@ -175,6 +176,6 @@ def _check_partitions(values: Mapping[str, Value]) -> None:
 
 
 BROKER = Definitions(
-    (*STORAGE.settings.values(), *_STORAGE_PLACE, *_NETWORK, *_REQUESTS, *_TOPICS),
-    (*STORAGE.checks, _check_data_directory, _check_listeners, _check_sizes, _check_partitions),
+    (*STORAGE.settings.values(), *_STORAGE_PLACE, *_NETWORK, *_REQUESTS, *_TOPICS, *GROUPS),
+    (*STORAGE.checks, _check_data_directory, _check_listeners, _check_sizes, _check_partitions, check_groups),
 )

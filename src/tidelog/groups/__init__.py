@@ -1,0 +1,1 @@
+"""Consumer groups, classic and KIP-848, and their committed offsets: state machines on the coordinator runtime."""

@@ -1,0 +1,93 @@
+"""What every kind of group has in common, for those who need not know the kind: offsets, listing, deletion."""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from tidelog.controller.errors import ApiError
+from tidelog.wire.errors import ErrorCode
+
+
+class GroupType(Enum):
+    """The values are the names that ListGroups uses."""
+
+    CLASSIC = "Classic"
+    CONSUMER = "Consumer"
+
+
+class Group(Protocol):
+    group_id: str
+
+    @property
+    def type(self) -> GroupType: ...
+
+    @property
+    def state_name(self) -> str:
+        """As Kafka shows it: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead, Assigning, Reconciling."""
+        ...
+
+    @property
+    def protocol_type(self) -> str:
+        """``consumer`` for consumers; empty for a group that only holds offsets."""
+        ...
+
+    @property
+    def has_members(self) -> bool: ...
+
+    def check_offset_commit(
+        self, member_id: str, group_instance_id: str | None, generation_id_or_member_epoch: int, api_version: int
+    ) -> None:
+        """ApiError when this member may not commit now."""
+        ...
+
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """ApiError when this member may not read offsets now."""
+        ...
+
+    def check_deletion(self) -> None:
+        """ApiError (NON_EMPTY_GROUP) when the group cannot be deleted now."""
+        ...
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member reads the topic: its offsets are then not deleted under it."""
+        ...
+
+    def empty_since_ms(self) -> int | None:
+        """Wall clock; since when there are no members, if that is known. The retention of offsets counts from there."""
+        ...
+
+    def tombstones(self) -> Sequence[Any]:
+        """The records that delete the group, but for its offsets."""
+        ...
+
+
+class GroupTable:
+    """The groups of one shard, by id."""
+
+    __slots__ = ("_count_max", "_groups")
+
+    def __init__(self, count_max: int) -> None:
+        self._groups: dict[str, Group] = {}
+        self._count_max = count_max
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(list(self._groups.values()))
+
+    def find(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    def check_room(self) -> None:
+        """Before a group is made for a request. Replay makes groups without asking."""
+        if len(self._groups) >= self._count_max:
+            raise ApiError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there are {self._count_max} groups already (tidelog.groups.max)"
+            )
+
+    def put(self, group: Group) -> None:
+        self._groups[group.group_id] = group
+
+    def remove(self, group_id: str) -> None:
+        self._groups.pop(group_id, None)
