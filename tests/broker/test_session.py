@@ -116,3 +116,19 @@ def test_a_session_that_is_closed_lets_go_of_its_connection() -> None:
     del connection
     assert alive() is None
     session.end("nobody hears of it")
+
+
+def test_a_client_that_has_gone_leaves_no_decision_and_no_timer_behind(client: FakeClient) -> None:
+    machine = client.machine
+    machine.run_until(lambda: not client.session.in_flight)
+    timers = len(machine.broker.timers)
+    names = [f"of-nobody-{number}" for number in range(3)]
+    for name in names:
+        topics = [{"name": name, "num_partitions": 1, "replication_factor": 1}]
+        fields = {"topics": topics, "timeout_ms": 2**31 - 1}
+        client.send(ApiKey.CREATE_TOPICS, 7, encode_request(ApiKey.CREATE_TOPICS, 7, fields))
+    client.session.closed()
+    machine.client().create_topic("of-somebody")
+    assert len(machine.broker.decisions) == 0
+    assert [machine.broker.image.topic(name) is None for name in names] == [False, True, True], "the first was under way"
+    assert len(machine.broker.timers) == timers

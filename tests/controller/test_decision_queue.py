@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
 
 from tests.controller.cluster import RULES, STATIC, new_image, randomness, replay
-from tidelog.controller.decision_queue import DecisionQueue
+from tidelog.controller.decision_queue import WAITING_MAX, DecisionQueue
 from tidelog.controller.errors import ApiError
 from tidelog.controller.result import ControllerResult
 from tidelog.controller.topics import NewTopic, TopicCreation, create_topics
@@ -82,10 +82,10 @@ def test_a_refusal_is_told_and_does_not_stop_the_queue() -> None:
 def test_thousands_of_decisions_that_end_at_once_do_not_pile_up_on_the_stack() -> None:
     quorum = Quorum()
     quorum.submit(lambda image: ControllerResult([NoOpRecord()], "first"))
-    for _ in range(5000):
+    for _ in range(WAITING_MAX):
         quorum.submit(lambda image: ControllerResult([], "next"))
     quorum.commit()
-    assert len(quorum.heard) == 5001
+    assert len(quorum.heard) == WAITING_MAX + 1
 
 
 def test_a_decision_made_from_within_an_answer_comes_after_those_that_wait() -> None:
@@ -99,3 +99,43 @@ def test_a_decision_made_from_within_an_answer_comes_after_those_that_wait() -> 
     quorum.submit(lambda image: ControllerResult([], "second"))
     quorum.commit()
     assert [response for response, _ in quorum.heard] == ["first", "second", "third"]
+
+
+def test_one_whose_asker_has_gone_is_not_begun() -> None:
+    quorum = Quorum()
+    is_there = True
+    begun: list[str] = []
+
+    def decide(image: ClusterImage) -> ControllerResult[object]:
+        begun.append("for nobody")
+        return ControllerResult([NoOpRecord()], "for nobody")
+
+    quorum.submit(lambda image: ControllerResult([NoOpRecord()], "first"))
+    quorum.queue.submit(decide, lambda response, error: quorum.heard.append((response, error)), lambda: is_there)
+    quorum.submit(lambda image: ControllerResult([], "last"))
+    is_there = False
+    quorum.commit()
+    assert begun == []
+    assert quorum.heard == [("first", None), ("last", None)]
+
+
+def test_no_more_wait_than_a_disk_can_sync_in_some_seconds() -> None:
+    quorum = Quorum()
+    quorum.submit(lambda image: ControllerResult([NoOpRecord()], "first"))
+    for _ in range(WAITING_MAX + 3):
+        quorum.submit(lambda image: ControllerResult([], "next"))
+    assert len(quorum.queue) == WAITING_MAX
+    assert [getattr(error, "code", None) for _, error in quorum.heard] == [ErrorCode.REQUEST_TIMED_OUT] * 3
+
+
+def test_records_that_cannot_be_proposed_do_not_stop_the_queue() -> None:
+    error = ValueError("cannot be encoded")
+    heard: list[tuple[object, Exception | None]] = []
+
+    def propose(records: Sequence[MetadataRecord], on_done: Callable[[Exception | None], None]) -> None:
+        raise error
+
+    queue = DecisionQueue(new_image(), propose)
+    for _ in range(2):
+        queue.submit(lambda image: ControllerResult([NoOpRecord()], "never"), lambda *told: heard.append(told))
+    assert heard == [(None, error)] * 2

@@ -101,17 +101,22 @@ class RequestContext:
                 return  # It came too late.
             if timer is not None:
                 timer.cancel()
+                self.session.remove_delayed(timer)
             if error is not None:
                 failed(error)
             else:
                 self.reply_later(lambda: answer(response))
 
         def time_out() -> None:
+            if timer is not None:
+                self.session.remove_delayed(timer)
             failed(ApiError(ErrorCode.REQUEST_TIMED_OUT, "not committed in time; it may still be"))
 
-        self.broker.decisions.submit(decide, decided)
+        # Who has gone, or was told that time is up, wants nothing decided any more.
+        self.broker.decisions.submit(decide, decided, lambda: not (self.is_answered or self.session.is_closed))
         if not self.is_answered:
             timer = self.broker.timers.schedule(timeout_ms if timeout_ms > 0 else DECISION_MS_MAX, time_out)
+            self.session.add_delayed(timer)
 
 
 @dataclass(frozen=True, slots=True)
