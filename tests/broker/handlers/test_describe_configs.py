@@ -93,3 +93,10 @@ def test_one_bad_resource_does_not_fail_the_others(client: FakeClient) -> None:
     resources = [{"resource_type": TOPIC_TYPE, "resource_name": name} for name in ("missing", "orders")]
     results = client.call(ApiKey.DESCRIBE_CONFIGS, 4, resources=resources).results
     assert [result.error_code for result in results] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
+
+
+def test_a_resource_that_is_named_again_and_again_is_described_once(client: FakeClient) -> None:
+    client.create_topic()
+    resources = [{"resource_type": TOPIC_TYPE, "resource_name": name} for name in ("orders", "missing") * 50]
+    response = client.call(ApiKey.DESCRIBE_CONFIGS, 4, resources=resources)
+    assert [result.resource_name for result in response.results] == ["orders", "missing"]

@@ -1,7 +1,12 @@
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from tests.broker.harness import PATH, FakeClient, Machine
 from tests.log.harness import batch
+from tidelog.broker.api import RequestContext
+from tidelog.broker.handlers.describe_log_dirs import handle
 from tidelog.wire.kio_adapter import Message
 from tidelog.wire.protocol import ApiKey
 
@@ -29,3 +34,24 @@ def test_only_what_was_asked_for(client: FakeClient) -> None:
     client.create_topic("b")
     wanted = [{"topic": "a", "partitions": [1]}, {"topic": "missing", "partitions": [0]}]
     assert sizes(client.call(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=wanted)) == {("a", 1): 0}
+
+
+def test_what_is_asked_for_is_looked_at_once_and_not_for_every_partition(client: FakeClient, machine: Machine) -> None:
+    client.create_topic("a", 100)
+    machine.run_until(lambda: len(machine.broker.directory.logs) > 100)
+    looks: list[str] = []
+
+    class Wanted:
+        partitions = (0,)
+
+        @property
+        def topic(self) -> str:
+            looks.append("a")
+            return "a"
+
+    replies: list[Any] = []
+    context = cast(RequestContext, SimpleNamespace(broker=machine.broker, reply=replies.append))
+    handle(context, cast(Message, SimpleNamespace(topics=[Wanted(), Wanted()])))
+    (result,) = replies[0]["results"]
+    assert [part["partition_index"] for part in result["topics"][0]["partitions"]] == [0]
+    assert len(looks) == 2

@@ -4,7 +4,7 @@ import pytest
 
 from tests.broker.harness import CLUSTER_ID, HOST, NODE_ID, PORT, FakeClient, Machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.kio_adapter import Message, encode_request
 from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
@@ -44,6 +44,15 @@ def test_version_0_asks_for_all_with_an_empty_list_and_later_ones_with_null(clie
     assert names_of(ask(client, 0)) == ["a", "b"]
     assert names_of(ask(client, 1)) == []
     assert names_of(client.call(ApiKey.METADATA, 1, topics=None)) == ["a", "b"]
+
+
+def test_a_topic_that_is_named_again_and_again_is_told_once(client: FakeClient) -> None:
+    client.create_topic("orders", 50)
+    once = len(client.ask(ApiKey.METADATA, 12, encode_request(ApiKey.METADATA, 12, {"topics": [{"name": "orders"}]}))[0])
+    many = {"topics": [{"name": "orders"}, {"name": "new"}, {"name": "orders"}] * 100}
+    response = client.call(ApiKey.METADATA, 12, **many)
+    assert names_of(response) == ["orders", "new"]
+    assert len(client.replies[-1]) < 2 * once
 
 
 # -- auto-create -------------------------------------------------------------------------------------------------------------

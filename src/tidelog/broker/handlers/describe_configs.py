@@ -24,7 +24,9 @@ def handle(context: RequestContext, request: Message) -> None:
             return {**who, "error_code": code, "error_message": message}
         return {**who, "configs": [_config_fields(config, request) for config in configs]}
 
-    context.reply({"results": [resource_fields(resource) for resource in request.resources]})
+    # Each once: a few bytes that name a resource again would cost the answer again.
+    resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    context.reply({"results": [resource_fields(resource) for resource in resources.values()]})
 
 
 def _describe(

@@ -12,9 +12,13 @@ from tidelog.wire.protocol import ApiKey
 
 def handle(context: RequestContext, request: Message) -> None:
     directory = context.broker.directory
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     topics: dict[str, list[dict[str, Any]]] = {}
     for (name, index), log in directory.logs.items():
-        if _is_wanted(request, name, index):
+        # The metadata log is the quorum's, not a topic of the broker.
+        if name != METADATA_TOPIC and (wanted is None or (name, index) in wanted):
             topics.setdefault(name, []).append(_partition_fields(index, log))
     context.reply(
         {
@@ -29,12 +33,6 @@ def handle(context: RequestContext, request: Message) -> None:
             ],
         }
     )
-
-
-def _is_wanted(request: Message, name: str, index: int) -> bool:
-    if name == METADATA_TOPIC:
-        return False  # It is the quorum's, not a topic of the broker.
-    return request.topics is None or any(topic.topic == name and index in topic.partitions for topic in request.topics)
 
 
 def _partition_fields(index: int, log: PartitionLog) -> dict[str, Any]:

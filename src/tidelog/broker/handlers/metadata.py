@@ -41,7 +41,10 @@ _NO_ERRORS: Errors = {}
 def handle(context: RequestContext, request: Message) -> None:
     version = context.header.api_version
     topics = request.topics
-    if version == 0 and not topics:
+    if topics:
+        # Each once, as in Kafka: a few bytes that name a large topic again would cost the answer again.
+        topics = list({(topic.name, topic.topic_id): topic for topic in topics}.values())
+    elif version == 0:
         topics = None  # Version 0 has no null: none means all.
     if topics is not None and version < TOPIC_IDS_SINCE:
         _check_named(topics, version)
