@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tidelog.log.reading import LogSlice
 from tidelog.ports.real_disk import RealDisk
+from tidelog.server.limits import Limits
 from tidelog.server.outbox import JOINED_BYTES_MAX, SEND_BUFFERS_MAX, SLICE_BYTES_PER_CALL, TURN_BYTES_MAX, Outbox, Outcome
 
 Pair = tuple[socket.socket, socket.socket]
@@ -103,6 +105,22 @@ def test_a_turn_is_bounded(segment: LogSlice) -> None:
             while received < outbox.sent_bytes:
                 received += len(theirs.recv(1 << 20))
         assert received == segment.length + 4
+
+
+def test_a_fetch_of_the_usual_size_is_one_turn(segment: LogSlice) -> None:
+    """And does not keep its client from being read."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    outbox = Outbox()
+    outbox.put([bytes(100), segment._replace(length=1 << 20), b"\0\0\0"])
+    assert outbox.unsent_bytes < Limits().unsent_bytes_max
+    with listening, socket.create_connection(listening.getsockname()) as ours, listening.accept()[0] as theirs:
+        received = bytearray()
+        reader = threading.Thread(target=lambda: received.extend(theirs.recv(outbox.unsent_bytes, socket.MSG_WAITALL)))
+        reader.start()
+        # Blocking: the socket takes everything.
+        assert outbox.send_some(ours) is Outcome.EMPTY
+        reader.join()
+    assert len(received) == outbox.sent_bytes == 4 + 100 + (1 << 20) + 3
 
 
 def test_a_cold_range_is_asked_for_before_it_is_sent(pair: Pair, segment: LogSlice, monkeypatch: pytest.MonkeyPatch) -> None:

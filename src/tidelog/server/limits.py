@@ -27,8 +27,9 @@ class Limits:
     """Until the first valid request."""
     in_flight_bytes_max: int = 32 * _MIB
     """Requests of one connection that are not answered yet: as much as a client may have unsynced. One request may exceed it."""
-    unsent_bytes_max: int = 1 * _MIB
-    """Responses that one client has not read yet, slices of files included. Responses to what is in flight may exceed it."""
+    unsent_bytes_max: int = 2 * _MIB
+    """Responses that one client has not read yet, slices of files included. Responses to what is in flight may exceed it. More
+    than a fetch of the clients' default size, 1 MiB: to stop reading and begin again costs as much as half the request."""
     memory_bytes_max: int = 256 * _MIB
     """``queued.max.request.bytes``, of all connections: requests in flight, unsent responses in memory, and receive buffers that
     have grown. One frame may exceed it (see ``SharedMemory``)."""

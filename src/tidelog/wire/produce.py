@@ -38,6 +38,8 @@ _RESULT = struct.Struct(">ihqqq")
 _RESULT_V4 = struct.Struct(">ihqq")
 _LEADER = struct.Struct(">ii")
 _INT32 = struct.Struct(">i")
+# Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every request makes three.
+_new_tuple = tuple.__new__
 
 
 class ProducePartition(NamedTuple):
@@ -134,7 +136,7 @@ def _decode_legacy(view: memoryview, position: int) -> tuple[ProduceRequest, int
                 position += length
             elif length != -1:
                 raise MalformedRequest(f"records of {length} bytes")
-            partitions.append(ProducePartition(partition, records))
+            partitions.append(_new_tuple(ProducePartition, (partition, records)))
         topics.append(ProduceTopic(name, None, partitions))
     return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
 
@@ -186,11 +188,11 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
                 records = view[position:end]
                 position = end
             position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
-            partitions.append(ProducePartition(partition, records))
+            partitions.append(_new_tuple(ProducePartition, (partition, records)))
         position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
-        topics.append(ProduceTopic(name, topic_id, partitions))
+        topics.append(_new_tuple(ProduceTopic, (name, topic_id, partitions)))
     position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+    return _new_tuple(ProduceRequest, (transactional_id, acks, timeout_ms, topics)), position
 
 
 def encode_produce_response(

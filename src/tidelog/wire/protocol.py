@@ -130,6 +130,8 @@ _REQUEST_PREFIX = struct.Struct(">hhih")
 _unpack_request_prefix = _REQUEST_PREFIX.unpack_from
 _pack_correlation_id = struct.Struct(">i").pack
 _pack_api_and_correlation_id = struct.Struct(">hhi").pack
+# Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every request makes one.
+_new_tuple = tuple.__new__
 
 
 class RequestHeader(NamedTuple):
@@ -167,10 +169,13 @@ def parse_request_header(frame: memoryview) -> RequestHeader:
     elif client_id_length != -1:
         raise MalformedRequest(f"a client id of {client_id_length} bytes")
     if api_version >= flexible_since:
-        reader = Reader(frame, position)
-        reader.skip_tagged_fields()
-        position = reader.position
-    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+        if position < len(frame) and not frame[position]:
+            position += 1  # No tagged fields, as nearly always.
+        else:
+            reader = Reader(frame, position)
+            reader.skip_tagged_fields()
+            position = reader.position
+    return _new_tuple(RequestHeader, (api_key, api_version, correlation_id, client_id, position))
 
 
 def response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
