@@ -68,3 +68,38 @@ def test_a_disk_that_takes_not_even_the_mark_is_reported() -> None:
     assert store.wait_durable(log) is not None
     assert store.facts("failed_sync_mark_not_written")
     assert log.offline_reason is not None
+
+
+def assert_the_next_start_shows_only_what_the_disk_has(store: Store) -> None:
+    store.disk.faults.clear()
+    store.crash("all")
+    assert read_offsets(store.log()) == [0]
+    store.crash("none")
+    assert read_offsets(store.log()) == [0]
+
+
+def test_without_a_mark_a_restart_serves_only_what_the_disk_has() -> None:
+    store = Store(options=DirectoryOptions(syncfs_files_min=1000))
+    log = store.create()
+    append(log)
+    store.commit(log)
+    append(log)
+    store.disk.faults.fail("sync", lambda path: path == log.segments.active.path, errno.EIO)
+    store.disk.faults.fail("names", lambda path: path.endswith(names.FAILED_SYNC_MARK), errno.EIO)
+    assert store.wait_durable(log) is not None
+    assert not is_marked(store.disk, log.directory)
+    assert_the_next_start_shows_only_what_the_disk_has(store)
+
+
+def test_a_process_killed_before_it_hears_of_a_failed_sync() -> None:
+    store = Store(options=DirectoryOptions(syncfs_files_min=1000))
+    log = store.create()
+    append(log)
+    store.commit(log)
+    append(log)
+    rule = store.disk.faults.fail("sync", lambda path: path == log.segments.active.path, errno.EIO, times=1)
+    store.directory.kick()
+    store.scheduler.run_until(lambda: rule not in store.disk.faults.rules)
+    assert log.offline_reason is None
+    assert not is_marked(store.disk, log.directory)
+    assert_the_next_start_shows_only_what_the_disk_has(store)

@@ -2,7 +2,8 @@
 
 After a failed fsync the kernel calls the lost pages clean: a second fsync succeeds, and a restarted process reads from the page
 cache what never reached the disk. The mark, a file in the partition's directory, makes the next start drop the cache and check
-what the disk itself holds. It is removed when that check has ended well.
+what the disk itself holds, in all of the partition's files. It is removed when that check has ended well. (Recovery after a crash
+never trusts the cache for what it checks: the process may have been killed before it could leave a mark.)
 """
 
 from tidelog.log import names

@@ -231,6 +231,9 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
     disk, directory, report = environment.disk, opening.directory, environment.report
     # From the last trusted batch on: behind it, in its own segment, may be what a truncation that was not synced had cut off.
     unchecked = segments.from_offset(max(0, recovery_point - 1))
+    for segment in unchecked:
+        # A sync may have failed without leaving its mark: the process was killed before it heard of it, or the disk took no mark.
+        disk.drop_cache(segment.path)
     start = find_start(unchecked[0], recovery_point)
     if start.offset < opening.recovery_point:
         opening.lower_recovery_point(start.offset)
