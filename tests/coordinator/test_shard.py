@@ -1,0 +1,258 @@
+"""Decide, replay, answer when committed; and the ways in which a shard is lost."""
+
+import pytest
+
+from tests.coordinator.harness import BATCH_BYTES_MAX, Bench, MemoryLog, Word, Words
+from tidelog.coordinator.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    DecisionTooLarge,
+    NotCoordinator,
+)
+from tidelog.coordinator.machine import CoordinatorResult
+from tidelog.coordinator.shard import FLUSH_BYTES, ShardState
+
+
+def test_an_answer_waits_until_its_records_are_committed() -> None:
+    bench = Bench()
+    bench.put("a", "1")
+    assert bench.machine.words == {"a": "1"}, "replayed at once"
+    assert bench.log.end_offset == 0, "written at the end of the burst"
+    bench.runtime.flush()
+    assert bench.log.end_offset == 1
+    assert bench.answers == []
+    bench.log.commit()
+    assert bench.answers == [("a", None)]
+
+
+def test_the_decisions_of_a_burst_are_one_batch() -> None:
+    bench = Bench()
+    for number in range(5):
+        bench.put(f"key{number}", "value")
+    bench.runtime.flush()
+    assert len(bench.log.batches) == 1
+    assert [offset for _, offset, _, _ in bench.machine.replayed] == [0, 1, 2, 3, 4]
+    bench.log.commit()
+    assert [response for response, _ in bench.answers] == [f"key{number}" for number in range(5)]
+
+
+def test_a_read_waits_for_what_it_saw() -> None:
+    bench = Bench()
+    bench.read("a")
+    assert bench.answers == [(None, None)], "nothing to wait for"
+    bench.put("a", "1")
+    bench.read("a")
+    bench.runtime.flush()
+    bench.put("b", "2")
+    bench.read("a")
+    assert len(bench.answers) == 1
+    bench.log.commit()
+    assert bench.answers[1:] == [("a", None), ("1", None)], "the second read came after what is not written yet"
+    bench.runtime.flush()
+    bench.read("b")
+    bench.log.commit()
+    assert bench.answers[3:] == [("b", None), ("1", None), ("2", None)]
+
+
+def test_on_committed_comes_with_the_answer() -> None:
+    bench = Bench()
+    heard: list[Exception | None] = []
+    bench.put("a", "1", on_committed=heard.append)
+    bench.runtime.flush()
+    assert heard == []
+    bench.log.commit()
+    assert heard == [None]
+
+
+def test_a_refusal_is_answered_at_once_and_writes_nothing() -> None:
+    bench = Bench()
+
+    def refuse(machine: Words) -> CoordinatorResult:
+        raise LookupError("no")
+
+    bench.put("a", "1")
+    bench.write(refuse)
+    assert [type(error) for _, error in bench.answers] == [LookupError]
+    bench.runtime.flush()
+    assert bench.log.end_offset == 1
+    assert bench.shard.state is ShardState.ACTIVE
+
+
+def test_a_decision_too_large_for_a_batch_is_refused() -> None:
+    bench = Bench()
+    bench.put("a", "x" * BATCH_BYTES_MAX)
+    assert isinstance(bench.answers[0][1], DecisionTooLarge)
+    assert bench.machine.words == {}
+    bench.put("a", "1")
+    bench.runtime.flush()
+    bench.log.commit()
+    assert bench.answers[1] == ("a", None)
+
+
+def test_a_burst_larger_than_a_batch_is_written_as_several() -> None:
+    bench = Bench()
+    count = 3 * BATCH_BYTES_MAX // 1000
+    for number in range(count):
+        bench.put(f"key{number}", "x" * 1000)
+    bench.runtime.flush()
+    assert len(bench.log.batches) >= 3
+    assert bench.log.end_offset == count
+    bench.log.commit()
+    assert len(bench.answers) == count
+    assert len(bench.log.data) / len(bench.log.batches) < min(FLUSH_BYTES, BATCH_BYTES_MAX)
+
+
+def test_a_failed_append_drops_the_shard_and_loads_it_again() -> None:
+    bench = Bench()
+    bench.put("a", "1")
+    bench.runtime.flush()
+    bench.log.commit()
+    heard: list[Exception | None] = []
+    bench.put("a", "2", on_committed=heard.append)
+    first = bench.machine
+    bench.log.append_error = OSError("disk")
+    bench.runtime.flush()
+    assert bench.shard.state is ShardState.FAILED
+    assert isinstance(bench.answers[1][1], NotCoordinator)
+    assert isinstance(heard[0], NotCoordinator)
+    assert isinstance(first.dropped, NotCoordinator)
+    bench.read("a")
+    assert isinstance(bench.answers[2][1], CoordinatorNotAvailable)
+    bench.log.append_error = None
+    bench.load()
+    assert bench.machine is not first
+    assert bench.machine.words == {"a": "1"}, "what was decided but not written is gone"
+    bench.put("a", "3")
+    bench.runtime.flush()
+    bench.log.commit()
+    assert bench.answers[3] == ("a", None)
+    assert [event for event, _ in bench.events] == ["coordinator_shard_dropped"]
+
+
+def test_a_batch_that_can_no_longer_be_committed_drops_the_shard() -> None:
+    bench = Bench()
+    bench.put("a", "1")
+    bench.runtime.flush()
+    bench.put("b", "1")
+    bench.log.fail_commits(OSError("sync"))
+    assert [type(error) for _, error in bench.answers] == [NotCoordinator, NotCoordinator], "also what was not written yet"
+    bench.load()
+    assert bench.machine.words == {"a": "1"}, "it may be in the log, and then it counts"
+    bench.read("a")
+    assert len(bench.answers) == 2, "but not before it is committed"
+    bench.log.commit()
+    assert bench.answers[2] == ("1", None)
+
+
+def test_a_replay_that_fails_drops_the_shard() -> None:
+    bench = Bench()
+    bench.put("a", "1")
+    bench.put("a", "unplayable")
+    assert bench.shard.state is ShardState.FAILED
+    assert [type(error) for _, error in bench.answers] == [NotCoordinator, NotCoordinator]
+    bench.load()
+    assert bench.machine.words == {}
+    assert [event for event, _ in bench.events] == ["unexpected_error", "coordinator_shard_dropped"]
+
+
+def test_a_late_commit_of_before_a_drop_answers_nobody() -> None:
+    bench = Bench()
+    bench.put("a", "1")
+    bench.runtime.flush()
+    bench.log.append_error = OSError("disk")
+    bench.put("b", "1")
+    bench.runtime.flush()
+    bench.log.append_error = None
+    assert len(bench.answers) == 2
+    bench.log.commit()
+    assert len(bench.answers) == 2
+
+
+def test_failures_are_tried_again_less_and_less_often() -> None:
+    log = MemoryLog()
+    log.read_error = OSError("disk")
+    bench = Bench(log)
+    assert bench.shard.state is ShardState.FAILED
+    bench.run_for(100_000)
+    assert 10 < bench.shard.drops < 20
+    log.read_error = None
+    bench.load()
+
+
+def test_an_answer_that_fails_does_not_keep_others_from_theirs() -> None:
+    bench = Bench()
+
+    def broken(response: object, error: Exception | None) -> None:
+        raise ValueError("of the one who asked")
+
+    bench.shard.write(lambda _: CoordinatorResult([Word("a", "1")]), broken)
+    bench.put("b", "2")
+    bench.runtime.flush()
+    bench.log.commit()
+    assert bench.answers == [("b", None)]
+    assert [event for event, _ in bench.events] == ["unexpected_error"]
+
+
+def test_a_shard_that_was_given_up_answers_not_coordinator() -> None:
+    bench = Bench()
+    bench.put("a", "1")
+    bench.runtime.release(0, NotCoordinator("led elsewhere"))
+    bench.runtime.flush()
+    assert bench.log.end_offset == 0
+    bench.read("a")
+    assert [type(error) for _, error in bench.answers] == [NotCoordinator, NotCoordinator]
+    assert bench.runtime.find(0) is None
+    bench.run_for(60_000)
+    assert bench.shard.state is ShardState.CLOSED
+
+
+def test_while_it_loads_a_shard_says_so() -> None:
+    log = MemoryLog()
+    writer = Bench(log)
+    writer.put("a", "1")
+    writer.runtime.flush()
+    log.commit()
+    bench = Bench(log)
+    bench.read("a")
+    assert isinstance(bench.answers[0][1], CoordinatorLoading)
+    bench.load()
+    bench.read("a")
+    assert bench.answers[1] == ("1", None)
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_timers_decide_and_end_with_the_shard(is_dropped: bool) -> None:
+    bench = Bench()
+    bench.machine.timers.schedule("expiry", 500, lambda: CoordinatorResult([Word("a", "expired")]))
+    bench.machine.timers.schedule("other", 500, lambda: CoordinatorResult([Word("b", "expired")]))
+    bench.machine.timers.cancel("other")
+    if is_dropped:
+        bench.put("c", "unplayable")
+        bench.load()
+    bench.run_for(1_000)
+    assert bench.machine.words == ({} if is_dropped else {"a": "expired"})
+    assert len(bench.machine.timers) == 0
+
+
+def test_a_timer_scheduled_again_replaces_the_first() -> None:
+    bench = Bench()
+    timers = bench.machine.timers
+    timers.schedule("expiry", 500, lambda: CoordinatorResult([Word("a", "first")]))
+    timers.schedule("expiry", 900, lambda: CoordinatorResult([Word("a", "second")]))
+    bench.run_for(600)
+    assert bench.machine.words == {}
+    assert "expiry" in timers
+    bench.run_for(400)
+    assert bench.machine.words == {"a": "second"}
+
+
+def test_a_time_out_that_fails_is_reported() -> None:
+    bench = Bench()
+
+    def fail() -> CoordinatorResult:
+        raise ValueError("a fault")
+
+    bench.machine.timers.schedule("expiry", 1, fail)
+    bench.run_for(10)
+    assert [event for event, _ in bench.events] == ["unexpected_error"]
+    assert bench.shard.state is ShardState.ACTIVE
