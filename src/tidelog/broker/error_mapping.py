@@ -5,6 +5,7 @@ UNKNOWN_SERVER_ERROR without details, and the broker reports the exception.
 """
 
 from tidelog.controller.errors import ApiError
+from tidelog.coordinator import errors as coordinator_errors
 from tidelog.log import errors as log_errors
 from tidelog.raft import errors as raft_errors
 from tidelog.replication import errors as replication_errors
@@ -34,6 +35,10 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     replication_errors.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
     replication_errors.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
     raft_errors.NotLeader: ErrorCode.NOT_CONTROLLER,
+    coordinator_errors.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    coordinator_errors.CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    coordinator_errors.NotCoordinator: ErrorCode.NOT_COORDINATOR,
+    coordinator_errors.DecisionTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
     OSError: ErrorCode.KAFKA_STORAGE_ERROR,
 }
 

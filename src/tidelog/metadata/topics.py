@@ -26,7 +26,8 @@ from tidelog.metadata.records import (
 
 METADATA_TOPIC = "__cluster_metadata"
 # Written by the brokers themselves; clients may read them and describe them.
-INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+GROUPS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset((GROUPS_TOPIC, "__transaction_state", "__share_group_state"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,176 @@
+"""A coordinator on this broker: its internal topic, made when it is first needed, and its shards.
+
+Every partition of the topic that the broker leads is a shard that is loaded soon after the start, a few at a time, or at once
+when somebody asks for it. A shard that cannot be had concerns only the groups or ids that belong to it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Generic
+
+from tidelog.broker.partitions import Partitions
+from tidelog.broker.shard_log import PartitionShardLog
+from tidelog.controller.errors import ApiError
+from tidelog.controller.topics import NewTopic
+from tidelog.coordinator.errors import CoordinatorNotAvailable, NotCoordinator
+from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.machine import CoordinatorResult, MachineType, OnDone, Scheduler
+from tidelog.coordinator.runtime import CoordinatorRuntime
+from tidelog.coordinator.shard import Shard
+from tidelog.log.errors import StorageError
+from tidelog.metadata.delta import ImageDelta
+from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.topics import PartitionImage, TopicImage
+from tidelog.replication.errors import NotLeader
+
+# Each opens a log, or makes one: about a millisecond in all.
+SHARDS_PER_SLICE = 8
+# A log that could not be opened, because the disk is full, is tried again after this time.
+RETRY_MS = 1_000
+
+OnTopic = Callable[[TopicImage | None, Exception | None], None]
+CreateTopic = Callable[[NewTopic, Callable[[Exception | None], None]], None]
+
+
+class CoordinatorService(Generic[MachineType]):
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[MachineType],
+        new_topic: NewTopic,
+        *,
+        node_id: int,
+        image: ClusterImage,
+        partitions: Partitions,
+        scheduler: Scheduler,
+        create_topic: CreateTopic,
+    ) -> None:
+        """``create_topic`` has the controller decide, and calls back when the topic is there."""
+        self.runtime = runtime
+        self._new_topic = new_topic
+        self._node_id = node_id
+        self._image = image
+        self._partitions = partitions
+        self._scheduler = scheduler
+        self._create_topic = create_topic
+        self._waiting_for_topic: list[OnTopic] = []
+        self._to_take_over: deque[int] = deque()
+        self._is_taking_over = False
+
+    # -- the topic -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> TopicImage | None:
+        return self._image.topic(self.runtime.topic)
+
+    def with_topic(self, on_topic: OnTopic) -> None:
+        """Call back with the topic, which is created when it does not exist."""
+        topic = self.topic
+        if topic is not None:
+            on_topic(topic, None)
+            return
+        self._waiting_for_topic.append(on_topic)
+        if len(self._waiting_for_topic) == 1:
+            self._create_topic(self._new_topic, self._created)
+
+    def _created(self, error: Exception | None) -> None:
+        waiting, self._waiting_for_topic = self._waiting_for_topic, []
+        topic = self.topic
+        if topic is None and error is None:
+            error = CoordinatorNotAvailable(f"{self.runtime.topic} was not created")
+        for on_topic in waiting:
+            on_topic(topic, None if topic is not None else error)
+
+    def locate(self, topic: TopicImage, key: str) -> PartitionImage:
+        """Whose leader coordinates ``key``."""
+        return topic.partitions[partition_for(key, len(topic.partitions))]
+
+    # -- requests ------------------------------------------------------------------------------------------------------------
+
+    def write(self, key: str, decide: Callable[[MachineType], CoordinatorResult], on_done: OnDone) -> None:
+        """Decide on the shard that is responsible for ``key``; see ``Shard.write``."""
+        try:
+            shard = self.shard_of(key)
+        except Exception as error:
+            on_done(None, error)
+        else:
+            shard.write(decide, on_done)
+
+    def read(self, key: str, query: Callable[[MachineType], Any], on_done: OnDone) -> None:
+        try:
+            shard = self.shard_of(key)
+        except Exception as error:
+            on_done(None, error)
+        else:
+            shard.read(query, on_done)
+
+    def shard_of(self, key: str) -> Shard[MachineType]:
+        topic = self.topic
+        if topic is None:
+            raise NotCoordinator(f"{self.runtime.topic} does not exist yet: ask for the coordinator first")
+        index = partition_for(key, len(topic.partitions))
+        return self.runtime.find(index) or self._take_over(index)
+
+    def shards(self) -> Mapping[int, Shard[MachineType] | None]:
+        """All that this broker leads; None for one that is not even being loaded."""
+        topic = self.topic
+        if topic is None:
+            return {}
+        led = [index for index, partition in sorted(topic.partitions.items()) if partition.leader == self._node_id]
+        return {index: self.runtime.find(index) for index in led}
+
+    def _take_over(self, index: int) -> Shard[MachineType]:
+        name = self.runtime.topic
+        try:
+            partition = self._partitions.find(name, None, index)
+        except NotLeader as error:
+            raise NotCoordinator(str(error)) from error
+        except (ApiError, StorageError) as error:
+            raise CoordinatorNotAvailable(f"{name}-{index}: {error}") from error
+        return self.runtime.take_over(index, PartitionShardLog(self._partitions, partition))
+
+    # -- what changes --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The image is complete: take over what is led here."""
+        topic = self.topic
+        if topic is not None:
+            self._note(topic, topic.partitions)
+
+    def apply(self, delta: ImageDelta) -> None:
+        name = self.runtime.topic
+        for topic in delta.topics_deleted.values():
+            if topic.name == name:
+                for index in topic.partitions:
+                    self.runtime.release(index, NotCoordinator(f"{name} was deleted"))
+        for topic_id, indexes in delta.partitions_changed.items():
+            changed = self._image.topic_by_id(topic_id)
+            if changed is not None and changed.name == name:
+                self._note(changed, indexes)
+
+    def _note(self, topic: TopicImage, indexes: Mapping[int, object]) -> None:
+        for index in indexes:
+            if topic.partitions[index].leader == self._node_id:
+                self._to_take_over.append(index)
+            else:
+                self.runtime.release(index, NotCoordinator(f"{topic.name}-{index} is led elsewhere"))
+        if self._to_take_over and not self._is_taking_over:
+            self._is_taking_over = True
+            self._scheduler.schedule(0, self._take_over_some)
+
+    def _take_over_some(self) -> None:
+        delay_ms = 0
+        for _ in range(min(SHARDS_PER_SLICE, len(self._to_take_over))):
+            index = self._to_take_over.popleft()
+            if self.runtime.find(index) is not None:
+                continue
+            try:
+                self._take_over(index)
+            except NotCoordinator:
+                continue
+            except CoordinatorNotAvailable:
+                self._to_take_over.append(index)
+                delay_ms = RETRY_MS
+        if self._to_take_over:
+            self._scheduler.schedule(delay_ms, self._take_over_some)
+        else:
+            self._is_taking_over = False
