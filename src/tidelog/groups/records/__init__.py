@@ -1,0 +1,67 @@
+"""The records of __consumer_offsets and their bytes: ``types`` is what they say, ``codec`` the way in and out.
+
+In the log a key is the kind of record (int16) and the key's fields, a value is its version (int16) and the value's fields. Every
+version that Kafka's schemas have is read; written is the version that Kafka 4.3 writes.
+"""
+
+from tidelog.groups.records.codec import RECORD_CODEC
+from tidelog.groups.records.types import (
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP_MS,
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupCurrentMemberAssignmentRecord,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataRecord,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataRecord,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataRecord,
+    ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionRecord,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberRecord,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataRecord,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    GroupMetadataRecord,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitRecord,
+    OffsetCommitValue,
+    PartitionMetadata,
+    TargetTopicPartitions,
+    TopicMetadata,
+    TopicPartitions,
+)
+
+__all__ = [
+    "NO_LEADER_EPOCH",
+    "NO_TIMESTAMP_MS",
+    "RECORD_CODEC",
+    "ClassicMemberMetadata",
+    "ClassicProtocol",
+    "ConsumerGroupCurrentMemberAssignmentRecord",
+    "ConsumerGroupCurrentMemberAssignmentValue",
+    "ConsumerGroupMemberMetadataRecord",
+    "ConsumerGroupMemberMetadataValue",
+    "ConsumerGroupMetadataRecord",
+    "ConsumerGroupMetadataValue",
+    "ConsumerGroupPartitionMetadataRecord",
+    "ConsumerGroupPartitionMetadataValue",
+    "ConsumerGroupRegularExpressionRecord",
+    "ConsumerGroupRegularExpressionValue",
+    "ConsumerGroupTargetAssignmentMemberRecord",
+    "ConsumerGroupTargetAssignmentMemberValue",
+    "ConsumerGroupTargetAssignmentMetadataRecord",
+    "ConsumerGroupTargetAssignmentMetadataValue",
+    "GroupMetadataRecord",
+    "GroupMetadataValue",
+    "MemberMetadata",
+    "OffsetCommitRecord",
+    "OffsetCommitValue",
+    "PartitionMetadata",
+    "TargetTopicPartitions",
+    "TopicMetadata",
+    "TopicPartitions",
+]
