@@ -203,3 +203,58 @@ def test_many_partitions_are_made_a_few_at_a_time() -> None:
     assert len(machine.broker.directory.logs) < 100
     machine.run_until(lambda: len(machine.broker.directory.logs) == 101)
     assert machine.events == []
+
+
+def with_damaged_orders() -> Machine:
+    """A broker that was started on records that do not match their checksum."""
+    machine = Machine()
+    client = machine.client()
+    client.create_topic()
+    client.append(count=5)
+    assert machine.stop() is None
+    machine.disk.open(f"{PATH}/orders-0/00000000000000000000.log", "write").write(20, [b"\xff" * 8])
+    machine.disk.remove(f"{PATH}/.kafka_cleanshutdown")
+    assert machine.start() is None
+    assert machine.broker.directory.offline.keys() == {("orders", 0)}
+    return machine
+
+
+def delete_orders(machine: Machine) -> None:
+    (deleted,) = machine.client().call(ApiKey.DELETE_TOPICS, 1, topic_names=["orders"]).responses
+    assert deleted.error_code == 0
+
+
+def test_a_damaged_partition_goes_with_its_topic_and_its_name_is_free_again() -> None:
+    machine = with_damaged_orders()
+    delete_orders(machine)
+    client = machine.client()
+    client.create_topic()
+    machine.run_until(lambda: client.append().error is ErrorCode.NONE)
+    machine.run_for(1000)
+    assert [name for name in machine.disk.list_directory(PATH) if name.startswith("orders")] == ["orders-0"]
+    assert machine.restart() is None
+    assert machine.broker.directory.was_stopped_cleanly
+    assert machine.client().append().base_offset == 1
+
+
+def test_a_damaged_partition_of_a_deleted_topic_is_set_aside_by_the_next_start() -> None:
+    machine = with_damaged_orders()
+    machine.disk.faults.fail("names", lambda path: "orders" in path)
+    delete_orders(machine)
+    assert machine.facts("log_not_deleted")
+    machine.disk.faults.clear()
+    client = machine.client()
+    client.create_topic()
+    assert client.append().error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert machine.crash() is None
+    client = machine.client()
+    machine.run_until(lambda: client.append().error is ErrorCode.NONE)
+    (stray,) = [name for name in machine.disk.list_directory(PATH) if name.endswith("-stray")]
+    assert machine.disk.file_size(f"{PATH}/{stray}/00000000000000000000.log") > 0
+
+
+def test_a_damaged_partition_of_a_topic_that_is_there_is_left_alone() -> None:
+    machine = with_damaged_orders()
+    assert machine.crash() is None
+    assert machine.broker.directory.offline.keys() == {("orders", 0)}
+    assert machine.client().append().error is ErrorCode.KAFKA_STORAGE_ERROR

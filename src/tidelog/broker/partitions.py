@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from tidelog.controller.errors import ApiError
 from tidelog.log.data_directory import DataDirectory
+from tidelog.log.directory_opening import topic_id_of
 from tidelog.log.errors import LogOffline, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.settings import LogSettings
@@ -143,6 +144,12 @@ class Partitions:
             else:
                 self._report("stray_log", {"partition": log.name, "records": log.log_end_offset - log.log_start_offset})
                 self._retire(log)
+        for key in list(self._directory.offline):
+            topic = self._image.topic(key[0])
+            if topic is None or topic_id_of(self._directory.disk, self._directory.path, key) not in (None, topic.topic_id):
+                # Damaged, and of a topic that was deleted: it would be in the way of another of that name for ever.
+                self._report("stray_log", {"partition": f"{key[0]}-{key[1]}", "records": "unknown"})
+                self._take_out_offline(key, "stray")
 
     def note_all_missing(self) -> None:
         for topic in self._image.topics:
@@ -165,6 +172,8 @@ class Partitions:
             partition = partitions.get(index)
             if log is not None and log.topic_id == topic.topic_id:
                 self._take_out(log, self._directory.delete)
+            elif (topic.name, index) in self._directory.offline:
+                self._take_out_offline((topic.name, index), "delete")
             if partition is not None:
                 partition.close(error)
 
@@ -180,6 +189,12 @@ class Partitions:
             way_out(log)
         except OSError as error:
             self._report("log_not_deleted", {"partition": log.name, "error": str(error)})
+
+    def _take_out_offline(self, key: tuple[str, int], state: str) -> None:
+        try:
+            self._directory.retire_offline(key, state)
+        except OSError as error:
+            self._report("log_not_deleted", {"partition": f"{key[0]}-{key[1]}", "error": str(error)})
 
     def _change(self, topic: TopicImage, index: int) -> None:
         partition = self._by_name.get(topic.name, {}).get(index)

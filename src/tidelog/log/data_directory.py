@@ -19,7 +19,7 @@ from tidelog.log.checkpoint_writer import CheckpointWriter
 from tidelog.log.checkpoints import format_partition_metadata, write_clean_shutdown
 from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
 from tidelog.log.deletion_queue import DeletionQueue
-from tidelog.log.directory_opening import TopicPartition, open_logs, read_state, sync_all, take_over
+from tidelog.log.directory_opening import TopicPartition, open_logs, read_state, refuse_records_in, sync_all, take_over
 from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.durable_truncation import DurableTruncation
 from tidelog.log.environment import LogEnvironment, Report
@@ -208,7 +208,7 @@ class DataDirectory:
         environment = self.environment
         try:
             self.disk.make_directory(directory)
-            self._refuse_records_in(directory)
+            refuse_records_in(self.disk, directory)
             metadata = self.disk.open(names.join(directory, names.PARTITION_METADATA), "create")
             metadata.write(0, [format_partition_metadata(topic_id)])
             segment = LogSegment(self.disk, environment.handles, environment.index_cache, directory, 0, 0, self.clock.now_ms())
@@ -227,12 +227,6 @@ class DataDirectory:
         self.logs[key] = log
         return log
 
-    def _refuse_records_in(self, directory: str) -> None:
-        """A new log would be written over them."""
-        for name in self.disk.list_directory(directory):
-            if name.endswith(names.LOG_SUFFIX) and self.disk.file_size(names.join(directory, name)):
-                raise StorageError(f"{directory} holds records of a log that is not open: restart the broker, or move it away")
-
     def delete(self, log: PartitionLog, on_done: OnDone | None = None) -> None:
         """The log is gone at once; its files are renamed now and removed later. ``on_done`` hears when a crash cannot undo it."""
         self._retire(log, "delete", on_done)
@@ -250,16 +244,8 @@ class DataDirectory:
         self._dying.add(key)
         self._leaving[key] = log
 
-        def synced(completion: Completion) -> None:
-            del self._leaving[key]
-            if completion.error is None:
-                self._purge_checkpoints(key, on_done)
-            elif on_done is not None:
-                on_done(completion.error)
-
         def take_away() -> None:
-            name = names.retired_directory_name(log.topic, log.partition, self._randomness.token(16), state)
-            retired = names.join(self.path, name)
+            retired = names.join(self.path, names.retired_directory_name(*key, self._randomness.token(16), state))
             try:
                 self.disk.rename(log.directory, retired)
             except OSError as error:
@@ -271,14 +257,34 @@ class DataDirectory:
             for segment in log.segments:
                 self.environment.handles.forget(segment.path)
                 segment.forget_cached()
-            self.cleaner.forget(log)
-            self.marks.forget(log.name)
-            if state == "delete":
-                self.deletions.add_directory(retired, log.settings.file_delete_delay_ms)
-            self._executor.submit(lambda: self.disk.sync_directory(self.path), synced)
+            self._let_go(key, retired, log.settings.file_delete_delay_ms if state == "delete" else None, on_done)
 
         # Both work with names in this directory, which may soon be those of another log.
         self.cleaner.abort(log, lambda: self.commit.after_pass(take_away))
+
+    def retire_offline(self, key: TopicPartition, state: str) -> None:
+        """What could not be opened is of no topic any more: "delete" it, or set it aside as "stray". OSError if it stays."""
+        retired = names.join(self.path, names.retired_directory_name(*key, self._randomness.token(16), state))
+        self.disk.rename(names.join(self.path, names.partition_directory_name(*key)), retired)
+        del self.offline[key]
+        self._dying.add(key)
+        self._let_go(key, retired, 0 if state == "delete" else None, None)
+
+    def _let_go(self, key: TopicPartition, retired: str, delete_delay_ms: int | None, on_done: OnDone | None) -> None:
+        """Its directory has another name now: forget what is known under the old one, which is then free again."""
+        self.cleaner.forget(key)
+        self.marks.forget(names.partition_directory_name(*key))
+        if delete_delay_ms is not None:
+            self.deletions.add_directory(retired, delete_delay_ms)
+
+        def synced(completion: Completion) -> None:
+            self._leaving.pop(key, None)
+            if completion.error is None:
+                self._purge_checkpoints(key, on_done)
+            elif on_done is not None:
+                on_done(completion.error)
+
+        self._executor.submit(lambda: self.disk.sync_directory(self.path), synced)
 
     def _purge_checkpoints(self, key: TopicPartition, on_done: OnDone | None) -> None:
         """Marks and checkpoints know partitions by name: what they say of one that is gone must be gone too before another of its

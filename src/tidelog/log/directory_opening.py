@@ -26,7 +26,7 @@ from tidelog.log.checkpoints import (
 from tidelog.log.deletion_queue import remove_tree
 from tidelog.log.durable_marks import DurableMarks
 from tidelog.log.environment import LogEnvironment, Report
-from tidelog.log.errors import CorruptCheckpoint, DirectoryLocked, DirectoryUnusable
+from tidelog.log.errors import CorruptCheckpoint, DirectoryLocked, DirectoryUnusable, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery import LogOpening, open_log
 from tidelog.log.settings import LogSettings
@@ -232,3 +232,19 @@ def sync_all(disk: Disk, file_system: FileSystem, logs: list[PartitionLog], sync
             log.finish_sync(plan, error)
         if outcome.file_system_failed:
             syncfs_files_min = NEVER_SYNCFS
+
+
+def refuse_records_in(disk: Disk, directory: str) -> None:
+    """A new log would be written over them."""
+    for name in disk.list_directory(directory):
+        if name.endswith(names.LOG_SUFFIX) and disk.file_size(names.join(directory, name)):
+            raise StorageError(f"{directory} holds records of a log that is not open: restart the broker, or move it away")
+
+
+def topic_id_of(disk: Disk, path: str, key: TopicPartition) -> bytes | None:
+    """What the directory of a partition says by itself, whether or not its log can be opened."""
+    try:
+        directory = names.join(path, names.partition_directory_name(*key))
+        return read_partition_metadata(disk, names.join(directory, names.PARTITION_METADATA))
+    except (CorruptCheckpoint, OSError):
+        return None

@@ -176,7 +176,7 @@ def test_lower_and_forget_are_saved() -> None:
     machine.cleaner.lower(machine.log, 4)
     assert machine.first_dirty_on_disk == {KEY: 4}
     machine.first_dirty_on_disk.clear()
-    machine.cleaner.forget(machine.log)
+    machine.cleaner.forget((machine.log.topic, machine.log.partition))
     assert machine.first_dirty_on_disk == {}
     assert machine.cleaner.first_dirty_offset(machine.log) is None
 

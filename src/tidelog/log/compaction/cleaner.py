@@ -269,9 +269,8 @@ class Cleaner:
             self._first_dirty_offsets[key] = offset
             self._save()
 
-    def forget(self, log: PartitionLog) -> None:
-        """The log is about to be deleted: another of that name begins anew."""
-        key = (log.topic, log.partition)
+    def forget(self, key: TopicPartition) -> None:
+        """Its log is about to be deleted: another of that name begins anew."""
         for table in (self._horizons_ms, self._retry_ms, self.statistics.uncleanable):
             table.pop(key, None)
         if self._first_dirty_offsets.pop(key, None) is not None:
