@@ -1,37 +1,87 @@
 import asyncio
 import time
 
-from tests.server.harness import wait_until
-from tidelog.server.loop_lag import BUCKETS_MS, LoopLag
+from tests.server.harness import running_server, wait_until
+from tidelog.server.loop_lag import INTERVAL_SECONDS, REPORT_MS, REPORT_SECONDS, LoopLag
 
 
-def test_a_loop_that_is_held_is_late() -> None:
+class FakeLoop:
+    """Time stands until the test lets the timer run, as late as it likes."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.due: float | None = None
+        self.events: list[tuple[str, dict[str, object]]] = []
+        self.lag = LoopLag(lambda: self.now, self._schedule, lambda event, facts: self.events.append((event, facts)))
+        self.lag.start()
+
+    def _schedule(self, seconds: float, callback: object) -> "FakeLoop":
+        self.due = self.now + seconds
+        return self
+
+    def cancel(self) -> None:
+        self.due = None
+
+    def run_late(self, lag_ms: float) -> None:
+        assert self.due is not None
+        self.now = self.due + lag_ms / 1000
+        self.lag._observe()
+
+
+def test_the_lag_is_how_late_the_timer_was() -> None:
+    loop = FakeLoop()
+    for lag_ms in (0.0, 30.0, 4.0):
+        loop.run_late(lag_ms)
+    assert round(loop.lag.late.max_ms(loop.now)) == 30
+    assert loop.lag.late.total == 3
+    assert loop.events == []
+
+
+def test_a_long_lag_is_reported_at_most_every_ten_seconds() -> None:
+    loop = FakeLoop()
+    loop.run_late(REPORT_MS + 50)
+    assert [(event, facts["lag_ms"], facts["times"]) for event, facts in loop.events] == [("loop_lag", REPORT_MS + 50, 1)]
+    loop.run_late(REPORT_MS + 400)
+    loop.run_late(REPORT_MS + 100)
+    assert len(loop.events) == 1
+    for _ in range(round(REPORT_SECONDS / INTERVAL_SECONDS)):
+        loop.run_late(0)
+    assert [(facts["lag_ms"], facts["times"]) for _, facts in loop.events[1:]] == [(REPORT_MS + 400, 2)]
+
+
+def test_the_facts_name_both_figures() -> None:
+    loop = FakeLoop()
+    loop.run_late(3)
+    loop.lag.held(0.0064)
+    facts = loop.lag.facts()
+    assert (facts["lag_ms_max"], facts["background_ms_max"]) == (3.0, 6.4)
+    assert facts["lag_counts"] == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert facts["background_counts"] == [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_real_loop_that_is_held_is_late() -> None:
     async def run() -> LoopLag:
-        lag = LoopLag(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        lag = LoopLag(loop.time, loop.call_later)
         lag.start()
         # Past the moment at which it was due.
         until = time.monotonic() + 0.25
         wait_until(lambda: time.monotonic() > until)
-        while not sum(lag.counts):
+        while not lag.late.total:
             await asyncio.sleep(0.005)
         lag.stop()
         lag.stop()
+        assert lag.late.max_ms(loop.time()) >= 140
         return lag
 
-    lag = asyncio.run(run())
-    assert lag.max_ms >= 140
-    assert lag.max_ms >= lag.last_ms
-    late = [bucket for bucket, count in zip((*BUCKETS_MS, 10_000), lag.counts, strict=True) if count]
-    assert late[-1] >= 256
+    asyncio.run(run())
 
 
-def test_an_idle_loop_is_not() -> None:
-    async def run() -> LoopLag:
-        lag = LoopLag(asyncio.get_running_loop())
-        lag.start()
-        while sum(lag.counts) < 3:
-            await asyncio.sleep(0.005)
-        lag.stop()
-        return lag
-
-    assert asyncio.run(run()).counts[-1] == 0
+def test_a_server_measures_its_loop_and_its_background_work() -> None:
+    with running_server() as running:
+        lag = running.server.lag
+        wait_until(lambda: lag.late.total > 1)
+        before = lag.background.total
+        running.call(lambda: running.server.hub.run(lambda: time.sleep(0.002)))  # a completion that takes its time
+        assert lag.background.total == before + 1
+        assert running.call(lag.facts)["background_ms_max"] >= 2

@@ -8,6 +8,7 @@ meanwhile. The broker's timer is armed anew, since a request may have brought a 
 import asyncio
 import logging
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from tidelog.ports.clock import Clock
@@ -25,10 +26,17 @@ _log = logging.getLogger(__name__)
 
 
 class Hub:
-    """``executor`` runs the cold reads; it is not the broker's, whose threads must be free for syncs."""
+    """``executor`` runs the cold reads; it is not the broker's, whose threads must be free for syncs. ``held`` is told how many
+    seconds each tick and each completion took."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, broker: ServedBroker, clock: Clock, executor: Executor, limits: Limits
+        self,
+        loop: asyncio.AbstractEventLoop,
+        broker: ServedBroker,
+        clock: Clock,
+        executor: Executor,
+        limits: Limits,
+        held: Callable[[float], None],
     ) -> None:
         self.loop = loop
         self.broker = broker
@@ -44,6 +52,7 @@ class Hub:
         self.sent_bytes = 0
         self.cold_reads = 0
         self._clock = clock
+        self._held = held
         self._wheel = DeadlineWheel(loop.time, loop.call_later, limits.shortest_ms() / 1000)
         self._dirty: list[Connection] = []
         self._is_woken = False
@@ -67,7 +76,9 @@ class Hub:
     def run(self, completion: Callable[[], None]) -> None:
         """Deliver a completion of the broker's executor, as part of a burst."""
         self.wake()
+        began = perf_counter()
         completion()
+        self._held(perf_counter() - began)
 
     def _end_of_burst(self) -> None:
         self._is_woken = False
@@ -100,7 +111,9 @@ class Hub:
     def _tick(self) -> None:
         self._timer = None
         self.wake()
+        began = perf_counter()
         self.broker.tick()
+        self._held(perf_counter() - began)
 
     def stop(self) -> None:
         """The broker has stopped: no more ticks and bursts."""

@@ -23,6 +23,7 @@ from tidelog.ports.real_executor import ThreadExecutor
 from tidelog.server.garbage import tune_garbage_collection
 from tidelog.server.limits import Limits
 from tidelog.server.listener import bind_all
+from tidelog.server.loop_lag import Report, report_nothing
 from tidelog.server.served import ServedBroker
 from tidelog.server.server import Server
 
@@ -79,6 +80,7 @@ def serve(
     on_serving: Callable[[Server], None],
     limits: Limits | None = None,
     embedding: Embedding | None = None,
+    report: Report = report_nothing,
 ) -> int:
     """Run a broker until a signal ends it; returns the exit code. ``on_serving`` is called once clients can connect.
 
@@ -103,7 +105,7 @@ def serve(
 
     try:
         broker = make_broker(threads, clock, [listening.getsockname()[:2] for listening in bound])
-        server = Server(loop, broker, clock, cold_reads, limits or Limits())
+        server = Server(loop, broker, clock, cold_reads, limits or Limits(), report)
         process.server = server
         if embedding is None:
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -11,7 +11,6 @@ import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import cast
 
 from tidelog import __version__
 from tidelog.broker.broker import Broker
@@ -29,6 +28,7 @@ from tidelog.ports.executor import Executor
 from tidelog.ports.randomness import Randomness, RealRandomness
 from tidelog.ports.real_disk import RealDisk
 from tidelog.server.limits import Limits
+from tidelog.server.loop_lag import Report
 from tidelog.server.main import Embedding, serve
 from tidelog.server.served import ServedBroker
 from tidelog.server.server import Server
@@ -38,8 +38,6 @@ OPEN_FILES_MAX = "tidelog.open.files.max"
 DESCRIPTORS_RESERVED = 128
 # An open segment costs some memory even when nobody reads it; opening one again costs microseconds.
 OPEN_FILES_DERIVED_MAX = 65_536
-
-Report = Callable[[str, dict[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,7 @@ def run_broker(
         if OPEN_FILES_MAX not in texts:
             config = replace(config, values={**config.values, OPEN_FILES_MAX: derive_open_files_max(values)})
         made.append(Broker(config, disk=disk, clock=clock, randomness=randomness, executor=executor, report=report))
-        # Of its responses' parts the broker only says that they have a length; from a log they are slices of its files.
-        return cast(ServedBroker, made[0])
+        return made[0]
 
     def serving(server: Server) -> None:
         broker = made[0]
@@ -121,7 +118,7 @@ def run_broker(
             )
         )
 
-    return serve(make_broker, [(listener.host, listener.port)], serving, Limits.from_config(values), embedding)
+    return serve(make_broker, [(listener.host, listener.port)], serving, Limits.from_config(values), embedding, report)
 
 
 def find_cluster_id(disk: Disk, randomness: Randomness, data_path: str) -> str:

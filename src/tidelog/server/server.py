@@ -13,7 +13,7 @@ from tidelog.ports.executor import Executor
 from tidelog.server.hub import Hub
 from tidelog.server.limits import Limits
 from tidelog.server.listener import Admission, Listener
-from tidelog.server.loop_lag import LoopLag
+from tidelog.server.loop_lag import LoopLag, Report, report_nothing
 from tidelog.server.served import OnDone, ServedBroker
 
 # How often a stopping server looks whether all is done.
@@ -33,12 +33,13 @@ class Server:
         clock: Clock,
         cold_reads: Executor,
         limits: Limits,
+        report: Report = report_nothing,
     ) -> None:
         self._loop = loop
         self._broker = broker
-        self.hub = Hub(loop, broker, clock, cold_reads, limits)
+        self.lag = LoopLag(loop.time, loop.call_later, report)
+        self.hub = Hub(loop, broker, clock, cold_reads, limits, self.lag.held)
         self.admission = Admission(self.hub)
-        self.lag = LoopLag(loop)
         self.listeners: list[Listener] = []
         self._is_stopping = False
         self._stop_deadline = 0.0
