@@ -11,6 +11,8 @@ from tidelog.coordinator.errors import (
 )
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.coordinator.shard import FLUSH_BYTES, ShardState
+from tidelog.records.control import ControlType, EndTransactionMarker
+from tidelog.records.header import iterate_headers
 
 
 def test_an_answer_waits_until_its_records_are_committed() -> None:
@@ -256,3 +258,46 @@ def test_a_time_out_that_fails_is_reported() -> None:
     bench.run_for(10)
     assert [event for event, _ in bench.events] == ["unexpected_error"]
     assert bench.shard.state is ShardState.ACTIVE
+
+
+def test_records_of_a_transaction_have_a_batch_of_their_own() -> None:
+    bench = Bench()
+    bench.put("a", "1")
+    bench.shard.write(lambda _: CoordinatorResult([Word("b", "1")]), producer=(7, 3))
+    bench.put("c", "1")
+    bench.runtime.flush()
+    headers = [header for _, header in iterate_headers(bytes(bench.log.data))]
+    assert [(header.producer_id, header.producer_epoch, header.is_transactional) for header in headers] == [
+        (-1, -1, False),
+        (7, 3, True),
+        (-1, -1, False),
+    ]
+    assert bench.machine.replayed == [(Word("a", "1"), 0, -1, -1), (Word("b", "1"), 1, 7, 3), (Word("c", "1"), 2, -1, -1)]
+
+
+@pytest.mark.parametrize("control_type", [ControlType.COMMIT, ControlType.ABORT])
+def test_a_marker_ends_a_transaction_and_is_answered_when_committed(control_type: ControlType) -> None:
+    bench = Bench()
+    heard: list[Exception | None] = []
+    bench.shard.write(lambda _: CoordinatorResult([Word("b", "1")]), producer=(7, 3))
+    bench.shard.end_transaction((7, 3), EndTransactionMarker(control_type, 5), heard.append)
+    assert bench.machine.ended == [(7, control_type is ControlType.COMMIT)]
+    bench.runtime.flush()
+    assert heard == []
+    bench.log.commit()
+    assert heard == [None]
+    again = Bench(bench.log)
+    again.load()
+    assert again.machine.ended == bench.machine.ended
+    assert again.machine.replayed == bench.machine.replayed
+
+
+def test_a_marker_that_cannot_be_written_drops_the_shard() -> None:
+    bench = Bench()
+    heard: list[Exception | None] = []
+    bench.log.append_error = OSError("disk")
+    bench.shard.end_transaction((7, 3), EndTransactionMarker(ControlType.COMMIT, 5), heard.append)
+    assert [type(error) for error in heard] == [NotCoordinator]
+    assert bench.shard.state is ShardState.FAILED
+    bench.shard.end_transaction((7, 3), EndTransactionMarker(ControlType.COMMIT, 5), heard.append)
+    assert isinstance(heard[1], CoordinatorNotAvailable)

@@ -9,11 +9,17 @@ differ, so the machine is dropped, everybody who waits is told to try again, and
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Generic
 
-from tidelog.coordinator.errors import CoordinatorLoading, CoordinatorNotAvailable, DecisionTooLarge, NotCoordinator
+from tidelog.coordinator.errors import (
+    CoordinatorError,
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    DecisionTooLarge,
+    NotCoordinator,
+)
 from tidelog.coordinator.loading import ShardLoader
 from tidelog.coordinator.machine import (
     Cancellable,
@@ -29,7 +35,8 @@ from tidelog.coordinator.shard_timers import ShardTimers, TimedDecision
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Executor
 from tidelog.records.batch import build_batch
-from tidelog.records.header import HEADER_SIZE
+from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
+from tidelog.records.header import HEADER_SIZE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.records.record import Record
 
 # What a record needs beside its key and value: lengths, deltas, the count of headers.
@@ -41,6 +48,11 @@ RELOAD_MS_MIN = 100
 RELOAD_MS_MAX = 10_000
 
 
+# Id and epoch.
+Producer = tuple[int, int]
+NO_PRODUCER = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
 class ShardState(Enum):
     LOADING = "loading"
     ACTIVE = "active"
@@ -49,12 +61,13 @@ class ShardState(Enum):
 
 
 class _Batch:
-    """Records of some decisions, and who waits for them."""
+    """Records of some decisions, and who waits for them. A batch is of one transaction's producer, or of none."""
 
-    __slots__ = ("first_offset", "records", "size", "waiting")
+    __slots__ = ("first_offset", "producer", "records", "size", "waiting")
 
-    def __init__(self, first_offset: int) -> None:
+    def __init__(self, first_offset: int, producer: Producer = NO_PRODUCER) -> None:
         self.first_offset = first_offset
+        self.producer = producer
         self.records: list[tuple[bytes, bytes | None]] = []
         self.size = HEADER_SIZE
         self.waiting: list[tuple[OnDone | None, Any, OnCommitted | None]] = []
@@ -156,9 +169,14 @@ class Shard(Generic[MachineType]):
 
     # -- requests ------------------------------------------------------------------------------------------------------------
 
-    def write(self, decide: Callable[[MachineType], CoordinatorResult], on_done: OnDone | None = None) -> None:
+    def write(
+        self,
+        decide: Callable[[MachineType], CoordinatorResult],
+        on_done: OnDone | None = None,
+        producer: Producer = NO_PRODUCER,
+    ) -> None:
         """Decide, replay, and answer when it is committed. ``on_done`` gets the response, or what ``decide`` raised (at once), or
-        why the decision was lost."""
+        why the decision was lost. With a ``producer`` the records are part of its transaction."""
         try:
             machine = self._active()
             result = decide(machine)
@@ -166,7 +184,7 @@ class Shard(Generic[MachineType]):
         except Exception as error:
             self._finish(on_done, None, None, error)
             return
-        if encoded and not self._take(machine, result, encoded, size):
+        if encoded and not self._take(machine, result.records, encoded, size, producer):
             self._finish(on_done, None, result.on_committed, NotCoordinator(f"{self.name} was dropped"))
             return
         newest = self._open or (self._in_flight[-1] if self._in_flight else None)
@@ -199,22 +217,27 @@ class Shard(Generic[MachineType]):
         return encoded, size
 
     def _take(
-        self, machine: MachineType, result: CoordinatorResult, encoded: list[tuple[bytes, bytes | None]], size: int
+        self,
+        machine: MachineType,
+        records: Sequence[Any],
+        encoded: list[tuple[bytes, bytes | None]],
+        size: int,
+        producer: Producer,
     ) -> bool:
         """Replay the records and keep them for the next flush. False when the shard was lost over it."""
         batch = self._open
-        if batch is not None and batch.size + size > min(FLUSH_BYTES, self._log.batch_bytes_max):
+        if batch is not None and (batch.producer != producer or batch.size + size > min(FLUSH_BYTES, self._log.batch_bytes_max)):
             self.flush()
             batch = self._open
             if self._machine is not machine:
                 return False
         if batch is None:
-            batch = self._open = _Batch(self._log.end_offset)
+            batch = self._open = _Batch(self._log.end_offset, producer)
             self._on_dirty(self)
         offset = batch.first_offset + len(batch.records)
         try:
-            for record in result.records:
-                machine.replay(record, offset, -1, -1)
+            for record in records:
+                machine.replay(record, offset, *producer)
                 offset += 1
         except Exception as error:
             self._report("unexpected_error", {"where": f"replay of {self.name}", "error": repr(error)})
@@ -242,13 +265,47 @@ class Shard(Generic[MachineType]):
         self._in_flight.append(batch)
         now_ms = self._clock.now_ms()
         records = [Record(index, now_ms, key, value) for index, (key, value) in enumerate(batch.records)]
+        producer_id, producer_epoch = batch.producer
+        is_transactional = producer_id != NO_PRODUCER_ID
+        data = build_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, transactional=is_transactional)
+        self._append(batch, data, len(records))
+
+    def _append(self, batch: _Batch, data: bytes, count: int) -> bool:
         try:
-            first_offset = self._log.append(build_batch(records))
+            first_offset = self._log.append(data)
         except Exception as error:
             self.drop(error)
-            return
+            return False
         assert first_offset == batch.first_offset, "nobody else writes to a shard's partition"
-        self._log.wait_committed(first_offset + len(records), lambda error: self._committed(batch, error))
+        self._log.wait_committed(first_offset + count, lambda error: self._committed(batch, error))
+        return True
+
+    def end_transaction(
+        self, producer: Producer, marker: EndTransactionMarker, on_done: Callable[[Exception | None], None]
+    ) -> None:
+        """Write a marker: what the producer wrote in its transaction takes effect, or none of it does."""
+        try:
+            machine = self._active()
+        except CoordinatorError as error:
+            on_done(error)
+            return
+        self.flush()
+        if self._machine is not machine:
+            on_done(NotCoordinator(f"{self.name} was dropped"))
+            return
+        producer_id, producer_epoch = producer
+        batch = _Batch(self._log.end_offset, producer)
+        batch.waiting.append((None, None, on_done))
+        self._in_flight.append(batch)
+        now_ms = self._clock.now_ms()
+        data = build_end_transaction_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
+        if not self._append(batch, data, 1):
+            return
+        try:
+            machine.replay_end_transaction(producer_id, marker.control_type is ControlType.COMMIT)
+        except Exception as error:
+            self._report("unexpected_error", {"where": f"replay of {self.name}", "error": repr(error)})
+            self.drop(error)
 
     def _committed(self, batch: _Batch, error: Exception | None) -> None:
         if batch not in self._in_flight:
