@@ -1,0 +1,34 @@
+"""What assignors are given and what they return.
+
+All of it is plain data; nothing here knows of groups. An assignor answers the same for the same input, whatever the order of the
+input's mappings: it orders members and topics itself.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+Partitions = Mapping[bytes, tuple[int, ...]]
+"""By topic id, ascending, without topics that have none."""
+
+
+class MemberSubscription(NamedTuple):
+    topic_ids: frozenset[bytes]
+    """Topics that exist only."""
+    instance_id: str | None = None
+    assigned: Partitions = {}  # noqa: RUF012 - read only
+    """The last target assignment; it may hold topics and partitions that are gone, or that others hold as well."""
+
+
+Members = Mapping[str, MemberSubscription]
+Assignments = dict[str, dict[bytes, tuple[int, ...]]]
+"""Of every member, also of those that get nothing."""
+
+Assignor = Callable[[Members, Mapping[bytes, int]], Assignments]
+"""Members, and how many partitions each topic has."""
+
+
+def is_homogeneous(members: Members) -> bool:
+    """Everybody subscribes to the same topics."""
+    subscriptions = iter(members.values())
+    first = next(subscriptions, None)
+    return first is None or all(member.topic_ids == first.topic_ids for member in subscriptions)
