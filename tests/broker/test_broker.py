@@ -7,6 +7,7 @@ from tidelog.metadata.features import METADATA_VERSION, METADATA_VERSION_LEVEL
 from tidelog.metadata.topics import PartitionImage
 from tidelog.raft.errors import CorruptMetadataLog
 from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import encode_request
 from tidelog.wire.protocol import ApiKey
 
 
@@ -203,6 +204,48 @@ def test_many_partitions_are_made_a_few_at_a_time() -> None:
     assert len(machine.broker.directory.logs) < 100
     machine.run_until(lambda: len(machine.broker.directory.logs) == 101)
     assert machine.events == []
+
+
+def with_hundred_partitions() -> Machine:
+    """Of which each has a record; the topic was just deleted."""
+    machine = Machine()
+    client = machine.client()
+    client.create_topic("orders", 100)
+    for index in range(100):
+        client.append(partition=index, acks=1)
+    client.send(ApiKey.DELETE_TOPICS, 1, encode_request(ApiKey.DELETE_TOPICS, 1, {"topic_names": ["orders"]}))
+    machine.run_until(lambda: not client.session.in_flight)
+    return machine
+
+
+def directories_of_orders(machine: Machine) -> list[str]:
+    return [name for name in machine.disk.list_directory(PATH) if name.startswith("orders")]
+
+
+def test_the_logs_of_a_deleted_topic_go_a_few_at_a_time_but_nobody_reads_them() -> None:
+    machine = with_hundred_partitions()
+    assert 1 < len(machine.broker.directory.logs) < 101
+    assert machine.client().read(partition=99).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    machine.run_until(lambda: len(machine.broker.directory.logs) == 1)
+    assert all(name.endswith("-delete") for name in directories_of_orders(machine))
+    assert machine.events == []
+
+
+def test_a_topic_that_is_made_again_meanwhile_is_a_new_one() -> None:
+    machine = with_hundred_partitions()
+    client = machine.client()
+    client.create_topic("orders", 100)
+    machine.run_until(lambda: client.append(partition=99).error is ErrorCode.NONE)
+    assert offsets_in(client.read(partition=99).records) == [0]
+    machine.run_until(lambda: len(machine.broker.directory.logs) == 101)
+    assert [name for name in directories_of_orders(machine) if "stray" in name] == []
+
+
+def test_a_stop_lets_all_logs_of_deleted_topics_go() -> None:
+    machine = with_hundred_partitions()
+    assert machine.restart() is None
+    assert directories_of_orders(machine) == []
+    assert machine.facts("stray_log") == []
 
 
 def with_damaged_orders() -> Machine:

@@ -94,6 +94,7 @@ class Broker:
         self.is_running = False
         self._session_count = 0
         self._creation: Timer | None = None
+        self._deletion: Timer | None = None
 
     # -- starting and stopping -----------------------------------------------------------------------------------------------
 
@@ -124,6 +125,7 @@ class Broker:
         """Stop in order: no new background work, wait until what is under way has ended, then ``stop``. No request comes any
         more. ``on_stopped`` gets the error if the broker could not stop cleanly."""
         self.is_running = False
+        self.partitions.delete_all()
         cleaner = self.directory.cleaner
         if cleaner.log_in_work is not None:
             cleaner.abort(cleaner.log_in_work, lambda: None)
@@ -156,6 +158,9 @@ class Broker:
         delay_ms = self.partitions.create_some() if self.is_running else None
         if delay_ms is not None:
             self._creation = self.timers.schedule(delay_ms, self._create_partitions)
+
+    def _delete_logs(self) -> None:
+        self._deletion = self.timers.schedule(0, self._delete_logs) if self.partitions.delete_some() else None
 
     # -- what the shell calls ------------------------------------------------------------------------------------------------
 
@@ -200,6 +205,8 @@ class Broker:
             elif resource_type == ResourceType.BROKER:
                 for topic in self.image.topics:
                     self.partitions.settings_changed(topic.name)
+        if delta.topics_deleted and self._deletion is None:
+            self._delete_logs()
         if delta.partitions_changed and self._creation is None:
             self._create_partitions()
 

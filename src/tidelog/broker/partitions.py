@@ -2,10 +2,14 @@
 
 A log is made when its partition is first used, or in the background a few at a time: a topic with a thousand partitions does
 not hold the loop while its directories are created. Nothing is lost by that: a partition without a log has no records.
+
+A deleted topic's partitions are closed at once, so nobody reads or writes them any more; their logs leave the data directory a
+few at a time, too.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from tidelog.controller.errors import ApiError
 from tidelog.log.data_directory import DataDirectory
@@ -20,7 +24,7 @@ from tidelog.replication.errors import NotLeader
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode
 
-# About a millisecond of creating directories and files.
+# A millisecond or two of creating directories and files, or of renaming them.
 LOGS_PER_SLICE = 16
 # The disk is full, or an earlier log of the name is still being removed: try again after this time.
 CREATE_RETRY_MS = 100
@@ -38,6 +42,7 @@ class Partitions:
         "_report",
         "_settings_of",
         "_to_create",
+        "_to_delete",
     )
 
     def __init__(
@@ -58,6 +63,8 @@ class Partitions:
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
         self._to_create: deque[tuple[str, int]] = deque()
+        # In the order of their deletion.
+        self._to_delete: dict[PartitionLog, None] = {}
         self._relaxed: dict[Partition, None] = {}
 
     def __iter__(self) -> Iterator[Partition]:
@@ -111,7 +118,7 @@ class Partitions:
             raise LogOffline(f"{topic.name}-{index}", reason)
         log = self._directory.logs.get(key)
         if log is not None and log.topic_id != topic.topic_id:
-            self._retire(log)
+            self._delete(log) if log in self._to_delete else self._retire(log)
             log = None
         if log is None:
             log = self._directory.create(topic.name, index, topic.topic_id, self._settings_of(topic.name))
@@ -171,11 +178,16 @@ class Partitions:
             log = self._directory.logs.get((topic.name, index))
             partition = partitions.get(index)
             if log is not None and log.topic_id == topic.topic_id:
-                self._take_out(log, self._directory.delete)
+                self._by_log.pop(log, None)
+                self._to_delete[log] = None
             elif (topic.name, index) in self._directory.offline:
                 self._take_out_offline((topic.name, index), "delete")
             if partition is not None:
                 partition.close(error)
+
+    def _delete(self, log: PartitionLog) -> None:
+        del self._to_delete[log]
+        self._take_out(log, self._directory.delete)
 
     def _retire(self, log: PartitionLog) -> None:
         """Of no topic that the image knows."""
@@ -244,6 +256,16 @@ class Partitions:
                 self._report("partition_not_created", {"partition": f"{name}-{index}", "error": str(error)})
                 return CREATE_RETRY_MS
         return 0 if self._to_create else None
+
+    def delete_some(self, count_max: int = LOGS_PER_SLICE) -> bool:
+        """Take a few logs of deleted topics out of the data directory. Are there more?"""
+        for log in list(islice(self._to_delete, count_max)):
+            self._delete(log)
+        return bool(self._to_delete)
+
+    def delete_all(self) -> None:
+        """The broker stops: the next start would not know that these are to go."""
+        self.delete_some(len(self._to_delete))
 
     def on_synced(self, logs: list[PartitionLog]) -> None:
         for log in logs:
