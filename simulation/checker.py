@@ -154,7 +154,7 @@ def high_watermark_never_falls(history: History) -> Iterator[Violation]:
     for poll in history.polls:
         moments, heights = floors[poll.partition]
         before = bisect_left(moments, poll.sent_at)
-        is_short = history.topics[poll.partition.topic_id].is_short_within(poll.sent_at, poll.ended_at)
+        is_short = history.topics[poll.partition.topic_id].may_be_short_within(poll.sent_at, poll.ended_at)
         if before and not is_short and poll.high_watermark < heights[before - 1]:
             text = (
                 f"{poll.consumer} sees {history.name_of(poll.partition)} up to {poll.high_watermark}, after {heights[before - 1]}"
@@ -169,6 +169,14 @@ def nothing_is_read_above_the_high_watermark(history: History) -> Iterator[Viola
                 f"{poll.consumer} got {_at(history, poll.partition, poll.records[-1][0])}, high watermark {poll.high_watermark}"
             )
             yield Violation("read above the high watermark", text)
+
+
+def too_few_replicas_acknowledge_nothing(history: History) -> Iterator[Violation]:
+    for attempt in _acked(history):
+        life = history.topics[attempt.partition.topic_id]
+        if attempt.acks == ACKS_ALL and life.is_short_throughout(attempt.sent_at, attempt.ended_at):
+            text = f"{_at(history, attempt.partition, attempt.base_offset)}: {attempt.values}"
+            yield Violation("acknowledged by too few replicas", text)
 
 
 def acknowledged_writes_are_there(history: History) -> Iterator[Violation]:
@@ -240,6 +248,7 @@ CHECKS: tuple[Check, ...] = (
     polls_neither_skip_nor_go_back,
     high_watermark_never_falls,
     nothing_is_read_above_the_high_watermark,
+    too_few_replicas_acknowledge_nothing,
     acknowledged_writes_are_there,
     what_was_read_stays,
     only_retention_moves_the_start,

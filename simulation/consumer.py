@@ -1,4 +1,5 @@
-"""A simulated consumer: fetches its partitions with sessions and long polls, and from time to time reads all again.
+"""A simulated consumer: fetches its partitions with sessions and long polls, and from time to time reads all again or asks where
+partitions begin and end (``offset_questions``).
 
 What it is given goes into the history as polls, records decoded and checksums checked. It starts elsewhere, which is another
 assignment, only when it reads again from the start or when retention has passed it by.
@@ -8,6 +9,7 @@ from collections.abc import Callable
 
 from simulation.client import ClientConnection, Environment
 from simulation.history import PartitionId, Poll, TopicLife
+from simulation.offset_questions import OffsetQuestion
 from simulation.randomness import SimulatedRandomness
 from tidelog.records.batch import read_records
 from tidelog.records.errors import RecordError
@@ -22,6 +24,11 @@ ID_VERSIONS = (13, 17)
 SESSIONS_SINCE = 7
 THINK_US = (0, 5_000)
 READ_AGAIN_LIKELIHOOD = 0.004
+QUESTION_LIKELIHOOD = 0.05
+WAIT_MS = (0, 20, 200)
+BYTES_MIN = (1, 1, 700)
+# A poll that waits longer than it may take to hear of a write.
+PATIENT_WAIT_MS = 30_000
 RECORDS_BYTES_MAX = 1 << 20
 
 _SESSION_LOST = {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
@@ -49,7 +56,9 @@ class Consumer:
         topics: Callable[[], list[TopicLife]],
         stable_names: set[str],
         is_final: bool = False,
+        is_patient: bool = False,
     ) -> None:
+        """A patient one waits long, for whatever comes first."""
         self.name = name
         self._scheduler = environment.scheduler
         self._history = environment.history
@@ -57,6 +66,9 @@ class Consumer:
         self._topics = topics
         self._stable_names = stable_names
         self._is_final = is_final
+        self._wait_ms = (PATIENT_WAIT_MS,) if is_patient else WAIT_MS
+        self._bytes_min = (1,) if is_patient else BYTES_MIN
+        self._question = OffsetQuestion(name, environment.history, randomness.fork("questions"))
         self._connection = ClientConnection(name, environment, randomness.fork("connection"), self)
         self._readings: dict[PartitionId, Reading] = {}
         self._forgotten: list[PartitionId] = []
@@ -77,6 +89,9 @@ class Consumer:
         """Every partition was read to its end."""
         self._follow_topics()
         return all(reading.position == reading.end_offset for reading in self._readings.values())
+
+    def has_read(self, partition: PartitionId, end_offset: int) -> bool:
+        return partition in self._readings and self._readings[partition].position >= end_offset
 
     def behind(self) -> str:
         name_of = self._history.name_of
@@ -105,6 +120,10 @@ class Consumer:
             self._read_all_again()
         if not self._readings:
             self._think()
+            return
+        if self._randomness.fraction() < QUESTION_LIKELIHOOD:
+            named = [one for one in self._readings if self._history.topics[one.topic_id].name in self._stable_names]
+            self._question.ask(self._connection, named, self._think)
             return
         request, asked = self._request()
         version = self._version
@@ -168,11 +187,10 @@ class Consumer:
             for partition in self._forgotten
         ]
         self._forgotten = []
-        wait_ms = (0, 20, 200)[draw(0, 2)]
         request = FetchRequest(
             replica_id=-1,
-            wait_ms_max=wait_ms,
-            bytes_min=(1, 1, 700)[draw(0, 2)],
+            wait_ms_max=self._wait_ms[draw(0, len(self._wait_ms) - 1)],
+            bytes_min=self._bytes_min[draw(0, len(self._bytes_min) - 1)],
             bytes_max=draw(500, 20_000),
             isolation_level=draw(0, 1),
             session_id=self._session_id,

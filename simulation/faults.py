@@ -24,11 +24,13 @@ class FaultRule:
 
 
 class Faults:
-    __slots__ = ("misdirected", "rules")
+    __slots__ = ("misdirected", "on_full", "rules")
 
     def __init__(self) -> None:
         self.rules: list[FaultRule] = []
         self.misdirected: dict[str, int] = {}
+        # Called once, by the next write that finds no room.
+        self.on_full: Callable[[], None] | None = None
 
     def fail(
         self,
@@ -54,6 +56,12 @@ class Faults:
     def clear(self) -> None:
         self.rules.clear()
         self.misdirected.clear()
+        self.on_full = None
+
+    def found_full(self) -> None:
+        on_full, self.on_full = self.on_full, None
+        if on_full is not None:
+            on_full()
 
     def find(self, operation: FaultyOperation, path: str) -> OSError | None:
         """The error that this operation is to give, which uses up one of its rule's times."""

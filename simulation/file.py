@@ -64,6 +64,7 @@ class SimulatedFile:
         """A full disk: the kernel writes what there is room for, and then gives ENOSPC for the rest."""
         disk = self._disk
         inode = self._inode
+        disk.faults.found_full()
         room = disk.take_all_room()
         fitting = max(0, len(inode.data) + room - position)
         if fitting:

@@ -61,6 +61,16 @@ class Poll:
 
 
 @dataclass(slots=True)
+class Shortage:
+    """A time with more min.insync.replicas than replicas: from between the first two moments to between the last two."""
+
+    asked_at: int
+    begun_at: int = NEVER
+    ending_at: int = NEVER
+    ended_at: int = NEVER
+
+
+@dataclass(slots=True)
 class TopicLife:
     """One life of a topic, from its creation to its deletion."""
 
@@ -70,14 +80,15 @@ class TopicLife:
     has_retention: bool = False
     deletion_sent_at: int = NEVER
     deleted_at: int = NEVER
-    short_since: list[int] = field(default_factory=list)
-    """When it got more min.insync.replicas than it has replicas."""
-    short_until: list[int] = field(default_factory=list)
+    shortages: list[Shortage] = field(default_factory=list)
 
-    def is_short_within(self, first: int, last: int) -> bool:
-        """Whether in some of that time it had too few replicas."""
-        ends = [*self.short_until, NEVER]
-        return any(since < last and first < until for since, until in zip(self.short_since, ends, strict=False))
+    def may_be_short_within(self, first: int, last: int) -> bool:
+        """Whether in some of that time it may have had too few replicas."""
+        return any(shortage.asked_at < last and first < shortage.ended_at for shortage in self.shortages)
+
+    def is_short_throughout(self, first: int, last: int) -> bool:
+        """Whether in all of that time it had too few replicas for certain."""
+        return any(shortage.begun_at < first and last < shortage.ending_at for shortage in self.shortages)
 
 
 class Problem(NamedTuple):

@@ -2,14 +2,19 @@
 
 Each seed enables a part of the kinds, so that some runs see many faults of few kinds. A fault that lasts heals by itself; a disk
 that failed needs a new process, which an operator starts a while later. ``heal`` ends everything that is still going on.
+
+A fault counts when it strikes: a disk that was told to fail when somebody was given the error, a machine that was to die at some
+operation when it died.
 """
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simulation.disk import Crashed
 from simulation.executor import COMPLETION_DELAY_US, RUN_DELAY_US
+from simulation.faults import FaultyOperation
+from simulation.history import NEVER, Shortage
 from simulation.network import LINK_DELAY_US
 from simulation.node import HOST
 
@@ -33,7 +38,7 @@ class Nemesis:
         self.counts: dict[str, int] = {}
         self.is_disk_faulty = False
         # Under the process that runs now: it may hear of it when the disk is mended already.
-        self.has_sync_failed = False
+        self.has_disk_failed = False
         self._is_over = False
         self._clock_difference_ms = 0
         names = [name for name in FAULTS if self.randomness.fraction() < ENABLED_LIKELIHOOD]
@@ -53,9 +58,13 @@ class Nemesis:
             return
         name = self.choose(self._enabled)
         if FAULTS[name](self):
-            self.counts[name] = self.counts.get(name, 0) + 1
-            self.world.scheduler.record(f"fault {name}")
+            self.count(name)
         self.start()
+
+    def count(self, name: str) -> None:
+        """It struck."""
+        self.counts[name] = self.counts.get(name, 0) + 1
+        self.world.scheduler.record(f"fault {name}")
 
     def later(self, label: str, action: Callable[[], None]) -> None:
         """Heal after a while, unless the run has come to its end before."""
@@ -103,10 +112,11 @@ class Nemesis:
                 raise Crashed(f"{operation} {path}")
 
         node.disk.on_operation = count_down
-        return True
+        return False
 
     def died_in_an_operation(self) -> None:
         """``Crashed`` came out of the scheduler."""
+        self.count("power cut in an operation")
         self.world.node.disk.on_operation = None
         self.world.cut_power("some")
         self._start_again()
@@ -140,21 +150,41 @@ class Nemesis:
         executor.run_delay_us, executor.completion_delay_us = RUN_DELAY_US, COMPLETION_DELAY_US
 
     def failing_sync(self) -> bool:
-        """EIO on syncs of some files: what they held is offline until the broker is started again."""
+        """What the files held is offline until the broker is started again."""
+        return self._fail("sync")
+
+    def failing_write(self) -> bool:
+        return self._fail("write")
+
+    def failing_read(self) -> bool:
+        return self._fail("read")
+
+    def failing_names(self) -> bool:
+        """Files cannot be created, renamed or removed."""
+        return self._fail("names")
+
+    def _fail(self, operation: FaultyOperation) -> bool:
+        """EIO on some files, a few times, until an operator starts the broker on a disk that works."""
         world = self.world
         if self.is_disk_faulty or world.node.is_down:
             return False
-        suffix = self.choose((".log", "orders-0", "orders", "events", "durable-marks", "checkpoint", "__cluster_metadata-0", ""))
+        part = self.choose((".log", "orders-0", "orders", "events", "durable-marks", "checkpoint", "__cluster_metadata-0", ""))
         self.is_disk_faulty = True
+        is_counted = False
 
         def matches(path: str) -> bool:
-            if suffix not in path:
+            nonlocal is_counted
+            if part not in path:
                 return False
-            self.has_sync_failed = True
-            world.history.lost_unsynced()
+            self.has_disk_failed = True
+            if operation == "sync":
+                world.history.lost_unsynced()
+            if not is_counted:
+                is_counted = True
+                self.count(f"failing {operation}")
             return True
 
-        world.node.disk.faults.fail("sync", matches, errno.EIO, times=self.randomness.integer(1, 4))
+        world.node.disk.faults.fail(operation, matches, errno.EIO, times=self.randomness.integer(1, 4))
 
         def replace_process() -> None:
             world.history.lost_unsynced()
@@ -164,20 +194,22 @@ class Nemesis:
             self._start_again()
 
         self.later("operator starts the broker again", replace_process)
-        return True
+        return False
 
     def full_disk(self) -> bool:
         if self.is_disk_faulty:
             return False
         self.is_disk_faulty = True
         self.world.node.disk.set_free_bytes(self.randomness.integer(0, 20_000))
+        self.world.node.disk.faults.on_full = lambda: self.count("full disk")
 
         def make_room() -> None:
             self.is_disk_faulty = False
             self.world.node.disk.set_free_bytes(None)
+            self.world.node.disk.faults.on_full = None
 
         self.later("room on the disk again", make_room)
-        return True
+        return False
 
     def mend_disk(self) -> None:
         self.is_disk_faulty = False
@@ -187,8 +219,7 @@ class Nemesis:
     # -- network -------------------------------------------------------------------------------------------------------------
 
     def cut_connection(self) -> bool:
-        self.world.network.cut(self.choose(self.world.client_hosts()), HOST)
-        return True
+        return self.world.network.cut(self.choose(self.world.client_hosts()), HOST)
 
     def partition(self) -> bool:
         return self._partition(one_way=False)
@@ -226,20 +257,25 @@ class Nemesis:
             return False
         topic = self.choose(("orders", "events"))
         name, value = CONFIG_CHANGES[self.randomness.integer(0, len(CONFIG_CHANGES) - 1)]
-        self.world.admin.alter(topic, {name: value})
-        return True
+        self.world.admin.alter(topic, {name: value}, lambda: self.count("config change"))
+        return False
 
     def too_few_replicas(self) -> bool:
         """min.insync.replicas above what there is: acks=all is refused and nothing new is visible, until it is set back."""
-        if not self.world.admin.is_idle:
-            return False
         world = self.world
-        if len(world.topics["orders"].short_since) != len(world.topics["orders"].short_until):
+        shortages = world.topics["orders"].shortages
+        if not world.admin.is_idle or any(shortage.ended_at == NEVER for shortage in shortages):
             return False
-        world.topics["orders"].short_since.append(world.history.now())
-        world.admin.alter("orders", {"min.insync.replicas": "2"})
+        shortage = Shortage(world.history.now())
+        shortages.append(shortage)
+
+        def altered() -> None:
+            shortage.begun_at = world.history.now()
+            self.count("too few replicas")
+
+        world.admin.alter("orders", {"min.insync.replicas": "2"}, altered)
         self.later("enough replicas again", world.give_enough_replicas)
-        return True
+        return False
 
 
 CONFIG_CHANGES = (
@@ -255,7 +291,7 @@ CONFIG_CHANGES = (
     ("file.delete.delay.ms", "0"),
 )
 
-# By name. A fault says whether it happened: not every one can at any time.
+# By name. A fault says whether it struck at once: not every one can at any time, and some strike later.
 FAULTS: dict[str, Callable[[Nemesis], bool]] = {
     "kill": Nemesis.kill,
     "power cut": Nemesis.cut_power,
@@ -264,6 +300,9 @@ FAULTS: dict[str, Callable[[Nemesis], bool]] = {
     "slow disk": Nemesis.slow_disk,
     "late completions": Nemesis.late_completions,
     "failing sync": Nemesis.failing_sync,
+    "failing write": Nemesis.failing_write,
+    "failing read": Nemesis.failing_read,
+    "failing names": Nemesis.failing_names,
     "full disk": Nemesis.full_disk,
     "cut connection": Nemesis.cut_connection,
     "partition": Nemesis.partition,
@@ -274,3 +313,10 @@ FAULTS: dict[str, Callable[[Nemesis], bool]] = {
     "config change": Nemesis.change_configs,
     "too few replicas": Nemesis.too_few_replicas,
 }
+
+# Work for the broker, and a chance for others to strike in the middle of it, but nothing that went wrong.
+_NO_FAULTS = frozenset({"config change"})
+
+
+def count_faults(counts: Mapping[str, int]) -> int:
+    return sum(count for name, count in counts.items() if name not in _NO_FAULTS)

@@ -70,12 +70,14 @@ class SimulatedNetwork:
         self._blocked.clear()
         self._resume_all()
 
-    def cut(self, first: str, second: str) -> None:
-        """End all connections between two hosts in mid-stream; each side hears of it."""
+    def cut(self, first: str, second: str) -> bool:
+        """End all connections between two hosts in mid-stream; each side hears of it. Whether there was one."""
         self.record(f"cut {first} {second}")
-        for connection in list(self._connections):
-            if (connection.host, connection.peer_host) in ((first, second), (second, first)):
-                connection.break_off("connection reset by the peer")
+        ends = ((first, second), (second, first))
+        connections = [connection for connection in self._connections if (connection.host, connection.peer_host) in ends]
+        for connection in connections:
+            connection.break_off("connection reset by the peer")
+        return bool(connections)
 
     def crash(self, host: str) -> None:
         """The process on ``host`` died: its endpoints hear nothing any more, the others see their connections end."""

@@ -103,6 +103,7 @@ class BrokerNode:
     def start(self) -> None:
         self._start = None
         self.starts += 1
+        self.report("starting", {})
         try:
             self.broker = Broker(
                 self._config,

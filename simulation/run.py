@@ -9,15 +9,17 @@ A failure prints the one command that replays it. The same seed gives the same t
 
 import argparse
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from simulation.checker import Violation, check
-from simulation.nemesis import FAULTS
+from simulation.checker import Violation, check, noticed_problems
+from simulation.nemesis import FAULTS, count_faults
 from simulation.world import FAULTS_MIN, OPERATIONS_MIN, NoProgress, World
 
 VIOLATIONS_SHOWN_MAX = 10
+TRACEBACK_FRAMES_MAX = 6
 FAULT_SHARE_MIN = 0.05
 # Below this many seeds a share of them says nothing.
 SEEDS_FOR_SHARES_MIN = 50
@@ -34,17 +36,18 @@ class SeedResult(NamedTuple):
 
 def run_seed(seed: int) -> SeedResult:
     world = World(seed)
-    violations = []
     try:
         world.run()
     except NoProgress as error:
-        violations.append(Violation("no progress", str(error)))
+        violations = [Violation("no progress", str(error)), *noticed_problems(world.history)]
+    except Exception as error:
+        # Of the broker or of the simulation: either way it must say which seed shows it again.
+        lines = "".join(traceback.format_exception(error)[-TRACEBACK_FRAMES_MAX:])
+        violations = [Violation("exception", f"{error!r}\n{lines}"), *noticed_problems(world.history)]
     else:
+        violations = check(world.history)
         if world.history.acked < OPERATIONS_MIN or world.fault_count < FAULTS_MIN:
             violations.append(Violation("too little", f"{world.history.acked} operations, {world.fault_count} faults"))
-        violations += check(world.history)
-    if violations and world.history.problems and violations[0].kind == "no progress":
-        violations += [Violation(*problem) for problem in world.history.problems]
     scheduler = world.scheduler
     return SeedResult(
         seed, world.history.acked, dict(world.nemesis.counts), violations, scheduler.trace_hash(), list(scheduler.trace)
@@ -61,7 +64,7 @@ def rare_faults(results: Iterable[SeedResult]) -> list[str]:
 def describe(result: SeedResult) -> str:
     lines = [
         f"seed {result.seed}: {'FAILED' if result.violations else 'ok'}, {result.operations} operations, "
-        f"{sum(result.faults.values())} faults of {len(result.faults)} kinds, trace {result.trace_hash[:16]}"
+        f"{count_faults(result.faults)} faults of {len(result.faults)} kinds, trace {result.trace_hash[:16]}"
     ]
     lines += [f"    {kind}: {text}" for kind, text in result.violations[:VIOLATIONS_SHOWN_MAX]]
     if len(result.violations) > VIOLATIONS_SHOWN_MAX:

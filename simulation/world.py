@@ -12,12 +12,12 @@ from simulation.client import Environment
 from simulation.consumer import Consumer
 from simulation.disk import Crashed, Keep
 from simulation.history import ACKS_ALL, History, Outcome, PartitionId, TopicLife
-from simulation.nemesis import Nemesis
+from simulation.nemesis import Nemesis, count_faults
 from simulation.network import SimulatedNetwork
 from simulation.node import BrokerNode
 from simulation.producer import ACKS_MIXES, Producer
 from simulation.randomness import SimulatedRandomness
-from simulation.scheduler import Scheduler
+from simulation.scheduler import EVENTS_MAX, Scheduler
 
 OPERATIONS_MIN = 1_000
 FAULTS_MIN = 10
@@ -27,6 +27,8 @@ CONSUMERS = 2
 PHASE_US_MAX = 60_000_000
 # Enough for some that wait.
 LAST_POLLS = 6
+# How long it may take to hear of a write.
+NEWS_US_MAX = 2_000_000
 # Without faults it has no excuse.
 HEALED_US_MAX = 10_000_000
 
@@ -72,7 +74,7 @@ class World:
 
     def run(self) -> None:
         """NoProgress when a phase does not end; what else is wrong is in the history."""
-        self._set_up()
+        self.set_up()
         for client in self._clients:
             client.start()
         self.nemesis.start()
@@ -83,9 +85,9 @@ class World:
 
     @property
     def fault_count(self) -> int:
-        return sum(self.nemesis.counts.values())
+        return count_faults(self.nemesis.counts)
 
-    def _set_up(self) -> None:
+    def set_up(self) -> None:
         self.node.start()
         self.admin.start()
         for name, partitions, configs, has_retention in TOPICS:
@@ -97,21 +99,24 @@ class World:
         for producer in self.producers:
             producer.stop()
         self.give_enough_replicas()
+        if self.nemesis.has_disk_failed:
+            # What a failed disk took offline, perhaps the metadata, comes back with a new process only.
+            self.node.kill()
+            self.node.start_after(0)
         self._run_until("healing", lambda: self.node.is_serving and self.admin.is_idle)
         ending = self.randomness.fork("ending").integer(0, 2)
         if ending:
             self.cut_power("some" if ending == 1 else "none")
-        elif self.nemesis.has_sync_failed:
-            # What a failed sync took offline comes back with a new process only.
-            self.node.kill()
-        if self.node.is_down:
             self.node.start_after(0)
         self._run_until("restart", lambda: self.node.is_serving)
         for client in self._clients:
             client.close()
 
     def _write_everywhere(self) -> None:
-        """Liveness: every partition of the healed broker takes writes again."""
+        """Liveness: every partition of the healed broker takes writes again, and who waits for them hears of them at once."""
+        patient = self._consumer("patient", is_patient=True)
+        patient.start()
+        self._run_until("patient reads", lambda: patient.is_caught_up, HEALED_US_MAX)
         last = self._producer("producer-last", (ACKS_ALL,))
         last.start()
         attempts = self.history.attempts
@@ -130,9 +135,13 @@ class World:
         last.stop()
         self._run_until("last answers", lambda: last.is_idle, HEALED_US_MAX)
         last.close()
+        written = [one for one in attempts[first:] if one.outcome is Outcome.ACKED]
+        ends = {one.partition: one.base_offset + len(one.values) for one in written}
+        self._run_until("news of last writes", lambda: all(patient.has_read(*end) for end in ends.items()), NEWS_US_MAX)
+        patient.close()
 
     def _read_everything(self) -> None:
-        final = Consumer("final", self.environment, self.randomness.fork("final"), self._live_topics, STABLE_NAMES, is_final=True)
+        final = self._consumer("final", is_final=True)
         final.start()
         try:
             self._run_until("final reads", lambda: final.is_caught_up, HEALED_US_MAX)
@@ -147,13 +156,19 @@ class World:
         scheduler = self.scheduler
         scheduler.record(f"until {phase}")
         deadline_us = scheduler.now_us + duration_us_max
-        while not condition():
+        for _ in range(EVENTS_MAX):
+            if condition():
+                return
             if scheduler.now_us > deadline_us:
                 raise NoProgress(f"{phase} did not end within {duration_us_max / 1_000_000:g} s")
             try:
-                scheduler.step()
+                has_more = scheduler.step()
             except Crashed:
                 self.nemesis.died_in_an_operation()
+            else:
+                if not has_more:
+                    raise NoProgress(f"{phase} did not end, and nothing is left to happen")
+        raise NoProgress(f"{phase} did not end within {EVENTS_MAX} events")
 
     # -- what the nemesis does with more than one part -----------------------------------------------------------------------
 
@@ -175,13 +190,15 @@ class World:
         return True
 
     def give_enough_replicas(self) -> None:
-        orders = self.topics["orders"]
+        shortages = self.topics["orders"].shortages
+        for shortage in shortages:
+            shortage.ending_at = min(shortage.ending_at, self.history.now())
 
         def altered() -> None:
-            if len(orders.short_until) < len(orders.short_since):
-                orders.short_until.append(self.history.now())
+            for shortage in shortages:
+                shortage.ended_at = min(shortage.ended_at, self.history.now())
 
-        self.admin.alter(orders.name, {"min.insync.replicas": "1"}, altered)
+        self.admin.alter("orders", {"min.insync.replicas": "1"}, altered)
 
     # -- the rest ------------------------------------------------------------------------------------------------------------
 
@@ -196,19 +213,19 @@ class World:
         mix = acks_mix if acks_mix is not None else ACKS_MIXES[randomness.integer(0, len(ACKS_MIXES) - 1)]
         return Producer(name, self.environment, randomness, self._live_topics, mix, STABLE_NAMES)
 
-    def _consumer(self, name: str) -> Consumer:
-        return Consumer(name, self.environment, self.randomness.fork(name), self._live_topics, STABLE_NAMES)
+    def _consumer(self, name: str, is_final: bool = False, is_patient: bool = False) -> Consumer:
+        return Consumer(name, self.environment, self.randomness.fork(name), self._live_topics, STABLE_NAMES, is_final, is_patient)
 
     def _on_report(self, event: str, facts: dict[str, object]) -> None:
         self.scheduler.record(f"report {event} {facts}")
-        may_fail = self.nemesis.is_disk_faulty or self.nemesis.has_sync_failed
+        may_fail = self.nemesis.is_disk_faulty or self.nemesis.has_disk_failed
         if event == "unexpected_error":
             self.history.problem("unexpected error in the broker", f"{facts}")
         elif event == "start_failed" and not may_fail:
             self.history.problem("start failed", f"{facts['error']}")
-        elif event == "started":
-            self.nemesis.has_sync_failed = False
-            if facts["offline"]:
-                self.history.problem("offline after a start", f"{facts['offline']}")
+        elif event == "starting":
+            self.nemesis.has_disk_failed = False
+        elif event == "started" and facts["offline"] and not may_fail:
+            self.history.problem("offline after a start", f"{facts['offline']}")
         elif event == "log_offline" and not may_fail:
             self.history.problem("log went offline", f"{facts}")

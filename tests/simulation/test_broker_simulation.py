@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from simulation.checker import Violation
-from simulation.nemesis import FAULTS
-from simulation.run import SeedResult, describe, rare_faults, run_seed
+from simulation.nemesis import FAULTS, count_faults
+from simulation.run import SeedResult, describe, main, rare_faults, run_seed
+from simulation.scheduler import Scheduler
 from simulation.world import FAULTS_MIN, OPERATIONS_MIN, World
+from tidelog.broker.broker import Broker
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(1, 101)
@@ -38,7 +40,7 @@ def test_seeds(first: int, shared_path: Path) -> None:
         result = run_seed(seed)
         assert not result.violations, describe(result)
         assert result.operations >= OPERATIONS_MIN
-        assert sum(result.faults.values()) >= FAULTS_MIN
+        assert count_faults(result.faults) >= FAULTS_MIN
         results.append(result._replace(trace=[]))
     unfinished = shared_path / f"{first}.unfinished"
     unfinished.write_text(json.dumps(results))
@@ -81,6 +83,59 @@ def test_a_run_that_gets_nowhere_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("simulation.world.HEALED_US_MAX", 100)
     result = run_seed(1)
     assert [violation.kind for violation in result.violations] == ["no progress"]
+
+
+def test_an_exception_is_a_failure_that_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def burst(broker: Broker) -> None:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(Broker, "end_of_burst", burst)
+    text = describe(run_seed(1))
+    assert "exception: KeyError('planted')" in text
+    assert "end_of_burst" in text
+    assert "python -m simulation.run --seed 1 " in text
+
+
+def test_a_run_in_which_nothing_is_left_to_happen_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scheduler, "step", lambda scheduler: False)
+    assert "no progress: setup did not end, and nothing is left to happen" in describe(run_seed(1))
+
+
+def test_a_run_that_stands_still_in_time_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.world.EVENTS_MAX", 10)
+    assert "no progress: setup did not end within 10 events" in describe(run_seed(1))
+
+
+def test_too_little_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.run.OPERATIONS_MIN", 1_000_000)
+    result = run_seed(1)
+    assert [violation.kind for violation in result.violations] == ["too little"]
+    monkeypatch.undo()
+    monkeypatch.setattr("simulation.run.FAULTS_MIN", 1_000_000)
+    assert run_seed(1).violations[0].kind == "too little"
+
+
+def test_the_run_over_many_seeds_fails_when_a_kind_of_fault_is_too_rare(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = dict.fromkeys(FAULTS, 1)
+    monkeypatch.setattr("simulation.run.run_seed", lambda seed: SeedResult(seed, 1_000, faults, [], "", []))
+    assert main(["--seeds", "1-100"]) == 0
+    del faults["power cut"]
+    assert main(["--seeds", "1-100"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "in fewer than 5% of the seeds: power cut"
+
+
+def test_a_fault_counts_when_it_strikes() -> None:
+    world = World(1)
+    world.set_up()
+    nemesis = world.nemesis
+    for told in (nemesis.failing_sync, nemesis.cut_power_in_an_operation, nemesis.too_few_replicas):
+        assert not told()
+    assert nemesis.counts == {}
+    nemesis.died_in_an_operation()
+    assert nemesis.counts == {"power cut in an operation": 1}
+    assert count_faults({"kill": 2, "full disk": 1, "config change": 5}) == 3
 
 
 def test_clients_use_every_kind_of_acknowledgement_and_hear_of_most() -> None:

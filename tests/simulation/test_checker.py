@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from simulation.checker import CHECKS, check
-from simulation.history import ACKS_ALL, Attempt, History, Outcome, PartitionId, Poll
+from simulation.history import ACKS_ALL, Attempt, History, Outcome, PartitionId, Poll, Shortage
 
 TOPIC_ID = b"t" * 16
 PARTITION = PartitionId(TOPIC_ID, 0)
@@ -206,6 +206,21 @@ def no_final_read(story: Story) -> None:
     story.send("a")
 
 
+def acknowledged_by_too_few_replicas(story: Story) -> None:
+    with_shortage(story, lambda: story.send("a", 0))
+    story.final((0, "a"))
+
+
+def with_shortage(story: Story, during: Callable[[], object]) -> None:
+    """Something while everybody knows that there are too few replicas."""
+    now = story.history.now
+    shortage = Shortage(asked_at=now(), begun_at=now())
+    story.life.shortages.append(shortage)
+    during()
+    shortage.ending_at = now()
+    shortage.ended_at = now()
+
+
 def noticed_by_a_client(story: Story) -> None:
     story.history.problem("reply out of order", "2 before 1")
     story.final()
@@ -234,6 +249,7 @@ PLANTED: tuple[tuple[Callable[[Story], None], str], ...] = (
     (read_of_a_deleted_topic, "deleted topic answers"),
     (write_to_a_deleted_topic, "deleted topic answers"),
     (no_final_read, "no final read"),
+    (acknowledged_by_too_few_replicas, "acknowledged by too few replicas"),
     (noticed_by_a_client, "reply out of order"),
 )
 
@@ -309,10 +325,24 @@ def seen_late(story: Story) -> None:
 
 def short_of_replicas(story: Story) -> None:
     story.send("a", 0)
-    story.life.short_since.append(story.history.now())
-    story.poll(high_watermark=0)
-    story.life.short_until.append(story.history.now())
+    with_shortage(story, lambda: story.poll(high_watermark=0))
     story.final((0, "a"))
+
+
+def acks_1_while_short_of_replicas(story: Story) -> None:
+    with_shortage(story, lambda: story.send("a", 0, acks=1))
+    story.final((0, "a"))
+
+
+def acknowledged_while_replicas_were_being_taken_away(story: Story) -> None:
+    shortage = Shortage(asked_at=story.history.now())
+    story.life.shortages.append(shortage)
+    story.send("a", 0)
+    shortage.begun_at = story.history.now()
+    shortage.ending_at = story.history.now()
+    story.send("b", 1)
+    shortage.ended_at = story.history.now()
+    story.final((0, "a"), (1, "b"))
 
 
 @pytest.mark.parametrize(
@@ -327,6 +357,8 @@ def short_of_replicas(story: Story) -> None:
         read_again_from_the_start,
         seen_late,
         short_of_replicas,
+        acks_1_while_short_of_replicas,
+        acknowledged_while_replicas_were_being_taken_away,
     ],
 )
 def test_what_a_log_may_do_is_no_violation(tell: Callable[[Story], None]) -> None:
@@ -338,8 +370,7 @@ def test_what_a_log_may_do_is_no_violation(tell: Callable[[Story], None]) -> Non
 def test_a_high_watermark_that_stays_low_once_there_are_enough_replicas_is_found() -> None:
     story = Story()
     story.send("a", 0)
-    story.life.short_since.append(story.history.now())
-    story.life.short_until.append(story.history.now())
+    with_shortage(story, lambda: None)
     story.poll(high_watermark=0)
     story.final((0, "a"))
     assert story.kinds() == {"high watermark fell"}
