@@ -1,8 +1,11 @@
 """``tidelog configs`` on a real broker."""
 
+import time
+
 import pytest
 
 from tests.cli.command import Command
+from tidelog.cli.kafka import REQUEST_SECONDS_MAX
 
 
 def test_describe_and_alter_a_topic(command: Command, topic: str) -> None:
@@ -49,3 +52,11 @@ def test_what_the_broker_refuses(command: Command, topic: str) -> None:
         "retention.ms=soon: expected a whole number"
     )
     assert "did you mean retention.ms?" in command.fails("configs", "alter", "--topic", topic, "--set", "retention.mss=1")
+
+
+def test_a_broker_that_is_not_there_is_told_at_once(command: Command) -> None:
+    for words in (["describe"], ["alter", "--set", "log.retention.ms=1"]):
+        started = time.monotonic()
+        message = command.fails("configs", *words, "--broker", "77")
+        assert message == f"there is no broker 77 at {command.bootstrap}, only 1"
+        assert time.monotonic() - started < REQUEST_SECONDS_MAX / 2

@@ -76,6 +76,10 @@ def test_formats(command: Command, hours: str) -> None:
     [
         (["--offset", "99"], "--offset 99 is outside: partition 0 has 0 to 5, partition 1 has 0 to 1"),
         (["--offset", "now"], "--offset now: expected a number, beginning, end, or -N"),
+        (
+            ["--timestamp", "99999999999999999999"],
+            "--timestamp 99999999999999999999: expected milliseconds or a time such as 2026-01-31T12:00:00Z",
+        ),
         (["--timestamp", "soon"], "--timestamp soon: expected milliseconds or a time such as 2026-01-31T12:00:00Z"),
         (["--partition", "7"], "has no partition 7, only 0 to 1"),
         (["--value", "("], "--value (: missing )"),

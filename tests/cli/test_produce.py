@@ -119,3 +119,17 @@ def test_json_messages_that_are_none(text: bytes) -> None:
 
 def test_a_json_message_may_be_empty() -> None:
     assert read_json_message(b"{}", 1) == Message(None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "reason"),
+    [
+        ((), b"fits\n" + b"x" * 3_000_000, "message 2 cannot be sent: Unable to produce message: Broker: Message size too large"),
+        (("--jsonl",), b'{"partition": 99999999999}', "message 1 cannot be sent: "),
+        (("--jsonl",), b'{"timestamp": 99999999999999999999}', "message 1 cannot be sent: "),
+    ],
+)
+def test_a_message_that_the_client_refuses_is_one_line(
+    command: Command, topic: str, arguments: tuple[str, ...], stdin: bytes, reason: str
+) -> None:
+    assert command.fails("produce", topic, *arguments, stdin=stdin).startswith(reason)

@@ -44,7 +44,9 @@ def describe_command(
     """Show settings, and where each value comes from."""
     resource = _resource(topic, broker)
     cluster = Cluster(bootstrap, properties)
-    entries = _describe(cluster, cluster.admin(), resource)
+    admin = cluster.admin()
+    _check_broker(cluster, admin, broker)
+    entries = _describe(cluster, admin, resource)
     shown = [entry for entry in entries if show_all or not _is_default(entry)]
     if as_json:
         for entry in shown:
@@ -77,8 +79,18 @@ def alter_command(
     if not values and not deletions:
         raise CommandFailed("nothing to alter: give --set NAME=VALUE or --delete NAME")
     cluster = Cluster(bootstrap, properties)
-    alter_configs(cluster, cluster.admin(), resource, values, deletions or [])
+    admin = cluster.admin()
+    _check_broker(cluster, admin, broker)
+    alter_configs(cluster, admin, resource, values, deletions or [])
     say(make_console(), f"Changed the settings of {'topic' if topic is not None else 'broker'} {resource.name}.")
+
+
+def _check_broker(cluster: Cluster, admin: Any, broker: str | None) -> None:
+    """The client would look for a broker that is not there until its time is up."""
+    if broker is not None and broker.isdigit():
+        brokers = sorted(cluster.metadata(admin).brokers)
+        if int(broker) not in brokers:
+            raise CommandFailed(f"there is no broker {broker} at {cluster.bootstrap}, only {', '.join(map(str, brokers))}")
 
 
 def alter_configs(cluster: Cluster, admin: Any, resource: Any, values: Mapping[str, str], deletions: Sequence[str]) -> None:

@@ -27,6 +27,9 @@ POLL_SECONDS = 0.2
 # Without any message or end for so long, the broker is gone.
 SILENCE_SECONDS_MAX = 30.0
 
+# What a timestamp can be in the protocol.
+TIMESTAMP_MAX = 2**63 - 1
+
 BEGINNING = ("beginning", "earliest")
 END = ("end", "latest")
 
@@ -173,7 +176,7 @@ def _at_time(consumer: Any, topic: str, ends: dict[int, tuple[int, int]], text: 
 
 def read_timestamp(text: str) -> int:
     """Milliseconds since 1970. A time without an offset is local time."""
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and int(text) <= TIMESTAMP_MAX:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

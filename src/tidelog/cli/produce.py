@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, BinaryIO
 
 import typer
+from confluent_kafka import KafkaException
 
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, Cluster, JsonOption, PropertiesOption, read_pairs
@@ -197,7 +198,12 @@ def send_all(producer: Any, topic: str, messages: Iterable[Message], delivery: D
             more["partition"] = message.partition
         if message.timestamp is not None:
             more["timestamp"] = message.timestamp
-        _send(producer, topic, message, delivery, more)
+        try:
+            _send(producer, topic, message, delivery, more)
+        except KafkaException as error:
+            raise CommandFailed(f"message {number + 1} cannot be sent: {error.args[0].str()}") from error
+        except (OverflowError, ValueError) as error:
+            raise CommandFailed(f"message {number + 1} cannot be sent: {error}") from error
         if delivery.failed:
             return
 
