@@ -2,15 +2,28 @@ from simulation.clock import SimulatedClock
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
 from tests.broker.harness import fetch_request
-from tidelog.broker.fetch_sessions import EPOCH_MAX, EVICTION_REST_MS, FetchSession, FetchSessions, SessionPartition
+from tidelog.broker.fetch_sessions import (
+    EPOCH_MAX,
+    EVICTION_REST_MS,
+    FetchSession,
+    FetchSessions,
+    SessionChoice,
+    SessionPartition,
+)
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchResult, FetchTopic
 
 
 class World:
-    def __init__(self, slots_max: int = 2) -> None:
+    def __init__(self, slots_max: int = 2, partitions_max: int = 100) -> None:
         self.scheduler = Scheduler()
-        self.sessions = FetchSessions(SimulatedClock(self.scheduler), SimulatedRandomness(1), slots_max)
+        self.sessions = FetchSessions(SimulatedClock(self.scheduler), SimulatedRandomness(1), slots_max, partitions_max)
+
+    def ask_for(self, count: int, session: tuple[int, int] = (0, 0), first: int = 0) -> SessionChoice:
+        """A request that names so many partitions."""
+        wanted = [FetchPartition(index, 0, 1) for index in range(first, first + count)]
+        topics = [FetchTopic("orders", None, wanted)]
+        return self.sessions.choose(FetchRequest(-1, 0, 1, 1, 0, *session, topics, [], ""), False)
 
     def begin(self) -> FetchSession | None:
         return self.sessions.choose(fetch_request(session=(0, 0)), False).session
@@ -85,3 +98,29 @@ def test_partitions_with_records_go_to_the_end() -> None:
     session.update(FetchRequest(-1, 0, 1, 1, 0, 0, 0, [FetchTopic("a", None, wanted)], [], ""))
     session.rotate(("a", None, 0))
     assert [index for _, _, index in session.partitions] == [1, 2, 0]
+
+
+def test_what_all_sessions_remember_is_bounded() -> None:
+    world = World(slots_max=1000, partitions_max=10)
+    first = world.ask_for(6).session
+    assert first is not None
+    refused = world.ask_for(5)
+    assert (refused.session, refused.error) == (None, ErrorCode.NONE), "it is answered, but nothing is kept"
+    second = world.ask_for(4).session
+    assert second is not None
+    assert world.ask_for(1, (second.id, 1), first=100).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(world.sessions) == 1
+    assert world.ask_for(4).session is not None, "what was dropped is not counted any more"
+    assert world.go_on(first, 1) is ErrorCode.NONE
+
+
+def test_sessions_that_have_rested_make_room_for_what_others_want_to_remember() -> None:
+    world = World(slots_max=1000, partitions_max=10)
+    first, second = world.ask_for(5).session, world.ask_for(5).session
+    assert first is not None
+    assert second is not None
+    world.pass_time(EVICTION_REST_MS)
+    assert world.go_on(second, 1) is ErrorCode.NONE
+    assert world.ask_for(5).session is not None
+    assert world.go_on(first, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert world.go_on(second, 2) is ErrorCode.NONE

@@ -6,6 +6,7 @@ a limit on the answer's size does not starve the others.
 
 Sessions are a bounded cache: a new one takes the place of the one unused for longest, if that has rested for
 ``EVICTION_REST_MS``; otherwise the reader simply gets none and sends full requests. A session that is lost costs a full request.
+What all sessions remember is bounded too: a request may name a hundred thousand partitions that do not even exist.
 """
 
 from typing import NamedTuple
@@ -21,6 +22,8 @@ FINAL_EPOCH = -1
 SESSION_ID_MAX = 2**31 - 1
 EPOCH_MAX = 2**31 - 1
 EVICTION_REST_MS = 120_000
+# In all sessions together: some 400 bytes each.
+PARTITIONS_MAX = 250_000
 
 # A topic is named by its name or its id, as the request's version has it.
 TopicKey = tuple[str | None, bytes | None]
@@ -94,12 +97,14 @@ class SessionChoice(NamedTuple):
 
 
 class FetchSessions:
-    __slots__ = ("_clock", "_randomness", "_sessions", "_slots_max")
+    __slots__ = ("_clock", "_partitions", "_partitions_max", "_randomness", "_sessions", "_slots_max")
 
-    def __init__(self, clock: Clock, randomness: Randomness, slots_max: int) -> None:
+    def __init__(self, clock: Clock, randomness: Randomness, slots_max: int, partitions_max: int = PARTITIONS_MAX) -> None:
         self._clock = clock
         self._randomness = randomness
         self._slots_max = slots_max
+        self._partitions_max = partitions_max
+        self._partitions = 0
         # Least recently used first.
         self._sessions: dict[int, FetchSession] = {}
 
@@ -109,10 +114,10 @@ class FetchSessions:
     def choose(self, request: FetchRequest, uses_topic_ids: bool) -> SessionChoice:
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             session = self._create(uses_topic_ids) if epoch == INITIAL_EPOCH and request.topics else None
-            if session is not None:
-                session.update(request)
+            if session is not None and not self._update(session, request):
+                session = None
             return SessionChoice(session, False)
         session = self._sessions.get(session_id)
         if session is None:
@@ -126,16 +131,43 @@ class FetchSessions:
         session.last_used_ms = self._clock.monotonic_ms()
         del self._sessions[session_id]
         self._sessions[session_id] = session
-        session.update(request)
+        if not self._update(session, request):
+            # Without a session the reader asks for all that it wants, and is answered.
+            return SessionChoice(None, True, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return SessionChoice(session, True)
+
+    def _update(self, session: FetchSession, request: FetchRequest) -> bool:
+        """False when it would be too much; then the session is gone."""
+        before = len(session.partitions)
+        session.update(request)
+        self._partitions += len(session.partitions) - before
+        while self._partitions > self._partitions_max:
+            rested = self._rested()
+            if rested is None:
+                self._drop(session.id)
+                return False
+            self._drop(rested.id)
+        return True
+
+    def _rested(self) -> FetchSession | None:
+        """The one unused for longest, if that is long enough."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or self._clock.monotonic_ms() - oldest.last_used_ms < EVICTION_REST_MS:
+            return None
+        return oldest
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
 
     def _create(self, uses_topic_ids: bool) -> FetchSession | None:
         now_ms = self._clock.monotonic_ms()
         if len(self._sessions) >= self._slots_max:
-            oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or now_ms - oldest.last_used_ms < EVICTION_REST_MS:
+            rested = self._rested()
+            if rested is None:
                 return None
-            del self._sessions[oldest.id]
+            self._drop(rested.id)
         identifier = self._randomness.integer(1, SESSION_ID_MAX)
         while identifier in self._sessions:
             identifier = self._randomness.integer(1, SESSION_ID_MAX)
