@@ -20,7 +20,7 @@ KIO_ERROR_CODES = frozenset(int(code) for code in KioErrorCode)
 def kio_bytes(api: str, kind: str, version: int, fields: dict[str, Any]) -> bytes:
     """A message written by kio; ``kind`` is "request" or "response"."""
     module = importlib.import_module(f"kio.schema.{api}.v{version}.{kind}")
-    entity_type = getattr(module, api.capitalize() + kind.capitalize())
+    entity_type = getattr(module, "".join(map(str.capitalize, [*api.split("_"), kind])))
     buffer = io.BytesIO()
     entity_writer(entity_type)(buffer, _entity(entity_type, fields))
     return buffer.getvalue()
