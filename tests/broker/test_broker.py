@@ -3,6 +3,8 @@ import pytest
 from tests.broker.harness import NODE_ID, PATH, Machine, offsets_in
 from tests.log.harness import batch
 from tidelog.broker.broker import STOP_MS_MAX
+from tidelog.broker.partitions import Partitions
+from tidelog.log.deletion_queue import DeletionQueue
 from tidelog.metadata.features import METADATA_VERSION, METADATA_VERSION_LEVEL
 from tidelog.metadata.topics import PartitionImage
 from tidelog.raft.errors import CorruptMetadataLog
@@ -181,6 +183,42 @@ def test_stopping_ends_a_compaction() -> None:
     assert cleaner.log_in_work is not None
     assert machine.stop() is None
     assert cleaner.log_in_work is None
+
+
+# -- faults of ours ----------------------------------------------------------------------------------------------------------
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    """The next call raises, those after it work."""
+    works = getattr(owner, name)
+
+    def fail(*arguments: object) -> None:
+        monkeypatch.setattr(owner, name, works)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(owner, name, fail)
+
+
+def test_an_error_in_the_background_does_not_end_all_background_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    client = machine.client()
+    client.create_topic("orders", flush_messages="1000")
+    client.append()
+    fail_once(monkeypatch, DeletionQueue, "tick")
+    log = machine.broker.directory.logs["orders", 0]
+    assert log.durable.offset == 0
+    machine.run_until(lambda: log.durable.offset == 1)
+    assert [facts["where"] for facts in machine.facts("unexpected_error")] == ["housekeeping"]
+
+
+def test_an_error_while_following_the_metadata_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    client = machine.client()
+    fail_once(monkeypatch, Partitions, "apply")
+    client.create_topic("orders")
+    client.create_topic("more")
+    assert [client.append(name).error for name in ("orders", "more")] == [ErrorCode.NONE] * 2
+    assert [facts["where"] for facts in machine.facts("unexpected_error")] == ["following the metadata"]
 
 
 # -- partitions --------------------------------------------------------------------------------------------------------------

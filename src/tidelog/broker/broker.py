@@ -27,6 +27,7 @@ from tidelog.controller.topics import TopicRules
 from tidelog.log.data_directory import DataDirectory
 from tidelog.log.partition_log import PartitionLog
 from tidelog.metadata.configs import ResourceType
+from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import MetadataRecord, decode_record, encode_record
 from tidelog.ports.clock import Clock
@@ -182,8 +183,12 @@ class Broker:
 
     def _housekeeping(self) -> None:
         if self.is_running:
-            self.directory.tick()
+            # First: whatever goes wrong below, syncing, retention and compaction must not end with it for good.
             self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
+            try:
+                self.directory.tick()
+            except Exception as error:
+                self.report_unexpected("housekeeping", error)
 
     # -- metadata ------------------------------------------------------------------------------------------------------------
 
@@ -198,6 +203,13 @@ class Broker:
         delta = self.image.replay([decode_record(value)[0] for value in batch.values], batch.last_offset)
         if delta.is_empty or not self.is_running:
             return
+        try:
+            self._follow(delta)
+        except Exception as error:
+            # It is committed, and the pass of group commit that says so has others to tell.
+            self.report_unexpected("following the metadata", error)
+
+    def _follow(self, delta: ImageDelta) -> None:
         self.partitions.apply(delta)
         for resource_type, name in delta.configs_changed:
             if resource_type == ResourceType.TOPIC:
