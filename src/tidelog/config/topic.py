@@ -142,7 +142,8 @@ _MESSAGES = (
         "compression.type",
         SettingType.STRING,
         "producer",
-        "How batches are stored: producer keeps what the producer chose, uncompressed undoes it, a codec's name uses that codec.",
+        "Taken for tools that set it, and without effect: batches are stored as the producer compressed them, which is what "
+        "producer means in Kafka. Consumers read every codec.",
         OneOf(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
         (Synonym("compression.type"),),
     ),

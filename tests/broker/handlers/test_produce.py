@@ -2,6 +2,7 @@ import pytest
 
 from tests.broker.harness import HOST, NODE_ID, PORT, FakeClient, Machine, offsets_in, produce_request
 from tests.log.harness import START_MS, batch
+from tidelog.config.topic import TOPIC
 from tidelog.metadata.records import Endpoint, PartitionChangeRecord, RegisterBrokerRecord
 from tidelog.records.compression import CompressionType
 from tidelog.wire.errors import ErrorCode
@@ -222,3 +223,12 @@ def test_a_deleted_topic_fails_who_waits(client: FakeClient, machine: Machine) -
     frame, position = writer.last_reply(ApiKey.PRODUCE, 9, correlation_id)
     ((result,),) = [topic.partitions for topic in decode_produce_response(9, frame, position).topics]
     assert result.error in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def test_compression_type_changes_nothing_and_its_documentation_says_so(client: FakeClient) -> None:
+    client.create_topic(compression_type="gzip")
+    sent = batch(3)
+    client.append(records=sent)
+    read = bytes(client.read().records or b"")
+    assert read[21:] == sent[21:], "beyond base offset and leader epoch"
+    assert "without effect" in TOPIC.settings["compression.type"].documentation
