@@ -3,8 +3,7 @@
 from typing import Any
 
 from tidelog.coordinator.errors import UnreadableShard
-from tidelog.groups.records import offset_commit
-from tidelog.groups.records.fields import (
+from tidelog.coordinator.record_fields import (
     BYTES,
     INTEGER_8,
     INTEGER_32,
@@ -18,6 +17,7 @@ from tidelog.groups.records.fields import (
     or_null,
     structure,
 )
+from tidelog.groups.records import offset_commit
 from tidelog.groups.records.types import (
     NO_TIMESTAMP_MS,
     ClassicMemberMetadata,
