@@ -1,10 +1,11 @@
 """Retention over all logs of a directory: in slices, at its interval, one log's trouble its own."""
 
 import errno
+from itertools import pairwise
 
 from tests.log.harness import BATCH_BYTES, Store, append, batch, read_offsets
 from tidelog.log.directory_options import DirectoryOptions
-from tidelog.log.retention_sweep import LOGS_PER_TICK
+from tidelog.log.retention_sweep import LOGS_PER_TICK, SEGMENTS_PER_TICK
 from tidelog.log.settings import LogSettings
 
 INTERVAL_MS = 10_000
@@ -12,10 +13,10 @@ SETTINGS = LogSettings(segment_bytes=2 * BATCH_BYTES, retention_ms=5_000, file_d
 OPTIONS = DirectoryOptions(retention_check_interval_ms=INTERVAL_MS)
 
 
-def fill(store: Store, *partitions: int) -> None:
+def fill(store: Store, *partitions: int, batches: int = 5) -> None:
     for partition in partitions:
         log = store.create(partition=partition)
-        for _ in range(5):
+        for _ in range(batches):
             append(log)
     store.commit()
 
@@ -49,12 +50,39 @@ def test_what_expires_later_goes_with_a_later_sweep() -> None:
 def test_many_logs_are_swept_in_slices() -> None:
     store = Store(SETTINGS, options=OPTIONS)
     count = LOGS_PER_TICK + 10
-    fill(store, *range(count))
+    fill(store, *range(count), batches=1)
     store.pass_time(INTERVAL_MS)
     store.directory.retention.tick()
     assert sum(log.log_start_offset > 0 for log in store.directory.logs.values()) == LOGS_PER_TICK
     store.directory.retention.tick()
     assert sum(log.log_start_offset > 0 for log in store.directory.logs.values()) == count
+
+
+def test_many_segments_are_expired_and_taken_out_in_slices() -> None:
+    store = Store(SETTINGS, options=OPTIONS)
+    count = 3 * SEGMENTS_PER_TICK
+    fill(store, 0, batches=2 * count)
+    fill(store, 1)
+    store.pass_time(INTERVAL_MS)
+    log, retention = store.log(), store.directory.retention
+    assert len(log.segments) == count
+    starts, left = [], []
+    while len(log.segments) > 1:
+        retention.tick()
+        starts.append(log.log_start_offset)
+        # What the tick submitted, and no other tick.
+        store.scheduler.run_until(lambda: store.directory.log_starts.is_idle)
+        left.append(len(log.segments))
+    assert starts[0] == 2 * SEGMENTS_PER_TICK
+    # All had expired, so the last one, which was active, was rolled.
+    assert max(before - after for before, after in pairwise([count + 1, *left])) == SEGMENTS_PER_TICK
+    for _ in range(10):
+        retention.tick()
+        store.scheduler.run_until(lambda: store.directory.log_starts.is_idle)
+    assert [len(log.segments) for log in store.directory.logs.values()] == [1, 1]
+    assert log.log_start_offset == log.log_end_offset
+    # Of the snapshots at each roll the newest is left.
+    assert [path[-24:] for path in store.paths(".snapshot") if "/orders-0/" in path] == [f"{log.log_end_offset:015}.snapshot"]
 
 
 def test_one_logs_trouble_is_its_own() -> None:

@@ -21,6 +21,7 @@ from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
 from tidelog.log.deletion_queue import DeletionQueue
 from tidelog.log.directory_opening import TopicPartition, open_logs, read_state, refuse_records_in, sync_all, take_over
 from tidelog.log.directory_options import DirectoryOptions
+from tidelog.log.directory_sync import DirectorySync
 from tidelog.log.durable_truncation import DurableTruncation
 from tidelog.log.environment import LogEnvironment, Report
 from tidelog.log.errors import DirectoryUnusable, LogError, OffsetOutOfRange, StorageError
@@ -38,7 +39,7 @@ from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
-from tidelog.ports.executor import Completion, Executor
+from tidelog.ports.executor import Executor
 from tidelog.ports.randomness import Randomness
 
 OnDone = Callable[[BaseException | None], None]
@@ -87,6 +88,7 @@ class DataDirectory:
     ) -> None:
         disk, clock, executor, options, report = self.disk, self.clock, self._executor, self.options, self._report
         self._file_system = disk.open_filesystem(self.path)
+        self._names = DirectorySync(disk, executor, self.path)
         state = read_state(disk, self.path, report)
         self.marks = MarkFlusher(state.marks, clock, executor, report, self._go_offline)
         self.commit = GroupCommit(
@@ -277,14 +279,14 @@ class DataDirectory:
         if delete_delay_ms is not None:
             self.deletions.add_directory(retired, delete_delay_ms)
 
-        def synced(completion: Completion) -> None:
+        def synced(error: BaseException | None) -> None:
             self._leaving.pop(key, None)
-            if completion.error is None:
+            if error is None:
                 self._purge_checkpoints(key, on_done)
             elif on_done is not None:
-                on_done(completion.error)
+                on_done(error)
 
-        self._executor.submit(lambda: self.disk.sync_directory(self.path), synced)
+        self._names.request(synced)
 
     def _purge_checkpoints(self, key: TopicPartition, on_done: OnDone | None) -> None:
         """Marks and checkpoints know partitions by name: what they say of one that is gone must be gone too before another of its
@@ -377,10 +379,9 @@ class DataDirectory:
     @property
     def is_idle(self) -> bool:
         """Nothing is under way on the executor: it may be closed."""
-        if self.cleaner.log_in_work is not None or not (self.commit.is_idle and self.marks.is_idle and self.deletions.is_idle):
-            return False
-        writers = (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets)
-        return all(writer.is_idle for writer in writers)
+        writers = (*self._writers.values(), self.cleaner_offsets)
+        are_idle = self.commit.is_idle and self.marks.is_idle and self.deletions.is_idle and self._names.is_idle
+        return are_idle and self.cleaner.log_in_work is None and all(writer.is_idle for writer in writers)
 
     def close(self, broker_epoch: int = -1) -> None:
         """Stop cleanly. Blocks. Only when every log is whole does the clean-shutdown mark promise it to the next start."""

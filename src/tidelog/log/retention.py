@@ -9,6 +9,7 @@ The active segment is deleted like the others when all of it has expired: it is 
 watermark goes.
 """
 
+import sys
 from contextlib import suppress
 
 from tidelog.log import names
@@ -18,8 +19,10 @@ from tidelog.log.segment import LogSegment
 from tidelog.log.settings import UNLIMITED
 
 
-def retained_start_offset(log: PartitionLog, now_ms: int) -> int:
-    """Where the log should start by time and by size; its present start when nothing has to go. May roll the active segment."""
+def retained_start_offset(log: PartitionLog, now_ms: int, segments_max: int = sys.maxsize) -> int:
+    """Where the log should start by time and by size; its present start when nothing has to go. May roll the active segment.
+
+    ``segments_max``: so many more go at most, since the age of each may have to be read from the disk; then ask again."""
     settings = log.settings
     if not settings.delete:
         return log.log_start_offset
@@ -33,13 +36,22 @@ def retained_start_offset(log: PartitionLog, now_ms: int) -> int:
     for segment in log.segments.closed:
         end_offset = log.segments.base_offset_after(segment)
         assert end_offset is not None, "a closed segment has one after it"
-        is_expired = settings.retention_ms >= 0 and _age_ms(log, segment, now_ms) > settings.retention_ms
-        is_excess = excess_bytes >= segment.size > 0
         is_below_start = end_offset <= log.log_start_offset
+        is_excess = excess_bytes >= segment.size > 0
+        is_expired = (
+            not is_below_start
+            and not is_excess
+            and settings.retention_ms >= 0
+            and _age_ms(log, segment, now_ms) > settings.retention_ms
+        )
         if end_offset > limit or not (is_expired or is_excess or is_below_start):
             break
         excess_bytes -= segment.size
-        start_offset = max(start_offset, end_offset)
+        if not is_below_start:
+            if not segments_max:
+                break
+            segments_max -= 1
+            start_offset = end_offset
     return start_offset
 
 
@@ -62,13 +74,19 @@ def raise_log_start(log: PartitionLog, offset: int) -> None:
         log.producers.on_high_watermark(min(offset, log.high_watermark))
 
 
-def take_out_below(log: PartitionLog, start_offset: int) -> list[LogSegment]:
+def has_segment_below(log: PartitionLog, start_offset: int) -> bool:
+    """Does the first segment lie wholly below ``start_offset``?"""
+    following = log.segments.base_offset_after(log.segments[0])
+    return following is not None and following <= start_offset
+
+
+def take_out_below(log: PartitionLog, start_offset: int, segments_max: int = sys.maxsize) -> list[LogSegment]:
     """Rename the segments that lie wholly below ``start_offset``, the log start as the disk has it, and drop them from the log;
-    the caller removes them later."""
-    gone = []
+    the caller removes them later. At most ``segments_max`` at once: each is four files to rename."""
+    gone: list[LogSegment] = []
     for segment in log.segments.closed:
         end_offset = log.segments.base_offset_after(segment)
-        if end_offset is None or end_offset > start_offset:
+        if end_offset is None or end_offset > start_offset or len(gone) == segments_max:
             break
         segment.rename(names.DELETED_SUFFIX)
         gone.append(segment)
@@ -77,7 +95,8 @@ def take_out_below(log: PartitionLog, start_offset: int) -> list[LogSegment]:
         log.unsynced.forget_segments(gone)
         log.recovery_point = max(log.recovery_point, log.segments[0].base_offset)
         log.note_directory_change(log.directory)
-        _remove_snapshots_below(log, log.segments[0].base_offset)
+        if not has_segment_below(log, start_offset):
+            _remove_snapshots_below(log, log.segments[0].base_offset)
     return gone
 
 

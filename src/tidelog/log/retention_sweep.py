@@ -1,8 +1,8 @@
 """Applies retention to every log of a data directory, a few logs at a time.
 
 A sweep begins every ``log.retention.check.interval.ms`` and walks the logs in slices, so that ten thousand partitions do not
-hold the loop. Logs whose start moved are gathered; one write of the log start offsets makes it durable for all of them, and
-only then are their segments taken out.
+hold the loop, nor one that has ten thousand segments. Logs whose start moved are gathered; one write of the log start offsets
+makes it durable for all of them, and only then are their segments taken out, in slices again.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,11 +12,13 @@ from tidelog.log.deletion_queue import DeletionQueue
 from tidelog.log.environment import Report
 from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.retention import raise_log_start, retained_start_offset, take_out_below
+from tidelog.log.retention import has_segment_below, raise_log_start, retained_start_offset, take_out_below
 from tidelog.ports.clock import Clock
 
-# About a millisecond of work.
+# About a millisecond of work, and some more where the age of segments has to be read from the disk.
 LOGS_PER_TICK = 50
+# Segments whose age is looked at, and segments taken out (four renames each), in one slice: two milliseconds or three.
+SEGMENTS_PER_TICK = 50
 
 
 class RetentionSweep:
@@ -29,6 +31,7 @@ class RetentionSweep:
         "_next_ms",
         "_report",
         "_start_offsets",
+        "_to_take_out",
         "_walk",
     )
 
@@ -51,9 +54,14 @@ class RetentionSweep:
         self._next_ms = clock.monotonic_ms() + interval_ms
         self._is_being_compacted = is_being_compacted
         self._walk: Iterator[list[PartitionLog]] | None = None
+        # Their starts are on the disk; a dictionary for its order.
+        self._to_take_out: dict[PartitionLog, None] = {}
 
     def tick(self) -> None:
         now_ms = self._clock.monotonic_ms()
+        if self._to_take_out:
+            self._take_out_some()
+            return
         if self._walk is None and now_ms >= self._next_ms:
             self._next_ms = now_ms + self._interval_ms
             self._walk = self._sweep()
@@ -69,43 +77,66 @@ class RetentionSweep:
 
         def written(error: BaseException | None) -> None:
             if error is None:
-                for log in logs:
-                    self._take_out(log)
+                is_first = not self._to_take_out
+                self._to_take_out.update(dict.fromkeys(logs))
+                if is_first:
+                    self._take_out_some()
             if on_done is not None:
                 on_done(error)
 
         self._start_offsets.request(written)
 
     def _sweep(self) -> Iterator[list[PartitionLog]]:
-        moved: list[PartitionLog] = []
-        for number, log in enumerate(self._logs(), start=1):
-            if log.offline_reason is None and self._expire(log):
-                moved.append(log)
-            if number % LOGS_PER_TICK == 0:
-                yield moved
-                moved = []
-        yield moved
+        """One slice after the other: the logs that have segments to take out."""
+        moved: dict[PartitionLog, None] = {}
+        logs_left, segments_left = LOGS_PER_TICK, SEGMENTS_PER_TICK
+        for log in self._logs():
+            # A log with more to expire than a slice may have is looked at again in the next one.
+            is_done = False
+            while not is_done and log.offline_reason is None:
+                if not logs_left or not segments_left:
+                    yield list(moved)
+                    moved = {}
+                    logs_left, segments_left = LOGS_PER_TICK, SEGMENTS_PER_TICK
+                before = log.log_start_offset
+                expired = self._expire(log, segments_left)
+                is_done = expired < segments_left
+                if log.log_start_offset > before or has_segment_below(log, log.log_start_offset):
+                    moved[log] = None
+                logs_left -= 1
+                segments_left -= expired
+        yield list(moved)
 
-    def _expire(self, log: PartitionLog) -> bool:
-        """Has its start moved, or does a segment lie below it that a crash brought back?"""
+    def _expire(self, log: PartitionLog, segments_max: int) -> int:
+        """Raise its start by at most so many segments; how many they were."""
         now_ms = self._clock.now_ms()
         log.producers.remove_expired(now_ms)
+        segments = log.segments
+        before = segments.floor_index(log.log_start_offset)
         try:
-            raise_log_start(log, retained_start_offset(log, now_ms))
+            raise_log_start(log, retained_start_offset(log, now_ms, segments_max))
         except (LogError, OSError) as error:
             self._report("retention_failed", {"partition": log.name, "error": str(error)})
-            return False
-        following = log.segments.base_offset_after(log.segments[0])
-        return following is not None and following <= log.log_start_offset
+        return segments.floor_index(log.log_start_offset) - before
 
-    def _take_out(self, log: PartitionLog) -> None:
+    def _take_out_some(self) -> None:
+        segments_left = SEGMENTS_PER_TICK
+        while self._to_take_out and segments_left:
+            log = next(iter(self._to_take_out))
+            # Not below the log start itself, which may have risen again since: a crash must find it written.
+            start_offset = self._start_offsets.written.get((log.topic, log.partition), 0)
+            segments_left -= self._take_out(log, start_offset, segments_left)
+            if log.offline_reason is not None or self._is_being_compacted(log) or not has_segment_below(log, start_offset):
+                del self._to_take_out[log]
+
+    def _take_out(self, log: PartitionLog, start_offset: int, segments_max: int) -> int:
         # A segment may be in the middle of a swap. Its records are out of sight already; a later sweep removes the file.
         if log.offline_reason is not None or self._is_being_compacted(log):
-            return
+            return 0
         try:
-            # Not below the log start itself, which may have risen again since: a crash must find it written.
-            segments = take_out_below(log, self._start_offsets.written.get((log.topic, log.partition), 0))
+            segments = take_out_below(log, start_offset, segments_max)
         except OSError as error:
             log.go_offline(f"renaming deleted segments failed: {error}")
-            return
+            return 0
         self._deletions.add_segments(segments, log.settings.file_delete_delay_ms)
+        return len(segments)

@@ -74,6 +74,42 @@ def test_an_idle_cleaner_rests_before_it_looks_again() -> None:
     assert looks == 2
 
 
+def test_many_logs_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all of them before one is picked: the last may be the filthiest."""
+    monkeypatch.setattr("tidelog.log.compaction.cleaner.SEGMENTS_PER_LOOK", 8)
+    store = Store(settings(segment_bytes=1))
+    logs = [store.create(partition=partition) for partition in range(6)]
+    for log in logs:
+        for _ in range(4):
+            append(log)
+    store.commit()
+    # All but the last were cleaned before, so that only a part of them is dirty.
+    cleaner = store.directory.cleaner
+    cleaner.first_dirty_offsets.update({("orders", partition): 2 for partition in range(5)})
+    looked: list[int] = []
+    for _ in range(10):
+        if cleaner.log_in_work is not None:
+            break
+        cleaner.tick()
+        looked.append(len(cleaner._horizons_ms))
+    assert looked == [2, 4, 5, 5]
+    assert cleaner.log_in_work is logs[5]
+
+
+def test_a_log_that_was_deleted_while_the_others_were_looked_at_is_not_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.log.compaction.cleaner.SEGMENTS_PER_LOOK", 1)
+    store = Store(settings(segment_bytes=1))
+    log = store.create()
+    store.create(partition=1)
+    for _ in range(4):
+        append(log)
+    store.commit()
+    store.directory.cleaner.tick()
+    store.directory.delete(log)
+    store.directory.cleaner.tick()
+    assert store.directory.cleaner.log_in_work is None
+
+
 def test_a_recovery_point_that_does_not_move_keeps_segments_from_being_cleaned() -> None:
     machine = written_machine()
     records = machine.records()

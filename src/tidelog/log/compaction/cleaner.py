@@ -12,7 +12,7 @@ run has set lies at most ``delete.retention.ms`` ahead, so a log that was cleane
 A log whose cleaning fails is left alone for ``UNCLEANABLE_RETRY_MS``, and the others go on.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tidelog.log.compaction.cleaning import Cleaning
@@ -26,6 +26,8 @@ from tidelog.ports.executor import Executor
 
 # A full disk heals, a damaged segment does not; either way trying more often would only burn the child's time.
 UNCLEANABLE_RETRY_MS = 15 * 60_000
+# Segments of the logs that one tick looks at: two milliseconds or three.
+SEGMENTS_PER_LOOK = 1_000
 
 TopicPartition = tuple[str, int]
 
@@ -63,12 +65,15 @@ class CleanerPorts:
 class Cleaner:
     __slots__ = (
         "_backoff_ms",
+        "_best",
+        "_best_ratio",
         "_bytes_per_second_max",
         "_cleaning",
         "_continuation",
         "_first_dirty_offsets",
         "_horizons_ms",
         "_key_map_bytes_max",
+        "_look",
         "_next_look_ms",
         "_on_idle",
         "_picked",
@@ -96,6 +101,10 @@ class Cleaner:
         self._bytes_per_second_max = bytes_per_second_max
         self._backoff_ms = backoff_ms
         self._next_look_ms = 0
+        # The logs that are still to be looked at, and the one with the largest dirty part so far.
+        self._look: Iterator[PartitionLog] | None = None
+        self._best: PartitionLog | None = None
+        self._best_ratio = -1.0
         self._horizons_ms: dict[TopicPartition, int] = {}
         self._retry_ms: dict[TopicPartition, int] = {}
         # The log that is worked on; its cleaning, once its recovery point is on the disk.
@@ -128,10 +137,10 @@ class Cleaner:
             if self._continuation is not None and now_ms >= self._resume_ms:
                 self._go_on()
             return
-        if now_ms < self._next_look_ms:
+        if now_ms < self._next_look_ms or not self._look_on():
             return
-        log = self._filthiest()
-        if log is None:
+        log, self._best = self._best, None
+        if log is None or log.offline_reason is not None:
             self._next_look_ms = now_ms + self._backoff_ms
             return
         self._picked = log
@@ -143,24 +152,34 @@ class Cleaner:
 
         self._ports.checkpoint_recovery_point(log, checkpointed)
 
-    def _filthiest(self) -> PartitionLog | None:
-        best: PartitionLog | None = None
-        best_ratio = -1.0
+    def _look_on(self) -> bool:
+        """Look at a slice of the logs; true when all have been looked at and ``_best`` is the one to clean, if any is."""
+        if self._look is None:
+            self._look = iter(list(self._ports.logs()))
+            self._best, self._best_ratio = None, -1.0
         now_ms = self._ports.clock.monotonic_ms()
-        for log in self._ports.logs():
+        segments_left = SEGMENTS_PER_LOOK
+        for log in self._look:
             if not log.settings.compact or log.offline_reason is not None or len(log.segments) < 2:
                 continue
             if self._retry_ms.get((log.topic, log.partition), 0) > now_ms:
                 continue
-            try:
-                # The recovery point will have been moved to the log's end by the time it counts.
-                plan = self._plan(log, log.log_end_offset)
-            except (LogError, OSError) as error:
-                self._leave_alone(log, str(error))
-                continue
-            if plan.is_due and plan.dirty_ratio > best_ratio:
-                best, best_ratio = log, plan.dirty_ratio
-        return best
+            self._compare(log)
+            segments_left -= len(log.segments)
+            if segments_left <= 0:
+                return False
+        self._look = None
+        return True
+
+    def _compare(self, log: PartitionLog) -> None:
+        try:
+            # The recovery point will have been moved to the log's end by the time it counts.
+            plan = self._plan(log, log.log_end_offset)
+        except (LogError, OSError) as error:
+            self._leave_alone(log, str(error))
+            return
+        if plan.is_due and plan.dirty_ratio > self._best_ratio:
+            self._best, self._best_ratio = log, plan.dirty_ratio
 
     def _plan(self, log: PartitionLog, recovery_point: int) -> CleaningPlan:
         key = (log.topic, log.partition)

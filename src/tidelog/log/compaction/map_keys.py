@@ -19,6 +19,10 @@ from tidelog.ports.disk import Disk
 from tidelog.records.batch import iterate_keys
 from tidelog.records.header import CONTROL_MASK
 
+# The originals of a group are renamed at once, on the loop: four files each, a few milliseconds for so many. A log of more small
+# segments than that becomes smaller with every cleaning.
+GROUP_SEGMENTS_MAX = 64
+
 
 def map_keys(disk: Disk, clock: Clock, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """A child task: ``MapKeysArguments`` to ``MapKeysResult``; leaves the key map's file in the partition's directory."""
@@ -71,7 +75,8 @@ def _groups(disk: Disk, work: MapKeysArguments, end_offset: int) -> Iterator[lis
         segment_bytes = _segment_bytes(disk, work.directory, base_offset)
         total_bytes = [*map(sum, zip(group_bytes, segment_bytes, strict=True))]
         fits = all(size <= size_max for size, size_max in zip(total_bytes, bytes_max, strict=True))
-        if group and (not segment_bytes[0] or not fits or segment_end_offset - 1 - group[0] > RELATIVE_OFFSET_MAX):
+        is_full = not fits or len(group) == GROUP_SEGMENTS_MAX
+        if group and (not segment_bytes[0] or is_full or segment_end_offset - 1 - group[0] > RELATIVE_OFFSET_MAX):
             yield group
             group, total_bytes = [], segment_bytes
         if segment_bytes[0]:
