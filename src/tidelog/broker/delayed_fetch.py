@@ -1,10 +1,12 @@
 """A fetch that waits for data: answered when enough bytes are there, when its time is up, or when one of its partitions has an
 error.
 
-While it waits it costs nothing: each of its partitions knows it and says when its watermark moves.
+While it waits it costs nothing: each of its partitions knows it and says when its watermark moves. A fetch that wants many bytes
+of a thousand partitions hears of that a thousand times before it has them, so then only the partition that moved is read, until
+there may be enough.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.error_mapping import error_code_of
@@ -90,7 +92,19 @@ def _read_one(
 class DelayedFetch:
     """Registered with its partitions from ``start`` until ``finish`` is called, once."""
 
-    __slots__ = ("_broker", "_bytes_max", "_bytes_min", "_finish", "_is_done", "_isolation", "_timer", "_wanted")
+    __slots__ = (
+        "_broker",
+        "_bytes_found",
+        "_bytes_max",
+        "_bytes_min",
+        "_finish",
+        "_is_done",
+        "_isolation",
+        "_lengths",
+        "_places",
+        "_timer",
+        "_wanted",
+    )
 
     def __init__(
         self,
@@ -109,6 +123,10 @@ class DelayedFetch:
         self._finish = finish
         self._is_done = False
         self._timer: Timer | None = None
+        # Bytes that each of the wanted has, as if it were alone, and where in the request a partition stands; when first needed.
+        self._lengths: list[int] = []
+        self._places: dict[Partition, list[int]] = {}
+        self._bytes_found = 0
 
     def start(self, wait_ms_max: int) -> None:
         for want in self._wanted:
@@ -116,13 +134,33 @@ class DelayedFetch:
                 want.partition.add_fetch_waiter(self)
         self._timer = self._broker.timers.schedule(wait_ms_max, self._time_out)
 
-    def on_data(self, partition: Partition) -> None:  # noqa: ARG002 - all are read, in the order of the request
+    def on_data(self, partition: Partition) -> None:
         """Enough by now? A partition that went away is an error, of which the reader should hear at once."""
-        if self._is_done:
+        if self._is_done or (self._bytes_min > 1 and not self._may_be_enough(partition)):
             return
         found = self._read()
         if found.bytes_read >= self._bytes_min or found.has_error:
             self._complete(found)
+
+    def _may_be_enough(self, partition: Partition) -> bool:
+        """If not, there is not enough. If so, all have to be read, in their order and within the limits."""
+        if not self._lengths:
+            self._lengths = [0] * len(self._wanted)
+            for place, want in enumerate(self._wanted):
+                if want.partition is not None:
+                    self._places.setdefault(want.partition, []).append(place)
+            moved: Iterable[int] = range(len(self._wanted))
+        else:
+            moved = self._places.get(partition, ())
+        for place in moved:
+            want = self._wanted[place]
+            bytes_max = min(self._bytes_max, want.bytes_max)
+            result, length = _read_one(want, bytes_max, self._isolation, True, self._broker.on_unexpected_error)
+            if result.error is not ErrorCode.NONE:
+                return True
+            self._bytes_found += length - self._lengths[place]
+            self._lengths[place] = length
+        return self._bytes_found >= self._bytes_min
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more."""

@@ -1,7 +1,10 @@
+from typing import Any
+
 import pytest
 
 from tests.broker.harness import FakeClient, Machine, fetch_request, offsets_in
 from tests.log.harness import batch, end_transaction
+from tidelog.log.reading import LogRead, read
 from tidelog.records.control import ControlType
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -146,6 +149,33 @@ def test_a_fetch_waits_for_enough_bytes(client: FakeClient, machine: Machine) ->
     assert reader.replies == []
     client.append(records=batch(size=100))
     assert offsets_in(answer(reader, correlation_id).records) == [0, 1, 2]
+
+
+def test_a_fetch_of_many_partitions_reads_only_those_that_move(
+    client: FakeClient, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic("orders", 100)
+    wanted = [FetchPartition(index, 0, 1 << 20) for index in range(100)]
+    request = FetchRequest(-1, 60_000, 1000, 1 << 20, 0, 0, -1, [FetchTopic("orders", None, wanted)], [], "")
+    reader = machine.client()
+    correlation_id = reader.send(ApiKey.FETCH, 12, encode_fetch_request(12, request))
+    client.append(partition=50, records=batch(size=100))
+    reads: list[int] = []
+
+    def counted_read(*arguments: Any) -> LogRead:
+        reads.append(1)
+        return read(*arguments)
+
+    monkeypatch.setattr("tidelog.broker.delayed_fetch.read", counted_read)
+    for index in range(8):
+        client.append(partition=10 * index, records=batch(size=100))
+    assert (reader.replies, len(reads)) == ([], 8)
+    client.append(partition=99, records=batch(size=100))
+    assert len(reads) == 9 + 100
+    frame, position = reader.last_reply(ApiKey.FETCH, 12, correlation_id)
+    (topic,) = decode_fetch_response(12, frame, position).topics
+    having = [result.partition for result in topic.partitions if result.records]
+    assert having == [0, 10, 20, 30, 40, 50, 60, 70, 99]
 
 
 def test_a_fetch_that_wants_more_than_it_takes_is_answered_when_that_is_there(client: FakeClient) -> None:
