@@ -82,8 +82,10 @@ def test_a_refusal_is_answered_at_once_and_writes_nothing() -> None:
 
 def test_a_decision_too_large_for_a_batch_is_refused() -> None:
     bench = Bench()
-    bench.put("a", "x" * BATCH_BYTES_MAX)
+    told: list[Exception | None] = []
+    bench.put("a", "x" * BATCH_BYTES_MAX, on_committed=told.append)
     assert isinstance(bench.answers[0][1], DecisionTooLarge)
+    assert told == [bench.answers[0][1]], "who decided hears that nothing came of it"
     assert bench.machine.words == {}
     bench.put("a", "1")
     bench.runtime.flush()

@@ -18,7 +18,8 @@ class CoordinatorResult(NamedTuple):
     response: Any = None
     """True once the records, and all before them, are committed: whoever asked hears it then."""
     on_committed: OnCommitted | None = None
-    """Called at the same moment, for answers to others than the one who asked. With an error when the shard was dropped first."""
+    """Called at the same moment, for answers to others than the one who asked. With an error when the shard was dropped first, or
+    at once when the records do not fit into a batch (DecisionTooLarge): then nothing was written and the machine lives on."""
 
 
 class Machine(Protocol):

@@ -180,9 +180,13 @@ class Shard(Generic[MachineType]):
         try:
             machine = self._active()
             result = decide(machine)
-            encoded, size = self._encode(result)
         except Exception as error:
             self._finish(on_done, None, None, error)
+            return
+        try:
+            encoded, size = self._encode(result)
+        except Exception as error:
+            self._finish(on_done, None, result.on_committed, error)
             return
         if encoded and not self._take(machine, result.records, encoded, size, producer):
             self._finish(on_done, None, result.on_committed, NotCoordinator(f"{self.name} was dropped"))
