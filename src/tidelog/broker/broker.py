@@ -19,6 +19,7 @@ from tidelog.broker.metadata_log import PartitionMetadataLog
 from tidelog.broker.partitions import Partitions
 from tidelog.broker.registration import start_records
 from tidelog.broker.session import ClientSession
+from tidelog.broker.sliced_proposals import SlicedProposals
 from tidelog.broker.timers import Timer, Timers
 from tidelog.broker.topic_settings import TopicSettings
 from tidelog.controller.config_sources import StaticConfig
@@ -59,6 +60,7 @@ class Broker:
         self.timers = Timers(clock)
         self.image = ClusterImage()
         self.settings = TopicSettings(config, self.image)
+        self._proposals = SlicedProposals(self.image, self._write_metadata)
         self.decisions = DecisionQueue(self.image, self.propose)
         self.metadata_cache = MetadataCache(self.image)
         self.static_config = StaticConfig(config.node_id, config.texts)
@@ -108,7 +110,7 @@ class Broker:
                 return
             # The logs were opened before the metadata was known.
             self.partitions.take_over_logs()
-            self.propose(list(start_records(self.config, self.directory, self.image, self.randomness)), started)
+            self._write_metadata(list(start_records(self.config, self.directory, self.image, self.randomness)), started)
 
         def started(error: Exception | None) -> None:
             if error is None:
@@ -195,9 +197,13 @@ class Broker:
     def propose(self, records: Sequence[MetadataRecord], on_done: OnDone) -> None:
         """Write a decision to the metadata log; ``on_done`` comes when it is committed and the image has it."""
         if records:
-            self._quorum.propose([encode_record(record) for record in records], on_done)
+            self._proposals.propose(records, on_done)
         else:
             on_done(None)
+
+    def _write_metadata(self, records: Sequence[MetadataRecord], on_done: OnDone) -> None:
+        """One batch."""
+        self._quorum.propose([encode_record(record) for record in records], on_done)
 
     def _on_committed(self, batch: CommittedBatch) -> None:
         delta = self.image.replay([decode_record(value)[0] for value in batch.values], batch.last_offset)
