@@ -1,7 +1,8 @@
 """``tidelog consume``: messages of a topic, from any point on, on any Kafka.
 
-No group: partitions are assigned by hand and nothing is committed, so looking at a topic changes nothing. Without ``--tail`` it
-ends where the topic ended when it began; with it, it goes on until it is interrupted.
+Without a group partitions are assigned by hand and nothing is committed, so looking at a topic changes nothing; with ``--group``
+it is a member like any other (``consume_group``). Without ``--tail`` it ends where the topic ended when it began; with it, it
+goes on until it is interrupted.
 """
 
 import os
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from confluent_kafka import OFFSET_END, KafkaError, TopicPartition
 
+from tidelog.cli.consume_group import consume_as_member
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, METADATA_SECONDS_MAX, BootstrapOption, Cluster, JsonOption, PropertiesOption
 from tidelog.cli.message_text import make_formatter
@@ -62,6 +64,9 @@ def consume_command(
         str | None,
         typer.Option("--timestamp", help="Start with the first message of this time: ISO 8601 or milliseconds since 1970."),
     ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="NAME", help="As a member of this group: it goes on where it was.")
+    ] = None,
     tail: Annotated[bool, typer.Option("--tail", "-f", help="Go on with new messages; starts at the end unless told.")] = False,
     count: Annotated[
         int | None, typer.Option("--count", "--max-messages", "-n", min=1, help="Stop after so many messages.")
@@ -78,13 +83,20 @@ def consume_command(
     properties: PropertiesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the messages of a topic. Looking changes nothing: no group, no commits."""
+    """Print the messages of a topic. Looking changes nothing; with --group, what was printed is committed."""
     if sum((from_beginning, offset is not None, timestamp is not None)) > 1:
         raise CommandFailed("give only one of --from-beginning, --offset and --timestamp")
     filters = Filters(_pattern(key, "--key"), _pattern(value, "--value"))
     write = make_formatter("json" if as_json else message_format)
     start = "beginning" if from_beginning or (offset is None and not tail) else (offset or "end")
     cluster = Cluster(bootstrap, properties)
+    if group is not None:
+        for option, given in (("--partition", partition), ("--offset", offset), ("--timestamp", timestamp)):
+            if given is not None:
+                raise CommandFailed(f"{option} does not go with --group: its offsets say where it reads (tidelog groups reset)")
+        is_latest = tail and not from_beginning
+        consume_as_member(cluster, topic, group, filters.accept, write, count, is_tailing=tail, is_latest=is_latest)
+        return
     consumer = cluster.consumer({"enable.partition.eof": True, "auto.offset.reset": "earliest"})
     try:
         partitions = _partitions(cluster, consumer, topic, partition)
@@ -174,14 +186,14 @@ def _at_time(consumer: Any, topic: str, ends: dict[int, tuple[int, int]], text: 
     return list(found)
 
 
-def read_timestamp(text: str) -> int:
+def read_timestamp(text: str, option: str = "--timestamp") -> int:
     """Milliseconds since 1970. A time without an offset is local time."""
     if text.isascii() and text.isdigit() and int(text) <= TIMESTAMP_MAX:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise CommandFailed(f"--timestamp {text}: expected milliseconds or a time such as 2026-01-31T12:00:00Z") from None
+        raise CommandFailed(f"{option} {text}: expected milliseconds or a time such as 2026-01-31T12:00:00Z") from None
     return int(moment.astimezone(UTC).timestamp() * 1000)
 
 
