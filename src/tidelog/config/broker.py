@@ -13,6 +13,7 @@ from tidelog.config.groups import GROUPS, check_groups
 from tidelog.config.listeners import ListenerAddress, read_listener
 from tidelog.config.storage import STORAGE
 from tidelog.config.topic import MEBIBYTE
+from tidelog.config.transactions import TRANSACTIONS, check_transactions
 from tidelog.config.types import InvalidSetting, SettingType, Value
 
 # What a produce request holds beside its records: client id, topic name, counts. Names are short; a client id may be 32 KB.
@@ -176,6 +177,6 @@ def _check_partitions(values: Mapping[str, Value]) -> None:
 
 
 BROKER = Definitions(
-    (*STORAGE.settings.values(), *_STORAGE_PLACE, *_NETWORK, *_REQUESTS, *_TOPICS, *GROUPS),
-    (*STORAGE.checks, _check_data_directory, _check_listeners, _check_sizes, _check_partitions, check_groups),
+    (*STORAGE.settings.values(), *_STORAGE_PLACE, *_NETWORK, *_REQUESTS, *_TOPICS, *GROUPS, *TRANSACTIONS),
+    (*STORAGE.checks, _check_data_directory, _check_listeners, _check_sizes, _check_partitions, check_groups, check_transactions),
 )

@@ -74,6 +74,7 @@ def _by_flexibility(
 
 
 INTEGER_8 = _fixed(Reader.int8, INT8.pack)
+INTEGER_16 = _fixed(Reader.int16, INT16.pack)
 INTEGER_32 = _fixed(Reader.int32, INT32.pack)
 INTEGER_64 = _fixed(Reader.int64, INT64.pack)
 UUID = _fixed(Reader.uuid, bytes)
@@ -97,6 +98,27 @@ def array_of(element: FieldType) -> FieldType:
     def write(values: tuple[Any, ...], encoding: Encoding) -> bytes:
         length = write_compact_length(len(values)) if encoding.is_flexible else write_bytes_length(len(values))
         return length + b"".join([element.write(value, encoding) for value in values])
+
+    return FieldType(read, write)
+
+
+def nullable_array_of(element: FieldType) -> FieldType:
+    """An array without a tag that may be null, which is None here."""
+    array = array_of(element)
+
+    def read(reader: Reader, encoding: Encoding) -> tuple[Any, ...] | None:
+        before = reader.position
+        length = reader.compact_nullable_array_length() if encoding.is_flexible else reader.nullable_array_length()
+        if length is None:
+            return None
+        reader.position = before
+        found: tuple[Any, ...] = array.read(reader, encoding)
+        return found
+
+    def write(values: tuple[Any, ...] | None, encoding: Encoding) -> bytes:
+        if values is None:
+            return b"\0" if encoding.is_flexible else INT32.pack(-1)
+        return array.write(values, encoding)
 
     return FieldType(read, write)
 
@@ -144,11 +166,12 @@ def structure(value_type: Callable[..., Any], *fields: Field) -> FieldType:
         for field, content in zip(fields, value, strict=True):
             if field.tag is not None:
                 if content != field.default:
-                    tagged.append(write_tagged_field(field.tag, field.type.write(content, encoding)))
+                    tagged.append((field.tag, field.type.write(content, encoding)))
             elif field.since <= encoding.version:
                 parts.append(field.type.write(content, encoding))
         if encoding.is_flexible:
-            parts += (write_unsigned_varint(len(tagged)), *tagged)
+            # Tags rise, whatever the order of the fields.
+            parts += (write_unsigned_varint(len(tagged)), *[write_tagged_field(tag, data) for tag, data in sorted(tagged)])
         return b"".join(parts)
 
     return FieldType(read, write)
