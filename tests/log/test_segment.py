@@ -88,6 +88,15 @@ def test_the_newest_timestamp_is_known_and_where(reopen: bool, stamps: list[int]
     assert (segment.max_timestamp, segment.max_timestamp_offset) == (newest, offset)
 
 
+def test_a_failed_read_does_not_make_the_newest_timestamp_older() -> None:
+    bench = Bench()
+    segment = bench.reopened(bench.filled([5, 9, 7]))
+    bench.disk.faults.fail("read", lambda path: path == segment.path, errno.EIO, times=1)
+    with pytest.raises(OSError, match="Input/output error"):
+        _ = segment.max_timestamp
+    assert (segment.max_timestamp, segment.max_timestamp_offset) == (9, 101)
+
+
 def test_a_closed_segments_age_is_known_by_its_index_alone() -> None:
     bench = Bench()
     segment = bench.filled([3, 2, 9, 1])

@@ -258,12 +258,13 @@ class LogSegment:
 
     def _load_max_timestamp(self) -> None:
         timestamp, offset = self.time_index.last_entry
-        self._max_timestamp, self._max_timestamp_offset = timestamp, offset
         # Both indexes get their entries together, so only batches behind the last entry can be newer.
         position = self.offset_index.last_position
         for _, header in scan_headers(self.file(), position, self.size, LOOKUP_CHUNK_BYTES):
-            if header.max_timestamp > self._max_timestamp:
-                self._max_timestamp, self._max_timestamp_offset = header.max_timestamp, header.last_offset
+            if header.max_timestamp > timestamp:
+                timestamp, offset = header.max_timestamp, header.last_offset
+        # Only now: a read that fails must not leave the segment with a timestamp that is too old.
+        self._max_timestamp, self._max_timestamp_offset = timestamp, offset
 
     def find_batch(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at or above ``offset``: (position, header). None when the segment ends before it."""
