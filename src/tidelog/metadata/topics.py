@@ -68,9 +68,11 @@ def unified(name: str) -> str:
 
 
 class TopicsImage:
-    __slots__ = ("_by_id", "_by_name", "_by_unified_name")
+    __slots__ = ("_by_id", "_by_name", "_by_unified_name", "version")
 
     def __init__(self) -> None:
+        self.version = 0
+        """Moves when topics come, grow or go: whoever looks at many of them need not do so before."""
         self._by_name: dict[str, TopicImage] = {}
         self._by_id: dict[bytes, TopicImage] = {}
         self._by_unified_name: dict[str, str] = {}
@@ -101,6 +103,7 @@ class TopicsImage:
         self._by_name[record.name] = topic
         self._by_id[record.topic_id] = topic
         self._by_unified_name[unified(record.name)] = record.name
+        self.version += 1
         return topic
 
     def remove(self, record: RemoveTopicRecord) -> TopicImage:
@@ -109,10 +112,12 @@ class TopicsImage:
         del self._by_name[topic.name]
         if self._by_unified_name[unified(topic.name)] == topic.name:
             del self._by_unified_name[unified(topic.name)]
+        self.version += 1
         return topic
 
     def set_partition(self, record: PartitionRecord) -> TopicImage:
         topic = self._get(record.topic_id)
+        self.version += 1
         topic.partitions[record.partition_id] = PartitionImage(
             replicas=record.replicas,
             isr=record.isr,

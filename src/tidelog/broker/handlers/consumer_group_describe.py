@@ -1,0 +1,59 @@
+"""ConsumerGroupDescribe (KIP-848): epochs, members, and what each has and should have."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.cluster_fields import GROUP_OPERATIONS
+from tidelog.controller.errors import ApiError
+from tidelog.groups.machine import GroupMachine
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    # Once each: who names a group again gets it once.
+    described: dict[str, dict[str, Any]] = {}
+    group_ids = list(dict.fromkeys(request.group_ids))
+    operations = {"authorized_operations": GROUP_OPERATIONS} if request.include_authorized_operations else {}
+    groups = context.broker.coordinators.groups
+
+    def query(group_id: str) -> Callable[[GroupMachine], dict[str, Any]]:
+        return lambda machine: machine.consumer.describe(group_id)
+
+    def finish(group_id: str) -> Callable[[Any, Exception | None], None]:
+        def done(fields: Any, error: Exception | None) -> None:
+            described[group_id] = _refused(group_id, *context.code_of(error)) if error is not None else {**fields, **operations}
+            if len(described) == len(group_ids):
+                context.reply_later(lambda: {"groups": [described[group_id] for group_id in group_ids]})
+
+        return done
+
+    if not group_ids:
+        context.reply({"groups": []})
+    for group_id in group_ids:
+        if not group_id:
+            finish(group_id)(None, ApiError(ErrorCode.INVALID_GROUP_ID))
+        else:
+            groups.read(group_id, query(group_id), finish(group_id))
+
+
+def _refused(group_id: str, code: ErrorCode, message: str) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "error_message": message,
+        "group_id": group_id,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": [],
+    }
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+    return {"groups": [_refused(group_id, code, message) for group_id in dict.fromkeys(request.group_ids)]}
+
+
+API = Api(key=ApiKey.CONSUMER_GROUP_DESCRIBE, name="ConsumerGroupDescribe", versions=(0, 1), handle=handle, failure=_failure)
