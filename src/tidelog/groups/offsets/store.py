@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
+from tidelog.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
+from tidelog.groups.consumer.group import ConsumerGroup
 from tidelog.groups.environment import GroupEnvironment
 from tidelog.groups.group import Group, GroupTable, GroupType
 from tidelog.groups.offsets.pending import PendingOffset, PendingOffsets
@@ -30,8 +32,6 @@ TIMESTAMP_MS_MAX = 2**63 - 1
 KEY_STRING_BYTES_MAX = 2**15 - 1
 # From this version of OffsetCommit on an unknown group is GROUP_ID_NOT_FOUND; clients of before expect ILLEGAL_GENERATION.
 GROUP_ID_NOT_FOUND_SINCE = 9
-# What a classic group of consumers calls its protocol.
-CONSUMER_PROTOCOL_TYPE = "consumer"
 
 OffsetsByTopic = Mapping[str, Mapping[int, OffsetCommitValue]]
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every commit makes several.
@@ -161,7 +161,7 @@ class OffsetStore:
     def commit(self, request: OffsetCommitRequest, api_version: int) -> CoordinatorResult:
         """The response is a list of OffsetCommitTopicResult. A commit that the group refuses is refused for every partition that
         there is."""
-        group_id, generation, member_id, group_instance_id, retention_time_ms, topics = request
+        group_id, _, _, _, retention_time_ms, topics = request
         now_ms = self._now_ms()
         expire_ms = NO_TIMESTAMP_MS
         if retention_time_ms != NO_RETENTION_TIME_MS:
@@ -191,7 +191,7 @@ class OffsetStore:
             results.append(_new_tuple(OffsetCommitTopicResult, (topic[0], topic[1], partition_results)))
         if is_any_known:
             try:
-                self._check_commit(group_id, member_id, group_instance_id, generation, api_version)
+                self._check_commit(request, api_version, records)
             except ApiError as refusal:
                 return CoordinatorResult(response=_refused(results, refusal.code))
         self.commits += len(records)
@@ -203,21 +203,32 @@ class OffsetStore:
             return self._image.topic_by_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
         return self._image.topic(name or ""), UNKNOWN_TOPIC_OR_PARTITION
 
-    def _check_commit(
-        self, group_id: str, member_id: str, group_instance_id: str | None, generation: int, api_version: int
-    ) -> None:
+    def _check_commit(self, request: OffsetCommitRequest, api_version: int, records: list[OffsetCommitRecord]) -> None:
+        group_id, generation, member_id, group_instance_id, _, _ = request
         group = self._groups.find(group_id)
-        if group is not None:
-            group.check_offset_commit(member_id, group_instance_id, generation, api_version)
-        elif generation >= 0:
-            if api_version >= GROUP_ID_NOT_FOUND_SINCE:
-                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
-            raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"group {group_id} does not exist")
-        else:
-            # Somebody who only keeps offsets here, without members: replay makes the group.
-            if len(group_id.encode()) > KEY_STRING_BYTES_MAX:
-                raise ApiError(ErrorCode.INVALID_GROUP_ID, f"a group id has at most {KEY_STRING_BYTES_MAX} bytes")
-            self._groups.check_room()
+        if group is None:
+            self._check_new_group(group_id, generation, api_version)
+            return
+        group.check_offset_commit(member_id, group_instance_id, generation, api_version)
+        if isinstance(group, ClassicGroup):
+            member = group.members.get(member_id)
+            if member is not None:
+                # A commit is a sign of life.
+                alive_until_ms = self._environment.clock.monotonic_ms() + member.session_timeout_ms
+                member.deadline_ms = max(member.deadline_ms, alive_until_ms)
+        elif isinstance(group, ConsumerGroup):
+            for _, topic, partition, value in records:
+                topic_id = ZERO_UUID if value is None else value.topic_id
+                group.check_partition_commit(member_id, generation, topic_id, topic, partition)
+
+    def _check_new_group(self, group_id: str, generation: int, api_version: int) -> None:
+        """Who names a generation believes the group to have members; who does not only keeps offsets: replay makes the group."""
+        if generation >= 0:
+            code = ErrorCode.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
+            raise ApiError(code, f"group {group_id} does not exist")
+        if len(group_id.encode()) > KEY_STRING_BYTES_MAX:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, f"a group id has at most {KEY_STRING_BYTES_MAX} bytes")
+        self._groups.check_room()
 
     # -- fetch ---------------------------------------------------------------------------------------------------------------
 
