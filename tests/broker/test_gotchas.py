@@ -48,7 +48,7 @@ def test_gotcha_5_transactions_of_version_2_are_not_finalized_before_they_are_wh
 
 def test_what_is_not_whole_is_not_advertised() -> None:
     found = ranges(Machine().client())
-    later = (ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SASL_HANDSHAKE, ApiKey.VOTE)
+    later = (ApiKey.SHARE_FETCH, ApiKey.SASL_HANDSHAKE, ApiKey.VOTE)
     assert not found.keys() & set(later)
 
 

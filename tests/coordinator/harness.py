@@ -177,7 +177,7 @@ class Bench:
         self.shard: Shard[Words] = self.runtime.take_over(0, self.log)
         self.answers: list[tuple[Any, Exception | None]] = []
 
-    def _machine(self, index: int, timers: ShardTimers) -> Words:
+    def _machine(self, timers: ShardTimers) -> Words:
         self.machines.append(Words(timers))
         return self.machines[-1]
 

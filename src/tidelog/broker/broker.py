@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.broker.api import Api, Part
 from tidelog.broker.config import BrokerConfig
+from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.handlers import TABLE
 from tidelog.broker.metadata_cache import MetadataCache
@@ -90,6 +91,7 @@ class Broker:
             self.settings.min_insync_replicas,
             report,
         )
+        self.coordinators = Coordinators(self, executor)
         metadata_log = PartitionMetadataLog(self.directory)
         state_file = QuorumStateFile(disk, metadata_log.log.directory)
         self._quorum = MetadataQuorum(config.node_id, metadata_log, state_file, clock, self._on_committed)
@@ -120,6 +122,7 @@ class Broker:
                 self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
                 self.partitions.note_all_missing()
                 self._create_partitions()
+                self.coordinators.start()
             on_started(error)
 
         self._quorum.start(leading)
@@ -180,6 +183,7 @@ class Broker:
 
     def end_of_burst(self) -> None:
         """Requests, completions or timers were handled: what they appended is committed together."""
+        self.coordinators.flush()
         self.partitions.advance_relaxed()
         self.directory.kick()
 
@@ -217,6 +221,7 @@ class Broker:
 
     def _follow(self, delta: ImageDelta) -> None:
         self.partitions.apply(delta)
+        self.coordinators.apply(delta)
         for resource_type, name in delta.configs_changed:
             if resource_type == ResourceType.TOPIC:
                 self.partitions.settings_changed(name)

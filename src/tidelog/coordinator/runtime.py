@@ -17,14 +17,13 @@ class CoordinatorRuntime(Generic[MachineType]):
         self,
         topic: str,
         codec: RecordCodec,
-        make_machine: Callable[[int, ShardTimers], MachineType],
+        make_machine: Callable[[ShardTimers], MachineType],
         *,
         clock: Clock,
         scheduler: Scheduler,
         executor: Executor,
         report: Callable[[str, dict[str, object]], None],
     ) -> None:
-        """``make_machine`` gets the partition's number."""
         self.topic = topic
         self._codec = codec
         self._make_machine = make_machine
@@ -48,7 +47,7 @@ class CoordinatorRuntime(Generic[MachineType]):
             f"{self.topic}-{index}",
             log,
             self._codec,
-            lambda timers: self._make_machine(index, timers),
+            self._make_machine,
             clock=self._clock,
             scheduler=self._scheduler,
             executor=self._executor,

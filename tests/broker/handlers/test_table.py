@@ -54,6 +54,7 @@ def fields_for(api: Api, version: int) -> dict[str, Any]:
         ApiKey.ELECT_LEADERS: {"topic_partitions": [by_topic]},
         ApiKey.UPDATE_FEATURES: {"feature_updates": [{"feature": "metadata.version", "max_version_level": 30}]},
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"topics": [{"name": "orders"}]},
+        ApiKey.FIND_COORDINATOR: {"coordinator_keys": ["group"]} if version >= 4 else {"key": "group"},
     }
     return requests.get(ApiKey(api.key), {})
 
@@ -148,6 +149,7 @@ def test_the_table_is_the_one_that_the_protocol_notes_ask_for() -> None:
         "FETCH": (4, 17),
         "LIST_OFFSETS": (1, 11),
         "METADATA": (0, 13),
+        "FIND_COORDINATOR": (0, 6),
         "API_VERSIONS": (0, 4),
         "CREATE_TOPICS": (2, 7),
         "DELETE_TOPICS": (1, 6),

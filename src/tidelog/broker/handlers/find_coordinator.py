@@ -1,0 +1,61 @@
+"""FindCoordinator: which broker coordinates a group, one key per request or, from version 4, several.
+
+The coordinator's topic is created when somebody first asks, and the answer waits for that: clients that hear
+COORDINATOR_NOT_AVAILABLE come back only after a while.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.coordinators import CoordinatorType
+from tidelog.controller.errors import ApiError
+from tidelog.metadata.topics import TopicImage
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+BATCHED_SINCE = 4
+NO_NODE = {"node_id": -1, "host": "", "port": -1}
+# Far beyond what a client asks for at once; each key costs a hash of its text.
+KEYS_MAX = 10_000
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    keys: Sequence[str] = request.coordinator_keys if context.header.api_version >= BATCHED_SINCE else [request.key]
+    if len(keys) > KEYS_MAX:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{len(keys)} keys in one request, at most {KEYS_MAX}")
+    service = context.broker.coordinators.find(request.key_type)
+    if service is None:
+        names = ", ".join(f"{kind.value} ({kind.name.lower()})" for kind in CoordinatorType)
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"coordinators of type {request.key_type} are not served, only {names}")
+
+    def found(topic: TopicImage | None, error: Exception | None) -> None:
+        if topic is None:
+            context.fail(ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)))
+        else:
+            context.reply_later(lambda: _response(context, keys, lambda key: service.locate(topic, key).leader))
+
+    service.with_topic(found)
+
+
+def _response(context: RequestContext, keys: Sequence[str], leader_of: Callable[[str], int]) -> dict[str, Any]:
+    if context.header.api_version < BATCHED_SINCE:
+        return _node(context, leader_of(keys[0]))
+    return {"coordinators": [{"key": key, **_node(context, leader_of(key))} for key in keys]}
+
+
+def _node(context: RequestContext, node_id: int) -> dict[str, Any]:
+    broker = context.broker.image.brokers.find(node_id)
+    if broker is None or not broker.is_active:
+        return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, **NO_NODE}
+    endpoint = broker.end_points[0]
+    return {"error_code": ErrorCode.NONE, "node_id": node_id, "host": endpoint.host, "port": endpoint.port}
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+    failed = {"error_code": code, "error_message": message, **NO_NODE}
+    return {**failed, "coordinators": [{"key": key, **failed} for key in request.coordinator_keys or ()]}
+
+
+API = Api(key=ApiKey.FIND_COORDINATOR, name="FindCoordinator", versions=(0, 6), handle=handle, failure=_failure)
