@@ -1,0 +1,56 @@
+"""DeleteGroups: groups without members, with their offsets; each deleted or refused by itself.
+
+A group and its offsets go in one batch. Only when there are more offsets than fit into one, they go in parts, and the group with
+the last part: a crash in between leaves a group with fewer offsets, and the client, that got no answer, asks again.
+"""
+
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.gather import Gather
+from tidelog.coordinator.errors import DecisionTooLarge
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+# The first size that is tried for a part; halved while it is too large.
+PART_OFFSETS = 4096
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    gather = Gather(len(request.groups_names), lambda results: context.reply_later(lambda: {"results": results}))
+    for index, group_id in enumerate(request.groups_names):
+        _Deletion(context, gather, index, group_id).go_on()
+
+
+class _Deletion:
+    __slots__ = ("_context", "_gather", "_group_id", "_index", "_offsets_max")
+
+    def __init__(self, context: RequestContext, gather: Gather, index: int, group_id: str) -> None:
+        self._context = context
+        self._gather = gather
+        self._index = index
+        self._group_id = group_id
+        self._offsets_max: int | None = None
+
+    def go_on(self) -> None:
+        self._context.broker.coordinators.groups.write(
+            self._group_id, lambda machine: machine.admin.delete(self._group_id, self._offsets_max), self._done
+        )
+
+    def _done(self, is_gone: bool | None, error: Exception | None) -> None:
+        if isinstance(error, DecisionTooLarge) and self._offsets_max != 1:
+            self._offsets_max = PART_OFFSETS if self._offsets_max is None else self._offsets_max // 2
+            self.go_on()
+        elif error is None and not is_gone:
+            self.go_on()
+        else:
+            code = ErrorCode.NONE if error is None else self._context.code_of(error)[0]
+            self._gather.put(self._index, {"group_id": self._group_id, "error_code": code})
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
+    return {"results": [{"group_id": group_id, "error_code": code} for group_id in request.groups_names]}
+
+
+API = Api(key=ApiKey.DELETE_GROUPS, name="DeleteGroups", versions=(0, 2), handle=handle, failure=_failure)

@@ -1,0 +1,84 @@
+"""DescribeGroups: state, protocol and members of classic groups, each with an error of its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.cluster_fields import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
+from tidelog.broker.gather import Gather
+from tidelog.coordinator.machine import OnDone
+from tidelog.groups.admin import DescribedGroup, DescribedMember
+from tidelog.groups.machine import GroupMachine
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+# Before this version a group that does not exist is in the state Dead, without an error.
+NOT_FOUND_SINCE = 6
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    gather = Gather(len(request.groups), lambda groups: context.reply_later(lambda: {"groups": groups}))
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED_FOR
+
+    def described(index: int, group_id: str) -> OnDone:
+        def done(group: DescribedGroup | None, error: Exception | None) -> None:
+            if group is None:
+                code, message = context.code_of(error or RuntimeError("neither a group nor an error"))
+                gather.put(index, _failed(group_id, code, message))
+            else:
+                gather.put(index, _fields(group, context.header.api_version, operations))
+
+        return done
+
+    for index, group_id in enumerate(request.groups):
+        context.broker.coordinators.groups.read(group_id, _query(group_id), described(index, group_id))
+
+
+def _query(group_id: str) -> Callable[[GroupMachine], DescribedGroup]:
+    return lambda machine: machine.admin.describe(group_id)
+
+
+def _fields(group: DescribedGroup, version: int, operations: int) -> dict[str, Any]:
+    is_missing = group.missing is not None and version >= NOT_FOUND_SINCE
+    return {
+        "error_code": ErrorCode.GROUP_ID_NOT_FOUND if is_missing else ErrorCode.NONE,
+        "error_message": group.missing if is_missing else None,
+        "group_id": group.group_id,
+        "group_state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol,
+        "members": [_member(member) for member in group.members],
+        "authorized_operations": OPERATIONS_NOT_ASKED_FOR if is_missing else operations,
+    }
+
+
+def _member(member: DescribedMember) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "member_metadata": member.metadata,
+        "member_assignment": member.assignment,
+    }
+
+
+def _failed(group_id: str, code: ErrorCode, message: str) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "error_message": message,
+        "group_id": group_id,
+        "group_state": "",
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": (),
+        "authorized_operations": OPERATIONS_NOT_ASKED_FOR,
+    }
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+    return {"groups": [_failed(group_id, code, message) for group_id in request.groups]}
+
+
+API = Api(key=ApiKey.DESCRIBE_GROUPS, name="DescribeGroups", versions=(0, 6), handle=handle, failure=_failure)

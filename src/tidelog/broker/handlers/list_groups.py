@@ -1,0 +1,59 @@
+"""ListGroups: the groups of all shards that this broker leads, by state and type.
+
+A list without the groups of some shards would look complete: as long as one is loaded, or cannot be used, there is no list.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.gather import Gather
+from tidelog.coordinator.errors import CoordinatorLoading, NotCoordinator
+from tidelog.coordinator.machine import OnDone
+from tidelog.groups.admin import ListedGroup
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    shards = context.broker.coordinators.groups.shards()
+
+    def listed(results: Sequence[list[ListedGroup] | Exception]) -> None:
+        failed = next((result for result in results if isinstance(result, Exception)), None)
+        if failed is not None:
+            context.fail(failed)
+        else:
+            groups = [_group(group) for result in results if not isinstance(result, Exception) for group in result]
+            context.reply_later(lambda: {"error_code": ErrorCode.NONE, "groups": groups})
+
+    gather = Gather(len(shards), listed)
+
+    def put(position: int) -> OnDone:
+        def done(groups: list[ListedGroup] | None, error: Exception | None) -> None:
+            # Another broker leads it by now, and lists its groups.
+            gather.put(position, [] if isinstance(error, NotCoordinator) else error or groups)
+
+        return done
+
+    for position, (index, shard) in enumerate(shards.items()):
+        if shard is None:
+            gather.put(position, CoordinatorLoading(f"shard {index} is not loaded yet"))
+        else:
+            shard.read(lambda machine: machine.admin.list(request.states_filter, request.types_filter), put(position))
+
+
+def _group(group: ListedGroup) -> dict[str, Any]:
+    return {
+        "group_id": group.group_id,
+        "protocol_type": group.protocol_type,
+        "group_state": group.state,
+        "group_type": group.type,
+    }
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
+    return {"error_code": code, "groups": ()}
+
+
+API = Api(key=ApiKey.LIST_GROUPS, name="ListGroups", versions=(0, 5), handle=handle, failure=_failure)
