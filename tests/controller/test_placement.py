@@ -1,5 +1,5 @@
 from tests.controller.cluster import DIRECTORY, new_image, randomness
-from tidelog.controller.placement import new_partition, place
+from tidelog.controller.placement import new_partitions, place
 from tidelog.metadata.records import RegisterBrokerRecord
 
 
@@ -16,11 +16,15 @@ def test_every_partition_has_the_replicas_asked_for() -> None:
 
 
 def test_a_partition_whose_brokers_are_all_away_has_no_leader() -> None:
-    partition = new_partition(new_image((1,), fenced=(1,)), b"i" * 16, 3, (1,))
+    (partition,) = new_partitions(new_image((1,), fenced=(1,)), b"i" * 16, 3, [(1,)])
     assert (partition.partition_id, partition.leader, partition.isr) == (3, -1, ())
 
 
 def test_the_log_directory_is_named_where_there_is_one_only() -> None:
     image = new_image((1, 2))
     image.replay([RegisterBrokerRecord(2, fenced=False, log_dirs=(b"a" * 16, b"b" * 16))], 1)
-    assert new_partition(image, b"i" * 16, 0, (1, 2)).directories == (DIRECTORY, bytes(16))
+    assert [partition.directories for partition in new_partitions(image, b"i" * 16, 0, [(1, 2), (2, 1), (1, 2)])] == [
+        (DIRECTORY, bytes(16)),
+        (bytes(16), DIRECTORY),
+        (DIRECTORY, bytes(16)),
+    ]

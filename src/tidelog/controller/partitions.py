@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelog.controller.errors import ApiError
-from tidelog.controller.placement import Replicas, check_assignment, new_partition, place
+from tidelog.controller.placement import Replicas, check_assignment, new_partitions, place
 from tidelog.controller.result import ControllerResult
 from tidelog.controller.topics import TopicRules, check_partitions_of_request
 from tidelog.metadata.image import ClusterImage
@@ -58,8 +58,7 @@ def create_partitions(
         except ApiError as error:
             results[request.topic] = PartitionsCreation(request.topic, error.code, error.message)
             continue
-        first = len(topic.partitions)
-        records += [new_partition(image, topic.topic_id, first + number, replicas) for number, replicas in enumerate(added)]
+        records += new_partitions(image, topic.topic_id, len(topic.partitions), added)
         partitions_left -= len(added)
         results[request.topic] = PartitionsCreation(request.topic)
     return ControllerResult([] if validate_only else records, list(results.values()))

@@ -46,19 +46,30 @@ def check_assignment(image: ClusterImage, replicas: Sequence[int], replication_f
     return tuple(replicas)
 
 
-def new_partition(image: ClusterImage, topic_id: bytes, index: int, replicas: Replicas) -> PartitionRecord:
+def new_partitions(image: ClusterImage, topic_id: bytes, first_index: int, placed: Sequence[Replicas]) -> list[PartitionRecord]:
     """Led by the first replica that takes part; those that do not are out of sync from the start."""
-    isr = tuple(broker_id for broker_id in replicas if image.brokers.is_active(broker_id))
-    return PartitionRecord(
-        partition_id=index,
-        topic_id=topic_id,
-        replicas=replicas,
-        isr=isr,
-        leader=isr[0] if isr else NO_LEADER,
-        leader_epoch=0,
-        partition_epoch=0,
-        directories=tuple(_directory(image, broker_id) for broker_id in replicas),
-    )
+    # Thousands of partitions have as many placements as there are brokers.
+    known: dict[Replicas, tuple[Replicas, tuple[bytes, ...]]] = {}
+    records = []
+    for index, replicas in enumerate(placed, start=first_index):
+        found = known.get(replicas)
+        if found is None:
+            isr = tuple(broker_id for broker_id in replicas if image.brokers.is_active(broker_id))
+            found = known[replicas] = isr, tuple(_directory(image, broker_id) for broker_id in replicas)
+        isr, directories = found
+        records.append(
+            PartitionRecord(
+                partition_id=index,
+                topic_id=topic_id,
+                replicas=replicas,
+                isr=isr,
+                leader=isr[0] if isr else NO_LEADER,
+                leader_epoch=0,
+                partition_epoch=0,
+                directories=directories,
+            )
+        )
+    return records
 
 
 def _directory(image: ClusterImage, broker_id: int) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tidelog.controller.config_sources import DescribedConfig, StaticConfig, describe_topic_texts, inherited_values
 from tidelog.controller.config_validation import check_topic_texts
 from tidelog.controller.errors import ApiError
-from tidelog.controller.placement import Replicas, check_assignment, new_partition, place
+from tidelog.controller.placement import Replicas, check_assignment, new_partitions, place
 from tidelog.controller.result import ControllerResult
 from tidelog.log.names import topic_name_problem
 from tidelog.metadata.configs import ResourceType
@@ -93,7 +93,7 @@ class _Creator:
         topic_id = self._new_id()
         self.records.append(TopicRecord(topic.name, topic_id))
         self.records += [ConfigRecord(ResourceType.TOPIC, topic.name, name, text) for name, text in texts.items()]
-        self.records += [new_partition(self.image, topic_id, index, replicas) for index, replicas in enumerate(placed)]
+        self.records += new_partitions(self.image, topic_id, 0, placed)
         self.partitions_left -= len(placed)
         self.names_taken[unified(topic.name)] = topic.name
         configs = describe_topic_texts(self.image, self.static, texts)
