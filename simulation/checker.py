@@ -214,6 +214,9 @@ def only_retention_moves_the_start(history: History) -> Iterator[Violation]:
         life = history.topics[poll.partition.topic_id]
         if poll.log_start_offset > 0 and not life.has_retention:
             yield Violation("start moved", f"{history.name_of(poll.partition)} starts at {poll.log_start_offset}")
+        if poll.log_start_offset > poll.high_watermark:
+            text = f"{history.name_of(poll.partition)} starts at {poll.log_start_offset}, high watermark {poll.high_watermark}"
+            yield Violation("start above the high watermark", text)
         if poll.records and poll.records[0][0] < poll.log_start_offset:
             text = f"{_at(history, poll.partition, poll.records[0][0])}, which starts at {poll.log_start_offset}"
             yield Violation("read below the start", text)

@@ -21,7 +21,7 @@ from simulation.node import HOST
 if TYPE_CHECKING:
     from simulation.world import World
 
-FAULT_INTERVAL_US = (10_000, 160_000)
+FAULT_INTERVAL_US = (5_000, 110_000)
 DOWN_US = (1_000, 100_000)
 LASTS_US = (20_000, 300_000)
 # The clients' clocks do not jump; beyond an hour the broker would refuse their timestamps.

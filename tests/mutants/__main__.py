@@ -6,8 +6,9 @@ Bugs of the storage engine are found by its tests, bugs of the broker (their nam
     python -m tests.mutants swap       those whose name holds "swap"
     python -m tests.mutants --list     their names and the promises that they break
 
-A mutant that survives, or whose text is no longer in the source, is a failure of this command. The copy lies in a temporary
-directory and comes first on the path of the test run; the tree itself is not touched.
+A mutant that survives, whose text is no longer in the source, or with which the tests do not run at all is a failure of this
+command, which names them all at its end. The copy lies in a temporary directory and comes first on the path of the test run; the
+tree itself is not touched. WORKERS (2) is how many are tried at a time.
 """
 
 import os
@@ -17,7 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.mutants.broker_table import BROKER_MUTANTS
 from tests.mutants.table import MUTANTS, Mutant
@@ -36,31 +40,47 @@ SEEDS_WITHOUT_MUTANT = 50
 SECONDS_MAX = 1_800
 
 
-def plant(mutant: Mutant | None, directory: Path) -> str | None:
-    """Copy ``src`` with the bug in it. The reason when that cannot be done."""
+class Trial(NamedTuple):
+    name: str
+    is_found: bool
+    passed: bool
+    text: str
+    """What found it, or why nothing did."""
+    seconds: float
+
+    def describe(self) -> str:
+        verdict = "found by" if self.is_found else "NOT FOUND:"
+        return f"{self.name}: {verdict} {self.text}, {self.seconds:.0f} s"
+
+
+class Cannot(Exception):
+    """The mutant cannot be planted."""
+
+
+def plant(mutant: Mutant | None, directory: Path) -> None:
+    """Copy ``src`` with the bug in it."""
     shutil.copytree(ROOT / "src", directory / "src", ignore=shutil.ignore_patterns("__pycache__"))
     if mutant is None:
-        return None
+        return
     path = directory / "src" / mutant.file
     text = path.read_text() if path.is_file() else ""
     if text.count(mutant.old) != 1:
-        return f"its text is {text.count(mutant.old)} times in src/{mutant.file}, where once is expected"
+        raise Cannot(f"its text is {text.count(mutant.old)} times in src/{mutant.file}, where once is expected")
     path.write_text(text.replace(mutant.old, mutant.new))
-    return None
 
 
-def run_storage_tests(directory: Path) -> tuple[bool, str]:
-    """(passed, the first test that failed)."""
+def try_storage_tests(directory: Path) -> tuple[bool, str | None, str]:
+    """(passed, the first test that failed, the end of the output)."""
     passed, output = run(directory, "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *TESTS)
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-    return passed, found[1].removeprefix("tests/log/") if found else output[-500:]
+    found = re.search(r"^FAILED tests/log/(\S+)", output, re.MULTILINE)
+    return passed, found[1] if found else None, output
 
 
-def run_simulation(directory: Path, seeds: int) -> tuple[bool, str]:
-    """(passed, the first seed that failed and what was wrong there)."""
+def try_simulation(directory: Path, seeds: int) -> tuple[bool, str | None, str]:
+    """(passed, the first seed that failed and what was wrong there, the end of the output)."""
     passed, output = run(directory, "simulation.run", "--seeds", f"1-{seeds}", "--stop")
     found = re.search(r"^(seed \d+): FAILED.*\n +([^:]+):", output, re.MULTILINE)
-    return passed, f"{found[1]} ({found[2]})" if found else output[-500:]
+    return passed, f"{found[1]} ({found[2]})" if found else None, output
 
 
 def run(directory: Path, module: str, *arguments: str) -> tuple[bool, str]:
@@ -75,22 +95,47 @@ def run(directory: Path, module: str, *arguments: str) -> tuple[bool, str]:
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX)
     except subprocess.TimeoutExpired:
-        return False, "(the tests did not end)"
+        return False, HANGS
     return done.returncode == 0, done.stdout + done.stderr
 
 
-def try_mutant(mutant: Mutant | None, is_of_broker: bool) -> tuple[bool, str, float]:
-    """(tests passed, what was found, seconds)."""
+HANGS = "the tests did not end"
+
+
+def attempt(mutant: Mutant | None, is_of_broker: bool) -> Trial:
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tidelog-mutant-") as name:
-        problem = plant(mutant, Path(name))
-        if problem is not None:
-            return True, problem, 0.0
+    name = mutant.name if mutant is not None else "without a mutant"
+    with tempfile.TemporaryDirectory(prefix="tidelog-mutant-") as path:
+        directory = Path(path)
+        try:
+            plant(mutant, directory)
+        except Cannot as error:
+            return Trial(name, False, False, str(error), 0.0)
         if is_of_broker:
-            passed, found = run_simulation(Path(name), SEEDS_WITHOUT_MUTANT if mutant is None else SEEDS_MAX)
+            passed, found, output = try_simulation(directory, SEEDS_WITHOUT_MUTANT if mutant is None else SEEDS_MAX)
         else:
-            passed, found = run_storage_tests(Path(name))
-    return passed, found, time.monotonic() - began
+            passed, found, output = try_storage_tests(directory)
+    if found is None and output == HANGS:
+        found = HANGS
+    if passed:
+        text = "all tests pass"
+    else:
+        text = found or f"the tests do not run: {output[-500:]}"
+    return Trial(name, not passed and found is not None, passed, text, time.monotonic() - began)
+
+
+def attempt_all(mutants: Sequence[Mutant], is_of_broker: bool, workers: int) -> list[Trial]:
+    """The trials that say something: a run without a mutant that fails makes all others worthless."""
+    clean = attempt(None, is_of_broker)
+    print(f"without a mutant: {clean.text}, {clean.seconds:.0f} s", flush=True)
+    if not clean.passed:
+        return [clean]
+    trials = []
+    with ThreadPoolExecutor(workers) as pool:
+        for trial in pool.map(lambda mutant: attempt(mutant, is_of_broker), mutants):
+            print(trial.describe(), flush=True)
+            trials.append(trial)
+    return trials
 
 
 def main(arguments: list[str]) -> int:
@@ -98,23 +143,16 @@ def main(arguments: list[str]) -> int:
         for mutant in (*MUTANTS, *BROKER_MUTANTS):
             print(f"{mutant.name}\n    breaks: {mutant.promise}")
         return 0
-    count = survivors = 0
+    trials: list[Trial] = []
     for table in (MUTANTS, BROKER_MUTANTS):
         chosen = [mutant for mutant in table if all(word in mutant.name for word in arguments)]
-        if not chosen:
-            continue
-        passed, found, seconds = try_mutant(None, table is BROKER_MUTANTS)
-        if not passed:
-            print(f"without any mutant the tests fail already: {found}")
-            return 1
-        print(f"without a mutant the tests pass, in {seconds:.0f} s", flush=True)
-        for mutant in chosen:
-            passed, found, seconds = try_mutant(mutant, table is BROKER_MUTANTS)
-            count += 1
-            survivors += passed
-            print(f"{mutant.name}: {f'SURVIVES {found}' if passed else f'found by {found}'}, {seconds:.1f} s", flush=True)
-    print(f"{count - survivors} of {count} mutants found")
-    return 1 if survivors or not count else 0
+        if chosen:
+            trials += attempt_all(chosen, table is BROKER_MUTANTS, int(os.environ.get("WORKERS", "2")))
+    missed = [trial for trial in trials if not trial.is_found]
+    print(f"\n{len(trials) - len(missed)} of {len(trials)} mutants found")
+    for trial in missed:
+        print(f"  {trial.describe()}")
+    return 1 if missed or not trials else 0
 
 
 if __name__ == "__main__":

@@ -189,6 +189,11 @@ def read_below_the_start(story: Story) -> None:
     story.final((0, "a"), start=1)
 
 
+def start_above_the_high_watermark(story: Story) -> None:
+    story.life.has_retention = True
+    story.final(start=1)
+
+
 def read_of_a_deleted_topic(story: Story) -> None:
     story.send("a")
     story.life.deletion_sent_at = story.history.now()
@@ -246,6 +251,7 @@ PLANTED: tuple[tuple[Callable[[Story], None], str], ...] = (
     (read_above_the_high_watermark, "read above the high watermark"),
     (start_moved, "start moved"),
     (read_below_the_start, "read below the start"),
+    (start_above_the_high_watermark, "start above the high watermark"),
     (read_of_a_deleted_topic, "deleted topic answers"),
     (write_to_a_deleted_topic, "deleted topic answers"),
     (no_final_read, "no final read"),
