@@ -15,6 +15,7 @@ from tidelog.broker.config import BrokerConfig
 from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.handlers import TABLE
+from tidelog.broker.lag_monitor import make_lag_monitor
 from tidelog.broker.metadata_cache import MetadataCache
 from tidelog.broker.metadata_log import PartitionMetadataLog
 from tidelog.broker.partitions import Partitions
@@ -92,6 +93,7 @@ class Broker:
             report,
         )
         self.coordinators = Coordinators(self, executor)
+        self.lag = make_lag_monitor(self, disk, executor)
         metadata_log = PartitionMetadataLog(self.directory)
         state_file = QuorumStateFile(disk, metadata_log.log.directory)
         self._quorum = MetadataQuorum(config.node_id, metadata_log, state_file, clock, self._on_committed)
@@ -123,6 +125,7 @@ class Broker:
                 self.partitions.note_all_missing()
                 self._create_partitions()
                 self.coordinators.start()
+                self.lag.start()
             on_started(error)
 
         self._quorum.start(leading)
@@ -131,6 +134,7 @@ class Broker:
         """Stop in order: no new background work, wait until what is under way has ended, then ``stop``. No request comes any
         more. ``on_stopped`` gets the error if the broker could not stop cleanly."""
         self.is_running = False
+        self.lag.stop()
         self.partitions.delete_all()
         cleaner = self.directory.cleaner
         if cleaner.log_in_work is not None:

@@ -12,7 +12,7 @@ A group about to lose records is reported, and one that has lost some (``lag_war
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from tidelog.broker.lag_lookup import LagLookup, Wanted, log_deletion_at_ms, segments_of
 from tidelog.broker.lag_warnings import LagWarnings
@@ -25,7 +25,12 @@ from tidelog.groups.machine import GroupMachine
 from tidelog.groups.records import OffsetCommitValue
 from tidelog.log.partition_log import PartitionLog
 from tidelog.ports.clock import Clock
+from tidelog.ports.disk import Disk
+from tidelog.ports.executor import Executor
 from tidelog.wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
 
 WALK_MS = 5_000
 # About a millisecond of the loop.
@@ -334,3 +339,16 @@ class LagMonitor:
         self.groups_behind_compaction = tuple(sorted(self._compacted))
         self.warnings.walked(self._losing, self._lost, self._clock.monotonic_ms())
         self.walks += 1
+
+
+def make_lag_monitor(broker: "Broker", disk: Disk, executor: Executor) -> LagMonitor:
+    return LagMonitor(
+        broker.coordinators.groups.shards,
+        broker.directory.logs,
+        broker.directory.cleaner.first_dirty_offset,
+        LagLookup(disk, executor, broker.report),
+        LagWarnings(broker.report),
+        int(broker.config.values["tidelog.lag.deletion.warning.seconds"]),
+        clock=broker.clock,
+        scheduler=broker.timers,
+    )

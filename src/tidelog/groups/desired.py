@@ -14,7 +14,7 @@ Hysteresis, so that the answer does not go up and down with every measurement:
             those that are left would be at most ``UTILIZATION_MAX`` busy, as far as is known
     else    as it is; also for ``settle_seconds`` after the number has changed, when rates are still those of before
 
-At least ``consumers_min``, at most one per partition (more would be idle), nor more than ``consumers_max``. With ``consumers_min`` 0
+At least ``consumers_min``, at most one per partition (more would be idle), nor more than ``consumers_max``. Where the least is 0,
 a group without work goes to none, and one unread message brings the first back.
 
 Pure: what must be remembered between two calls is the ``DesiredState`` that goes in and comes out. Times are seconds of any
