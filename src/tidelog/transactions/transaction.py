@@ -1,0 +1,80 @@
+"""One transactional id: its state of record, what is on the way to the log, and the steps that its values take.
+
+``value`` is what the log holds, replaced whole by each replayed record and never changed in place. A record is replayed before it
+is committed; until then ``pending`` counts it, and ``committed`` is the value before it. Nobody may act on an id in between,
+except to add more partitions: the answer to that waits for its record, which is behind the others.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tidelog.records.header import NO_PRODUCER_EPOCH
+from tidelog.transactions.records import TopicPartitions, TransactionValue
+from tidelog.transactions.state import VALID_PREVIOUS_STATES, TransactionState
+
+# Kafka's: no producer is given the last epoch, so that whoever has the last but one can still be fenced.
+EPOCH_MAX = 2**15 - 1
+EXHAUSTED_EPOCH_MIN = EPOCH_MAX - 1
+
+# Clients that raise their epoch with every transaction (KIP-890).
+TRANSACTION_VERSION_2 = 2
+
+TopicPartition = tuple[str, int]
+
+
+class TransactionMetadata:
+    __slots__ = ("committed", "last_producer_epoch", "pending", "value")
+
+    def __init__(self, value: TransactionValue) -> None:
+        self.value = value
+        self.last_producer_epoch = NO_PRODUCER_EPOCH
+        self.pending = 0
+        self.committed: TransactionValue | None = None
+        """While something is pending: the value before all of it; None for an id that was not there."""
+
+
+def is_epoch_exhausted(producer_epoch: int) -> bool:
+    return producer_epoch >= EXHAUSTED_EPOCH_MIN
+
+
+def advance(value: TransactionValue, state: TransactionState, now_ms: int, **changes: Any) -> TransactionValue:
+    """The next value. A step that the table of states does not have is a mistake in this package."""
+    assert value.state in VALID_PREVIOUS_STATES[state], f"{value.state.name} to {state.name}"
+    return value._replace(state=state, previous_producer_id=value.producer_id, last_update_timestamp_ms=now_ms, **changes)
+
+
+def completed(value: TransactionValue, now_ms: int) -> TransactionValue:
+    """All markers are written. The producer id whose epochs are used up gives way to the next one."""
+    is_commit = value.state is TransactionState.PREPARE_COMMIT
+    changes: dict[str, Any] = {"next_producer_id": -1, "partitions": ()}
+    if value.client_transaction_version >= TRANSACTION_VERSION_2 and value.next_producer_id != -1:
+        changes |= {"producer_id": value.next_producer_id, "producer_epoch": 0}
+    return advance(value, TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT, now_ms, **changes)
+
+
+def contains(partitions: tuple[TopicPartitions, ...], topic: str, partition: int) -> bool:
+    for name, indexes in partitions:
+        if name == topic:
+            return partition in indexes
+    return False
+
+
+def with_added(partitions: tuple[TopicPartitions, ...], added: Iterable[TopicPartition]) -> tuple[TopicPartitions, ...]:
+    """In the order in which they came, each once, by topic."""
+    by_topic = {topic: dict.fromkeys(indexes) for topic, indexes in partitions}
+    for topic, partition in added:
+        by_topic.setdefault(topic, {})[partition] = None
+    return tuple([TopicPartitions(topic, tuple(indexes)) for topic, indexes in by_topic.items()])
+
+
+def each_partition(partitions: Iterable[TopicPartitions]) -> Iterator[TopicPartition]:
+    for topic, indexes in partitions:
+        for partition in indexes:
+            yield topic, partition
+
+
+def encoded_bytes_max(transactional_id: str, partitions: tuple[TopicPartitions, ...]) -> int:
+    """No record of this id and these partitions is larger, whatever its state and version."""
+    # Every fixed and tagged field, key and value, the record's own header, and the lengths of the arrays.
+    fixed = 128 + 4 * len(transactional_id)
+    return fixed + sum([4 * len(topic) + 12 + 4 * len(indexes) for topic, indexes in partitions])
