@@ -12,7 +12,7 @@ from tidelog.broker.partitions import Partitions
 from tidelog.broker.shard_log import PartitionShardLog
 from tidelog.controller.errors import ApiError
 from tidelog.controller.topics import NewTopic
-from tidelog.coordinator.errors import CoordinatorNotAvailable, NotCoordinator
+from tidelog.coordinator.errors import CoordinatorError, CoordinatorNotAvailable, NotCoordinator
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.machine import CoordinatorResult, MachineType, OnDone, Scheduler
 from tidelog.coordinator.runtime import CoordinatorRuntime
@@ -111,12 +111,18 @@ class CoordinatorService(Generic[MachineType]):
         return self.runtime.find(index) or self._take_over(index)
 
     def shards(self) -> Mapping[int, Shard[MachineType] | None]:
-        """All that this broker leads; None for one that is not even being loaded."""
+        """All that this broker leads, each being loaded at least; None for one that cannot be had."""
         topic = self.topic
         if topic is None:
             return {}
         led = [index for index, partition in sorted(topic.partitions.items()) if partition.leader == self._node_id]
-        return {index: self.runtime.find(index) for index in led}
+        return {index: self._find_or_take_over(index) for index in led}
+
+    def _find_or_take_over(self, index: int) -> Shard[MachineType] | None:
+        try:
+            return self.runtime.find(index) or self._take_over(index)
+        except CoordinatorError:
+            return None
 
     def _take_over(self, index: int) -> Shard[MachineType]:
         name = self.runtime.topic
