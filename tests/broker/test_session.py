@@ -69,7 +69,7 @@ def test_a_client_with_too_much_in_flight_is_not_read_any_further(client: FakeCl
         (b"\0\x12\0\0\0\0\0\x01", "shorter than its header"),
         (struct.pack(">hhih", 999, 0, 1, -1), "unknown api key 999"),
         (struct.pack(">hhih", -1, 0, 1, -1), "unknown api key -1"),
-        (struct.pack(">hhih", ApiKey.JOIN_GROUP, 0, 1, -1), "unknown api key 17"),
+        (struct.pack(">hhih", ApiKey.SASL_HANDSHAKE, 0, 1, -1), "unknown api key 17"),
         (struct.pack(">hhih", ApiKey.VOTE, 0, 1, -1) + b"\0", "unknown api key 52"),
         (struct.pack(">hhih", ApiKey.DESCRIBE_CONFIGS, 99, 1, -1) + b"\0", "version 99 is not served, only 1 to 4"),
         (struct.pack(">hhih", ApiKey.PRODUCE, 2, 1, -1), "version 2 is not served, only 3 to 13"),
