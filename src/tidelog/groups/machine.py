@@ -6,10 +6,10 @@ Each part keeps one concept; this only sends each record to the part that it bel
 from typing import Any
 
 from tidelog.groups.admin import GroupAdmin
-from tidelog.groups.classic.protocol import ClassicProtocol
 from tidelog.groups.consumer.protocol import ConsumerProtocol
 from tidelog.groups.environment import GroupEnvironment
 from tidelog.groups.group import GroupTable
+from tidelog.groups.migration.protocol import MigratingClassicProtocol
 from tidelog.groups.offsets import OffsetStore
 from tidelog.groups.records import GroupMetadataRecord, OffsetCommitRecord
 
@@ -20,8 +20,8 @@ class GroupMachine:
     def __init__(self, environment: GroupEnvironment) -> None:
         self.environment = environment
         self.groups = GroupTable(environment.settings["tidelog.groups.max"])
-        self.classic = ClassicProtocol(environment, self.groups)
         self.consumer = ConsumerProtocol(environment, self.groups)
+        self.classic = MigratingClassicProtocol(environment, self.groups, self.consumer)
         self.offsets = OffsetStore(environment, self.groups, self.classic.offsets_only_group)
         self.admin = GroupAdmin(environment, self.groups, self.offsets)
 
