@@ -1,0 +1,121 @@
+"""Shards of the group coordinator in a whole broker: after restarts and crashes, and one that fails by itself."""
+
+from errno import EIO
+from typing import Literal
+
+import pytest
+
+from tests.broker.harness import FakeClient, Machine
+from tidelog.coordinator.hashing import partition_for
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+PARTITIONS = 5
+SETTINGS = {"offsets.topic.num.partitions": str(PARTITIONS)}
+
+
+def commit(client: FakeClient, group: str, offset: int) -> int:
+    topics = [{"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": offset, "committed_metadata": "m"}]}]
+    response = client.call(ApiKey.OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=-1, topics=topics)
+    code: int = response.topics[0].partitions[0].error_code
+    return code
+
+
+def fetch(client: FakeClient, group: str) -> Message:
+    response = client.call(
+        ApiKey.OFFSET_FETCH, 8, groups=[{"group_id": group, "topics": [{"name": "orders", "partition_indexes": [0]}]}]
+    )
+    group: Message = response.groups[0]
+    return group
+
+
+def committed(client: FakeClient, group: str) -> int:
+    answer = fetch(client, group)
+    assert answer.error_code == ErrorCode.NONE
+    offset: int = answer.topics[0].partitions[0].committed_offset
+    return offset
+
+
+def ready() -> tuple[Machine, FakeClient]:
+    machine = Machine(SETTINGS)
+    client = machine.client()
+    client.create_topic()
+    client.call(ApiKey.FIND_COORDINATOR, 0, key="group")
+    return machine, client
+
+
+def group_of(partition: int) -> str:
+    return next(f"group{number}" for number in range(1000) if partition_for(f"group{number}", PARTITIONS) == partition)
+
+
+@pytest.mark.parametrize("how", ["stop", "crash", "crash without what was not synced"])
+def test_committed_offsets_survive(how: str) -> None:
+    machine, client = ready()
+    groups = [group_of(partition) for partition in range(PARTITIONS)]
+    for number, group in enumerate(groups):
+        assert commit(client, group, 10 + number) == ErrorCode.NONE
+        assert commit(client, group, 20 + number) == ErrorCode.NONE
+    if how == "stop":
+        assert machine.restart() is None
+    else:
+        machine.crash("all" if how == "crash" else "none")
+    client = machine.client()
+    machine.run_for(1_000)
+    assert [committed(client, group) for group in groups] == [20 + number for number in range(PARTITIONS)]
+    assert machine.facts("unexpected_error") == []
+
+
+def test_before_the_coordinator_was_asked_for_nobody_is_it() -> None:
+    machine = Machine(SETTINGS)
+    client = machine.client()
+    client.create_topic()
+    assert fetch(client, "group").error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_shard_that_fails_is_alone() -> None:
+    machine, client = ready()
+    sick, well = group_of(0), group_of(1)
+    for group in (sick, well):
+        assert commit(client, group, 5) == ErrorCode.NONE
+    shard = machine.broker.coordinators.groups.shard_of(sick)
+    shard.drop(OSError("disk"))
+    assert fetch(client, sick).error_code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert commit(client, well, 6) == ErrorCode.NONE
+    assert committed(client, well) == 6
+    machine.run_until(lambda: shard.machine is not None)
+    assert committed(client, sick) == 5
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_disk_that_fails_for_one_shard(operation: Literal["write", "sync"]) -> None:
+    machine, client = ready()
+    sick, well = group_of(0), group_of(1)
+    for group in (sick, well):
+        assert commit(client, group, 5) == ErrorCode.NONE
+    rule = machine.disk.faults.fail(operation, lambda path: "__consumer_offsets-0/" in path, EIO)
+    assert commit(client, sick, 6) == ErrorCode.NOT_COORDINATOR
+    assert commit(client, well, 6) == ErrorCode.NONE
+    machine.run_for(1_000)
+    assert fetch(client, sick).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert committed(client, well) == 6
+    machine.disk.faults.lift(rule)
+    machine.crash("none")
+    client = machine.client()
+    machine.run_for(1_000)
+    assert committed(client, sick) in (5, 6), "it was not acknowledged, and may be there"
+    assert committed(client, well) == 6
+    assert machine.facts("unexpected_error") == []
+
+
+def test_a_full_disk_is_survived() -> None:
+    machine, client = ready()
+    assert commit(client, "group", 5) == ErrorCode.NONE
+    machine.disk.set_free_bytes(0)
+    assert commit(client, "group", 6) == ErrorCode.NOT_COORDINATOR
+    machine.disk.set_free_bytes(None)
+    shard = machine.broker.coordinators.groups.shard_of("group")
+    machine.run_until(lambda: shard.machine is not None)
+    assert committed(client, "group") == 5
+    assert commit(client, "group", 7) == ErrorCode.NONE
+    assert committed(client, "group") == 7
