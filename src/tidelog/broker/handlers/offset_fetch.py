@@ -4,10 +4,12 @@ Each group is answered by its own shard, and one that cannot be had fails alone.
 the group from 8 on, to the response from 2 on, and before that to every partition that was asked for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.gather import Gather
 from tidelog.controller.errors import ApiError
 from tidelog.groups.machine import GroupMachine
 from tidelog.groups.offsets import FetchedOffset, FetchedTopic
@@ -28,29 +30,25 @@ def handle(context: RequestContext, request: Message) -> None:
     groups: Sequence[Message] = request.groups if is_batched else [request]
     if len(groups) > GROUPS_MAX:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{len(groups)} groups in one request, at most {GROUPS_MAX}")
-    _Fetch(context, request.require_stable, groups).start()
+    _Fetch(context, request.require_stable).start(groups)
 
 
 class _Fetch:
-    """One request, and what its groups have answered."""
+    """One request."""
 
-    __slots__ = ("_answers", "_context", "_groups", "_missing", "_require_stable", "_version")
+    __slots__ = ("_context", "_require_stable", "_version")
 
-    def __init__(self, context: RequestContext, require_stable: bool, groups: Sequence[Message]) -> None:
+    def __init__(self, context: RequestContext, require_stable: bool) -> None:
         self._context = context
         self._version = context.header.api_version
         self._require_stable = require_stable
-        self._groups = groups
-        self._answers: list[dict[str, Any]] = [{} for _ in groups]
-        self._missing = len(groups)
 
-    def start(self) -> None:
-        if not self._groups:
-            self._reply()
-        for index, group in enumerate(self._groups):
-            self._read(index, group)
+    def start(self, groups: Sequence[Message]) -> None:
+        gather = Gather(len(groups), self._reply)
+        for index, group in enumerate(groups):
+            self._read(group, partial(gather.put, index))
 
-    def _read(self, index: int, group: Message) -> None:
+    def _read(self, group: Message, answer: Callable[[dict[str, Any]], None]) -> None:
         wanted = self._wanted(group)
 
         def query(machine: GroupMachine) -> list[FetchedTopic]:
@@ -66,12 +64,9 @@ class _Fetch:
         def done(fetched: list[FetchedTopic], error: Exception | None) -> None:
             if error is not None:
                 code, _ = self._context.code_of(error)
-                self._answers[index] = _failed(group, code, self._version)
+                answer(_failed(group, code, self._version))
             else:
-                self._answers[index] = {"group_id": group.group_id, "topics": self._topics(wanted, fetched)}
-            self._missing -= 1
-            if not self._missing:
-                self._reply()
+                answer({"group_id": group.group_id, "topics": self._topics(wanted, fetched)})
 
         self._context.broker.coordinators.groups.read(group.group_id, query, done)
 
@@ -103,11 +98,8 @@ class _Fetch:
             for name, topic_id, partitions in wanted
         ]
 
-    def _reply(self) -> None:
-        if self._version >= BATCHED_SINCE:
-            self._context.reply_later(lambda: {"groups": self._answers})
-        else:
-            self._context.reply_later(lambda: self._answers[0])
+    def _reply(self, answers: Sequence[dict[str, Any]]) -> None:
+        self._context.reply_later(lambda: {"groups": answers} if self._version >= BATCHED_SINCE else answers[0])
 
 
 def _topic(name: str | None, topic_id: bytes, partitions: Sequence[FetchedOffset]) -> dict[str, Any]:
