@@ -26,8 +26,8 @@ def fetch(client: FakeClient, group: str) -> Message:
     response = client.call(
         ApiKey.OFFSET_FETCH, 8, groups=[{"group_id": group, "topics": [{"name": "orders", "partition_indexes": [0]}]}]
     )
-    group: Message = response.groups[0]
-    return group
+    answer: Message = response.groups[0]
+    return answer
 
 
 def committed(client: FakeClient, group: str) -> int:
