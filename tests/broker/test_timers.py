@@ -54,6 +54,9 @@ def test_a_timer_may_cancel_another_and_schedule_more() -> None:
     world.timers.schedule(10, first)
     second = world.timers.schedule(10, lambda: world.ran.append("second"))
     world.pass_time(10)
+    assert world.ran == ["first"], "what a timer schedules is for the next time"
+    assert world.timers.next_deadline_ms() == 10
+    world.timers.run_due()
     assert world.ran == ["first", "third"]
     assert len(world.timers) == 0
 

@@ -53,9 +53,12 @@ class Timers:
         return heap[0][0] if heap else None
 
     def run_due(self) -> None:
+        """What is due when this is called. What the actions schedule is for the next time, even without a delay: work in slices
+        would else be done in one."""
         now_ms = self._clock.monotonic_ms()
+        sequence_last = self._sequence
         heap = self._heap
-        while heap and heap[0][0] <= now_ms:
+        while heap and heap[0][0] <= now_ms and heap[0][1] <= sequence_last:
             timer = heapq.heappop(heap)[2]
             action = timer.action
             if action is None:
