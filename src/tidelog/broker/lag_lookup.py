@@ -90,7 +90,10 @@ class LagLookup:
             self._note_error(completion)
             self._walk(wanted, on_found)
 
-        self._executor.submit(lambda: _read_through(self._disk, paths), warmed)
+        if paths:
+            self._executor.submit(lambda: _read_through(self._disk, paths), warmed)
+        else:
+            self._walk(wanted, on_found)
 
     def _walk(self, wanted: Sequence[Wanted], on_found: OnFound) -> None:
         walks = [self._plan(log, offset) for log, offset in wanted]
