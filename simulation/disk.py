@@ -219,6 +219,9 @@ class SimulatedDisk:
             raise _error(errno.ENOENT, path)
         return UNLIMITED_FREE_BYTES if self._free_bytes is None else max(0, self._free_bytes)
 
+    def total_bytes(self, path: str) -> int:
+        return self.free_bytes(path) + _used_bytes(self.root)
+
     def lock(self, path: str) -> DirectoryLock:
         self.open(path, "create")
         inode = self._file(path)

@@ -51,6 +51,24 @@ def test_what_it_prints(tmp_path: Path) -> None:
     assert (tmp_path / "data" / ".kafka_cleanshutdown").is_file()
 
 
+@pytest.mark.parametrize(("level", "is_named"), [("debug", True), ("info", False)])
+def test_the_log_level(tmp_path: Path, level: str, is_named: bool) -> None:
+    with started(tmp_path, "--log-level", level) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(7)]
+        port = int(re.findall(r"127\.0\.0\.1:([0-9]+)", lines[1])[0])
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert ("closed by the client" in errors or "the broker stops" in errors) is is_named
+    assert "info stopped is_clean=True" in errors
+
+
+def test_an_unknown_log_level(capsys: Output) -> None:
+    assert main(["start", "--log-level", "loud"]) == 2
+    assert "'loud' is not one of 'debug', 'info', 'warning', 'error'" in " ".join(capsys.readouterr().err.split())
+
+
 def test_the_cluster_id_is_kept_and_events_are_json(tmp_path: Path) -> None:
     cluster_ids = []
     for _ in range(2):

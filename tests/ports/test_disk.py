@@ -232,9 +232,11 @@ def test_modified_is_the_wall_clock_at_the_write(place: Place) -> None:
 
 
 def test_free_bytes(place: Place) -> None:
-    assert place.disk.free_bytes(place.directory) > 0
+    assert place.disk.total_bytes(place.directory) >= place.disk.free_bytes(place.directory) > 0
     with pytest.raises(FileNotFoundError):
         place.disk.free_bytes(place.path("missing"))
+    with pytest.raises(FileNotFoundError):
+        place.disk.total_bytes(place.path("missing"))
 
 
 def test_a_negative_position_is_refused(place: Place) -> None:

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from tidelog.server.event_log import EventLog, EventLogHandler, LogFormat
+from tidelog.server.event_log import EventLog, EventLogHandler, LogFormat, LogLevel
 
 
 class StoppedClock:
@@ -48,6 +48,24 @@ def test_a_value_with_line_ends_stays_on_the_line(log_format: LogFormat) -> None
 )
 def test_levels(event: str, level: str) -> None:
     assert json.loads(written(LogFormat.JSON, event, {}))["level"] == level
+
+
+@pytest.mark.parametrize(
+    ("level_min", "expected"),
+    [
+        (LogLevel.DEBUG, ["started", "anything_else", "log_offline"]),
+        (LogLevel.INFO, ["started", "anything_else", "log_offline"]),
+        (LogLevel.WARNING, ["anything_else", "log_offline"]),
+        (LogLevel.ERROR, ["log_offline"]),
+    ],
+)
+def test_what_is_below_the_level_is_left_out(level_min: LogLevel, expected: list[str]) -> None:
+    lines: list[str] = []
+    log = EventLog(lines.append, StoppedClock(), LogFormat.JSON, level_min)
+    for event in ("started", "anything_else", "log_offline"):
+        log.report(event, {})
+    assert [json.loads(line)["event"] for line in lines] == expected
+    assert EventLogHandler(log).level == getattr(logging, level_min.upper())
 
 
 def test_what_is_said_through_logging() -> None:

@@ -275,11 +275,13 @@ def test_a_full_disk_takes_what_fits_and_has_room_after_a_removal(disk: Simulate
     file = durable(disk, "/d/a", b"a" * 10)
     disk.set_free_bytes(30)
     assert disk.free_bytes("/d") == 30
+    total_bytes = disk.total_bytes("/d")
     with pytest.raises(OSError, match="No space") as caught:
         file.write(10, [b"b" * 20, b"c" * 20])
     assert caught.value.errno == errno.ENOSPC
     assert content(disk, "/d/a") == b"a" * 10 + b"b" * 20 + b"c" * 10
     assert disk.free_bytes("/d") == 0
+    assert disk.total_bytes("/d") == total_bytes >= 30
     # Overwriting needs no room, cutting off gives it back, and so does removing.
     file.write(0, [b"d" * 40])
     file.truncate(10)

@@ -15,7 +15,7 @@ import typer
 from tidelog import __version__
 from tidelog.config.file import read_toml
 from tidelog.ports.clock import RealClock
-from tidelog.server.event_log import EventLog, EventLogHandler, LogFormat
+from tidelog.server.event_log import EventLog, EventLogHandler, LogFormat, LogLevel
 from tidelog.server.process import Serving, run_broker
 
 app = typer.Typer()
@@ -45,6 +45,9 @@ def start_command(
         bool, typer.Option("--insecure", help="Allow a plaintext listener that other machines can reach.")
     ] = False,
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How events are written.")] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="The least that is written; debug names every connection that ends.")
+    ] = LogLevel.INFO,
 ) -> int:
     """Start a broker on this machine."""
     settings = read_settings(config, override or [])
@@ -52,10 +55,12 @@ def start_command(
         settings["log.dirs"] = data
     if listener is not None:
         settings["listeners"] = listener
-    events = EventLog(_write_event, RealClock(), log_format)
+    events = EventLog(_write_event, RealClock(), log_format, log_level)
     logger = logging.getLogger("tidelog")
     handler = EventLogHandler(events)
     logger.addHandler(handler)
+    level_before = logger.level
+    logger.setLevel(log_level.number)
 
     def on_serving(serving: Serving) -> None:
         if log_format is LogFormat.TEXT:
@@ -70,6 +75,7 @@ def start_command(
         _fail_to_listen(error)
     finally:
         logger.removeHandler(handler)
+        logger.setLevel(level_before)
     events.report("stopped", {"is_clean": code == 0})
     return code
 

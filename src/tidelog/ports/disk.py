@@ -99,7 +99,13 @@ class Disk(Protocol):
         """Forget the cached clean pages of a file, so that the next read comes from the disk itself."""
         ...
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """What can still be written to the file system of ``path``."""
+        ...
+
+    def total_bytes(self, path: str) -> int:
+        """The size of the file system of ``path``."""
+        ...
 
     def lock(self, path: str) -> DirectoryLock:
         """Take an exclusive lock file; BlockingIOError when another process holds it."""

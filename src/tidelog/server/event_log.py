@@ -4,7 +4,7 @@
     {"time": "2026-11-16T08:30:12.345Z", "level": "warning", "event": "torn_tail_cut", "partition": "orders-0", ...}
 
 An event has a name, which is stable and can be searched for, and facts. What this package says through ``logging`` comes out the
-same way, as the event ``message``.
+same way, as the event ``message``. What is below the level asked for is left out.
 """
 
 import json
@@ -27,17 +27,34 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def number(self) -> int:
+        """As ``logging`` has it."""
+        return logging.getLevelNamesMapping()[self.upper()]
+
+
 class EventLog:
     """``write`` takes one line with its end. Called on the loop's thread only, except for what comes through ``logging``."""
 
-    def __init__(self, write: Callable[[str], object], clock: Clock, log_format: LogFormat) -> None:
+    def __init__(
+        self, write: Callable[[str], object], clock: Clock, log_format: LogFormat, level_min: LogLevel = LogLevel.INFO
+    ) -> None:
         self._write = write
         self._clock = clock
         self._format = log_format
+        self.level_min = level_min
+        self._number_min = level_min.number
 
     def report(self, event: str, facts: Mapping[str, object]) -> None:
-        level = "error" if event in ERRORS else "info" if event in NEWS else "warning"
-        self.write(level, event, facts)
+        level = LogLevel.ERROR if event in ERRORS else LogLevel.INFO if event in NEWS else LogLevel.WARNING
+        if level.number >= self._number_min:
+            self.write(level, event, facts)
 
     def write(self, level: str, event: str, facts: Mapping[str, object]) -> None:
         time = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
@@ -57,10 +74,10 @@ def _quoted(value: object) -> str:
 
 
 class EventLogHandler(logging.Handler):
-    """Takes what is said through ``logging``; attach it to the logger ``tidelog``."""
+    """Takes what is said through ``logging``; attach it to the logger ``tidelog``, and give that the same level."""
 
     def __init__(self, log: EventLog) -> None:
-        super().__init__()
+        super().__init__(log.level_min.number)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:

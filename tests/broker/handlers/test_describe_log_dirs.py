@@ -27,6 +27,7 @@ def test_the_size_of_each_partition(client: FakeClient, machine: Machine, versio
     (result,) = response.results
     assert (result.error_code, result.log_dir) == (0, PATH)
     assert result.usable_bytes == (machine.disk.free_bytes(PATH) if version >= 4 else -1)
+    assert result.total_bytes == (machine.disk.total_bytes(PATH) if version >= 4 else -1)
 
 
 def test_only_what_was_asked_for(client: FakeClient) -> None:

@@ -28,6 +28,7 @@ def handle(context: RequestContext, request: Message) -> None:
                     "error_code": ErrorCode.NONE,
                     "log_dir": directory.path,
                     "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+                    "total_bytes": directory.disk.total_bytes(directory.path),
                     "usable_bytes": directory.disk.free_bytes(directory.path),
                 }
             ],
