@@ -6,7 +6,7 @@ the group from 8 on, to the response from 2 on, and before that to every partiti
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.gather import Gather
@@ -23,6 +23,14 @@ BATCHED_SINCE = 8
 TOPIC_IDS_SINCE = 10
 # Far beyond what a client asks for at once; each is a read of its own.
 GROUPS_MAX = 10_000
+
+
+class Wanted(NamedTuple):
+    """A topic that was asked for, by name or by id; by an id that no topic has it gets no name."""
+
+    name: str | None
+    topic_id: bytes | None
+    partitions: Sequence[int]
 
 
 def handle(context: RequestContext, request: Message) -> None:
@@ -44,7 +52,14 @@ class _Fetch:
         self._require_stable = require_stable
 
     def start(self, groups: Sequence[Message]) -> None:
-        gather = Gather(len(groups), self._reply)
+        def reply(answers: Sequence[dict[str, Any]]) -> None:
+            if self._version >= BATCHED_SINCE:
+                named = [{"group_id": group.group_id, **answer} for group, answer in zip(groups, answers, strict=True)]
+                self._context.reply_later(lambda: {"groups": named})
+            else:
+                self._context.reply_later(lambda: answers[0])
+
+        gather = Gather(len(groups), reply)
         for index, group in enumerate(groups):
             self._read(group, partial(gather.put, index))
 
@@ -66,67 +81,57 @@ class _Fetch:
                 code, _ = self._context.code_of(error)
                 answer(_failed(group, code, self._version))
             else:
-                answer({"group_id": group.group_id, "topics": self._topics(wanted, fetched)})
+                answer({"topics": self._topics(wanted, fetched)})
 
         self._context.broker.coordinators.groups.read(group.group_id, query, done)
 
-    def _wanted(self, group: Message) -> list[tuple[str | None, bytes, Sequence[int]]] | None:
-        """(name, id, partitions) of the topics asked for; the name is None where no topic has the id. None: all topics."""
+    def _wanted(self, group: Message) -> list[Wanted] | None:
+        """None: all topics."""
         if group.topics is None:
             return None
         if self._version < TOPIC_IDS_SINCE:
-            return [(topic.name, ZERO_UUID, topic.partition_indexes) for topic in group.topics]
+            return [Wanted(topic.name, None, topic.partition_indexes) for topic in group.topics]
         image = self._context.broker.image
-        found = [(image.topic_by_id(topic.topic_id), topic) for topic in group.topics]
-        return [(None if known is None else known.name, topic.topic_id, topic.partition_indexes) for known, topic in found]
+        names = [known.name if (known := image.topic_by_id(topic.topic_id)) is not None else None for topic in group.topics]
+        pairs = zip(names, group.topics, strict=True)
+        return [Wanted(name, topic.topic_id, topic.partition_indexes) for name, topic in pairs]
 
-    def _topics(
-        self, wanted: list[tuple[str | None, bytes, Sequence[int]]] | None, fetched: list[FetchedTopic]
-    ) -> list[dict[str, Any]]:
+    def _topics(self, wanted: list[Wanted] | None, fetched: list[FetchedTopic]) -> list[dict[str, Any]]:
+        if wanted is None and self._version < TOPIC_IDS_SINCE:
+            return [_topic(topic.name, None, topic.partitions) for topic in fetched]
         if wanted is None:
-            # A topic that has no id cannot be told of by its id.
-            is_speakable = self._version < TOPIC_IDS_SINCE
-            return [
-                _topic(topic.name, topic.topic_id, topic.partitions) for topic in fetched if is_speakable or any(topic.topic_id)
-            ]
+            # One that has no id cannot be told of.
+            return [_topic(topic.name, topic.topic_id, topic.partitions) for topic in fetched if topic.topic_id != ZERO_UUID]
         known = iter(fetched)
-        unknown = ErrorCode.UNKNOWN_TOPIC_ID
         return [
-            _topic(name, topic_id, next(known).partitions)
-            if name is not None
-            else _topic(name, topic_id, [FetchedOffset(partition, error=unknown) for partition in partitions])
+            _topic(name, topic_id, _none_of(partitions, ErrorCode.UNKNOWN_TOPIC_ID) if name is None else next(known).partitions)
             for name, topic_id, partitions in wanted
         ]
 
-    def _reply(self, answers: Sequence[dict[str, Any]]) -> None:
-        self._context.reply_later(lambda: {"groups": answers} if self._version >= BATCHED_SINCE else answers[0])
+
+def _none_of(partitions: Sequence[int], error: ErrorCode) -> list[FetchedOffset]:
+    return [FetchedOffset(partition, error=error) for partition in partitions]
 
 
-def _topic(name: str | None, topic_id: bytes, partitions: Sequence[FetchedOffset]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "topic_id": topic_id,
-        "partitions": [
-            {
-                "partition_index": partition,
-                "committed_offset": offset,
-                "committed_leader_epoch": leader_epoch,
-                "metadata": metadata,
-                "error_code": error,
-            }
-            for partition, offset, leader_epoch, metadata, error in partitions
-        ],
-    }
+def _topic(name: str | None, topic_id: bytes | None, partitions: Sequence[FetchedOffset]) -> dict[str, Any]:
+    """By its id, if that is how it was asked for."""
+    answers = [
+        {
+            "partition_index": partition,
+            "committed_offset": offset,
+            "committed_leader_epoch": leader_epoch,
+            "metadata": metadata,
+            "error_code": error,
+        }
+        for partition, offset, leader_epoch, metadata, error in partitions
+    ]
+    return {"name": name, "partitions": answers} if topic_id is None else {"topic_id": topic_id, "partitions": answers}
 
 
 def _failed(group: Message, code: ErrorCode, version: int) -> dict[str, Any]:
     if version >= TOP_LEVEL_ERRORS_SINCE:
-        return {"group_id": group.group_id, "error_code": code}
-    topics = [
-        _topic(topic.name, ZERO_UUID, [FetchedOffset(partition, error=code) for partition in topic.partition_indexes])
-        for topic in group.topics
-    ]
-    return {"topics": topics}
+        return {"error_code": code}
+    return {"topics": [_topic(topic.name, None, _none_of(topic.partition_indexes, code)) for topic in group.topics]}
 
 
 def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
