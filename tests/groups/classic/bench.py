@@ -26,7 +26,7 @@ from tidelog.groups.classic.requests import (
 )
 from tidelog.groups.environment import GroupEnvironment
 from tidelog.groups.machine import GroupMachine
-from tidelog.groups.records import RECORD_CODEC, GroupMetadataRecord
+from tidelog.groups.records import RECORD_CODEC
 from tidelog.metadata.image import ClusterImage
 from tidelog.records.batch import read_records
 from tidelog.records.header import iterate_headers
@@ -79,11 +79,12 @@ class Sync(Asked):
 class GroupBench:
     """``is_committing``: every decision is written and committed at once."""
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, log: MemoryLog | None = None) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None = None, log: MemoryLog | None = None, seed: int = 1) -> None:
+        self.seed = seed
         self.scheduler = Scheduler()
         self.clock = SimulatedClock(self.scheduler)
         self.settings = {setting.name: setting.default for setting in GROUPS} | dict(settings or {})
-        randomness = SimulatedRandomness(1)
+        randomness = SimulatedRandomness(seed)
         self.executor = SimulatedExecutor(self.scheduler, randomness, SimulatedDisk(self.clock), self.clock)
         self.events: list[tuple[str, dict[str, object]]] = []
         self.is_committing = True
@@ -124,7 +125,7 @@ class GroupBench:
 
     def restarted(self, settings: Mapping[str, Any] | None = None) -> "GroupBench":
         """Another broker on the same log: nothing else has survived."""
-        return GroupBench(self.settings | dict(settings or {}), self.log)
+        return GroupBench(self.settings | dict(settings or {}), self.log, self.seed + 1)
 
     def commit(self) -> None:
         self.runtime.flush()
@@ -234,7 +235,7 @@ class GroupBench:
         assert all(sync.code is ErrorCode.NONE for sync in syncs)
         return ids
 
-    def written(self) -> list[GroupMetadataRecord]:
+    def written(self) -> list[Any]:
         """Every record of the log."""
         data = bytes(self.log.data)
         return [

@@ -1,7 +1,7 @@
 """Wrong turns, and the exact code that Kafka gives for each.
 
-The group has two static members, is stable in generation 1, and was asked in no other way; ``fresh`` is empty and has an id that is
-pending.
+The group has two static members, is stable in generation 1, and was asked in no other way; ``fresh`` is empty and has an id that
+is pending.
 """
 
 from collections.abc import Callable
