@@ -3,8 +3,6 @@
 from tests.groups.classic.bench import GROUP, GroupBench
 from tidelog.controller.errors import ApiError
 from tidelog.groups.classic.group import ClassicGroup
-from tidelog.groups.classic.member import ClassicMember
-from tidelog.groups.classic.record import group_record
 from tidelog.groups.classic.state import ClassicState
 from tidelog.groups.group import GroupType
 from tidelog.groups.records import GroupMetadataRecord, GroupMetadataValue, MemberMetadata
@@ -68,31 +66,6 @@ def test_a_group_that_comes_from_another_protocol_has_sessions() -> None:
     assert bench.heartbeat("a", 7, "a-instance") is ErrorCode.NONE
     bench.run_for(10_001)
     assert not bench.group.members
-
-
-def test_a_group_that_is_adopted_keeps_all_that_is_known_of_it() -> None:
-    bench = GroupBench()
-    group = ClassicGroup(GROUP, 1)
-    group.generation, group.protocol_name, group.state = 4, "range", ClassicState.STABLE
-    group.add(ClassicMember("a", None, "app", "/host", 1000, 10_000, (("range", b"r"), ("sticky", b"s")), b"mine"), "consumer")
-    bench.machine.classic.adopt(group)
-    assert bench.machine.groups.find(GROUP) is None, "not before its record"
-    bench.machine.replay(group_record(group, {"a": b"mine"}), 0, -1, -1)
-    assert bench.group is group
-    assert bench.heartbeat("a", 4) is ErrorCode.NONE
-    bench.run_for(10_001)
-    assert not bench.group.members
-
-
-def test_a_group_whose_record_is_refused_is_discarded() -> None:
-    bench = GroupBench()
-    timers = len(bench.machine.environment.timers)
-    group = ClassicGroup(GROUP, 1)
-    group.add(ClassicMember("a", None, "app", "/host", 1000, 10_000, (("range", b"r"),)), "consumer")
-    bench.machine.classic.adopt(group)
-    bench.machine.classic.discard(group)
-    assert len(bench.machine.environment.timers) == timers
-    assert bench.join().code is ErrorCode.MEMBER_ID_REQUIRED
 
 
 def test_a_group_that_is_removed_answers_who_waits() -> None:

@@ -101,17 +101,6 @@ class ClassicProtocol:
         if group.state is ClassicState.COMPLETING_REBALANCE:
             group.move_to(ClassicState.STABLE, self._clock.now_ms(), self._clock.monotonic_ms())
 
-    def adopt(self, group: ClassicGroup) -> None:
-        """A group that comes from another protocol, with its members: it is there when its record is replayed."""
-        self._new_groups[group.group_id] = group
-        for member in group.members.values():
-            self.rebalance.sessions.expect(group, member)
-
-    def discard(self, group: ClassicGroup) -> None:
-        """Its record was refused."""
-        del self._new_groups[group.group_id]
-        self.rebalance.forget(group)
-
     def _remove(self, group: ClassicGroup) -> None:
         self._groups.remove(group.group_id)
         self.rebalance.forget(group)
