@@ -55,13 +55,14 @@ class TransactionEnvironment:
         timers: ShardTimers,
         producer_ids: ProducerIds,
         send_markers: SendMarkers,
-        coordinator_epoch: Callable[[], int],
+        coordinator_epoch: Callable[[str], int],
         transaction_version: Callable[[], int],
         record_bytes_max: Callable[[], int],
         report: Callable[[str, dict[str, object]], None],
     ) -> None:
-        """``coordinator_epoch`` is the leader epoch of the shard's partition, ``transaction_version`` the finalized level of that
-        feature, ``record_bytes_max`` the largest batch that the shard's log takes."""
+        """``coordinator_epoch`` gives the leader epoch of the partition that a transactional id belongs to,
+        ``transaction_version`` the finalized level of that feature, ``record_bytes_max`` the largest batch that the shard's log
+        takes."""
         self.clock = clock
         self.settings = settings
         self.timers = timers

@@ -59,7 +59,7 @@ class TransactionMarkers:
             transactional_id,
             value.producer_id,
             value.producer_epoch,
-            self._environment.coordinator_epoch(),
+            self._environment.coordinator_epoch(transactional_id),
             value.state is TransactionState.PREPARE_COMMIT,
             value.partitions,
             value.client_transaction_version,

@@ -45,7 +45,8 @@ class ProducerIds:
         """An id that nobody else has; None when there is none yet, and more were asked for."""
         if not self._blocks:
             self._ask()
-            return None
+            if not self._blocks:
+                return None
         first, size = self._blocks[0]
         if size > 1:
             self._blocks[0] = ProducerIdBlock(first + 1, size - 1)

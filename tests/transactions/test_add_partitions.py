@@ -1,0 +1,92 @@
+"""AddPartitionsToTxn and AddOffsetsToTxn: what a transaction is made of."""
+
+from typing import Any
+
+from tests.transactions.harness import TransactionBench
+from tidelog.coordinator.hashing import partition_for
+from tidelog.transactions.records import TopicPartitions
+from tidelog.wire.errors import ErrorCode
+
+
+def test_the_first_partition_begins_the_transaction_and_others_join() -> None:
+    bench = TransactionBench()
+    producer = bench.started()
+    bench.run_for(5)
+    assert bench.add(producer, ("b", 1), ("a", 0)) is ErrorCode.NONE
+    began_ms = bench.value().start_timestamp_ms
+    assert began_ms == bench.clock.now_ms()
+    bench.run_for(5)
+    assert bench.add(producer, ("b", 0), ("c", 7), ("b", 1)) is ErrorCode.NONE
+    assert bench.value().partitions == (
+        TopicPartitions("b", (1, 0)),
+        TopicPartitions("a", (0,)),
+        TopicPartitions("c", (7,)),
+    )
+    assert bench.value().start_timestamp_ms == began_ms
+    assert bench.value().last_update_timestamp_ms == began_ms + 5
+
+
+def test_partitions_that_are_there_cost_no_record() -> None:
+    bench = TransactionBench()
+    producer = bench.started()
+    bench.add(producer, ("t", 0), ("t", 1))
+    end_offset = bench.log.end_offset
+    assert bench.add(producer, ("t", 1), ("t", 0)) is ErrorCode.NONE
+    assert bench.log.end_offset == end_offset
+
+
+def test_a_second_addition_need_not_wait_for_the_first() -> None:
+    bench = TransactionBench()
+    producer = bench.started()
+
+    def add(index: int) -> list[Any]:
+        return bench.begin(lambda machine: machine.add_partitions("id", *producer, [("t", index)], 2))
+
+    answers = [add(0), add(1), add(2)]
+    answers.append(bench.begin(lambda machine: machine.end_transaction("id", *producer, True, 2)))
+    assert answers == [[], [], [], []]
+    bench.commit()
+    assert answers[:3] == [[ErrorCode.NONE]] * 3
+    assert answers[3][0].error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert bench.value().partitions == (TopicPartitions("t", (0, 1, 2)),)
+    assert bench.end(producer, True).error is ErrorCode.NONE
+
+
+def test_the_offsets_of_a_group_are_a_partition_like_others() -> None:
+    bench = TransactionBench()
+    producer = bench.started()
+    assert bench.call(lambda machine: machine.add_offsets("id", *producer, "billing", 50)) is ErrorCode.NONE
+    assert bench.value().partitions == (TopicPartitions("__consumer_offsets", (partition_for("billing", 50),)),)
+
+
+def test_a_transaction_that_could_not_be_ended_any_more_is_not_made() -> None:
+    """A record of the end is a little larger than that of the last partition; both must fit into a batch."""
+    bench = TransactionBench()
+    producer = bench.started()
+    added = 0
+    while (error := bench.add(producer, (f"{added:0200}", added))) is ErrorCode.NONE:
+        added += 1
+    assert error is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert added > 5
+    bench.put(bench.value()._replace(producer_epoch=2**15 - 2))
+    assert bench.end((producer[0], 2**15 - 2), True).error is ErrorCode.NONE
+    bench.settle()
+    assert bench.state() == "COMPLETE_COMMIT"
+    assert bench.events == []
+
+
+def test_whether_a_query_may_be_answered_at_once() -> None:
+    bench = TransactionBench()
+    producer = bench.started()
+    assert bench.machine.is_committed("id")
+    bench.begin(lambda machine: machine.add_partitions("id", *producer, [("t", 0)], 2))
+    assert not bench.machine.is_committed("id")
+    assert bench.machine.is_committed("other")
+    bench.commit()
+    assert bench.machine.is_committed("id")
+    bench.begin(lambda machine: machine.add_partitions("id", *producer, [("t", 1)], 2))
+    bench.runtime.flush()
+    bench.crash()
+    assert not bench.machine.is_committed("id"), "found in the log, but not committed yet"
+    bench.run_for(1)
+    assert bench.machine.is_committed("id")

@@ -1,0 +1,188 @@
+"""From the decision to the end: markers to every partition, whatever fails in between."""
+
+from typing import Any
+
+import pytest
+
+from tests.transactions.harness import TransactionBench
+from tidelog.transactions.records import TopicPartitions
+from tidelog.transactions.transaction import TopicPartition
+from tidelog.wire.errors import ErrorCode
+
+HUNDRED: list[TopicPartition] = [(f"topic-{index % 5}", index // 5) for index in range(100)]
+
+
+def committing(version: int = 2, *, is_commit: bool = True) -> tuple[TransactionBench, tuple[int, int]]:
+    """A transaction over a hundred partitions whose end is decided."""
+    bench = TransactionBench()
+    producer = bench.started()
+    assert bench.add(producer, *HUNDRED, version=version) is ErrorCode.NONE
+    assert bench.end(producer, is_commit, version=version).error is ErrorCode.NONE
+    return bench, producer
+
+
+def test_what_is_sent() -> None:
+    bench, (producer_id, producer_epoch) = committing()
+    (sending,) = bench.sendings
+    markers = sending.markers
+    assert markers[:5] == ("id", producer_id, producer_epoch + 1, 0, True)
+    assert markers.transaction_version == 2
+    assert markers.partitions == tuple(TopicPartitions(f"topic-{index}", tuple(range(20))) for index in range(5))
+
+
+def test_no_marker_before_the_decision_is_committed() -> None:
+    bench = TransactionBench()
+    producer = bench.started()
+    bench.add(producer, ("t", 0))
+    answers = bench.begin(lambda machine: machine.end_transaction("id", *producer, is_commit=True, transaction_version=2))
+    bench.runtime.flush()
+    bench.scheduler.run_for(5000)
+    assert bench.sendings == []
+    assert answers == []
+    bench.log.commit()
+    assert len(bench.sendings) == 1
+    assert answers[0].error is ErrorCode.NONE
+
+
+def test_no_marker_of_a_decision_that_was_loaded_but_is_not_committed() -> None:
+    bench = TransactionBench()
+    producer = bench.started()
+    bench.add(producer, ("t", 0))
+    bench.begin(lambda machine: machine.end_transaction("id", *producer, is_commit=True, transaction_version=2))
+    bench.runtime.flush()
+    bench.crash()
+    bench.scheduler.run_for(5000)
+    assert bench.state() == "PREPARE_COMMIT"
+    assert bench.sendings == []
+    bench.log.commit()
+    assert len(bench.sendings) == 1
+
+
+def test_a_decision_that_was_lost_sends_nothing() -> None:
+    bench = TransactionBench()
+    producer = bench.started()
+    bench.add(producer, ("t", 0))
+    bench.begin(lambda machine: machine.end_transaction("id", *producer, is_commit=True, transaction_version=2))
+    bench.runtime.flush()
+    bench.crash(keeps_uncommitted=False)
+    bench.run_for(1)
+    assert bench.state() == "ONGOING"
+    assert bench.sendings == []
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_crash_after_each_single_marker_ends_with_the_same_outcome_on_all(version: int, is_commit: bool) -> None:
+    for delivered in range(101):
+        bench, _ = committing(version, is_commit=is_commit)
+        bench.sendings[0].deliver(delivered)
+        bench.crash()
+        bench.settle()
+        assert bench.state() == ("COMPLETE_COMMIT" if is_commit else "COMPLETE_ABORT")
+        assert sorted(bench.written) == sorted(HUNDRED)
+        epoch = 1 if version == 2 else 0
+        for markers in bench.written.values():
+            assert set(markers) == {(0, epoch, is_commit)}
+
+
+def test_crashes_between_all_markers_of_one_transaction() -> None:
+    bench, producer = committing()
+    for _ in range(100):
+        bench.sendings[0].deliver(1)
+        bench.crash(keeps_uncommitted=False)
+        bench.run_for(1)
+        assert bench.add((producer[0], 1), ("t", 0)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    bench.settle()
+    assert bench.state() == "COMPLETE_COMMIT"
+    assert set(bench.written[HUNDRED[0]]) == {(0, 1, True)}
+    assert bench.add((producer[0], 1), ("t", 0)) is ErrorCode.NONE
+
+
+def test_the_end_is_written_when_the_last_partition_has_its_marker() -> None:
+    bench, producer = committing()
+    (sending,) = bench.sendings
+    sending.deliver(99)
+    bench.run_for(5)
+    assert bench.state() == "PREPARE_COMMIT"
+    described = bench.machine.describe_transaction("id")
+    assert described is not None
+    assert described.partitions == (TopicPartitions("topic-4", (19,)),)
+    assert bench.end(producer, True).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    sending.deliver()
+    bench.run_for(5)
+    assert bench.state() == "COMPLETE_COMMIT"
+    assert len(bench.machine.markers) == 0
+
+
+def test_a_crash_before_the_end_is_committed_sends_all_again() -> None:
+    bench, _ = committing()
+    bench.sendings[0].deliver(100)
+    bench.scheduler.run_for(1000)
+    bench.runtime.flush()
+    assert bench.state() == "COMPLETE_COMMIT"
+    bench.crash(keeps_uncommitted=False)
+    assert bench.state() == "PREPARE_COMMIT"
+    bench.run_for(1)
+    bench.settle()
+    assert bench.state() == "COMPLETE_COMMIT"
+    assert all(markers == [(0, 1, True)] * 2 for markers in bench.written.values())
+
+
+def test_a_dropped_shard_cancels_what_it_sends_and_hears_no_more_of_it() -> None:
+    bench, _ = committing()
+    (old,) = bench.sendings
+    old.deliver(40)
+    bench.shard.drop(OSError("no disk"))
+    assert old.is_cancelled
+    bench.run_for(1000)
+    (new,) = bench.sendings
+    assert new is not old
+    for partition in list(old.left):
+        old._on_marked(*partition)
+    bench.run_for(5)
+    assert bench.state() == "PREPARE_COMMIT"
+    new.deliver(100)
+    bench.run_for(5)
+    assert bench.state() == "COMPLETE_COMMIT"
+
+
+def test_a_partition_that_is_told_twice_counts_once() -> None:
+    bench, _ = committing()
+    (sending,) = bench.sendings
+    for _ in range(100):
+        sending._on_marked(*HUNDRED[0])
+    bench.run_for(5)
+    assert bench.state() == "PREPARE_COMMIT"
+
+
+def test_who_waits_for_the_end_is_told() -> None:
+    bench, producer = committing()
+    heard: list[Any] = []
+    assert bench.machine.when_settled("id", heard.append)
+    assert bench.machine.when_settled("id", heard.append)
+    assert not bench.machine.when_settled("other", heard.append)
+    bench.sendings[0].deliver(100)
+    bench.scheduler.run_for(1000)
+    bench.runtime.flush()
+    assert bench.machine.when_settled("id", heard.append), "written, but not committed"
+    assert heard == []
+    bench.log.commit()
+    assert heard == [None, None, None]
+    assert not bench.machine.when_settled("id", heard.append), "nothing to wait for"
+    assert bench.add((producer[0], 1), ("t", 0)) is ErrorCode.NONE
+
+
+def test_who_waits_for_the_end_hears_when_the_shard_goes() -> None:
+    bench, _ = committing()
+    heard: list[Any] = []
+    assert bench.machine.when_settled("id", heard.append)
+    bench.crash()
+    assert len(heard) == 1
+    assert isinstance(heard[0], Exception)
+
+
+def test_the_coordinator_epoch_is_the_one_of_the_sending() -> None:
+    bench, _ = committing()
+    bench.crash()
+    bench.run_for(1)
+    assert [sending.markers.coordinator_epoch for sending in bench.sendings] == [1]
