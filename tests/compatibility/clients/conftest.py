@@ -21,13 +21,21 @@ CLIENTS: dict[str, type[Client]] = {
     client.name: client for client in (ConfluentClient, KafkaPythonClient, AiokafkaClient, KcatClient)
 }
 
+# Retention is looked at often. Members of groups may be given up soon, and are told to show signs of life often.
+CONFIGS = {
+    "log.retention.check.interval.ms": 200,
+    "group.min.session.timeout.ms": 1_000,
+    "group.consumer.session.timeout.ms": 4_000,
+    "group.consumer.heartbeat.interval.ms": 100,
+}
+
 MakeTopic = Callable[..., str]
 MakeClient = Callable[[str], Client]
 
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    with Broker(configs={"log.retention.check.interval.ms": 200}) as broker:
+    with Broker(configs=CONFIGS) as broker:
         yield broker
         unexpected = [event for event in broker.events if event["event"] in ("unexpected_error", "failed")]
         assert unexpected == []
