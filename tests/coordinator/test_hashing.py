@@ -2,6 +2,7 @@
 
 import pytest
 
+from tidelog.coordinator import hashing
 from tidelog.coordinator.hashing import partition_for
 
 
@@ -27,3 +28,15 @@ def test_characters_beyond_the_basic_plane_count_as_two() -> None:
     for unit in (0xD83D, 0xDE00):
         value = 31 * value + unit
     assert partition_for("\N{GRINNING FACE}", 50) == value % 50
+
+
+def test_long_keys_are_hashed_without_being_kept() -> None:
+    before = hashing._cached_hash.cache_info().currsize
+    key = "k" * (hashing.CACHED_KEY_LENGTH_MAX + 1)
+    value = 0
+    for character in key:
+        value = (31 * value + ord(character)) % 2**32
+    assert partition_for(key, 50) == (value if value < 2**31 else 2**32 - value) % 50
+    assert hashing._cached_hash.cache_info().currsize == before
+    partition_for("short and not asked for before", 50)
+    assert hashing._cached_hash.cache_info().currsize == before + 1
