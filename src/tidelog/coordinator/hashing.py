@@ -2,8 +2,8 @@
 
 from functools import lru_cache
 
-# Every request of every member asks for its group's shard, and hashing a character takes 0.2 us. Long keys are hashed each time: the
-# cache holds a few megabytes at most, whatever clients send.
+# Every request of every member asks for its group's shard, and a character takes 0.2 us to hash. Long keys are hashed each time:
+# so the cache holds a few megabytes at most, whatever clients send.
 CACHED_KEYS_MAX = 10_000
 CACHED_KEY_LENGTH_MAX = 100
 
