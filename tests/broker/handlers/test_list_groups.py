@@ -1,0 +1,66 @@
+"""ListGroups through the broker: all shards, or none."""
+
+import pytest
+
+from tests.broker.handlers.classic_members import stable_group
+from tests.broker.handlers.group_clients import commit, find_coordinator
+from tests.broker.harness import FakeClient, Machine
+from tidelog.coordinator.shard import ShardState
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.protocol import ApiKey
+
+
+def wait_for_all(machine: Machine) -> None:
+    groups = machine.broker.coordinators.groups
+    machine.run_until(lambda: all(shard is not None and shard.state is ShardState.ACTIVE for shard in groups.shards().values()))
+
+
+@pytest.fixture
+def client(machine: Machine) -> FakeClient:
+    client = machine.client()
+    client.create_topic("orders")
+    find_coordinator(client)
+    stable_group(machine)
+    for group_id in ("a", "b", "c", "d"):
+        commit(client, {"orders": {0: 1}}, group_id=group_id)
+    wait_for_all(machine)
+    return client
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_groups_of_all_shards_in_every_version(client: FakeClient, version: int) -> None:
+    answer = client.call(ApiKey.LIST_GROUPS, version)
+    assert answer.error_code == ErrorCode.NONE
+    shown = {group.group_id: group for group in answer.groups}
+    assert sorted(shown) == ["a", "b", "c", "d", "g"]
+    assert (shown["g"].protocol_type, shown["a"].protocol_type) == ("consumer", "")
+    if version >= 4:
+        assert (shown["g"].group_state, shown["a"].group_state) == ("Stable", "Empty")
+    if version >= 5:
+        assert {group.group_type for group in answer.groups} == {"Classic"}
+
+
+def test_filters(client: FakeClient) -> None:
+    def listed(states: list[str], types: list[str]) -> list[str]:
+        answer = client.call(ApiKey.LIST_GROUPS, 5, states_filter=states, types_filter=types)
+        assert answer.error_code == ErrorCode.NONE
+        return sorted(group.group_id for group in answer.groups)
+
+    assert listed(["stable"], []) == ["g"]
+    assert listed(["Empty", "Nonsense"], ["classic"]) == ["a", "b", "c", "d"]
+    assert listed([], ["consumer"]) == []
+
+
+def test_no_list_while_a_shard_is_loaded(client: FakeClient) -> None:
+    machine = client.machine
+    assert machine.restart() is None
+    answer = machine.client().call(ApiKey.LIST_GROUPS, 5)
+    assert (answer.error_code, answer.groups) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ())
+    wait_for_all(machine)
+    answer = machine.client().call(ApiKey.LIST_GROUPS, 5)
+    assert len(answer.groups) == 5
+
+
+def test_without_a_group_ever(machine: Machine) -> None:
+    answer = machine.client().call(ApiKey.LIST_GROUPS, 5)
+    assert (answer.error_code, answer.groups) == (ErrorCode.NONE, ())
