@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 WALK_MS = 5_000
 # About a millisecond of the loop.
 SLICE_OFFSETS = 100
-PAUSE_MS = 20
+PAUSE_MS = 30
 # What is kept for each is about 700 bytes. Groups beyond that are counted, not followed.
 OFFSETS_MAX = 100_000
 

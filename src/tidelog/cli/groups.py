@@ -1,5 +1,6 @@
 """``tidelog groups``: list, describe, offsets, reset, delete, desired, on any Kafka."""
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -110,6 +111,7 @@ def describe_command(
             say(console, NO_GROUPS)
         for each in found:
             show(each)
+        sys.stdout.flush()  # A pipe would keep it until it is full.
 
     look()
     while watch:

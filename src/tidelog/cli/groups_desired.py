@@ -8,6 +8,7 @@ either has no memory: a step down then waits for nothing, and the autoscaler's o
 import json
 import math
 import os
+import sys
 import time
 from typing import Annotated, Any
 
@@ -81,6 +82,7 @@ def desired_command(
         if state_file is not None:
             _write_state(state_file, state)
         _show(found.group, load, rules, desired, as_json)
+        sys.stdout.flush()  # A pipe would keep it until it is full.
         if not watch:
             return
 

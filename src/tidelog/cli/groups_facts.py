@@ -152,13 +152,12 @@ def committed(cluster: Cluster, admin: Any, group_id: str) -> dict[Partition, Co
 
 
 def spans(cluster: Cluster, admin: Any, partitions: Iterable[Partition]) -> dict[Partition, Span]:
-    """Those that exist and answer; a committed offset may outlive its topic."""
-    wanted = list(partitions)
+    """Those that exist; a committed offset may outlive its topic, and to ask for it by name could create it again."""
+    topics = cluster.metadata(admin).topics
+    wanted = [(topic, partition) for topic, partition in partitions if topic in topics and partition in topics[topic].partitions]
     starts = offsets_by(cluster, admin, wanted, OffsetSpec.earliest())
     ends = offsets_by(cluster, admin, wanted, OffsetSpec.latest())
-    return {
-        partition: Span(starts[partition], ends[partition]) for partition in wanted if partition in starts and partition in ends
-    }
+    return {partition: Span(start, ends[partition]) for partition, start in starts.items() if partition in ends}
 
 
 def offsets_by(cluster: Cluster, admin: Any, partitions: Sequence[Partition], spec: Any) -> dict[Partition, int]:

@@ -13,9 +13,10 @@ from tidelog.cli.errors import CommandFailed
 from tidelog.cli.groups_facts import Partition, Span
 
 _ISO_DURATION = re.compile(
-    r"P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+    r"P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
+    re.ASCII,
 )
-_SHORT_DURATION = re.compile(r"(?P<count>\d+)(?P<unit>[smhd])")
+_SHORT_DURATION = re.compile(r"(?P<count>\d+)(?P<unit>[smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 # timedelta goes no further, and no log does either.
 DURATION_DAYS_MAX = 100_000

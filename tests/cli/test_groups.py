@@ -1,0 +1,226 @@
+"""``tidelog groups`` on a real broker with real members: list, describe, offsets, delete."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.cli.command import Command
+from tests.cli.group_members import commit, committed, member, new_group_name
+from tidelog.cli.main import main
+from tidelog.testing import Broker
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def group() -> str:
+    return new_group_name()
+
+
+def produce(command: Command, topic: str, partition: int, ages_ms: list[int]) -> None:
+    now_ms = int(time.time() * 1000)
+    lines = [json.dumps({"value": "x", "partition": partition, "timestamp": now_ms - age}) for age in ages_ms]
+    assert command("produce", topic, "--jsonl", stdin="\n".join(lines).encode()).code == 0
+
+
+def test_without_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    with Broker() as broker:
+        words = ["--bootstrap", broker.bootstrap_servers]
+        for command in (["list"], ["describe", "--all-groups"], ["delete", "--all-groups"]):
+            assert main(["groups", *command, *words]) == 0
+            assert capsys.readouterr().out == "There are no groups. A consumer makes one: tidelog consume TOPIC --group NAME\n"
+        assert main(["groups", "list", "--json", *words]) == 0
+        assert main(["groups", "offsets", "--all-groups", *words]) == 0
+        assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_list(command: Command, topic: str, group: str, protocol: str) -> None:
+    with member(command, group, topic, group_protocol=protocol):
+        assert {"group": group, "state": "Stable", "type": protocol} in command("groups", "list", "--json").documents
+        row = next(line for line in command("groups", "list", "--type", protocol, "--state", "stable").lines if group in line)
+        assert row.split() == [group, "Stable", protocol]
+        for words in (["--state", "Empty,Dead"], ["--type", "consumer" if protocol == "classic" else "classic"]):
+            assert group not in command("groups", "list", *words).out
+
+
+def test_list_what_is_not_there(command: Command) -> None:
+    assert command("groups", "list", "--state", "dead").lines == ["No group is like that. All of them: tidelog groups list"]
+    assert command.fails("groups", "list", "--state", "Asleep").startswith("--state asleep: expected any of preparingrebalance,")
+    assert command.fails("groups", "list", "--type", "share") == "--type share: expected any of consumer, classic"
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_describe_a_live_group(command: Command, topic: str, group: str, protocol: str) -> None:
+    produce(command, topic, 0, [5 * MINUTE_MS, 4 * MINUTE_MS, 0])
+    produce(command, topic, 1, [0])
+    commit(command, group, topic, {0: 1, 1: 1})
+    with member(command, group, topic, group_protocol=protocol):
+        (document,) = command("groups", "describe", group, "--json").documents
+        assert (document["group"], document["state"], document["type"]) == (group, "Stable", protocol)
+        assert document["lag_messages"] == 2
+        assert 240 <= document["lag_seconds"] <= 300
+        (only,) = document["members"]
+        assert only["client_id"] == "the-test"
+        assert only["partitions"] == [{"topic": topic, "partition": index} for index in (0, 1)]
+        behind, even = document["partitions"]
+        assert (behind["committed_offset"], behind["end_offset"], behind["lag_messages"]) == (1, 3, 2)
+        assert 240 <= behind["lag_seconds"] <= 300
+        week_seconds = 7 * 24 * 3600
+        assert week_seconds - 300 <= behind["deletion_seconds"] <= week_seconds - 240
+        assert (even["lag_messages"], even["lag_seconds"], even["deletion_seconds"]) == (0, 0.0, None)
+        assert behind["member_id"] == only["member_id"]
+
+        first, *rest = command("groups", "describe", "--group", group).lines
+        assert first.startswith(f"{group}: Stable, {protocol} protocol (")
+        assert ", 1 member, coordinated by broker 1 (127.0.0.1:" in first
+        assert "; 2 messages behind, 4m" in first
+        rows = [line.split() for line in rest]
+        assert [topic, "1", "1", "1", "0", "0.0s", "-", "the-test", "/127.0.0.1"] in rows
+        assert "6d 23h" in "\n".join(rest)
+
+        members = command("groups", "describe", group, "--members").out
+        assert f"{topic}(0,1)" in members
+        assert "Committed" not in members
+        verbose = command("groups", "describe", group, "--verbose").out
+        assert f"{topic}(0,1)" in verbose
+        assert "Committed" in verbose
+        assert len(command("groups", "describe", group, "--state").lines) == 1
+
+
+def test_describe_several(command: Command, topic: str) -> None:
+    groups = sorted(new_group_name() for _ in range(2))
+    for name in groups:
+        commit(command, name, topic, {0: 0})
+    documents = command("groups", "describe", *groups, "--json").documents
+    assert [document["group"] for document in documents] == groups
+    everything = command("groups", "describe", "--all-groups", "--json").documents
+    assert set(groups) <= {document["group"] for document in everything}
+
+
+def test_describe_an_empty_group(command: Command, topic: str, group: str) -> None:
+    commit(command, group, topic, {1: 0})
+    lines = command("groups", "describe", group).lines
+    assert lines[0].startswith(f"{group}: Empty, ")
+    assert lines[0].endswith("; nothing unread")
+    said = command("groups", "describe", group, "--members").lines[-1]
+    assert said == f"{group} has no members. To read with it: tidelog consume TOPIC --group {group}"
+
+
+def test_records_that_were_deleted_unread(command: Command, topic: str, group: str) -> None:
+    produce(command, topic, 0, [1000] * 10)
+    commit(command, group, topic, {0: 2})
+    admin = AdminClient({"bootstrap.servers": command.bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
+        future.result()
+    lines = command("groups", "describe", group).lines
+    assert lines[0].endswith("; 4 messages deleted before they were read")
+    (document,) = command("groups", "describe", group, "--json").documents
+    (partition,) = document["partitions"]
+    assert (partition["lost_messages"], partition["lag_messages"], partition["start_offset"]) == (4, 8, 6)
+    assert "4 lost" in "\n".join(lines)
+
+
+def test_a_topic_that_is_gone(command: Command, topic: str, group: str) -> None:
+    """A member holds on to it: its offset stays, and looking does not bring the topic back."""
+    commit(command, group, topic, {0: 0})
+    with member(command, group, topic):
+        assert command("topics", "delete", topic).code == 0
+        for _ in range(2):
+            (document,) = command("groups", "describe", group, "--json").documents
+            for partition in document["partitions"]:
+                assert (partition["end_offset"], partition["lag_messages"]) == (None, None)
+        assert command("groups", "offsets", group).code == 0
+        assert topic not in {found["topic"] for found in command("topics", "list", "--json").documents}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["describe"], ["describe", "--state"], ["offsets"], ["delete"], ["desired"]],
+)
+def test_a_group_that_is_not_there(command: Command, words: list[str]) -> None:
+    expected = f"there is no group nothing at {command.bootstrap}; tidelog groups list shows those there are"
+    assert command.fails("groups", words[0], "nothing", *words[1:]) == expected
+
+
+@pytest.mark.parametrize("name", ["describe", "offsets", "delete"])
+def test_which_group(command: Command, name: str) -> None:
+    assert command.fails("groups", name) == "which group? Give its name, or --all-groups"
+    assert command.fails("groups", name, "one", "--all-groups") == "give either groups or --all-groups"
+
+
+def test_offsets(command: Command, topic: str, group: str) -> None:
+    produce(command, topic, 1, [0, 0, 0])
+    commit(command, group, topic, {1: 2}, "a note")
+    (document,) = command("groups", "offsets", group, "--json").documents
+    assert document == {
+        "group": group,
+        "topic": topic,
+        "partition": 1,
+        "committed_offset": 2,
+        "start_offset": 0,
+        "end_offset": 3,
+        "leader_epoch": document["leader_epoch"],
+        "metadata": "a note",
+    }
+    first, *rows = command("groups", "offsets", group).lines
+    assert first == f"{group}:"
+    assert any(row.split()[:5] == [topic, "1", "2", "0", "3"] and row.rstrip().endswith("a note") for row in rows)
+
+
+def test_a_live_group_without_offsets(command: Command, topic: str, group: str) -> None:
+    with member(command, group, topic):
+        expected = f"{group} has committed nothing yet. To set it: tidelog groups reset {group} --topic TOPIC --to-earliest"
+        assert command("groups", "offsets", group).lines == [expected]
+        (document,) = command("groups", "describe", group, "--json").documents
+        assert [partition["lag_messages"] for partition in document["partitions"]] == [None, None]
+        assert command("groups", "describe", group).lines[0].endswith("; no committed offsets")
+
+
+def test_delete(command: Command, topic: str, group: str) -> None:
+    commit(command, group, topic, {0: 0})
+    with member(command, group, topic):
+        expected = f"group {group} cannot be deleted while it is in use: it is Stable with 1 member (the-test at /127.0.0.1)"
+        assert command.fails("groups", "delete", group) == f"{expected}; stop them first"
+    assert command("groups", "delete", group).lines == [f"Deleted {group}."]
+    assert committed(command, group) == {}
+    assert command.fails("groups", "delete", group).startswith(f"there is no group {group}")
+
+
+def test_watch_shows_rates_until_it_is_interrupted(command: Command, topic: str, group: str) -> None:
+    produce(command, topic, 0, [0] * 10)
+    commit(command, group, topic, {0: 3})
+    words = ["groups", "describe", group, "--watch", "--interval", "0.6", "--json", "--bootstrap", command.bootstrap]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidelog", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())["partitions"][0]
+        assert (first["committed_offset"], first["consumed_per_second"]) == (3, None)
+        commit(command, group, topic, {0: 7})
+        found = first
+        while not found["consumed_per_second"]:
+            found = json.loads(process.stdout.readline())["partitions"][0]
+        assert found["committed_offset"] == 7
+        assert 0 < found["consumed_per_second"] <= 4
+        assert found["produced_per_second"] == 0
+        assert found["drain_seconds"] == pytest.approx(3 / found["consumed_per_second"])
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (130, "")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("name", ["list", "describe", "offsets", "reset", "delete", "desired"])
+def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["groups", name, "--help"]) == 0
+    assert f"Example: tidelog groups {name}" in capsys.readouterr().out
