@@ -111,3 +111,14 @@ def committed(client: FakeClient, topic: str = "orders", partition: int = 0, gro
     assert answer.error_code == 0
     offset: int = answer.committed_offset
     return offset
+
+
+def heartbeat(client: FakeClient, member_id: str, epoch: int, *topics: str, group_id: str = "g", **fields: Any) -> Message:
+    """Of a member of a KIP-848 group; with epoch 0 it joins."""
+    if epoch == 0:
+        fields = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": list(topics), "topic_partitions": [], **fields}
+    response = client.call(
+        ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, group_id=group_id, member_id=member_id, member_epoch=epoch, **fields
+    )
+    assert response.error_code == 0, response.error_message
+    return response

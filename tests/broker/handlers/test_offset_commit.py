@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.handlers.group_clients import codes, commit, committed, find_coordinator, join, wait_loaded
+from tests.broker.handlers.group_clients import codes, commit, committed, find_coordinator, heartbeat, join, wait_loaded
 from tests.broker.harness import FakeClient, Machine
 from tidelog.broker.handlers import offset_commit
 from tidelog.wire.errors import ErrorCode
@@ -100,6 +100,40 @@ def test_commits_keep_a_session_alive(client: FakeClient) -> None:
     client.machine.run_for(11_000)
     response = commit(client, {"orders": {0: 9}}, member_id=member_id, generation=generation)
     assert codes(response) == {"orders": {0: ErrorCode.UNKNOWN_MEMBER_ID}}
+
+
+CONSUMER_COMMITS: list[tuple[str, dict[str, Any], ErrorCode]] = [
+    ("its own epoch", {"generation": 1}, NONE),
+    ("an epoch that is not yet", {"generation": 2}, ErrorCode.STALE_MEMBER_EPOCH),
+    ("an epoch before the partition was assigned", {"generation": 0}, ErrorCode.STALE_MEMBER_EPOCH),
+    ("a version that knows no epochs", {"generation": 1, "version": 8}, ErrorCode.UNSUPPORTED_VERSION),
+    ("somebody else", {"generation": 1, "member_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ("no member of a group with members", {"member_id": ""}, ErrorCode.UNKNOWN_MEMBER_ID),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"), [case[1:] for case in CONSUMER_COMMITS], ids=[case[0] for case in CONSUMER_COMMITS]
+)
+def test_members_of_consumer_groups(client: FakeClient, fields: dict[str, Any], expected: ErrorCode) -> None:
+    assert heartbeat(client, "member", 0, "orders").member_epoch == 1
+    response = commit(client, {"orders": {0: 5}}, **{"member_id": "member", **fields})
+    assert codes(response) == {"orders": {0: expected}}
+    assert committed(client) == (5 if expected is NONE else -1)
+
+
+def test_a_member_that_missed_an_epoch_commits_what_it_still_has(client: FakeClient) -> None:
+    """The heartbeat that brought the new epoch and the commit have crossed."""
+    heartbeat(client, "first", 0, "orders")
+    client.create_topic("bills")
+    subscribed = heartbeat(client, "first", 1, subscribed_topic_names=["orders", "bills"])
+    assert subscribed.member_epoch == 2
+    assert codes(commit(client, {"orders": {0: 5}}, member_id="first", generation=1)) == {"orders": {0: NONE}}
+    # One partition that it got with the new epoch fails the whole commit, as in Kafka.
+    both = commit(client, {"orders": {0: 6}, "bills": {0: 6}}, member_id="first", generation=1)
+    stale = ErrorCode.STALE_MEMBER_EPOCH
+    assert codes(both) == {"orders": {0: stale}, "bills": {0: stale}}
+    assert committed(client) == 5
 
 
 def test_the_empty_group_id(client: FakeClient) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.handlers.group_clients import codes, commit, committed, find_coordinator, join, wait_loaded
+from tests.broker.handlers.group_clients import codes, commit, committed, find_coordinator, heartbeat, join, wait_loaded
 from tests.broker.harness import FakeClient, Machine
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.kio_adapter import Message
@@ -48,6 +48,16 @@ def test_what_a_member_reads_stays(client: FakeClient) -> None:
     assert response.error_code == NONE
     assert codes(response) == {"orders": {0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}, "bills": {0: NONE}}
     assert (committed(client), committed(client, "bills")) == (41, -1)
+
+
+def test_what_a_member_of_a_consumer_group_reads_stays(client: FakeClient) -> None:
+    heartbeat(client, "member", 0, "orders")
+    assert codes(delete(client, {"orders": [0], "bills": [0]})) == {
+        "orders": {0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC},
+        "bills": {0: NONE},
+    }
+    heartbeat(client, "member", -1)
+    assert codes(delete(client, {"orders": [0]})) == {"orders": {0: NONE}}
 
 
 @pytest.mark.parametrize(

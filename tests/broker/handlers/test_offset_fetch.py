@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.handlers.group_clients import commit, find_coordinator, join, wait_loaded
+from tests.broker.handlers.group_clients import commit, find_coordinator, heartbeat, join, wait_loaded
 from tests.broker.harness import FakeClient, Machine
 from tidelog.broker.handlers.offset_fetch import GROUPS_MAX
 from tidelog.wire.errors import ErrorCode
@@ -155,6 +155,29 @@ def test_members_of_classic_groups_are_not_checked(client: FakeClient) -> None:
     join(client, "orders", group_id="classic")
     answer = fetch(client, 9, {"orders": [0]}, "classic", member_id="somebody", member_epoch=7)
     assert answer.error_code == NONE
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+@pytest.mark.parametrize(
+    ("member_id", "epoch", "expected"),
+    [
+        ("member", 1, NONE),
+        (None, -1, NONE),
+        ("member", 0, ErrorCode.STALE_MEMBER_EPOCH),
+        ("member", 2, ErrorCode.STALE_MEMBER_EPOCH),
+        ("nobody", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_members_of_consumer_groups_are_checked(
+    client: FakeClient, version: int, member_id: str | None, epoch: int, expected: ErrorCode
+) -> None:
+    heartbeat(client, "member", 0, "orders", group_id="new")
+    if version < 9:
+        expected = NONE  # It cannot say who asks.
+    for wanted in ({"orders": [0]}, None):
+        answer = fetch(client, version, wanted, "new", member_id=member_id, member_epoch=epoch)
+        assert answer.error_code == expected
+        assert len(answer.topics) == (wanted is not None and expected is NONE)
 
 
 def test_all_topics_by_id_leaves_out_those_that_are_gone(client: FakeClient) -> None:
