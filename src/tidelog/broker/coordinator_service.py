@@ -107,7 +107,9 @@ class CoordinatorService(Generic[MachineType]):
         topic = self.topic
         if topic is None:
             raise NotCoordinator(f"{self.runtime.topic} does not exist yet: ask for the coordinator first")
-        index = partition_for(key, len(topic.partitions))
+        return self.shard(partition_for(key, len(topic.partitions)))
+
+    def shard(self, index: int) -> Shard[MachineType]:
         return self.runtime.find(index) or self._take_over(index)
 
     def shards(self) -> Mapping[int, Shard[MachineType] | None]:
@@ -120,7 +122,7 @@ class CoordinatorService(Generic[MachineType]):
 
     def _find_or_take_over(self, index: int) -> Shard[MachineType] | None:
         try:
-            return self.runtime.find(index) or self._take_over(index)
+            return self.shard(index)
         except CoordinatorError:
             return None
 

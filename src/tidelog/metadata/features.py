@@ -1,11 +1,13 @@
 """The features that a cluster can finalize, and the levels of each that this release has.
 
 Only what is really there stands here: clients choose what they do by it. The level of metadata.version goes with the versions of
-the records that we write (Kafka 4.3).
+the records that we write (Kafka 4.3). From transaction.version 2 on (KIP-890) clients add no partitions to a transaction by
+themselves, and every transaction has an epoch of its own.
 """
 
 METADATA_VERSION = "metadata.version"
 METADATA_VERSION_LEVEL = 30
+TRANSACTION_VERSION = "transaction.version"
 
 # Name -> least and greatest level.
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL)}

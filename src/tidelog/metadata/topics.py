@@ -27,7 +27,8 @@ from tidelog.metadata.records import (
 METADATA_TOPIC = "__cluster_metadata"
 # Written by the brokers themselves; clients may read them and describe them.
 GROUPS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset((GROUPS_TOPIC, "__transaction_state", "__share_group_state"))
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset((GROUPS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"))
 
 
 @dataclass(frozen=True, slots=True)

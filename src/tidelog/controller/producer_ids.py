@@ -1,0 +1,19 @@
+"""Blocks of producer ids: each is given to one broker, and never again to anybody."""
+
+from tidelog.controller.errors import ApiError
+from tidelog.controller.result import ControllerResult
+from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.records import ProducerIdsRecord
+from tidelog.wire.errors import ErrorCode
+
+# Kafka's number.
+BLOCK_SIZE = 1_000
+PRODUCER_ID_MAX = 2**63 - 1
+
+
+def allocate_producer_ids(image: ClusterImage, broker_id: int, broker_epoch: int) -> ControllerResult[int]:
+    """The response is the first id of a block of BLOCK_SIZE."""
+    first = image.next_producer_id
+    if first > PRODUCER_ID_MAX - BLOCK_SIZE:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
+    return ControllerResult([ProducerIdsRecord(broker_id, broker_epoch, first + BLOCK_SIZE)], first)
