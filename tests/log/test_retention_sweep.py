@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from tests.log.harness import BATCH_BYTES, Store, append, batch, read_offsets
 from tidelog.log.directory_options import DirectoryOptions
-from tidelog.log.retention_sweep import LOGS_PER_TICK, SEGMENTS_PER_TICK
+from tidelog.log.retention_sweep import LOGS_PER_TICK, SEGMENTS_PER_TICK, SEGMENTS_TAKEN_OUT_PER_TICK
 from tidelog.log.settings import LogSettings
 
 INTERVAL_MS = 10_000
@@ -75,7 +75,7 @@ def test_many_segments_are_expired_and_taken_out_in_slices() -> None:
         left.append(len(log.segments))
     assert starts[0] == 2 * SEGMENTS_PER_TICK
     # All had expired, so the last one, which was active, was rolled.
-    assert max(before - after for before, after in pairwise([count + 1, *left])) == SEGMENTS_PER_TICK
+    assert max(before - after for before, after in pairwise([count + 1, *left])) == SEGMENTS_TAKEN_OUT_PER_TICK
     for _ in range(10):
         retention.tick()
         store.scheduler.run_until(lambda: store.directory.log_starts.is_idle)

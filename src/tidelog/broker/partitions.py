@@ -9,7 +9,6 @@ few at a time, too.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 from tidelog.controller.errors import ApiError
 from tidelog.log.data_directory import DataDirectory
@@ -17,6 +16,7 @@ from tidelog.log.directory_opening import topic_id_of
 from tidelog.log.errors import LogOffline, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.settings import LogSettings
+from tidelog.log.slice import Slice
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import METADATA_TOPIC, TopicImage
@@ -245,7 +245,9 @@ class Partitions:
 
     def create_some(self) -> int | None:
         """Open or make a few of the logs that are still missing. After how many milliseconds to go on; None when none is."""
-        for _ in range(min(LOGS_PER_SLICE, len(self._to_create))):
+        work = Slice(self._directory.clock, LOGS_PER_SLICE)
+        while self._to_create and not work.is_over:
+            work.left -= 1
             name, index = self._to_create.popleft()
             try:
                 self.find(name, None, index)
@@ -257,15 +259,18 @@ class Partitions:
                 return CREATE_RETRY_MS
         return 0 if self._to_create else None
 
-    def delete_some(self, count_max: int = LOGS_PER_SLICE) -> bool:
+    def delete_some(self) -> bool:
         """Take a few logs of deleted topics out of the data directory. Are there more?"""
-        for log in list(islice(self._to_delete, count_max)):
-            self._delete(log)
+        work = Slice(self._directory.clock, LOGS_PER_SLICE)
+        while self._to_delete and not work.is_over:
+            work.left -= 1
+            self._delete(next(iter(self._to_delete)))
         return bool(self._to_delete)
 
     def delete_all(self) -> None:
         """The broker stops: the next start would not know that these are to go."""
-        self.delete_some(len(self._to_delete))
+        while self.delete_some():
+            pass
 
     def on_synced(self, logs: list[PartitionLog]) -> None:
         for log in logs:

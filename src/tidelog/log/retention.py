@@ -89,6 +89,7 @@ def take_out_below(log: PartitionLog, start_offset: int, segments_max: int = sys
         if end_offset is None or end_offset > start_offset or len(gone) == segments_max:
             break
         segment.rename(names.DELETED_SUFFIX)
+        _remove_snapshot(log, segment.base_offset, end_offset)
         gone.append(segment)
     if gone:
         log.segments.drop_first(len(gone))
@@ -100,8 +101,17 @@ def take_out_below(log: PartitionLog, start_offset: int, segments_max: int = sys
     return gone
 
 
+def _remove_snapshot(log: PartitionLog, offset: int, following_offset: int) -> None:
+    """That of a deleted segment, once a newer one is there: the newest may be all that is left of a producer whose batches are
+    gone."""
+    disk = log.environment.disk
+    path = names.segment_path(log.directory, offset, names.SNAPSHOT_SUFFIX)
+    if disk.exists(path) and disk.exists(names.segment_path(log.directory, following_offset, names.SNAPSHOT_SUFFIX)):
+        disk.remove(path)
+
+
 def _remove_snapshots_below(log: PartitionLog, offset: int) -> None:
-    """Snapshots of deleted segments. The newest stays: it may be all that is left of a producer whose batches are gone."""
+    """Those that were written between two segments, or whose successor was missing. The newest stays."""
     disk = log.environment.disk
     offsets = names.base_offsets_of(disk.list_directory(log.directory), names.SNAPSHOT_SUFFIX)
     for snapshot_offset in offsets[:-1]:

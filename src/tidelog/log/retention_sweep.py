@@ -13,12 +13,17 @@ from tidelog.log.environment import Report
 from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.retention import has_segment_below, raise_log_start, retained_start_offset, take_out_below
+from tidelog.log.slice import Slice
 from tidelog.ports.clock import Clock
 
 # About a millisecond of work, and some more where the age of segments has to be read from the disk.
 LOGS_PER_TICK = 50
-# Segments whose age is looked at, and segments taken out (four renames each), in one slice: two milliseconds or three.
+# Segments whose age is looked at in one slice, each perhaps for the first time.
 SEGMENTS_PER_TICK = 50
+# Segments taken out in one slice: four renames each, and a snapshot removed.
+SEGMENTS_TAKEN_OUT_PER_TICK = 16
+# Between two looks at the clock.
+SEGMENTS_AT_ONCE = 4
 
 
 class RetentionSweep:
@@ -89,21 +94,21 @@ class RetentionSweep:
     def _sweep(self) -> Iterator[list[PartitionLog]]:
         """One slice after the other: the logs that have segments to take out."""
         moved: dict[PartitionLog, None] = {}
-        logs_left, segments_left = LOGS_PER_TICK, SEGMENTS_PER_TICK
+        logs, segments_left = Slice(self._clock, LOGS_PER_TICK), SEGMENTS_PER_TICK
         for log in self._logs():
             # A log with more to expire than a slice may have is looked at again in the next one.
             is_done = False
             while not is_done and log.offline_reason is None:
-                if not logs_left or not segments_left:
+                if logs.is_over or not segments_left:
                     yield list(moved)
                     moved = {}
-                    logs_left, segments_left = LOGS_PER_TICK, SEGMENTS_PER_TICK
+                    logs, segments_left = Slice(self._clock, LOGS_PER_TICK), SEGMENTS_PER_TICK
                 before = log.log_start_offset
                 expired = self._expire(log, segments_left)
                 is_done = expired < segments_left
                 if log.log_start_offset > before or has_segment_below(log, log.log_start_offset):
                     moved[log] = None
-                logs_left -= 1
+                logs.left -= 1
                 segments_left -= expired
         yield list(moved)
 
@@ -120,23 +125,23 @@ class RetentionSweep:
         return segments.floor_index(log.log_start_offset) - before
 
     def _take_out_some(self) -> None:
-        segments_left = SEGMENTS_PER_TICK
-        while self._to_take_out and segments_left:
+        work = Slice(self._clock, SEGMENTS_TAKEN_OUT_PER_TICK)
+        while self._to_take_out and not work.is_over:
             log = next(iter(self._to_take_out))
             # Not below the log start itself, which may have risen again since: a crash must find it written.
             start_offset = self._start_offsets.written.get((log.topic, log.partition), 0)
-            segments_left -= self._take_out(log, start_offset, segments_left)
+            self._take_out(log, start_offset, work)
             if log.offline_reason is not None or self._is_being_compacted(log) or not has_segment_below(log, start_offset):
                 del self._to_take_out[log]
 
-    def _take_out(self, log: PartitionLog, start_offset: int, segments_max: int) -> int:
+    def _take_out(self, log: PartitionLog, start_offset: int, work: Slice) -> None:
         # A segment may be in the middle of a swap. Its records are out of sight already; a later sweep removes the file.
         if log.offline_reason is not None or self._is_being_compacted(log):
-            return 0
+            return
         try:
-            segments = take_out_below(log, start_offset, segments_max)
+            segments = take_out_below(log, start_offset, min(work.left, SEGMENTS_AT_ONCE))
         except OSError as error:
             log.go_offline(f"renaming deleted segments failed: {error}")
-            return 0
+            return
+        work.left -= len(segments)
         self._deletions.add_segments(segments, log.settings.file_delete_delay_ms)
-        return len(segments)

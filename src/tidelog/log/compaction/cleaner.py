@@ -21,6 +21,7 @@ from tidelog.log.environment import Report
 from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segment import LogSegment
+from tidelog.log.slice import Slice
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Executor
 
@@ -158,15 +159,15 @@ class Cleaner:
             self._look = iter(list(self._ports.logs()))
             self._best, self._best_ratio = None, -1.0
         now_ms = self._ports.clock.monotonic_ms()
-        segments_left = SEGMENTS_PER_LOOK
+        work = Slice(self._ports.clock, SEGMENTS_PER_LOOK)
         for log in self._look:
             if not log.settings.compact or log.offline_reason is not None or len(log.segments) < 2:
                 continue
             if self._retry_ms.get((log.topic, log.partition), 0) > now_ms:
                 continue
             self._compare(log)
-            segments_left -= len(log.segments)
-            if segments_left <= 0:
+            work.left -= len(log.segments)
+            if work.is_over:
                 return False
         self._look = None
         return True
