@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tidelog.cli.errors import CommandFailed
+from tidelog.cli.groups_facts import describe
 from tidelog.cli.kafka import METADATA_SECONDS_MAX, Cluster
 from tidelog.cli.output import warn
 
@@ -21,6 +22,8 @@ BATCH_MESSAGES = 1000
 POLL_SECONDS = 0.2
 # Longer than the session time-out of a member that has just died, which is what a group waits for.
 SILENCE_SECONDS_MAX = 60.0
+# After so long without partitions the group is asked whether there will be any.
+PATIENCE_SECONDS = 3.0
 
 _OVERTAKEN = (
     KafkaError.ILLEGAL_GENERATION,
@@ -92,6 +95,7 @@ class Reader:
                 )[1]
             self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked)
         silence_seconds = 0.0
+        next_question_seconds = PATIENCE_SECONDS
         while self._left != 0 and not self._is_finished:
             with self._cluster.errors():
                 messages = self._consumer.consume(BATCH_MESSAGES, POLL_SECONDS)
@@ -100,6 +104,10 @@ class Reader:
                 raise CommandFailed(
                     f"group {self._group_id} gave out no partitions, or they gave no messages, for {SILENCE_SECONDS_MAX:.0f} s"
                 )
+            if self._unfinished is None and silence_seconds > next_question_seconds:
+                next_question_seconds += PATIENCE_SECONDS
+                if self._is_idle():
+                    self._assigned(None, [])
             positions = self._print(messages)
             sys.stdout.flush()
             self._commit(positions)
@@ -107,6 +115,12 @@ class Reader:
     @property
     def _is_finished(self) -> bool:
         return not self._is_tailing and self._unfinished is not None and not self._unfinished
+
+    def _is_idle(self) -> bool:
+        """Is it a member for whom there is nothing? In the newer protocol the client is told nothing then."""
+        (group,) = describe(self._cluster, self._cluster.admin(), [self._group_id])
+        member_id = self._consumer.memberid()
+        return group.state == "Stable" and any(not member.partitions for member in group.members if member.member_id == member_id)
 
     def _assigned(self, _: Any, places: list[Any]) -> None:
         """By a cooperative group only what is new; those that are read to their end stay so."""
