@@ -1,6 +1,6 @@
 """Replay, restarts and the life of the shard; what a group shows to those who do not know its kind."""
 
-from tests.groups.classic.bench import GROUP, GroupBench
+from tests.groups.classic.bench import GROUP, SESSION_MS, GroupBench
 from tidelog.controller.errors import ApiError
 from tidelog.groups.classic.group import ClassicGroup
 from tidelog.groups.classic.state import ClassicState
@@ -165,6 +165,23 @@ def test_what_a_group_is_subscribed_to() -> None:
     assert bench.group.is_subscribed_to("anything"), "nobody knows"
     bench.leave((leader, None))
     assert not bench.group.is_subscribed_to("orders")
+
+
+def test_subscriptions_are_those_of_the_protocol_that_is_used() -> None:
+    bench = GroupBench({"group.initial.rebalance.delay.ms": 100})
+    orders, bills = (b"\x00\x00\x00\x00\x00\x01" + name for name in (b"\x00\x06orders", b"\x00\x05bills"))
+    both = (("sticky", bills), ("range", orders))
+    first, second = bench.join_with_id(protocols=both), bench.join_with_id(protocols=(("range", orders),))
+    bench.run_for(1000)
+    leader = first.response.member_id
+    bench.sync(leader, 1, {})
+    bench.leave((second.response.member_id, None))
+    bench.join()
+    again = bench.join(leader, protocols=both)
+    assert bench.group.is_subscribed_to("orders")
+    bench.run_for(SESSION_MS + 1)
+    assert again.response.protocol_name == "sticky", "nobody came with the id that was pending"
+    assert [bench.group.is_subscribed_to(topic) for topic in ("orders", "bills")] == [False, True]
 
 
 def test_another_protocol_type_is_subscribed_to_nothing() -> None:

@@ -96,6 +96,15 @@ def test_after_a_restart_sessions_begin_anew_and_members_go_on() -> None:
     assert not later.group.members
 
 
+def test_a_member_that_is_gone_leaves_no_timer() -> None:
+    bench = GroupBench()
+    before = len(bench.machine.environment.timers)
+    (leader,) = bench.stable()
+    assert len(bench.machine.environment.timers) == before + 1
+    bench.leave((leader, None))
+    assert len(bench.machine.environment.timers) == before
+
+
 def test_a_group_that_is_gone_leaves_no_timer() -> None:
     bench = GroupBench()
     before = len(bench.machine.environment.timers)

@@ -123,10 +123,8 @@ class Rebalances:
             member.is_new = False
             self.sessions.expect(group, member)
             group.pending_sync[member.member_id] = None
-        group_id, generation = group.group_id, group.generation
-        self._timers.schedule(
-            ("classic sync", group_id), group.rebalance_timeout_ms, lambda: self._sync_due(group_id, generation)
-        )
+        group_id = group.group_id
+        self._timers.schedule(("classic sync", group_id), group.rebalance_timeout_ms, lambda: self._sync_due(group_id))
 
     # -- the sync phase ------------------------------------------------------------------------------------------------------
 
@@ -156,10 +154,10 @@ class Rebalances:
                 decision.answer(answer, SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS), member)
                 self.sessions.expect(group, member)
 
-    def _sync_due(self, group_id: str, generation: int) -> CoordinatorResult:
+    def _sync_due(self, group_id: str) -> CoordinatorResult:
         decision = self.decision()
         group = self._groups.find(group_id)
-        if not isinstance(group, ClassicGroup) or group.generation != generation or not group.pending_sync:
+        if not isinstance(group, ClassicGroup) or not group.pending_sync:
             return decision.result()
         for member_id in list(group.pending_sync):
             self.put_out(group, group.members[member_id], decision)
