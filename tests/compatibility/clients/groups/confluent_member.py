@@ -104,9 +104,7 @@ class ConfluentMember(Member):
             self.refused_commits.append(error.args[0].name())
             return
         errors = {(each.topic, each.partition): each.error for each in answered}
-        for error in errors.values():
-            if error is not None:
-                self.refused_commits.append(error.name())
+        self.refused_commits += [refusal.name() for refusal in errors.values() if refusal is not None]
         self.on_committed({partition: offset for partition, offset in offsets.items() if errors[partition] is None})
 
 
