@@ -151,7 +151,7 @@ class ConsumerBench:
             return error.code, error.message
         raise AssertionError(f"accepted: {response}")
 
-    def join(self, name: str, topics: Iterable[str] = ("orders",), **fields: Any) -> "Member":
+    def join(self, name: str, topics: Iterable[str] | None = ("orders",), **fields: Any) -> "Member":
         member = self.members[name] = Member(self, name)
         member.join(topics, **fields)
         return member

@@ -28,16 +28,16 @@ def test_a_join_is_written_as_kafka_writes_it() -> None:
     bench = ConsumerBench()
     bench.join("a", client_id="client", client_host="/127.0.0.1", rack_id="east", server_assignor="range")
     metadata, epoch, target, target_epoch, current = bench.records()
-    assert metadata == ConsumerGroupMemberMetadataRecord(
-        GROUP, "a", (None, "east", "client", "/127.0.0.1", ("orders",), None, REBALANCE_MS, "range", None)
-    )
+    assert type(metadata) is ConsumerGroupMemberMetadataRecord
+    value = (None, "east", "client", "/127.0.0.1", ("orders",), None, REBALANCE_MS, "range", None)
+    assert metadata == (GROUP, "a", value)
     assert (type(epoch), epoch.value.epoch) == (ConsumerGroupMetadataRecord, 1)
     assert epoch.value.metadata_hash == bench.group.metadata_hash != 0
-    assert target == ConsumerGroupTargetAssignmentMemberRecord(GROUP, "a", (((ORDERS, (0, 1, 2, 3)),),))
+    assert type(target) is ConsumerGroupTargetAssignmentMemberRecord
+    assert target == (GROUP, "a", (((ORDERS, (0, 1, 2, 3)),),))
     assert (type(target_epoch), target_epoch.value) == (ConsumerGroupTargetAssignmentMetadataRecord, (1, bench.clock.now_ms()))
-    assert current == ConsumerGroupCurrentMemberAssignmentRecord(
-        GROUP, "a", (1, 0, MemberState.STABLE, ((ORDERS, (0, 1, 2, 3), (1, 1, 1, 1)),), ())
-    )
+    assert type(current) is ConsumerGroupCurrentMemberAssignmentRecord
+    assert current == (GROUP, "a", (1, 0, MemberState.STABLE, ((ORDERS, (0, 1, 2, 3), (1, 1, 1, 1)),), ()))
 
 
 def test_a_heartbeat_that_changes_nothing_writes_nothing_and_says_little() -> None:

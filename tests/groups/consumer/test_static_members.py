@@ -24,6 +24,7 @@ def test_a_restart_keeps_the_partitions_and_disturbs_nobody() -> None:
     back = bench.join("a-again", instance_id="i-a")
     assert (back.indexes(), back.epoch) == (had, epoch)
     assert other.heartbeat().assignment is None
+    assert ("member session", GROUP, "a") not in bench.machine.environment.timers, "its time-outs are gone"
     assert (bench.group.group_epoch, sorted(bench.group.members)) == (epoch, ["a-again", "b"])
 
 
@@ -40,9 +41,7 @@ def test_the_old_instance_is_fenced() -> None:
 
 def test_an_instance_that_is_in_use_is_not_taken_over() -> None:
     bench = two_static_members()
-    request = HeartbeatRequest(
-        GROUP, "thief", 0, "i-a", rebalance_timeout_ms=1, subscribed_topic_names=["orders"], owned={}
-    )
+    request = HeartbeatRequest(GROUP, "thief", 0, "i-a", rebalance_timeout_ms=1, subscribed_topic_names=["orders"], owned={})
     message = "Static member thief with instance id i-a cannot join the group because the instance id is owned by a member."
     assert bench.refusal(request) == (ErrorCode.UNRELEASED_INSTANCE_ID, message)
 

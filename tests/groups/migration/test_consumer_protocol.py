@@ -1,0 +1,66 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.groups.migration.consumer_protocol import (
+    Assignment,
+    MalformedProtocol,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
+
+# As clients write them: version, topics, user data; from 1 on what they own, from 2 the generation, from 3 the rack.
+TOPICS = b"\0\0\0\x01\0\x06orders"
+OWNED = b"\0\0\0\x01\0\x06orders\0\0\0\x02\0\0\0\x03\0\0\0\x01"
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"\0\0" + TOPICS + b"\xff\xff\xff\xff", Subscription(0, ("orders",), {}, None)),
+        (b"\0\x01" + TOPICS + b"\0\0\0\x02hi" + OWNED, Subscription(1, ("orders",), {"orders": (1, 3)}, None)),
+        (b"\0\x02" + TOPICS + b"\0\0\0\0" + OWNED + b"\0\0\0\x07", Subscription(2, ("orders",), {"orders": (1, 3)}, None)),
+        (
+            b"\0\x03" + TOPICS + b"\0\0\0\0" + OWNED + b"\0\0\0\x07\0\x04east",
+            Subscription(3, ("orders",), {"orders": (1, 3)}, "east"),
+        ),
+        (b"\0\x03" + TOPICS + b"\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\x07\xff\xff", Subscription(3, ("orders",), {}, None)),
+        (b"\0\x09" + TOPICS + b"\0\0\0\0\0\0\0\0\0\0\0\x07\xff\xffmore", Subscription(9, ("orders",), {}, None)),
+    ],
+)
+def test_subscriptions(data: bytes, expected: Subscription) -> None:
+    assert decode_subscription(data) == expected
+
+
+def test_assignments() -> None:
+    data = b"\0\x01\0\0\0\x01\0\x06orders\0\0\0\x02\0\0\0\0\0\0\0\x02\xff\xff\xff\xff"
+    assert encode_assignment({"orders": (0, 2)}, 1) == data
+    assert decode_assignment(data) == Assignment({"orders": (0, 2)}, b"")
+    assert decode_assignment(data[:-4] + b"\0\0\0\x03own") == Assignment({"orders": (0, 2)}, b"own")
+    assert decode_assignment(b"") == Assignment({}, b"")
+    assert encode_assignment({}, 99)[:2] == b"\0\x03", "the newest that there is"
+
+
+@given(st.dictionaries(st.text(max_size=5), st.lists(st.integers(0, 2**31 - 1), unique=True).map(sorted)))
+def test_round_trips(partitions: dict[str, list[int]]) -> None:
+    expected = {topic: tuple(indexes) for topic, indexes in partitions.items()}
+    assert decode_assignment(encode_assignment(partitions, 1)).partitions == expected
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for decode in (decode_subscription, decode_assignment):
+        try:
+            decode(data)
+        except MalformedProtocol:
+            continue
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\0", b"\0\x01\x7f\xff\xff\xff", b"\xff\xff" + TOPICS, b"\0\0\0\0\0\x01\0\x02\xff\xfe\0\0\0\0"]
+)
+def test_malformed_subscriptions(data: bytes) -> None:
+    with pytest.raises(MalformedProtocol):
+        decode_subscription(data)
