@@ -29,6 +29,8 @@ CLOCK_DIFFERENCE_MS_MAX = 50 * 60 * 1000
 ENABLED_LIKELIHOOD = 0.6
 # Far enough to reach the middle of a commit, a roll, a checkpoint or a start.
 OPERATIONS_BEFORE_CUT_MAX = 60
+POWER_CUT_AFTER_STOP_LIKELIHOOD = 0.3
+KILLED_BY_FAILED_SYNC_LIKELIHOOD = 0.3
 
 
 class Nemesis:
@@ -125,7 +127,15 @@ class Nemesis:
         node = self.world.node
         if not node.is_serving:
             return False
-        node.stop(lambda _: self._start_again())
+
+        def stopped(error: Exception | None) -> None:
+            is_whole = error is None and not self.is_disk_faulty and not self.has_disk_failed
+            if is_whole and self.randomness.fraction() < POWER_CUT_AFTER_STOP_LIKELIHOOD:
+                # A stop in order makes everything durable: no loss is noted.
+                node.cut_power("none")
+            self._start_again()
+
+        node.stop(stopped)
         return True
 
     def _start_again(self) -> None:
@@ -171,6 +181,7 @@ class Nemesis:
         part = self.choose((".log", "orders-0", "orders", "events", "durable-marks", "checkpoint", "__cluster_metadata-0", ""))
         self.is_disk_faulty = True
         is_counted = False
+        is_deadly = operation == "sync" and self.randomness.fraction() < KILLED_BY_FAILED_SYNC_LIKELIHOOD
 
         def matches(path: str) -> bool:
             nonlocal is_counted
@@ -182,6 +193,8 @@ class Nemesis:
             if not is_counted:
                 is_counted = True
                 self.count(f"failing {operation}")
+                if is_deadly:
+                    world.scheduler.schedule(0, "nemesis kills before the error is heard", self._kill_unheard)
             return True
 
         world.node.disk.faults.fail(operation, matches, errno.EIO, times=self.randomness.integer(1, 4))
@@ -195,6 +208,10 @@ class Nemesis:
 
         self.later("operator starts the broker again", replace_process)
         return False
+
+    def _kill_unheard(self) -> None:
+        if not self._is_over:
+            self.kill()
 
     def full_disk(self) -> bool:
         if self.is_disk_faulty:
@@ -263,7 +280,8 @@ class Nemesis:
     def too_few_replicas(self) -> bool:
         """min.insync.replicas above what there is: acks=all is refused and nothing new is visible, until it is set back."""
         world = self.world
-        shortages = world.topics["orders"].shortages
+        name = self.choose(("orders", "events"))
+        shortages = world.topics[name].shortages
         if not world.admin.is_idle or any(shortage.ended_at == NEVER for shortage in shortages):
             return False
         shortage = Shortage(world.history.now())
@@ -273,8 +291,8 @@ class Nemesis:
             shortage.begun_at = world.history.now()
             self.count("too few replicas")
 
-        world.admin.alter("orders", {"min.insync.replicas": "2"}, altered)
-        self.later("enough replicas again", world.give_enough_replicas)
+        world.admin.alter(name, {"min.insync.replicas": "2"}, altered)
+        self.later("enough replicas again", lambda: world.give_enough_replicas(name))
         return False
 
 

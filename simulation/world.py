@@ -98,7 +98,8 @@ class World:
         self.nemesis.heal()
         for producer in self.producers:
             producer.stop()
-        self.give_enough_replicas()
+        for name in sorted(STABLE_NAMES):
+            self.give_enough_replicas(name)
         if self.nemesis.has_disk_failed:
             # What a failed disk took offline, perhaps the metadata, comes back with a new process only.
             self.node.kill()
@@ -189,8 +190,8 @@ class World:
         self.admin.delete(life, deleted)
         return True
 
-    def give_enough_replicas(self) -> None:
-        shortages = self.topics["orders"].shortages
+    def give_enough_replicas(self, name: str) -> None:
+        shortages = self.topics[name].shortages
         for shortage in shortages:
             shortage.ending_at = min(shortage.ending_at, self.history.now())
 
@@ -198,7 +199,7 @@ class World:
             for shortage in shortages:
                 shortage.ended_at = min(shortage.ended_at, self.history.now())
 
-        self.admin.alter("orders", {"min.insync.replicas": "1"}, altered)
+        self.admin.alter(name, {"min.insync.replicas": "1"}, altered)
 
     # -- the rest ------------------------------------------------------------------------------------------------------------
 

@@ -128,20 +128,6 @@ BROKER_MUTANTS = (
         "    return SyncOutcome([_error_of(partial(plan.run, disk)) and None for plan in plans], False)\n",
     ),
     Mutant(
-        "broker: what a stop in order leaves is not synced",
-        "a stop in order makes everything durable",
-        "tidelog/log/data_directory.py",
-        "        sync_all(self.disk, self._file_system, unsaved, self.commit.syncfs_files_min)\n",
-        "        for log in unsaved:\n            log.finish_sync(log.begin_sync(True), None)\n",
-    ),
-    Mutant(
-        "broker: clean-shutdown mark left by the start",
-        "after a crash what the disk holds is checked",
-        "tidelog/log/directory_opening.py",
-        "        remove_clean_shutdown(disk, path)\n",
-        "        pass\n",
-    ),
-    Mutant(
         "broker: retention passes the high watermark",
         "nothing at or above the high watermark is deleted",
         "tidelog/log/retention.py",
