@@ -6,6 +6,7 @@ from tests.groups.classic.bench import GROUP, REBALANCE_MS, SESSION_MS, GroupBen
 from tidelog.groups.classic import join as join_module
 from tidelog.groups.classic.join import NEW_MEMBER_JOIN_MS_MAX
 from tidelog.groups.classic.state import ClassicState
+from tidelog.groups.records import ConsumerGroupMetadataRecord, ConsumerGroupMetadataValue
 from tidelog.wire.errors import ErrorCode
 
 
@@ -266,6 +267,21 @@ def test_as_many_groups_as_there_may_be() -> None:
     refused = bench.join(group_id="two")
     assert getattr(refused.error, "code", None) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert bench.join(group_id="one").code is ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_an_empty_group_of_the_other_protocol_becomes_a_classic_one() -> None:
+    bench = GroupBench()
+    record = ConsumerGroupMetadataRecord(GROUP, ConsumerGroupMetadataValue(3))
+    bench.machine.replay(record, 0, -1, -1)
+    assert bench.join("somebody").code is ErrorCode.UNKNOWN_MEMBER_ID
+    join = bench.join(version=0)
+    bench.finish_join()
+    assert join.code is ErrorCode.NONE
+    bench.sync(join.response.member_id, 1, {})
+    assert bench.group.state is ClassicState.STABLE
+    written = bench.written()
+    assert ConsumerGroupMetadataRecord(GROUP, None) in written
+    assert bench.restarted().group.state is ClassicState.STABLE
 
 
 # -- what is written ---------------------------------------------------------------------------------------------------------

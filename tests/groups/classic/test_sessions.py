@@ -96,6 +96,17 @@ def test_after_a_restart_sessions_begin_anew_and_members_go_on() -> None:
     assert not later.group.members
 
 
+def test_a_member_that_does_not_come_back_after_a_restart_is_put_out() -> None:
+    bench = GroupBench()
+    leader, silent = bench.stable(2)
+    later = bench.restarted()
+    later.run_for(SESSION_MS - 1)
+    assert silent in later.group.members
+    later.heartbeat(leader, 1)
+    later.run_for(2)
+    assert list(later.group.members) == [leader]
+
+
 def test_a_member_that_is_gone_leaves_no_timer() -> None:
     bench = GroupBench()
     before = len(bench.machine.environment.timers)

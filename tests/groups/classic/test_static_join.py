@@ -121,7 +121,9 @@ def test_the_session_of_the_new_member_counts() -> None:
     bench = GroupBench()
     bench.stable(1, instances=True)
     bench.run_for(SESSION_MS - 1000)
+    timers = len(bench.machine.environment.timers)
     join = bench.join(instance="instance-0")
+    assert len(bench.machine.environment.timers) == timers, "its timer in place of the old one's"
     bench.run_for(2000)
     assert list(bench.group.members) == [join.response.member_id]
     bench.run_for(SESSION_MS)

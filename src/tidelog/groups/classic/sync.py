@@ -60,8 +60,6 @@ class Syncs:
 
 
 def _error(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
-    if group.state is ClassicState.EMPTY:
-        return ErrorCode.UNKNOWN_MEMBER_ID
     error = group.generation_error(request.member_id, request.group_instance_id, request.generation)
     if error is not ErrorCode.NONE:
         return error
