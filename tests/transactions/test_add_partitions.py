@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.transactions.harness import TransactionBench
 from tidelog.coordinator.hashing import partition_for
 from tidelog.transactions.records import TopicPartitions
@@ -24,6 +26,19 @@ def test_the_first_partition_begins_the_transaction_and_others_join() -> None:
     )
     assert bench.value().start_timestamp_ms == began_ms
     assert bench.value().last_update_timestamp_ms == began_ms + 5
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_which_version_the_client_speaks_is_kept(version: int) -> None:
+    bench = TransactionBench()
+    bench.add(bench.started(), ("t", 0), version=version)
+    assert bench.value().client_transaction_version == version
+
+
+def test_no_partition_begins_a_transaction_too() -> None:
+    bench = TransactionBench()
+    assert bench.add(bench.started()) is ErrorCode.NONE
+    assert bench.state() == "ONGOING"
 
 
 def test_partitions_that_are_there_cost_no_record() -> None:

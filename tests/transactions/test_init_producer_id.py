@@ -85,6 +85,31 @@ def test_an_unknown_id_with_a_producer_gets_a_new_producer_id() -> None:
     assert bench.init(producer=(4711, 3)) == InitProducerIdResult(ErrorCode.NONE, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("version", "answer"),
+    [(0, InitProducerIdResult(ErrorCode.PRODUCER_FENCED)), (2, InitProducerIdResult(ErrorCode.NONE, 0, 1))],
+)
+def test_with_version_2_a_producer_whose_transaction_timed_out_goes_on(version: int, answer: InitProducerIdResult) -> None:
+    bench = TransactionBench(transaction_version=version)
+    producer = bench.started()
+    bench.add(producer, ("t", 0))
+    bench.run_for(80_000)
+    bench.settle()
+    assert bench.init(producer=producer) == answer
+
+
+def test_an_owner_begins_without_anything_of_the_transaction_before() -> None:
+    bench = TransactionBench()
+    producer = bench.started()
+    bench.add(producer, ("t", 0))
+    bench.end(producer, True)
+    bench.settle()
+    assert bench.value().start_timestamp_ms > 0
+    bench.init()
+    assert bench.value().start_timestamp_ms == -1
+    assert bench.value().partitions == ()
+
+
 def test_the_time_out_is_that_of_the_last_owner() -> None:
     bench = TransactionBench()
     bench.init(timeout_ms=1000)
@@ -103,7 +128,8 @@ def test_when_the_epochs_are_used_up_a_new_producer_id_follows(is_named: bool) -
     assert repeated == (
         InitProducerIdResult(ErrorCode.NONE, 1, 0) if is_named else InitProducerIdResult(ErrorCode.PRODUCER_FENCED)
     )
-    assert bench.init(producer=(0, LAST - 1)) == InitProducerIdResult(ErrorCode.PRODUCER_FENCED)
+    for epoch in (LAST - 1, 0, 1):
+        assert bench.init(producer=(0, epoch)) == InitProducerIdResult(ErrorCode.PRODUCER_FENCED)
 
 
 def test_a_repetition_that_led_to_the_last_epoch_gets_it_again() -> None:

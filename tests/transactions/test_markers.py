@@ -141,9 +141,22 @@ def test_a_dropped_shard_cancels_what_it_sends_and_hears_no_more_of_it() -> None
         old._on_marked(*partition)
     bench.run_for(5)
     assert bench.state() == "PREPARE_COMMIT"
+    assert [event for event, _ in bench.events] == ["coordinator_shard_dropped"]
     new.deliver(100)
     bench.run_for(5)
     assert bench.state() == "COMPLETE_COMMIT"
+
+
+def test_an_end_that_was_committed_in_the_moment_of_the_drop_is_left_to_the_next_load() -> None:
+    bench = TransactionBench()
+    producer = bench.started()
+    bench.add(producer, ("t", 0))
+    bench.shard.write(lambda machine: machine.init_producer_id("other", 1000), lambda *_: bench.shard.drop(OSError("no disk")))
+    bench.begin(lambda machine: machine.end_transaction("id", *producer, is_commit=True, transaction_version=2))
+    bench.commit()
+    assert bench.sendings == []
+    bench.run_for(1000)
+    assert len(bench.sendings) == 1
 
 
 def test_a_partition_that_is_told_twice_counts_once() -> None:

@@ -5,6 +5,7 @@ before and after this one, and which version the client speaks. As in Kafka vers
 ``transaction.version`` is at least 1. The partitions are null in state Empty. A value of None is a tombstone: the id has expired.
 """
 
+from sys import intern
 from typing import Any, NamedTuple
 
 from tidelog.coordinator.errors import UnreadableShard
@@ -70,8 +71,10 @@ def _read_state(reader: Reader, _: Encoding) -> TransactionState:
     return TransactionState(code)
 
 
+# Many transactions are about few topics.
+_TOPIC = FieldType(lambda reader, encoding: intern(STRING.read(reader, encoding)), STRING.write)
 _NULLABLE_PARTITIONS = nullable_array_of(
-    structure(TopicPartitions, Field("topic", STRING), Field("partitions", array_of(INTEGER_32)))
+    structure(TopicPartitions, Field("topic", _TOPIC), Field("partitions", array_of(INTEGER_32)))
 )
 _PARTITIONS = FieldType(
     lambda reader, encoding: _NULLABLE_PARTITIONS.read(reader, encoding) or (),
