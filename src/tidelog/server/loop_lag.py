@@ -13,8 +13,6 @@ from typing import Protocol
 from tidelog.server.minute_figure import MinuteFigure
 
 INTERVAL_SECONDS = 0.1
-# What a slice of background work may take.
-SLICE_MS_MAX = 10
 # Clients notice it, and no slice explains it. Less than that happens on every machine with other things to do.
 REPORT_MS = 100
 REPORT_SECONDS = 10.0
