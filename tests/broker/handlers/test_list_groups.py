@@ -1,10 +1,14 @@
 """ListGroups through the broker: all shards, or none."""
 
+from typing import Any
+
 import pytest
 
 from tests.broker.handlers.classic_members import stable_group
 from tests.broker.handlers.group_clients import commit, find_coordinator
 from tests.broker.harness import FakeClient, Machine
+from tidelog.coordinator.errors import NotCoordinator
+from tidelog.coordinator.machine import OnDone
 from tidelog.coordinator.shard import ShardState
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
@@ -59,6 +63,28 @@ def test_no_list_while_a_shard_is_loaded(client: FakeClient) -> None:
     wait_for_all(machine)
     answer = machine.client().call(ApiKey.LIST_GROUPS, 5)
     assert len(answer.groups) == 5
+
+
+class LostShard:
+    """Whoever asks it hears that it is gone."""
+
+    def read(self, query: object, on_done: OnDone) -> None:
+        on_done(None, NotCoordinator("gone"))
+
+
+@pytest.mark.parametrize(
+    ("is_still_led", "code", "count"), [(True, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0), (False, ErrorCode.NONE, 5)]
+)
+def test_a_shard_that_is_lost_meanwhile(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, is_still_led: bool, code: ErrorCode, count: int
+) -> None:
+    """Another broker lists its groups, if another one leads it now."""
+    service = client.machine.broker.coordinators.groups
+    shards: dict[int, Any] = dict(service.shards())
+    led = iter([{**shards, 99: LostShard()}, {**shards, **({99: None} if is_still_led else {})}])
+    monkeypatch.setattr(service, "shards", lambda: next(led))
+    answer = client.call(ApiKey.LIST_GROUPS, 5)
+    assert (answer.error_code, len(answer.groups)) == (code, count)
 
 
 def test_without_a_group_ever(machine: Machine) -> None:

@@ -43,6 +43,7 @@ def test_a_leader_of_an_older_version_is_told_that_its_old_self_leads() -> None:
     assert not join.response.skip_assignment
     assert join.response.members == ()
     assert bench.group.leader_id == join.response.member_id
+    assert bench.restarted().group.leader_id == join.response.member_id
 
 
 def test_the_new_id_is_heard_of_when_it_is_committed() -> None:

@@ -23,10 +23,9 @@ def handle(context: RequestContext, request: Message) -> None:
     def done(response: JoinResponse | None, error: Exception | None) -> None:
         if context.is_answered:
             return  # A decision that fails tells everybody who waits, and then whoever asked.
-        if error is not None:
-            response = JoinResponse(context.code_of(error)[0], request.member_id)
-        if response is not None:
-            context.reply(_fields(response, version))
+        answer = response if error is None else JoinResponse(context.code_of(error)[0], request.member_id)
+        if answer is not None:
+            context.reply_later(lambda: _fields(answer, version))
 
     try:
         check_join(join, context.broker.config.values)

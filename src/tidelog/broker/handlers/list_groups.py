@@ -17,7 +17,8 @@ from tidelog.wire.protocol import ApiKey
 
 
 def handle(context: RequestContext, request: Message) -> None:
-    shards = context.broker.coordinators.groups.shards()
+    service = context.broker.coordinators.groups
+    shards = service.shards()
 
     def listed(results: Sequence[list[ListedGroup] | Exception]) -> None:
         failed = next((result for result in results if isinstance(result, Exception)), None)
@@ -29,10 +30,14 @@ def handle(context: RequestContext, request: Message) -> None:
 
     gather = Gather(len(shards), listed)
 
-    def put(position: int) -> OnDone:
+    def put(position: int, index: int) -> OnDone:
         def done(groups: list[ListedGroup] | None, error: Exception | None) -> None:
-            # Another broker leads it by now, and lists its groups.
-            gather.put(position, [] if isinstance(error, NotCoordinator) else error or groups)
+            if not isinstance(error, NotCoordinator):
+                gather.put(position, error or groups)
+            elif index in service.shards():
+                gather.put(position, CoordinatorLoading(f"shard {index} is loaded anew: {error}"))
+            else:
+                gather.put(position, [])  # Another broker leads it by now, and lists its groups.
 
         return done
 
@@ -40,7 +45,7 @@ def handle(context: RequestContext, request: Message) -> None:
         if shard is None:
             gather.put(position, CoordinatorLoading(f"shard {index} is not loaded yet"))
         else:
-            shard.read(lambda machine: machine.admin.list(request.states_filter, request.types_filter), put(position))
+            shard.read(lambda machine: machine.admin.list(request.states_filter, request.types_filter), put(position, index))
 
 
 def _group(group: ListedGroup) -> dict[str, Any]:
