@@ -9,8 +9,9 @@ from tests.groups.migration.bench import REBALANCE_MS, SESSION_MS, ClassicClient
 from tidelog.groups.classic.group import ClassicGroup
 from tidelog.groups.classic.requests import LeaveResult, LeavingMember
 from tidelog.groups.consumer.group import ConsumerGroup
+from tidelog.groups.consumer.member import MemberState
 from tidelog.groups.group import GroupType
-from tidelog.groups.migration.consumer_protocol import encode_assignment
+from tidelog.groups.migration.consumer_protocol import decode_assignment, encode_assignment
 from tidelog.groups.records import GroupMetadataRecord
 from tidelog.wire.errors import ErrorCode
 
@@ -46,7 +47,7 @@ def test_members_keep_what_they_have_when_the_first_of_the_new_kind_joins() -> N
     assert bench.group.state_name == "Stable"
     shares = [*first.owned["orders"], *second.owned["orders"], *member.indexes()]
     assert (sorted(shares), first.generation, second.generation) == ([0, 1, 2, 3], generation + 1, generation + 1)
-    assert set(first.owned["orders"]) <= {0, 1}
+    assert (set(first.owned["orders"]) <= {0, 1}, set(second.owned["orders"]) <= {2, 3}) == (True, True)
     described = bench.machine.consumer.describe(GROUP)["members"]
     assert [shown["member_type"] for shown in described] == [0, 0, 1]
 
@@ -103,8 +104,16 @@ def test_the_last_of_the_new_kind_goes_and_the_others_are_a_classic_group_again(
         second.live()
         member.heartbeat()
     epoch = bench.group.group_epoch
+    targets = {name: bench.group.target[name] for name in (first.member_id, second.member_id)}
     member.leave()
     assert kind(bench) is GroupType.CLASSIC
+    live = {(type(record), *record[:-1]): record for record in bench.records()}
+    (written,) = [record for record in live.values() if record.value is not None]
+    assert type(written) is GroupMetadataRecord
+    shares = {shown.member_id: decode_assignment(shown.assignment).partitions for shown in written.value.members}
+    assert {name: {ORDERS: share["orders"]} for name, share in shares.items()} == targets
+    timers = bench.machine.environment.timers
+    assert ("member session", GROUP, first.member_id) not in timers, "its time-outs are the classic group's now"
     bench.run_for(1)
     group = bench.machine.groups.find(GROUP)
     assert isinstance(group, ClassicGroup)
@@ -119,7 +128,6 @@ def test_the_last_of_the_new_kind_goes_and_the_others_are_a_classic_group_again(
     assert first.joined[-1].generation == second.joined[-1].generation == epoch + 1
     bench.restart()
     assert kind(bench) is GroupType.CLASSIC
-    assert bench.records()[-1] == GroupMetadataRecord(GROUP, bench.records()[-1].value)
 
 
 def test_a_new_kind_of_member_whose_session_ends_is_the_last_one_too() -> None:
@@ -235,17 +243,24 @@ def test_a_classic_member_joins_a_consumer_group() -> None:
 def test_a_classic_member_hears_of_rebalances_and_gives_up_first() -> None:
     bench, client = with_classic_member()
     had = client.owned["orders"]
-    other = bench.join("other")
+    other, another = bench.join("other"), bench.join("another")
     assert client.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
     client.ask_to_sync()
     assert client.synced[-1].error is ErrorCode.REBALANCE_IN_PROGRESS
+    client.ask_to_join()
+    assert bench.group.members[client.member_id].state is MemberState.UNREVOKED_PARTITIONS, "it says that it has two"
+    bench.members["new"].heartbeat()
+    other.heartbeat()
+    another.heartbeat()
+    assert not {*other.indexes(), *another.indexes()} & set(had)
     for _ in range(4):
         client.live()
-        bench.members["new"].heartbeat()
-        other.heartbeat()
+        for member in (bench.members["new"], other, another):
+            member.heartbeat()
     assert bench.group.state_name == "Stable"
     assert set(client.owned["orders"]) <= set(had)
-    assert sorted([*client.owned["orders"], *other.indexes(), *bench.members["new"].indexes()]) == [0, 1, 2, 3]
+    shares = [*client.owned["orders"], *other.indexes(), *another.indexes(), *bench.members["new"].indexes()]
+    assert sorted(shares) == [0, 1, 2, 3]
 
 
 def test_member_ids_are_given_out_first() -> None:
@@ -331,6 +346,15 @@ def test_who_does_not_join_again_in_time_is_put_out() -> None:
         assert client.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
         bench.run_for(5_000)
     assert client.member_id not in bench.group.members
+
+
+def test_who_joins_and_syncs_stays() -> None:
+    bench, client = with_classic_member()
+    for _ in range(2 * REBALANCE_MS // 5_000):
+        client.live()
+        bench.members["new"].heartbeat()
+        bench.run_for(5_000)
+    assert client.member_id in bench.group.members
 
 
 def test_who_joins_and_does_not_sync_is_put_out() -> None:
