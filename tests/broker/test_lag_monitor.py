@@ -12,6 +12,7 @@ from tidelog.broker import lag_monitor
 from tidelog.broker.lag_lookup import LagLookup, Wanted
 from tidelog.broker.lag_monitor import WALK_MS
 from tidelog.groups.lag import GroupPartitionLag
+from tidelog.groups.records import OffsetCommitRecord
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
@@ -105,26 +106,46 @@ def test_rates_and_the_time_to_drain(world: World) -> None:
     assert world.lag().drain_seconds == math.inf, "it stands still"
 
 
-def test_what_is_in_the_same_batch_is_not_looked_up_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many batches were looked up, each time."""
+    counts: list[int] = []
+    find = LagLookup.find
+
+    def counting(self: LagLookup, wanted: Sequence[Wanted], on_found: Any) -> None:
+        counts.append(len(wanted))
+        find(self, wanted, on_found)
+
+    monkeypatch.setattr(LagLookup, "find", counting)
+    return counts
+
+
+def test_what_is_in_the_same_batch_is_not_looked_up_again(world: World, lookups: list[int]) -> None:
     world.produce(100)
     world.produce(100)
     world.commit(5)
     world.walk()
-    lookups: list[int] = []
-    find = LagLookup.find
-
-    def counting(self: LagLookup, wanted: Sequence[Wanted], on_found: Any) -> None:
-        lookups.append(len(wanted))
-        find(self, wanted, on_found)
-
-    monkeypatch.setattr(LagLookup, "find", counting)
+    assert lookups == [1]
     world.commit(50)
-    world.walk()
     assert world.lag().lag_messages == 150
-    assert lookups == []
+    assert lookups == [1]
     world.commit(150)
     assert world.lag().lag_seconds is not None
-    assert lookups == [1]
+    assert lookups == [1, 1]
+
+
+def test_a_log_that_was_cut_or_compacted_is_looked_at_again(world: World, lookups: list[int]) -> None:
+    world.produce(100)
+    world.commit(5)
+    world.walk()
+    log = world.machine.broker.directory.logs["orders", 0]
+    log.truncations += 1
+    world.walk(3)
+    assert lookups == [1, 1]
+    world.machine.broker.directory.cleaner.first_dirty_offsets["orders", 0] = 50
+    assert not world.lag().is_behind_compaction, "it is not compacted any more"
+    world.walk(3)
+    assert lookups == [1, 1, 1]
 
 
 def test_deletion_by_age_is_that_of_the_segment(world: World) -> None:
@@ -229,6 +250,29 @@ def test_offsets_of_a_topic_that_is_gone_are_not_followed(world: World) -> None:
     world.produce(30)
     world.walk()
     assert world.monitor.figures() == [], "the offset was of another topic"
+
+
+def test_an_offset_of_an_earlier_topic_of_the_name_is_not_followed(world: World) -> None:
+    world.produce(3)
+    world.commit(1)
+    shards = world.machine.broker.coordinators.groups.shards().values()
+    (machine,) = (shard.machine for shard in shards if shard and shard.machine and shard.machine.groups.find("billing"))
+    value = machine.offsets.of_group("billing")["orders"][0]
+    machine.replay(OffsetCommitRecord("billing", "orders", 0, value._replace(topic_id=b"another topic id")), 0, -1, -1)
+    world.walk()
+    assert world.monitor.figures() == []
+
+
+def test_a_group_that_is_deleted_is_forgotten(world: World) -> None:
+    world.produce(3)
+    world.commit(1)
+    world.commit(1, group="other")
+    world.walk()
+    (result,) = world.client.call(ApiKey.DELETE_GROUPS, 2, groups_names=["billing"]).results
+    assert result.error_code == 0
+    world.walk()
+    assert [figures.group_id for figures in world.monitor.groups()] == ["other"]
+    assert [figures.group_id for figures in world.monitor.figures()] == ["other"]
 
 
 def test_after_a_restart_the_figures_come_again(world: World) -> None:
