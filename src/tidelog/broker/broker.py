@@ -21,9 +21,12 @@ from tidelog.broker.metadata_log import PartitionMetadataLog
 from tidelog.broker.partitions import Partitions
 from tidelog.broker.registration import start_records
 from tidelog.broker.session import ClientSession
+from tidelog.broker.settling import Settling
 from tidelog.broker.sliced_proposals import SlicedProposals
 from tidelog.broker.timers import Timer, Timers
 from tidelog.broker.topic_settings import TopicSettings
+from tidelog.broker.transaction_verification import TransactionVerification
+from tidelog.broker.transactional_produce import TransactionalProduce
 from tidelog.controller.config_sources import StaticConfig
 from tidelog.controller.decision_queue import DecisionQueue
 from tidelog.controller.topics import TopicRules
@@ -93,6 +96,14 @@ class Broker:
             report,
         )
         self.coordinators = Coordinators(self, executor)
+        self.settling = Settling(self.coordinators.transactions, self.timers)
+        self.transaction_verification = TransactionVerification(self.coordinators.transactions, self.settling)
+        self.transactional_produce = TransactionalProduce(
+            self.image,
+            self.partitions,
+            self.transaction_verification,
+            config.values["transaction.partition.verification.enable"],
+        )
         self.lag = make_lag_monitor(self, disk, executor)
         metadata_log = PartitionMetadataLog(self.directory)
         state_file = QuorumStateFile(disk, metadata_log.log.directory)

@@ -16,7 +16,7 @@ from tidelog.coordinator.errors import CoordinatorError, CoordinatorNotAvailable
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.machine import CoordinatorResult, MachineType, OnDone, Scheduler
 from tidelog.coordinator.runtime import CoordinatorRuntime
-from tidelog.coordinator.shard import Shard
+from tidelog.coordinator.shard import NO_PRODUCER, Producer, Shard
 from tidelog.log.errors import StorageError
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.image import ClusterImage
@@ -86,14 +86,20 @@ class CoordinatorService(Generic[MachineType]):
 
     # -- requests ------------------------------------------------------------------------------------------------------------
 
-    def write(self, key: str, decide: Callable[[MachineType], CoordinatorResult], on_done: OnDone) -> None:
+    def write(
+        self,
+        key: str,
+        decide: Callable[[MachineType], CoordinatorResult],
+        on_done: OnDone,
+        producer: Producer = NO_PRODUCER,
+    ) -> None:
         """Decide on the shard that is responsible for ``key``; see ``Shard.write``."""
         try:
             shard = self.shard_of(key)
         except Exception as error:
             on_done(None, error)
         else:
-            shard.write(decide, on_done)
+            shard.write(decide, on_done, producer)
 
     def read(self, key: str, query: Callable[[MachineType], Any], on_done: OnDone) -> None:
         try:

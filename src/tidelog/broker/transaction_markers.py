@@ -9,11 +9,13 @@ A marker for ``__consumer_offsets`` goes through the group coordinator's shard, 
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from tidelog.broker.coordinator_service import CoordinatorService
 from tidelog.broker.partitions import Partitions
 from tidelog.controller.errors import ApiError
-from tidelog.coordinator.machine import Scheduler
+from tidelog.coordinator.machine import OnCommitted, Scheduler
+from tidelog.coordinator.shard import Producer
 from tidelog.groups.machine import GroupMachine
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.errors import InvalidProducerEpoch, TransactionCoordinatorFenced
@@ -21,6 +23,7 @@ from tidelog.metadata.topics import GROUPS_TOPIC
 from tidelog.ports.clock import Clock
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
 from tidelog.transactions.environment import MarkersToSend, OnPartitionMarked
+from tidelog.transactions.transaction import TopicPartition
 from tidelog.wire.errors import ErrorCode
 
 # About a millisecond of appends.
@@ -99,30 +102,29 @@ class TransactionMarkerSender:
     def _deliver(self, delivery: _Delivery) -> None:
         if delivery.sending.is_cancelled:
             return
+        sending = delivery.sending
+        done = partial(self._delivered, delivery)
         try:
             if delivery.topic == GROUPS_TOPIC:
-                self._to_group_coordinator(delivery)
+                self.to_group_coordinator(delivery.partition, sending.producer, sending.marker, done)
             else:
-                self._to_partition(delivery)
+                self.to_partition((delivery.topic, delivery.partition), sending.producer, sending.marker, done)
         except Exception as error:
             self._delivered(delivery, error)
 
-    def _to_group_coordinator(self, delivery: _Delivery) -> None:
-        sending = delivery.sending
-        shard = self._groups.shard(delivery.partition)
-        shard.end_transaction(sending.producer, sending.marker, lambda error: self._delivered(delivery, error))
+    def to_group_coordinator(self, index: int, producer: Producer, marker: EndTransactionMarker, on_done: OnCommitted) -> None:
+        self._groups.shard(index).end_transaction(producer, marker, on_done)
 
-    def _to_partition(self, delivery: _Delivery) -> None:
-        sending = delivery.sending
-        producer_id, producer_epoch = sending.producer
-        partition = self._partitions.find(delivery.topic, None, delivery.partition)
+    def to_partition(self, place: TopicPartition, producer: Producer, marker: EndTransactionMarker, on_done: OnCommitted) -> None:
+        producer_id, producer_epoch = producer
+        partition = self._partitions.find(place[0], None, place[1])
         batch = build_end_transaction_marker(
-            sending.marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=self._clock.now_ms()
+            marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=self._clock.now_ms()
         )
         result = partition.append(batch, True, AppendOrigin.COORDINATOR)
         if partition.log.settings.is_relaxed:
             self._partitions.note_relaxed(partition)
-        partition.wait_replicated(result.last_offset + 1, lambda error: self._delivered(delivery, error))
+        partition.wait_replicated(result.last_offset + 1, on_done)
 
     def _delivered(self, delivery: _Delivery, error: Exception | None) -> None:
         sending = delivery.sending

@@ -117,7 +117,8 @@ def _check_batch(
     if producer_id < 0:
         if attributes & TRANSACTIONAL_MASK:
             raise InvalidRecord("a transactional batch has no producer id")
-    elif base_sequence < 0 and not is_control:
+    elif base_sequence < 0 and is_of_client:
+        # Offsets that a coordinator writes in a producer's transaction have none.
         raise InvalidRecord(f"producer {producer_id} sent a batch without a sequence number")
     if is_control:
         return

@@ -108,8 +108,12 @@ class TransactionMachine:
 
     def is_committed(self, transactional_id: str) -> bool:
         """Whether a query about this id may be answered at once, without the shard's wait for the log."""
+        return self._is_tail_committed and not self.is_pending(transactional_id)
+
+    def is_pending(self, transactional_id: str) -> bool:
+        """Whether a decision about this id is not committed yet."""
         metadata = self.table.find(transactional_id)
-        return self._is_tail_committed and (metadata is None or not metadata.pending)
+        return metadata is not None and bool(metadata.pending)
 
     def when_settled(self, transactional_id: str, on_settled: OnSettled) -> bool:
         return self.markers.when_settled(transactional_id, on_settled)

@@ -156,10 +156,10 @@ def test_an_unknown_topic_id(client: FakeClient) -> None:
     assert result.error is ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_transactions_are_refused_while_there_is_no_coordinator(client: FakeClient) -> None:
+def test_records_of_a_transaction_need_its_id(client: FakeClient) -> None:
     client.create_topic()
     records = batch(producer_id=1, transactional=True)
-    assert client.append(records=records).error is ErrorCode.INVALID_TXN_STATE
+    assert client.append(records=records).error is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize("length", [0, 1, 22, 60])

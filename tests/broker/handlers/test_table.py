@@ -55,6 +55,7 @@ def fields_for(api: Api, version: int) -> dict[str, Any]:
         ApiKey.UPDATE_FEATURES: {"feature_updates": [{"feature": "metadata.version", "max_version_level": 30}]},
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"topics": [{"name": "orders"}]},
         **group_fields(version),
+        **transaction_fields(version),
     }
     return requests.get(ApiKey(api.key), {})
 
@@ -92,6 +93,30 @@ def group_fields(version: int) -> dict[int, dict[str, Any]]:
     }
 
 
+def transaction_fields(version: int) -> dict[int, dict[str, Any]]:
+    producer = {"transactional_id": "id", "producer_id": 5, "producer_epoch": 0}
+    topics = [{"name": "orders", "partitions": [0]}]
+    adding = {
+        "v3_and_below_transactional_id": "id",
+        "v3_and_below_producer_id": 5,
+        "v3_and_below_producer_epoch": 0,
+        "v3_and_below_topics": topics,
+    }
+    offsets = [{"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": 1}]}]
+    indexes = [{"name": "orders", "partition_indexes": [0]}]
+    marker = {"producer_id": 5, "producer_epoch": 0, "transaction_result": True, "topics": indexes, "coordinator_epoch": 0}
+    return {
+        ApiKey.INIT_PRODUCER_ID: {"transactional_id": "id", "transaction_timeout_ms": 1000},
+        ApiKey.ADD_PARTITIONS_TO_TXN: {"transactions": [{**producer, "topics": topics}]} if version >= 4 else adding,
+        ApiKey.ADD_OFFSETS_TO_TXN: {**producer, "group_id": "group"},
+        ApiKey.END_TXN: {**producer, "committed": True},
+        ApiKey.TXN_OFFSET_COMMIT: {**producer, "group_id": "group", "topics": offsets},
+        ApiKey.WRITE_TXN_MARKERS: {"markers": [marker]},
+        ApiKey.DESCRIBE_PRODUCERS: {"topics": indexes},
+        ApiKey.DESCRIBE_TRANSACTIONS: {"transactional_ids": ["id"]},
+    }
+
+
 # What the requests above are answered with, where that is not success, and from which version on.
 EXPECTED = {
     ApiKey.DESCRIBE_ACLS: (0, ErrorCode.SECURITY_DISABLED),
@@ -108,6 +133,11 @@ EXPECTED = {
     ApiKey.DELETE_GROUPS: (0, ErrorCode.GROUP_ID_NOT_FOUND),
     ApiKey.OFFSET_DELETE: (0, ErrorCode.GROUP_ID_NOT_FOUND),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (0, ErrorCode.GROUP_ID_NOT_FOUND),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (0, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    ApiKey.ADD_OFFSETS_TO_TXN: (0, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    ApiKey.END_TXN: (0, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    ApiKey.TXN_OFFSET_COMMIT: (0, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    ApiKey.DESCRIBE_TRANSACTIONS: (0, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
 }
 
 
@@ -122,7 +152,7 @@ def codes_in(value: Any) -> list[int]:
         return [code for element in value for code in codes_in(element)]
     found: list[int] = []
     for name, field in vars(value).items() if hasattr(value, "__dict__") else ():
-        found += [field] if name == "error_code" else codes_in(field)
+        found += [field] if name in ("error_code", "partition_error_code") else codes_in(field)
     return found
 
 
@@ -132,6 +162,7 @@ def test_every_version_is_answered(api: Api, version: int) -> None:
     client = machine.client()
     client.create_topic()
     client.call(ApiKey.FIND_COORDINATOR, 0, key="group")
+    client.call(ApiKey.FIND_COORDINATOR, 1, key="id", key_type=1)
     response = client.call(api.key, version, **fields_for(api, version))
     since, code = EXPECTED.get(ApiKey(api.key), (0, ErrorCode.NONE))
     expected = {code} if version >= since else set()
@@ -233,6 +264,15 @@ def test_the_table_is_the_one_that_the_protocol_notes_ask_for() -> None:
         "OFFSET_DELETE": (0, 0),
         "CONSUMER_GROUP_HEARTBEAT": (0, 1),
         "CONSUMER_GROUP_DESCRIBE": (0, 1),
+        "INIT_PRODUCER_ID": (0, 5),
+        "ADD_PARTITIONS_TO_TXN": (0, 5),
+        "ADD_OFFSETS_TO_TXN": (0, 4),
+        "END_TXN": (0, 5),
+        "TXN_OFFSET_COMMIT": (0, 5),
+        "WRITE_TXN_MARKERS": (1, 2),
+        "DESCRIBE_PRODUCERS": (0, 0),
+        "LIST_TRANSACTIONS": (0, 2),
+        "DESCRIBE_TRANSACTIONS": (0, 0),
     }
 
 

@@ -5,6 +5,8 @@ An API that is not whole is not in the table.
 
 from tidelog.broker.api import Api
 from tidelog.broker.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
     consumer_group_describe,
@@ -21,17 +23,22 @@ from tidelog.broker.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
+    init_producer_id,
     join_group,
     leave_group,
     list_config_resources,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -39,7 +46,9 @@ from tidelog.broker.handlers import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
     update_features,
+    write_txn_markers,
 )
 
 _MODULES = (
@@ -78,6 +87,15 @@ _MODULES = (
     offset_delete,
     consumer_group_heartbeat,
     consumer_group_describe,
+    init_producer_id,
+    add_partitions_to_txn,
+    add_offsets_to_txn,
+    end_txn,
+    txn_offset_commit,
+    write_txn_markers,
+    describe_producers,
+    list_transactions,
+    describe_transactions,
 )
 
 TABLE: dict[int, Api] = {module.API.key: module.API for module in _MODULES}

@@ -50,13 +50,21 @@ def _transactional(context: RequestContext, request: Message) -> None:
         }
         context.reply_later(lambda: fields)
 
-    context.broker.coordinators.transactions.write(
-        request.transactional_id,
-        lambda machine: machine.init_producer_id(
-            request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch
-        ),
-        done,
-    )
+    def available(error: Exception | None) -> None:
+        if error is not None:
+            context.fail(error)
+            return
+        context.broker.settling.write(
+            request.transactional_id,
+            lambda machine: machine.init_producer_id(
+                request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch
+            ),
+            lambda result: result.error,
+            done,
+        )
+
+    # The decision may need an id, and cannot wait for one.
+    context.broker.coordinators.producer_ids.when_available(available)
 
 
 def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words

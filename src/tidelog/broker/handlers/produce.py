@@ -4,7 +4,8 @@ acks=0: no answer at all. acks=1: when the leader has written them. acks=-1 (all
 every partition, or after the request's timeout. A duplicate of an idempotent batch waits like its original: that may not be
 durable yet.
 
-The records are views of the request's frame and are written before this returns; nothing keeps them.
+The records are views of the request's frame and are written before this returns; nothing keeps them, except for a transaction
+whose coordinator has to be asked first (``transactional_produce``).
 """
 
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.leader_hints import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.broker.timers import Timer
+from tidelog.broker.transaction_verification import Verdicts
 from tidelog.controller.errors import ApiError
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode
@@ -47,12 +49,27 @@ def handle(context: RequestContext, request: ProduceRequest) -> None:
             context, [_failed_topic(topic, code, f"acks is {acks}; only 0, 1 and -1 (all) are known") for topic in request.topics]
         )
         return
+    if request.transactional_id is None:
+        _append_all(context, request, None)
+        return
+
+    def append(verified: ProduceRequest, verdicts: Verdicts) -> None:
+        try:
+            _append_all(context, verified, verdicts)
+        except Exception as error:
+            context.fail(error)  # It may have waited, and then nobody else hears of this.
+
+    context.broker.transactional_produce.submit(request, context.header.api_version, append)
+
+
+def _append_all(context: RequestContext, request: ProduceRequest, verdicts: Verdicts | None) -> None:
+    acks = request.acks
     waiting = _Waiting(context, request.timeout_ms) if acks == ACKS_ALL else None
     topics = []
     for topic in request.topics:
         results: list[ProduceResult] = []
         for data in topic.partitions:
-            results.append(_append(context, topic, data, acks, waiting, results))
+            results.append(_append(context, topic, data, acks, waiting, results, verdicts))
         topics.append(ProduceTopicResult(topic.name, topic.topic_id, results))
     if acks == ACKS_NONE:
         if any(result.error is not NO_ERROR for topic in topics for result in topic.partitions):
@@ -72,6 +89,7 @@ def _append(
     acks: int,
     waiting: "_Waiting | None",
     results: list[ProduceResult],
+    verdicts: Verdicts | None,
 ) -> ProduceResult:
     index = data.partition
     try:
@@ -82,8 +100,7 @@ def _append(
         if records is None:
             raise ApiError(ErrorCode.INVALID_RECORD, "a produce request without records")
         if len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
-            # Nobody would ever end it, and read_committed would wait for that.
-            raise ApiError(ErrorCode.INVALID_TXN_STATE, "no transaction was begun: this broker has no transactions")
+            _check_verdict(partition, verdicts)
         result = partition.append(records, acks == ACKS_ALL)
         if partition.log.settings.is_relaxed:
             context.broker.partitions.note_relaxed(partition)
@@ -96,6 +113,16 @@ def _append(
     if waiting is not None:
         waiting.add(partition, result.last_offset + 1, results, len(results))
     return ProduceResult(index, NO_ERROR, result.first_offset, result.append_time_ms, partition.log.log_start_offset)
+
+
+def _check_verdict(partition: Partition, verdicts: Verdicts | None) -> None:
+    """Nobody would ever end a transaction that its coordinator does not know of, and read_committed would wait for that."""
+    if verdicts is None:
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        raise ApiError(code, "records of a transaction in a request without a transactional id")
+    code = verdicts.get((partition.topic, partition.index), NO_ERROR)
+    if code is not NO_ERROR:
+        raise ApiError(code, f"{partition.log.name} could not be verified as part of the transaction: {code.message}")
 
 
 def _failed_topic(topic: ProduceTopic, code: ErrorCode, message: str) -> ProduceTopicResult:

@@ -158,9 +158,9 @@ class OffsetStore:
 
     # -- commit --------------------------------------------------------------------------------------------------------------
 
-    def commit(self, request: OffsetCommitRequest, api_version: int) -> CoordinatorResult:
+    def commit(self, request: OffsetCommitRequest, api_version: int, is_transactional: bool = False) -> CoordinatorResult:
         """The response is a list of OffsetCommitTopicResult. A commit that the group refuses is refused for every partition that
-        there is."""
+        there is. A transactional one need not say of which member it is: the transaction's own fences count."""
         group_id, _, _, _, retention_time_ms, topics = request
         now_ms = self._now_ms()
         expire_ms = NO_TIMESTAMP_MS
@@ -191,7 +191,7 @@ class OffsetStore:
             results.append(_new_tuple(OffsetCommitTopicResult, (topic[0], topic[1], partition_results)))
         if is_any_known:
             try:
-                self._check_commit(request, api_version, records)
+                self._check_commit(request, api_version, records, is_transactional)
             except ApiError as refusal:
                 return CoordinatorResult(response=_refused(results, refusal.code))
         self.commits += len(records)
@@ -203,11 +203,15 @@ class OffsetStore:
             return self._image.topic_by_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
         return self._image.topic(name or ""), UNKNOWN_TOPIC_OR_PARTITION
 
-    def _check_commit(self, request: OffsetCommitRequest, api_version: int, records: list[OffsetCommitRecord]) -> None:
+    def _check_commit(
+        self, request: OffsetCommitRequest, api_version: int, records: list[OffsetCommitRecord], is_transactional: bool
+    ) -> None:
         group_id, generation, member_id, group_instance_id, _, _ = request
         group = self._groups.find(group_id)
         if group is None:
             self._check_new_group(group_id, generation, api_version)
+            return
+        if is_transactional and _names_no_member(request):
             return
         group.check_offset_commit(member_id, group_instance_id, generation, api_version)
         if isinstance(group, ClassicGroup):
@@ -321,6 +325,10 @@ class OffsetStore:
     def on_topics_deleted(self) -> None:
         """The image has lost topics: their offsets go too."""
         self._sweep.remove_deleted_topics()
+
+
+def _names_no_member(request: OffsetCommitRequest) -> bool:
+    return request.generation_id_or_member_epoch < 0 and not request.member_id and request.group_instance_id is None
 
 
 def _is_of_another_topic(committed_id: bytes, topic_id: bytes) -> bool:

@@ -1,0 +1,61 @@
+"""DescribeProducers: who writes to a partition, and whose transaction is open there since which offset."""
+
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.log.producer_entry import ProducerEntry
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    # A partition that is named twice is described once: its producers may be many.
+    topics = {topic.name: dict.fromkeys(topic.partition_indexes) for topic in request.topics}
+    context.reply(
+        {
+            "topics": [
+                {"name": name, "partitions": [_partition(context, name, index) for index in indexes]}
+                for name, indexes in topics.items()
+            ]
+        }
+    )
+
+
+def _partition(context: RequestContext, topic: str, index: int) -> dict[str, Any]:
+    try:
+        log = context.broker.partitions.find(topic, None, index).log
+        log.check_online()
+    except Exception as error:
+        code, message = context.code_of(error)
+        return {"partition_index": index, "error_code": code, "error_message": message}
+    producers = [_producer(entry) for entry in log.producers.entries()]
+    return {"partition_index": index, "error_code": ErrorCode.NONE, "active_producers": producers}
+
+
+def _producer(entry: ProducerEntry) -> dict[str, Any]:
+    return {
+        "producer_id": entry.producer_id,
+        "producer_epoch": entry.epoch,
+        "last_sequence": entry.last_sequence,
+        "last_timestamp": entry.last_timestamp,
+        "coordinator_epoch": entry.coordinator_epoch,
+        "current_txn_start_offset": entry.current_transaction_first_offset,
+    }
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": index, "error_code": code, "error_message": message} for index in topic.partition_indexes
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+API = Api(key=ApiKey.DESCRIBE_PRODUCERS, name="DescribeProducers", versions=(0, 0), handle=handle, failure=_failure)
