@@ -4,6 +4,7 @@ import pytest
 
 from tests.groups.consumer.bench import GROUP, REBALANCE_MS, SESSION_MS, ConsumerBench, topic_id
 from tidelog.controller.errors import ApiError
+from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.groups.consumer.member import MemberState
 from tidelog.groups.records import (
     ConsumerGroupCurrentMemberAssignmentRecord,
@@ -160,6 +161,16 @@ def test_the_assignor_that_most_members_ask_for() -> None:
     bench.settle()
     assert members[0].partitions == [("orders", 0), ("prices", 0)]
     assert bench.machine.consumer.describe(GROUP)["assignor_name"] == "range"
+
+
+def test_an_assignor_that_only_another_broker_had() -> None:
+    bench = ConsumerBench()
+    member = bench.join("a")
+    foreign = bench.group.members["a"]._replace(server_assignor="com.example.Best").metadata()
+    bench.write(lambda machine: CoordinatorResult([ConsumerGroupMemberMetadataRecord(GROUP, "a", foreign)]))
+    bench.grow_topic("orders", 5)
+    member.heartbeat()
+    assert member.indexes() == [0, 1, 2, 3, 4]
 
 
 def test_a_changed_subscription_takes_what_is_no_longer_wanted_at_once() -> None:

@@ -48,10 +48,11 @@ def subscribed_topic_ids(member: ConsumerGroupMember, resolved: ResolvedRegexes,
 
 
 def preferred_assignor(members: Iterable[ConsumerGroupMember], default: str) -> str:
-    """The one that most members name; of those alike, the first by name. Who names none has no vote."""
+    """The one that most members name; of those alike, the first by name. Who names none, or one that a broker of another make
+    had, has no vote."""
     votes: dict[str, int] = {}
     for member in members:
-        if member.server_assignor is not None:
+        if member.server_assignor in ASSIGNORS:
             votes[member.server_assignor] = votes.get(member.server_assignor, 0) + 1
     return min(votes, key=lambda name: (-votes[name], name), default=default)
 
