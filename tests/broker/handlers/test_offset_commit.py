@@ -147,6 +147,9 @@ def test_before_there_is_a_coordinator(version: int) -> None:
     client.create_topic("orders")
     (topic,) = commit(client, {"orders": {0: 1}}, version).topics
     assert [answer.error_code for answer in topic.partitions] == [ErrorCode.NOT_COORDINATOR]
+    image = client.machine.broker.image.topic("orders")
+    assert image is not None
+    assert (topic.topic_id == image.topic_id) if version >= 10 else (topic.name == "orders")
 
 
 def test_a_commit_that_fits_no_batch() -> None:

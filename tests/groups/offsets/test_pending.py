@@ -85,6 +85,15 @@ def test_a_plain_commit_after_it_supersedes_a_transaction() -> None:
     assert bench.offset() == 50
 
 
+def test_a_transaction_that_wrote_later_and_ended_earlier_counts() -> None:
+    bench = OffsetBench("orders")
+    bench.replay("g", "orders", 0, 10, producer_id=7, at=0)
+    bench.replay("g", "orders", 0, 20, producer_id=8, at=1)
+    bench.offsets.replay_end_transaction(8, True)
+    bench.offsets.replay_end_transaction(7, True)
+    assert bench.offset() == 20
+
+
 def test_a_tombstone_takes_what_is_pending_too() -> None:
     bench = OffsetBench("orders")
     bench.replay("g", "orders", 0, 10, producer_id=7, at=0)
@@ -113,10 +122,12 @@ def test_what_is_pending_of_a_group() -> None:
     assert [(partition, value.offset) for partition, value in offsets.values_of("g", "orders")] == [(3, 1), (3, 2)]
     offsets.remove("g", "orders", 3)
     assert offsets.topics_of("g") == ["other"]
+    assert list(offsets._by_producer) == [7]
     assert offsets.end(8) == []
     assert [left.value for left in offsets.end(7)] == [OffsetCommitValue(3)]
     assert not offsets
     assert not offsets.has_group("g")
+    assert not offsets._by_producer
 
 
 # Each step stands in the log at its index: a plain commit, one of a producer, a marker, a tombstone.

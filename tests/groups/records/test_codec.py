@@ -349,6 +349,17 @@ def test_unknown_tags_are_skipped() -> None:
     assert RECORD_CODEC.decode(bytes.fromhex(key_text), value) == KAFKA["metadata"][0]
 
 
+def test_a_tagged_field_has_the_size_that_it_says() -> None:
+    _, key, value = KAFKA["metadata_hash"]
+    assert value is not None
+    assert value.endswith("010008000000000000004d")
+    with pytest.raises(UnreadableShard):
+        RECORD_CODEC.decode(bytes.fromhex(key), bytes.fromhex(value.replace("010008", "010009") + "00"))
+    head = "0004000000000000006400000007046dc3a900000000000003e8"
+    with pytest.raises(UnreadableShard):
+        RECORD_CODEC.decode(bytes.fromhex(OFFSET_KEY), bytes.fromhex(head) + b"\1" + write_tagged_field(0, ID + b"\0"))
+
+
 @pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 20_000])
 def test_metadata_of_any_length(length: int) -> None:
     record = committed(metadata="x" * length)
