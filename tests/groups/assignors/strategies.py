@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from tidelog.groups.assignors.specification import Assignments, Members, MemberSubscription
+
+# On a busy machine an example may take as long as it likes.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 TOPICS = [bytes([index]) * 16 for index in range(1, 6)]
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.groups.assignors.strategies import TOPICS, check, groups
+from tests.groups.assignors.strategies import TOPICS, check, groups, patient
 from tidelog.groups.assignors import range as range_assignor
 from tidelog.groups.assignors.specification import MemberSubscription
 
@@ -27,6 +27,7 @@ def test_more_members_than_partitions() -> None:
     assert range_assignor.assign(members, {A: 2}) == {"a": {A: (0,)}, "b": {A: (1,)}, "c": {}}
 
 
+@patient
 @given(st.booleans().flatmap(lambda homogeneous: groups(homogeneous=homogeneous)))
 def test_whole_even_per_topic_and_in_ranges(group: tuple[dict[str, MemberSubscription], dict[bytes, int]]) -> None:
     members, counts = group

@@ -1,7 +1,7 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.groups.assignors.strategies import TOPICS, check, flat, groups, load, loads, moved, with_assignment
+from tests.groups.assignors.strategies import TOPICS, check, flat, groups, load, loads, moved, patient, with_assignment
 from tidelog.groups.assignors import uniform
 from tidelog.groups.assignors.specification import Assignments, MemberSubscription
 
@@ -59,6 +59,7 @@ def test_partitions_that_only_one_can_have_are_made_up_for_by_a_chain() -> None:
     assert loads(assignments) == [2, 2, 2]
 
 
+@patient
 @given(groups(homogeneous=True))
 def test_homogeneous_is_whole_and_even(group: tuple[dict[str, MemberSubscription], dict[bytes, int]]) -> None:
     members, counts = group
@@ -67,7 +68,7 @@ def test_homogeneous_is_whole_and_even(group: tuple[dict[str, MemberSubscription
     assert loads(assignments)[-1] - loads(assignments)[0] <= 1
 
 
-@settings(deadline=None)
+@patient
 @given(groups(homogeneous=False, members_max=4))
 def test_heterogeneous_is_whole_and_as_even_as_can_be(group: tuple[dict[str, MemberSubscription], dict[bytes, int]]) -> None:
     members, counts = group
@@ -104,6 +105,7 @@ def changes(draw: st.DrawFn, homogeneous: bool) -> tuple[dict[str, MemberSubscri
     return with_assignment(members, before), counts, {name: before.get(name, {}) for name in members}
 
 
+@patient
 @given(changes(homogeneous=True))
 def test_homogeneous_moves_no_more_than_it_must(
     change: tuple[dict[str, MemberSubscription], dict[bytes, int], Assignments],
@@ -117,6 +119,7 @@ def test_homogeneous_moves_no_more_than_it_must(
     assert moved(before, after) == must_move
 
 
+@patient
 @given(st.booleans().flatmap(changes))
 def test_a_result_is_kept_when_nothing_changes(
     change: tuple[dict[str, MemberSubscription], dict[bytes, int], Assignments],
@@ -127,6 +130,7 @@ def test_a_result_is_kept_when_nothing_changes(
     assert uniform.assign(with_assignment(members, after), counts) == after
 
 
+@patient
 @given(changes(homogeneous=False))
 def test_heterogeneous_moves_only_from_who_has_too_many(
     change: tuple[dict[str, MemberSubscription], dict[bytes, int], Assignments],
@@ -140,6 +144,7 @@ def test_heterogeneous_moves_only_from_who_has_too_many(
         assert max(owned.values()) - min(owned.values()) >= 1
 
 
+@patient
 @given(changes(homogeneous=False))
 def test_the_order_of_the_input_does_not_matter(
     change: tuple[dict[str, MemberSubscription], dict[bytes, int], Assignments],

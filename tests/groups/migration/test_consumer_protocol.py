@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.groups.assignors.strategies import patient
 from tidelog.groups.migration.consumer_protocol import (
     Assignment,
     MalformedProtocol,
@@ -43,12 +44,14 @@ def test_assignments() -> None:
     assert encode_assignment({}, 99)[:2] == b"\0\x03", "the newest that there is"
 
 
+@patient
 @given(st.dictionaries(st.text(max_size=5), st.lists(st.integers(0, 2**31 - 1), unique=True).map(sorted)))
 def test_round_trips(partitions: dict[str, list[int]]) -> None:
     expected = {topic: tuple(indexes) for topic, indexes in partitions.items()}
     assert decode_assignment(encode_assignment(partitions, 1)).partitions == expected
 
 
+@patient
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for decode in (decode_subscription, decode_assignment):
