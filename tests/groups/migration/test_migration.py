@@ -109,7 +109,8 @@ def test_the_last_of_the_new_kind_goes_and_the_others_are_a_classic_group_again(
     assert kind(bench) is GroupType.CLASSIC
     live = {(type(record), *record[:-1]): record for record in bench.records()}
     (written,) = [record for record in live.values() if record.value is not None]
-    assert type(written) is GroupMetadataRecord
+    assert isinstance(written, GroupMetadataRecord)
+    assert written.value is not None
     shares = {shown.member_id: decode_assignment(shown.assignment).partitions for shown in written.value.members}
     assert {name: {ORDERS: share["orders"]} for name, share in shares.items()} == targets
     timers = bench.machine.environment.timers
