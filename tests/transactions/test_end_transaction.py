@@ -92,6 +92,7 @@ def test_epochs_that_are_used_up_go_on_with_the_next_producer_id(is_commit: bool
     assert bench.end((producer_id, LAST), is_commit).error is ErrorCode.CONCURRENT_TRANSACTIONS
     bench.settle()
     assert bench.written == {("t", 0): [(producer_id, LAST + 1, is_commit)]}, "the marker is of the old id"
+    assert bench.value().next_producer_id == -1
     bench.crash()
     bench.run_for(1)
     assert bench.end((producer_id, LAST), is_commit) == result

@@ -61,3 +61,15 @@ def test_an_id_that_is_just_being_used_stays() -> None:
     bench.begin(lambda machine: machine.add_partitions("id", 0, 0, [("t", 0)], 2))
     bench.run_for(20)
     assert bench.state() == "ONGOING"
+
+
+def test_an_id_whose_record_takes_longer_than_its_life_stays_until_it_is_committed() -> None:
+    bench = TransactionBench({"transactional.id.expiration.ms": "1000"})
+    bench.scheduler.run_for((HOUR_MS - 5_000) * 1000)
+    answers = bench.begin(lambda machine: machine.init_producer_id("id", 1000))
+    bench.scheduler.run_for(10_000 * 1000)
+    assert list(bench.machine.table) == ["id"]
+    bench.commit()
+    assert answers[0].error is ErrorCode.NONE
+    bench.run_for(HOUR_MS)
+    assert list(bench.machine.table) == []

@@ -44,10 +44,11 @@ def unknown_states(states: Collection[str]) -> list[str]:
 def list_transactions(table: TransactionTable, wanted: TransactionFilter, now_ms: int) -> list[ListedTransaction]:
     """In the order in which the ids first came."""
     states = {STATES_BY_NAME[name] for name in wanted.states if name in STATES_BY_NAME}
+    producer_ids = set(wanted.producer_ids)
     found = []
     for transactional_id, metadata in table.items():
         value = metadata.value
-        if wanted.producer_ids and value.producer_id not in wanted.producer_ids:
+        if producer_ids and value.producer_id not in producer_ids:
             continue
         if wanted.states and value.state not in states:
             continue
