@@ -26,7 +26,7 @@ CONFIGS = {
     "log.retention.check.interval.ms": 200,
     "group.min.session.timeout.ms": 1_000,
     "group.consumer.session.timeout.ms": 4_000,
-    "group.consumer.heartbeat.interval.ms": 100,
+    "group.consumer.heartbeat.interval.ms": 500,
 }
 
 MakeTopic = Callable[..., str]

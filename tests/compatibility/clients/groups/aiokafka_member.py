@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from tests.compatibility.clients.groups.member import HEARTBEAT_INTERVAL_MS, POLL_RECORDS_MAX, POLL_SECONDS, Member
 
@@ -24,23 +24,11 @@ class AiokafkaMember(Member):
 
     async def _take_part(self) -> None:
         wanted = self.membership
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=wanted.bootstrap_servers,
-            client_id=wanted.client_id,
-            group_id=wanted.group,
-            group_instance_id=wanted.instance_id,
-            session_timeout_ms=wanted.session_timeout_ms,
-            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
-            partition_assignment_strategy=[ASSIGNORS[wanted.assignor]],
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=50,
-            metadata_max_age_ms=500,
-            retry_backoff_ms=20,
-        )
-        consumer.subscribe(topics=list(wanted.topics), pattern=wanted.pattern, listener=_Listener(self, consumer))
-        await consumer.start()
+        consumer = await self._connect()
+        if consumer is None:
+            return
         try:
+            consumer.subscribe(topics=list(wanted.topics), pattern=wanted.pattern, listener=_Listener(self, consumer))
             while not self.is_leaving:
                 polled = await consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000), max_records=POLL_RECORDS_MAX)
                 for records in polled.values():
@@ -49,6 +37,33 @@ class AiokafkaMember(Member):
                 await self.commit(consumer)
         finally:
             await consumer.stop()
+
+    async def _connect(self) -> Any:
+        """None if it was told to leave before it found a broker."""
+        wanted = self.membership
+        while not self.is_leaving:
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=wanted.bootstrap_servers,
+                client_id=wanted.client_id,
+                group_id=wanted.group,
+                group_instance_id=wanted.instance_id,
+                session_timeout_ms=wanted.session_timeout_ms,
+                heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+                partition_assignment_strategy=[ASSIGNORS[wanted.assignor]],
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                fetch_max_wait_ms=50,
+                metadata_max_age_ms=500,
+                retry_backoff_ms=20,
+            )
+            try:
+                await consumer.start()
+            except KafkaConnectionError:
+                await consumer.stop()
+                await asyncio.sleep(POLL_SECONDS)
+            else:
+                return consumer
+        return None
 
     async def commit(self, consumer: Any) -> None:
         offsets = self.take_uncommitted()

@@ -1,5 +1,6 @@
 """kafka-python as a member."""
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,9 +9,9 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-from kafka.errors import KafkaError
+from kafka.errors import KafkaConnectionError, KafkaError
 
-from tests.compatibility.clients.groups.member import HEARTBEAT_INTERVAL_MS, POLL_RECORDS_MAX, Member
+from tests.compatibility.clients.groups.member import HEARTBEAT_INTERVAL_MS, POLL_RECORDS_MAX, POLL_SECONDS, Member
 
 ASSIGNORS = {
     "range": RangePartitionAssignor,
@@ -30,32 +31,53 @@ class KafkaPythonMember(Member):
 
     def take_part(self) -> None:
         wanted = self.membership
-        consumer = KafkaConsumer(
-            bootstrap_servers=wanted.bootstrap_servers,
-            client_id=wanted.client_id,
-            group_id=wanted.group,
-            group_instance_id=wanted.instance_id,
-            session_timeout_ms=wanted.session_timeout_ms,
-            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
-            partition_assignment_strategy=[ASSIGNORS[wanted.assignor]],
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=50,
-            max_poll_records=POLL_RECORDS_MAX,
-            metadata_max_age_ms=500,
-            reconnect_backoff_ms=10,
-            reconnect_backoff_max_ms=100,
-            retry_backoff_ms=20,
-        )
+        consumer = self._connect()
+        if consumer is None:
+            return
         try:
             consumer.subscribe(topics=list(wanted.topics), pattern=wanted.pattern, listener=_Listener(self, consumer))
             while not self.is_leaving:
-                for records in consumer.poll(POLL_TIMEOUT_MS).values():
-                    for record in records:
-                        self.on_read(record.topic, record.partition, record.offset, record.value)
+                self._poll(consumer)
                 self.commit(consumer)
         finally:
             consumer.close()
+
+    def _connect(self) -> Any:
+        """None if it was told to leave before it found a broker."""
+        wanted = self.membership
+        while not self.is_leaving:
+            try:
+                return KafkaConsumer(
+                    bootstrap_servers=wanted.bootstrap_servers,
+                    client_id=wanted.client_id,
+                    group_id=wanted.group,
+                    group_instance_id=wanted.instance_id,
+                    session_timeout_ms=wanted.session_timeout_ms,
+                    heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+                    partition_assignment_strategy=[ASSIGNORS[wanted.assignor]],
+                    enable_auto_commit=False,
+                    auto_offset_reset="earliest",
+                    fetch_max_wait_ms=50,
+                    max_poll_records=POLL_RECORDS_MAX,
+                    metadata_max_age_ms=500,
+                    reconnect_backoff_ms=10,
+                    reconnect_backoff_max_ms=100,
+                    retry_backoff_ms=20,
+                )
+            except KafkaConnectionError:
+                time.sleep(POLL_SECONDS)
+        return None
+
+    def _poll(self, consumer: Any) -> None:
+        try:
+            polled = consumer.poll(POLL_TIMEOUT_MS)
+        except KafkaConnectionError:
+            # The broker is away; the client goes on with the next poll.
+            time.sleep(POLL_SECONDS)
+            return
+        for records in polled.values():
+            for record in records:
+                self.on_read(record.topic, record.partition, record.offset, record.value)
 
     def commit(self, consumer: Any) -> None:
         offsets = self.take_uncommitted()

@@ -1,4 +1,4 @@
-"""Members with ``group.instance.id``: a restart within the session time-out moves nothing, and of two with one id the older ends."""
+"""Members with ``group.instance.id``: a restart within the session time-out moves nothing; of two with one id the older ends."""
 
 from typing import Any
 

@@ -1,0 +1,48 @@
+"""kill -9 of the broker while groups rebalance and commit: members come back by themselves, nothing is passed over, nobody starts
+before the last acknowledged commit."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random, SystemRandom
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.compatibility.clients.groups.member_classes import AIOKAFKA, CONFLUENT, CONFLUENT_CONSUMER, KAFKA_PYTHON
+from tests.faults.group_rounds import CONFIGS, Kind, run_group_rounds
+from tests.faults.load import COMMON
+from tests.faults.rounds import AFTER_A_CRASH
+from tidelog.testing import Broker
+
+ROUNDS = 20
+KINDS = {
+    "mixed": Kind((CONFLUENT, KAFKA_PYTHON, AIOKAFKA), "range"),
+    "cooperative": Kind((CONFLUENT, KAFKA_PYTHON), "cooperative-sticky"),
+    "consumer-protocol": Kind((CONFLUENT_CONSUMER,), "uniform"),
+}
+# A restart may find a busy machine, and a member that left while the broker was down is missed later.
+ALSO_FINE = {"loop_lag", "consumer_group_member_fenced", "classic_group_member_expired"}
+
+
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """kafka-python leaves the sockets of refused connections to the garbage collector, which must come before the next test."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.usefixtures("collected")
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_twenty_kills_of_working_groups(tmp_path: Path) -> None:
+    seed = SystemRandom().getrandbits(32)
+    print(f"seed {seed}")
+    with Broker(persist=tmp_path / "data", configs=CONFIGS) as broker:
+        groups = run_group_rounds(broker, KINDS, ROUNDS, Random(seed))
+        print({group.name: (group.ledger.reads, group.ledger.commits, sum(group.end_offsets)) for group in groups})
+        assert {group.name: group.problems()[:5] for group in groups} == {name: [] for name in KINDS}
+        admin = AdminClient({**COMMON, "bootstrap.servers": broker.bootstrap_servers})
+        assert [group.committed(admin) for group in groups] == [group.ledger.committed for group in groups]
+        assert [event for event in broker.events if event["event"] not in AFTER_A_CRASH | ALSO_FINE] == []
+        assert [line for line in broker.log_lines if not line.startswith("{")] == []
+        assert sum(event["event"] == "started" for event in broker.events) == ROUNDS + 1
