@@ -1,7 +1,9 @@
 """OffsetFetch: the positions that groups have committed; of one group until version 7, of several from 8 on.
 
 Each group is answered by its own shard, and one that cannot be had fails alone. Where an error goes depends on the version: to
-the group from 8 on, to the response from 2 on, and before that to every partition that was asked for.
+the group from 8 on, before that to every partition that was asked for, and from 2 on to the response as well. Kafka leaves the
+partitions out from 2 on; but aiokafka, which asks with 3, only looks there, and would take a coordinator that still loads for one
+where nothing was committed, and read everything again.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +20,6 @@ from tidelog.wire.kio_adapter import Message
 from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
-TOP_LEVEL_ERRORS_SINCE = 2
 BATCHED_SINCE = 8
 TOPIC_IDS_SINCE = 10
 # Far beyond what a client asks for at once; each is a read of its own.
@@ -129,14 +130,15 @@ def _topic(name: str | None, topic_id: bytes | None, partitions: Sequence[Fetche
 
 
 def _failed(group: Message, code: ErrorCode, version: int) -> dict[str, Any]:
-    if version >= TOP_LEVEL_ERRORS_SINCE:
+    if version >= BATCHED_SINCE:
         return {"error_code": code}
-    return {"topics": [_topic(topic.name, None, _none_of(topic.partition_indexes, code)) for topic in group.topics]}
+    topics = [_topic(topic.name, None, _none_of(topic.partition_indexes, code)) for topic in group.topics or ()]
+    return {"error_code": code, "topics": topics}
 
 
 def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     groups = [{"group_id": group.group_id, "error_code": code} for group in request.groups or ()]
-    topics = _failed(request, code, 0)["topics"] if request.topics else []
+    topics = _failed(request, code, 0)["topics"]
     return {"error_code": code, "topics": topics, "groups": groups}
 
 
