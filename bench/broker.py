@@ -16,14 +16,13 @@ from time import perf_counter, process_time, sleep
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.broker_process import WAIT_SECONDS_MAX, cpu_seconds, create_topic, resident_mebibytes
 from bench.measure import Figure, Row, Target
 from bench.workspace import Workspace
 from tidelog.testing import Broker
 
 TOPIC = "bench"
-FLUSH_MESSAGES = 10_000
 VALUE = b"x" * 100
 START_ROUNDS = 5
 START_SECONDS_MAX = 0.5
@@ -37,7 +36,6 @@ MESSAGES = 2_000_000
 MESSAGES_PER_CALL = 10_000
 MESSAGES_PER_SECOND_MIN = 800_000
 CPU_SECONDS_PER_MILLION_MAX = 1.0
-WAIT_SECONDS_MAX = 120.0
 
 
 class NotDelivered(Exception):
@@ -74,7 +72,7 @@ def _start(workspace: Workspace) -> list[Row]:
                 _send(_producer(broker), [VALUE])
                 seconds.append(perf_counter() - began)
                 sleep(0 if workspace.is_quick else IDLE_SECONDS)
-                mebibytes.append(_resident_mebibytes(broker))
+                mebibytes.append(resident_mebibytes(broker))
                 broker.kill()
     soon, small = Target("<=", START_SECONDS_MAX), Target("<=", IDLE_MEBIBYTES_MAX)
     return [
@@ -134,9 +132,7 @@ def messages(workspace: Workspace) -> list[Row]:
 @contextmanager
 def _relaxed_broker(workspace: Workspace) -> Iterator[Broker]:
     with workspace.directory("broker") as path, Broker(persist=path) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        topic = NewTopic(TOPIC, 1, 1, config={"flush.messages": str(FLUSH_MESSAGES)})
-        admin.create_topics([topic])[TOPIC].result(WAIT_SECONDS_MAX)
+        create_topic(broker, TOPIC)
         yield broker
         # Nobody reads the data again: no need to wait for the disk.
         broker.kill()
@@ -164,7 +160,7 @@ def _send(producer: Producer, values: list[bytes]) -> None:
 def _send_measured(broker: Broker, producer: Producer, count: int) -> tuple[float, float]:
     """The broker's processor time and the time until all is acknowledged, in seconds."""
     batch: list[dict[str, Any]] = [{"value": VALUE} for _ in range(min(count, MESSAGES_PER_CALL))]
-    cpu_began, began = _cpu_seconds(broker), perf_counter()
+    cpu_began, began = cpu_seconds(broker), perf_counter()
     queued = 0
     while queued < count:
         wanted = batch if count - queued >= len(batch) else batch[: count - queued]
@@ -173,14 +169,14 @@ def _send_measured(broker: Broker, producer: Producer, count: int) -> tuple[floa
         producer.poll(0 if taken == len(wanted) else 0.01)
     if producer.flush(WAIT_SECONDS_MAX):
         raise NotDelivered(f"{len(producer)} messages")
-    return _cpu_seconds(broker) - cpu_began, perf_counter() - began
+    return cpu_seconds(broker) - cpu_began, perf_counter() - began
 
 
 def _read_measured(broker: Broker, offset: int, count: int) -> tuple[float, float]:
     settings = {"group.id": "bench", "enable.auto.commit": False, "log_level": 0, "queued.min.messages": 1_000_000}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, **settings})
     try:
-        cpu_began, began = _cpu_seconds(broker), perf_counter()
+        cpu_began, began = cpu_seconds(broker), perf_counter()
         consumer.assign([TopicPartition(TOPIC, 0, offset)])
         read = 0
         while read < count:
@@ -188,17 +184,6 @@ def _read_measured(broker: Broker, offset: int, count: int) -> tuple[float, floa
             if not found or found[0].error() is not None:
                 raise KafkaException(found[0].error() if found else KafkaError._TIMED_OUT)
             read += len(found)
-        return _cpu_seconds(broker) - cpu_began, perf_counter() - began
+        return cpu_seconds(broker) - cpu_began, perf_counter() - began
     finally:
         consumer.close()
-
-
-def _cpu_seconds(broker: Broker) -> float:
-    """Of all threads of the process, which the scheduler knows by the nanosecond."""
-    threads = Path(f"/proc/{broker.pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
-
-
-def _resident_mebibytes(broker: Broker) -> float:
-    pages = int(Path(f"/proc/{broker.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
