@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from bench import append, broker, commit, compaction, partitions, read, records, recovery, recovery_point
+from bench import append, broker, commit, compaction, groups, partitions, read, records, recovery, recovery_point
 from bench.measure import Row
 from bench.table import format_rows, to_json
 from bench.workspace import NotEnoughRoom, Workspace, workspace
@@ -30,6 +30,9 @@ BENCHMARKS: dict[str, Callable[[Workspace], list[Row]]] = {
     "broker-start": broker.start,
     "broker-requests": broker.requests,
     "broker-messages": broker.messages,
+    "group-rebalances": groups.rebalances,
+    "group-commits": groups.commits,
+    "group-loading": groups.loading,
 }
 DEFAULT_DIRECTORY = Path("build/bench")
 
