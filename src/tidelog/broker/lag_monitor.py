@@ -12,7 +12,7 @@ A group about to lose records is reported, and one that has lost some (``lag_war
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.lag_lookup import LagLookup, Wanted, log_deletion_at_ms, segments_of
 from tidelog.broker.lag_warnings import LagWarnings
@@ -41,15 +41,6 @@ OFFSETS_MAX = 100_000
 
 TopicPartition = tuple[str, int]
 Shards = Callable[[], Mapping[int, Shard[GroupMachine] | None]]
-
-
-class _RebalanceCounts(Protocol):
-    """Both kinds of groups count theirs."""
-
-    members: Mapping[str, Any]
-    rebalances: int
-    rebalance_ms_last: int
-    rebalance_ms_total: int
 
 
 class GroupFigures(NamedTuple):
@@ -243,15 +234,14 @@ class LagMonitor:
             yield
 
     def _track(self, group: Group) -> _GroupTrack:
-        counts = cast(_RebalanceCounts, group)
         figures = GroupFigures(
             group.group_id,
             group.type.value,
             group.state_name,
-            len(counts.members),
-            counts.rebalances,
-            counts.rebalance_ms_last,
-            counts.rebalance_ms_total,
+            group.member_count,
+            group.rebalances,
+            group.rebalance_ms_last,
+            group.rebalance_ms_total,
         )
         track = self._groups.get(group.group_id)
         if track is None:

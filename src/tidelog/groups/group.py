@@ -17,6 +17,10 @@ class GroupType(Enum):
 
 class Group(Protocol):
     group_id: str
+    rebalances: int
+    """Begun since the shard was loaded; the times below are of those that have ended."""
+    rebalance_ms_last: int
+    rebalance_ms_total: int
 
     @property
     def type(self) -> GroupType: ...
@@ -33,6 +37,9 @@ class Group(Protocol):
 
     @property
     def has_members(self) -> bool: ...
+
+    @property
+    def member_count(self) -> int: ...
 
     def check_offset_commit(
         self, member_id: str, group_instance_id: str | None, generation_id_or_member_epoch: int, api_version: int

@@ -36,6 +36,8 @@ class FakeGroup:
         self.state_name = "Empty"
         self.protocol_type = ""
         self.has_members = has_members
+        self.member_count = int(has_members)
+        self.rebalances = self.rebalance_ms_last = self.rebalance_ms_total = 0
         self.refusal: ApiError | None = None
         self.asked: list[tuple[Any, ...]] = []
         self.subscribed: tuple[str, ...] = ()

@@ -92,6 +92,10 @@ class ClassicGroup:
     def has_members(self) -> bool:
         return self.state is not ClassicState.EMPTY
 
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
+
     def check_offset_commit(
         self,
         member_id: str,

@@ -104,6 +104,10 @@ class ConsumerGroup:
     def has_members(self) -> bool:
         return bool(self.members)
 
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
+
     def check_offset_commit(
         self,
         member_id: str,
