@@ -64,6 +64,8 @@ class Settling:
             nonlocal is_over
             if not is_over:
                 is_over = True
+                if machine is not None:
+                    machine.stop_waiting(transactional_id, settled)
                 give_up()
 
         try:

@@ -29,8 +29,9 @@ OnVerified = Callable[[Verdicts], None]
 
 
 class ClientKind(Enum):
-    """What the client makes of the answer."""
+    """What whoever asks makes of the answer."""
 
+    BROKER = "takes it as it is"
     INVALID_STATE = "knows INVALID_TXN_STATE only"
     ABORTABLE = "knows TRANSACTION_ABORTABLE"
     VERSION_2 = "leaves adding partitions to the broker"
@@ -128,6 +129,10 @@ def _code_of(error: Exception | None) -> ErrorCode:
 
 
 def _for_client(code: ErrorCode, client: ClientKind) -> ErrorCode:
+    if client is ClientKind.BROKER:
+        return code
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH  # As a log says it: the producer may abort, and go on.
     if code in _COORDINATOR_ERRORS or (code is ErrorCode.CONCURRENT_TRANSACTIONS and client is not ClientKind.VERSION_2):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if code is ErrorCode.TRANSACTION_ABORTABLE and client is ClientKind.INVALID_STATE:

@@ -5,14 +5,14 @@ is no partition with records of the transaction that would not get a marker. Add
 group's offsets. ``verify_partitions`` only looks: a leader asks before it takes the first records of a v1 transaction.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.transactions.decisions import Decisions, answer
 from tidelog.transactions.state import PREPARED_STATES, TransactionState
 from tidelog.transactions.table import TransactionTable
-from tidelog.transactions.transaction import TopicPartition, advance, contains, encoded_bytes_max, with_added
+from tidelog.transactions.transaction import TopicPartition, advance, encoded_bytes_max, missing_from, with_added
 from tidelog.wire.errors import ErrorCode
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -43,7 +43,7 @@ def add_partitions(
     if value.state in PREPARED_STATES:
         return answer(ErrorCode.CONCURRENT_TRANSACTIONS)
     is_ongoing = value.state is TransactionState.ONGOING
-    if is_ongoing and all(contains(value.partitions, topic, partition) for topic, partition in partitions):
+    if is_ongoing and not missing_from(value.partitions, partitions):
         return answer(ErrorCode.NONE)
     added = with_added(value.partitions, partitions)
     if encoded_bytes_max(transactional_id, added) > decisions.environment.record_bytes_max():
@@ -79,7 +79,7 @@ def verify_partitions(
     transactional_id: str,
     producer_id: int,
     producer_epoch: int,
-    partitions: Iterable[TopicPartition],
+    partitions: Sequence[TopicPartition],
 ) -> dict[TopicPartition, ErrorCode]:
     """Whether each is part of the producer's ongoing transaction."""
     error: ErrorCode | None = None
@@ -94,8 +94,5 @@ def verify_partitions(
         error = ErrorCode.CONCURRENT_TRANSACTIONS
     if error is not None or metadata is None:
         return dict.fromkeys(partitions, error or ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    added = metadata.value.partitions
-    return {
-        (topic, partition): ErrorCode.NONE if contains(added, topic, partition) else ErrorCode.TRANSACTION_ABORTABLE
-        for topic, partition in partitions
-    }
+    missing = missing_from(metadata.value.partitions, partitions)
+    return {**dict.fromkeys(partitions, ErrorCode.NONE), **dict.fromkeys(missing, ErrorCode.TRANSACTION_ABORTABLE)}

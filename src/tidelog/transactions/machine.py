@@ -3,7 +3,7 @@
 Operations are decisions for ``Shard.write``; queries are for ``Shard.read``. Each part keeps one concept; this joins them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -102,7 +102,7 @@ class TransactionMachine:
     # -- queries -------------------------------------------------------------------------------------------------------------
 
     def verify_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
         return verify_partitions(self.table, transactional_id, producer_id, producer_epoch, partitions)
 
@@ -117,6 +117,9 @@ class TransactionMachine:
 
     def when_settled(self, transactional_id: str, on_settled: OnSettled) -> bool:
         return self.markers.when_settled(transactional_id, on_settled)
+
+    def stop_waiting(self, transactional_id: str, on_settled: OnSettled) -> None:
+        self.markers.stop_waiting(transactional_id, on_settled)
 
     def list_transactions(self, wanted: TransactionFilter) -> list[ListedTransaction]:
         return list_transactions(self.table, wanted, self.environment.clock.now_ms())

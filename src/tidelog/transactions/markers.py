@@ -113,6 +113,15 @@ class TransactionMarkers:
         self._waiting += 1
         return True
 
+    def stop_waiting(self, transactional_id: str, on_settled: OnSettled) -> None:
+        """Who waits no longer must not keep others from it: a transaction may be stuck for as long as a partition is offline."""
+        waiters = self._waiters.get(transactional_id, [])
+        if on_settled in waiters:
+            waiters.remove(on_settled)
+            self._waiting -= 1
+            if not waiters:
+                del self._waiters[transactional_id]
+
     def _wake(self, transactional_id: str, error: Exception | None) -> None:
         waiters = self._waiters.pop(transactional_id, [])
         self._waiting -= len(waiters)

@@ -5,7 +5,7 @@ is committed; until then ``pending`` counts it, and ``committed`` is the value b
 except to add more partitions: the answer to that waits for its record, which is behind the others.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from tidelog.records.header import NO_PRODUCER_EPOCH
@@ -18,6 +18,9 @@ EXHAUSTED_EPOCH_MIN = EPOCH_MAX - 1
 
 # Clients that raise their epoch with every transaction (KIP-890).
 TRANSACTION_VERSION_2 = 2
+
+# So many are looked through faster than a set of them is made.
+FEW_PARTITIONS = 16
 
 TopicPartition = tuple[str, int]
 
@@ -52,11 +55,13 @@ def completed(value: TransactionValue, now_ms: int) -> TransactionValue:
     return advance(value, TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT, now_ms, **changes)
 
 
-def contains(partitions: tuple[TopicPartitions, ...], topic: str, partition: int) -> bool:
-    for name, indexes in partitions:
-        if name == topic:
-            return partition in indexes
-    return False
+def missing_from(partitions: tuple[TopicPartitions, ...], asked: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Those of ``asked`` that are not among ``partitions``. There may be thousands of both."""
+    by_topic: dict[str, Container[int]] = {}
+    is_few = sum([len(indexes) for _, indexes in partitions]) <= FEW_PARTITIONS
+    for topic, indexes in partitions:
+        by_topic[topic] = indexes if is_few else frozenset(indexes)
+    return [each for each in asked if each[1] not in by_topic.get(each[0], ())]
 
 
 def with_added(partitions: tuple[TopicPartitions, ...], added: Iterable[TopicPartition]) -> tuple[TopicPartitions, ...]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.transaction_verification import ClientKind, Question
+from tidelog.metadata.topics import GROUPS_TOPIC, INTERNAL_TOPICS
 from tidelog.transactions.results import FENCED_SINCE_ADD_PARTITIONS, error_for_version
 from tidelog.transactions.transaction import TopicPartition
 from tidelog.wire.errors import ErrorCode
@@ -81,12 +82,11 @@ class _Asked:
         transactional_id, producer_id, producer_epoch, is_verified_only, _ = self._transaction
         partitions = self._transaction.partitions
         broker = self._context.broker
-        unknown = [partition for partition in partitions if not self._exists(partition)]
-        if unknown:
-            codes = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
-            self._answered({**codes, **dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
+        refused = {partition: code for partition in partitions if (code := self._check(partition)) is not ErrorCode.NONE}
+        if refused:
+            self._answered({**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **refused})
         elif is_verified_only:
-            question = Question(transactional_id, producer_id, producer_epoch, partitions, ClientKind.ABORTABLE)
+            question = Question(transactional_id, producer_id, producer_epoch, partitions, ClientKind.BROKER)
             broker.transaction_verification.verify(question, self._answered)
         else:
             broker.settling.write(
@@ -96,9 +96,12 @@ class _Asked:
                 self._added,
             )
 
-    def _exists(self, partition: TopicPartition) -> bool:
-        topic = self._context.broker.image.topic(partition[0])
-        return topic is not None and partition[1] in topic.partitions
+    def _check(self, partition: TopicPartition) -> ErrorCode:
+        name, index = partition
+        if name in INTERNAL_TOPICS and not (name == GROUPS_TOPIC and self._context.header.api_version >= BATCHED_SINCE):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED  # The broker's own; only a group's coordinator adds its partition.
+        topic = self._context.broker.image.topic(name)
+        return ErrorCode.NONE if topic is not None and index in topic.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _added(self, code: ErrorCode | None, error: Exception | None) -> None:
         if error is not None:

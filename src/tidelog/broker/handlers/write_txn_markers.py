@@ -3,57 +3,55 @@
 What coordinators send to other brokers, and the way in which an admin ends a transaction that no coordinator knows of any more.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.metadata.topics import GROUPS_TOPIC
-from tidelog.records.control import ControlType, EndTransactionMarker
+from tidelog.broker.transaction_markers import EndOfTransaction
+from tidelog.coordinator.errors import CoordinatorError
 from tidelog.transactions.transaction import TopicPartition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.kio_adapter import Message
 from tidelog.wire.protocol import ApiKey
 
+TRANSACTION_VERSION_SINCE = 2
+
 Place = tuple[int, TopicPartition]
 
 
 def handle(context: RequestContext, request: Message) -> None:
+    places = [_partitions(marker) for marker in request.markers]
     codes: dict[Place, ErrorCode] = {}
-    places = [
-        (number, (topic.name, index))
-        for number, marker in enumerate(request.markers)
-        for topic in marker.topics
-        for index in topic.partition_indexes
-    ]
-    waiting = dict.fromkeys(places)
+    left = sum(map(len, places))
 
-    def written(place: Place, error: Exception | None) -> None:
-        codes[place] = ErrorCode.NONE if error is None else context.code_of(error)[0]
-        waiting.pop(place, None)
-        if not waiting:
+    def written(number: int, partition: TopicPartition, error: Exception | None) -> None:
+        nonlocal left
+        codes[number, partition] = _code_of(context, error)
+        left -= 1
+        if not left:
             context.reply_later(lambda: _response(request, codes))
 
-    if not places:
+    if not left:
         context.reply(_response(request, codes))
-    for place in list(waiting):
-        _write(context, request.markers[place[0]], place[1], partial(written, place))
+    for number, marker in enumerate(request.markers):
+        end = EndOfTransaction(
+            (marker.producer_id, marker.producer_epoch),
+            marker.transaction_result,
+            marker.coordinator_epoch,
+            marker.transaction_version if context.header.api_version >= TRANSACTION_VERSION_SINCE else 0,
+        )
+        context.broker.coordinators.markers.write(end, places[number], partial(written, number))
 
 
-def _write(
-    context: RequestContext, marker: Message, partition: TopicPartition, on_written: Callable[[Exception | None], None]
-) -> None:
-    control_type = ControlType.COMMIT if marker.transaction_result else ControlType.ABORT
-    end = EndTransactionMarker(control_type, marker.coordinator_epoch)
-    producer = marker.producer_id, marker.producer_epoch
-    markers = context.broker.coordinators.markers
-    try:
-        if partition[0] == GROUPS_TOPIC:
-            markers.to_group_coordinator(partition[1], producer, end, on_written)
-        else:
-            markers.to_partition(partition, producer, end, on_written)
-    except Exception as error:
-        on_written(error)
+def _partitions(marker: Message) -> dict[TopicPartition, None]:
+    return {(topic.name, index): None for topic in marker.topics for index in topic.partition_indexes}
+
+
+def _code_of(context: RequestContext, error: Exception | None) -> ErrorCode:
+    if error is None:
+        return ErrorCode.NONE
+    # A transaction coordinator knows leaders only, and tries again after this.
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(error, CoordinatorError) else context.code_of(error)[0]
 
 
 def _response(request: Message, codes: dict[Place, ErrorCode]) -> dict[str, Any]:
@@ -78,13 +76,8 @@ def _response(request: Message, codes: dict[Place, ErrorCode]) -> dict[str, Any]
 
 
 def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
-    codes = {
-        (number, (topic.name, index)): code
-        for number, marker in enumerate(request.markers)
-        for topic in marker.topics
-        for index in topic.partition_indexes
-    }
-    return _response(request, codes)
+    places = [(number, partition) for number, marker in enumerate(request.markers) for partition in _partitions(marker)]
+    return _response(request, dict.fromkeys(places, code))
 
 
 API = Api(key=ApiKey.WRITE_TXN_MARKERS, name="WriteTxnMarkers", versions=(1, 2), handle=handle, failure=_failure)
