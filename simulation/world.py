@@ -37,9 +37,11 @@ CHURNED_NAME = "churned"
 # Segments of a few batches, by size, by time and by a full index.
 TOPICS = (
     ("orders", 2, {"segment.index.bytes": "120", "index.interval.bytes": "300"}, False),
-    ("events", 2, {"retention.bytes": "12000", "segment.ms": "200", "file.delete.delay.ms": "300"}, True),
+    ("events", 2, {"segment.ms": "200", "file.delete.delay.ms": "300"}, True),
     (CHURNED_NAME, 2, {"file.delete.delay.ms": "100"}, False),
 )
+# Some batches, or less than is written while a sync lasts.
+RETENTION_BYTES = ("12000", "1500")
 SETTINGS = {"log.retention.check.interval.ms": "250", "log.flush.offset.checkpoint.interval.ms": "400"}
 
 
@@ -57,6 +59,7 @@ class World:
         draw = self.randomness.fork("settings").integer
         unchecked = {"segment.bytes": draw(1_500, 30_000), "tidelog.recovery.point.interval.bytes": draw(1_000, 60_000)}
         settings = SETTINGS | {"tidelog.group.commit.syncfs.files.min": str((1, 4, 100)[draw(0, 2)])}
+        self._retention = {"retention.bytes": RETENTION_BYTES[draw(0, len(RETENTION_BYTES) - 1)]}
         self.node = BrokerNode(self.scheduler, self.network, self.randomness.fork("broker"), settings, unchecked, self._on_report)
         self.environment = Environment(self.scheduler, self.network, self.history)
         self.admin = Admin(self.environment, self.randomness.fork("admin"))
@@ -91,7 +94,8 @@ class World:
         self.node.start()
         self.admin.start()
         for name, partitions, configs, has_retention in TOPICS:
-            self.admin.create(name, partitions, configs, self._created, has_retention)
+            retention = self._retention if has_retention else {}
+            self.admin.create(name, partitions, configs | retention, self._created, has_retention)
         self._run_until("setup", lambda: self.admin.is_idle and len(self.topics) == len(TOPICS))
 
     def _heal(self) -> None:
