@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from bench import append, broker, commit, compaction, groups, partitions, read, records, recovery, recovery_point
+from bench import append, broker, commit, compaction, groups, partitions, read, records, recovery, recovery_point, transactions
 from bench.measure import Row
 from bench.table import format_rows, to_json
 from bench.workspace import NotEnoughRoom, Workspace, workspace
@@ -33,6 +33,10 @@ BENCHMARKS: dict[str, Callable[[Workspace], list[Row]]] = {
     "group-rebalances": groups.rebalances,
     "group-commits": groups.commits,
     "group-loading": groups.loading,
+    "transaction-cost": transactions.cost,
+    "transaction-rate": transactions.rate,
+    "idempotence": transactions.idempotence,
+    "producer-ids": transactions.producer_ids,
 }
 DEFAULT_DIRECTORY = Path("build/bench")
 

@@ -1,9 +1,9 @@
 """Consumer groups, with librdkafka's members: rebalances, commits, and how soon a coordinator has its state back.
 
 ``group-rebalances``: 50 members share 100 partitions, and one of them restarts. Of an eager group it matters how soon everybody
-reads again; of the two protocols that move only what has to move, whether the others notice: the longest time without a message on
-any partition that stayed, against the same group when nobody restarts. Members send heartbeats twice a second, so that they hear of a
-rebalance within 500 ms: how long they take to hear of it is the client's setting and not the broker's doing.
+reads again; of the two protocols that move only what has to move, whether the others notice: the longest time without a message
+on any partition that stayed, against the same group when nobody restarts. Members send heartbeats twice a second, so that they
+hear of a rebalance within 500 ms: how long they take to hear of it is the client's setting and not the broker's doing.
 
 ``group-commits``: every commit is a request of one offset, and counts when it is acknowledged, which is when it is on the disk.
 
