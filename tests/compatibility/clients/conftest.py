@@ -21,9 +21,11 @@ CLIENTS: dict[str, type[Client]] = {
     client.name: client for client in (ConfluentClient, KafkaPythonClient, AiokafkaClient, KcatClient)
 }
 
-# Retention is looked at often. Members of groups may be given up soon, and are told to show signs of life often.
+# Retention and time-outs of transactions are looked at often. Members of groups may be given up soon, and are told to show signs of
+# life often.
 CONFIGS = {
     "log.retention.check.interval.ms": 200,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
     "group.min.session.timeout.ms": 1_000,
     "group.consumer.session.timeout.ms": 4_000,
     "group.consumer.heartbeat.interval.ms": 500,
