@@ -1,0 +1,263 @@
+"""The admin's view of transactions: list, describe, end, as Kafka's own admin client does.
+
+Coordinators know transactional ids (ListTransactions on every broker, DescribeTransactions on each id's coordinator); partitions
+know producers (DescribeProducers on each partition's leader). Ending one writes an abort marker to one partition (WriteTxnMarkers
+on its leader), past the coordinator.
+
+What only asks is tried again until ``request_timeout_ms``, with the cluster looked at anew each time; but when no broker answers
+at all, the first call says so at once. A marker is tried again only where it surely was not written: a second one could end a
+later transaction of the same producer.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tidelog.client.transactions.brokers import NO_LEADER, Brokers, ClusterMetadata, TopicPartition, by_topic
+from tidelog.client.transactions.errors import BrokerError, ClientError, InvalidAnswer, UnknownPartition
+from tidelog.client.transactions.retries import is_retriable, is_worth_another_broker, retried
+from tidelog.client.transactions.types import (
+    AbortSpecification,
+    DescribedProducers,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+)
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+CONNECT_TIMEOUT_MS = 3_000
+REQUEST_TIMEOUT_MS = 30_000
+# So that no request overwhelms a broker: a partition may have thousands of producers.
+BATCH_SIZE_MAX = 500
+TRANSACTION_KEY_TYPE = 1
+DURATION_SINCE, PATTERN_SINCE = 1, 2
+# Answers after which no marker was written: somebody else is to be asked, or later.
+_NOT_WRITTEN = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+_Item = TypeVar("_Item")
+
+
+class TransactionAdmin:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "tidelog-transactions",
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        """Connects on the first call."""
+        self._seconds_max = request_timeout_ms / 1000
+        self._brokers = Brokers(bootstrap_servers, client_id, connect_timeout_ms / 1000, self._seconds_max)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._brokers.close()
+
+    def metadata(self) -> ClusterMetadata:
+        return retried(self._brokers.metadata, self._seconds_max)
+
+    # -- what coordinators know -----------------------------------------------------------------------------------------------
+
+    def list_transactions(
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        duration_ms: int = -1,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """By transactional id. Nothing given lets everything through; ``duration_ms``: only those that are older."""
+        fields = {
+            "state_filters": list(states),
+            "producer_id_filters": list(producer_ids),
+            "duration_filter": duration_ms,
+            "transactional_id_pattern": pattern,
+        }
+        version_min = PATTERN_SINCE if pattern is not None else DURATION_SINCE if duration_ms >= 0 else 0
+        found: dict[str, TransactionListing] = {}
+        for node_id in self.metadata().brokers:
+            answer = retried(partial(self._list, node_id, fields, version_min), self._seconds_max)
+            for each in answer.transaction_states:
+                listing = TransactionListing(each.transactional_id, node_id, each.producer_id, each.transaction_state)
+                found[each.transactional_id] = listing
+        return [found[transactional_id] for transactional_id in sorted(found)]
+
+    def _list(self, node_id: int, fields: dict[str, Any], version_min: int) -> Message:
+        answer = self._brokers.request(node_id, ApiKey.LIST_TRANSACTIONS, fields, version_min)
+        _check(answer.error_code, f"broker {node_id} does not list its transactions")
+        if answer.unknown_state_filters:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"broker {node_id}", f"no states {list(answer.unknown_state_filters)}")
+        return answer
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """Of those that their coordinators know; an id that is missing is one that no coordinator knows."""
+        found: dict[str, TransactionDescription] = {}
+        self.metadata()
+        for ids in _batches(list(dict.fromkeys(transactional_ids))):
+            left = set(ids)
+            retried(partial(self._describe, ids, left, found), self._seconds_max, is_worth_another_broker)
+        return {transactional_id: found[transactional_id] for transactional_id in sorted(found)}
+
+    def _describe(self, ids: Sequence[str], left: set[str], found: dict[str, TransactionDescription]) -> None:
+        """One round; whoever has answered leaves ``left``."""
+        self._brokers.metadata()
+        waiting = [transactional_id for transactional_id in ids if transactional_id in left]
+        for node_id, theirs in self._find_coordinators(waiting).items():
+            answer = self._brokers.request(node_id, ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": theirs})
+            for each in answer.transaction_states:
+                if each.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                    _check(each.error_code, f"transactional id {each.transactional_id}")
+                    found[each.transactional_id] = _description(node_id, each)
+                left.discard(each.transactional_id)
+        if left:
+            raise InvalidAnswer(f"the coordinators do not answer for {', '.join(sorted(left))}")
+
+    def _find_coordinators(self, transactional_ids: Sequence[str]) -> dict[int, list[str]]:
+        fields = {"key_type": TRANSACTION_KEY_TYPE, "coordinator_keys": list(transactional_ids)}
+        answer = self._brokers.request_any(ApiKey.FIND_COORDINATOR, fields)
+        by_node: dict[int, list[str]] = {}
+        for each in answer.coordinators:
+            _check(each.error_code, f"no coordinator of transactional id {each.key}", each.error_message)
+            by_node.setdefault(each.node_id, []).append(each.key)
+        return by_node
+
+    # -- what partitions know -------------------------------------------------------------------------------------------------
+
+    def describe_producers(self, partitions: Iterable[TopicPartition]) -> DescribedProducers:
+        """One that cannot be asked by the deadline does not keep the others from answering."""
+        wanted = list(dict.fromkeys(partitions))
+        result = DescribedProducers({}, {})
+        if wanted:
+            self.metadata()
+            try:
+                retried(partial(self._describe_producers, wanted, result), self._seconds_max, is_worth_another_broker)
+            except ClientError:
+                if not result.failures:
+                    raise  # The cluster itself could not be asked.
+        return result
+
+    def _describe_producers(self, wanted: Sequence[TopicPartition], result: DescribedProducers) -> None:
+        """One round over those that have not answered. Raises what may be different in the next one."""
+        places = self._brokers.metadata().partitions
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in wanted:
+            if partition in result.producers:
+                continue
+            if partition not in places:
+                result.failures[partition] = UnknownPartition(*partition)
+            elif places[partition].leader == NO_LEADER:
+                result.failures[partition] = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition[0]}-{partition[1]}")
+            else:
+                by_leader.setdefault(places[partition].leader, []).append(partition)
+        for leader, theirs in by_leader.items():
+            for batch in _batches(theirs):
+                self._ask_leader(leader, batch, result)
+        for error in result.failures.values():
+            if is_worth_another_broker(error):
+                raise error
+
+    def _ask_leader(self, leader: int, partitions: Sequence[TopicPartition], result: DescribedProducers) -> None:
+        topics = [{"name": topic, "partition_indexes": indexes} for topic, indexes in by_topic(partitions).items()]
+        try:
+            answer = self._brokers.request(leader, ApiKey.DESCRIBE_PRODUCERS, {"topics": topics})
+        except ClientError as error:
+            result.failures.update(dict.fromkeys(partitions, error))
+            return
+        for topic in answer.topics:
+            for each in topic.partitions:
+                partition = topic.name, each.partition_index
+                if each.error_code == ErrorCode.NONE:
+                    result.producers[partition] = [_producer(producer) for producer in each.active_producers]
+                    result.failures.pop(partition, None)
+                else:
+                    subject = f"{topic.name}-{each.partition_index}"
+                    result.failures[partition] = BrokerError(each.error_code, subject, each.error_message)
+
+    # -- ending one -----------------------------------------------------------------------------------------------------------
+
+    def abort_transaction(self, specification: AbortSpecification) -> None:
+        """Returns when the abort marker is written and replicated."""
+        retried(partial(self._write_marker, specification), self._seconds_max, _was_not_written)
+
+    def _write_marker(self, specification: AbortSpecification) -> None:
+        topic, index, producer_id, producer_epoch, coordinator_epoch = specification
+        subject = f"the transaction of producer {producer_id} in {topic}-{index} was not aborted"
+        place = retried(self._brokers.metadata, self._seconds_max, is_retriable).partitions.get((topic, index))
+        if place is None:
+            raise UnknownPartition(topic, index)
+        if place.leader == NO_LEADER:
+            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject)
+        marker = {
+            "producer_id": producer_id,
+            "producer_epoch": producer_epoch,
+            "transaction_result": False,
+            "topics": [{"name": topic, "partition_indexes": [index]}],
+            # A producer without a marker in the partition yet: the lowest epoch that a coordinator may have.
+            "coordinator_epoch": max(0, coordinator_epoch),
+        }
+        answer = self._brokers.request(place.leader, ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
+        results = [
+            (each.producer_id, answered.name, partition.partition_index, partition.error_code)
+            for each in answer.markers
+            for answered in each.topics
+            for partition in answered.partitions
+        ]
+        if len(results) != 1 or results[0][:3] != (producer_id, topic, index):
+            raise InvalidAnswer(f"broker {place.leader} answered for other markers than were sent: {results}")
+        _check(results[0][3], subject)
+
+
+def _was_not_written(error: ClientError) -> bool:
+    return isinstance(error, BrokerError) and error.code in _NOT_WRITTEN
+
+
+def _check(code: int, subject: str, detail: str | None = None) -> None:
+    if code != ErrorCode.NONE:
+        raise BrokerError(code, subject, detail)
+
+
+def _batches(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    for start in range(0, len(items), BATCH_SIZE_MAX):
+        yield items[start : start + BATCH_SIZE_MAX]
+
+
+def _description(node_id: int, state: Message) -> TransactionDescription:
+    return TransactionDescription(
+        state.transactional_id,
+        node_id,
+        state.producer_id,
+        state.producer_epoch,
+        state.transaction_state,
+        state.transaction_timeout_ms,
+        state.transaction_start_time_ms,
+        tuple(sorted((topic.topic, index) for topic in state.topics for index in topic.partitions)),
+    )
+
+
+def _producer(state: Message) -> ProducerState:
+    return ProducerState(
+        state.producer_id,
+        state.producer_epoch,
+        state.last_sequence,
+        state.last_timestamp,
+        state.coordinator_epoch,
+        state.current_txn_start_offset,
+    )

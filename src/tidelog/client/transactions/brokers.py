@@ -1,0 +1,97 @@
+"""The brokers of a cluster: which there are, who leads what, and a connection to each that was asked.
+
+What the cluster looks like is asked of whichever broker answers first, those that are known before the bootstrap servers.
+Connections are opened on use and kept; one that failed is forgotten, so that the next request opens a new one.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidelog.client.transactions.addresses import Address, parse_addresses
+from tidelog.client.transactions.connection import Connection
+from tidelog.client.transactions.errors import BrokerError, BrokerUnreachable, ClientError, UnknownPartition
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Fields, Message
+from tidelog.wire.protocol import ApiKey
+
+TopicPartition = tuple[str, int]
+NO_LEADER = -1
+
+
+class PartitionPlace(NamedTuple):
+    leader: int
+    replicas: tuple[int, ...]
+
+
+class ClusterMetadata(NamedTuple):
+    brokers: dict[int, Address]
+    partitions: dict[TopicPartition, PartitionPlace]
+    """In the order of topic and index."""
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        found = [place for place in self.partitions if place[0] == topic]
+        if not found:
+            raise UnknownPartition(topic)
+        return found
+
+
+class Brokers:
+    def __init__(self, bootstrap_servers: str, client_id: str, connect_seconds_max: float, request_seconds_max: float) -> None:
+        self._bootstrap = parse_addresses(bootstrap_servers)
+        self._client_id = client_id
+        self._connect_seconds_max = connect_seconds_max
+        self.request_seconds_max = request_seconds_max
+        self._addresses: dict[int, Address] = {}
+        self._connections: dict[Address, Connection] = {}
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def metadata(self) -> ClusterMetadata:
+        """Of all topics: asking for one by name would create it where brokers do that."""
+        answer = self.request_any(ApiKey.METADATA, {"topics": None, "allow_auto_topic_creation": False})
+        self._addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        places = {
+            (topic.name, partition.partition_index): PartitionPlace(partition.leader_id, partition.replica_nodes)
+            for topic in answer.topics
+            if topic.error_code == ErrorCode.NONE
+            for partition in topic.partitions
+        }
+        return ClusterMetadata(self._addresses, dict(sorted(places.items())))
+
+    def request(self, node_id: int, api: ApiKey, fields: Fields, version_min: int = 0) -> Message:
+        address = self._addresses.get(node_id)
+        if address is None:
+            raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id} is not among {sorted(self._addresses)}")
+        return self._request(address, api, fields, version_min)
+
+    def request_any(self, api: ApiKey, fields: Fields) -> Message:
+        """Of whichever broker answers first."""
+        problems: list[BrokerUnreachable] = []
+        for address in dict.fromkeys([*self._addresses.values(), *self._bootstrap]):
+            try:
+                return self._request(address, api, fields)
+            except BrokerUnreachable as error:
+                problems.append(error)
+        raise BrokerUnreachable("; ".join(dict.fromkeys(str(problem) for problem in problems)))
+
+    def _request(self, address: Address, api: ApiKey, fields: Fields, version_min: int = 0) -> Message:
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = Connection(*address, self._client_id, self._connect_seconds_max, self.request_seconds_max)
+            self._connections[address] = connection
+        try:
+            return connection.request(api, fields, self.request_seconds_max, version_min)
+        except ClientError:
+            connection.close()
+            del self._connections[address]
+            raise
+
+
+def by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
