@@ -19,7 +19,7 @@ from simulation.network import LINK_DELAY_US
 from simulation.node import HOST
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.stage import Stage
 
 FAULT_INTERVAL_US = (5_000, 110_000)
 DOWN_US = (1_000, 100_000)
@@ -29,12 +29,20 @@ CLOCK_DIFFERENCE_MS_MAX = 50 * 60 * 1000
 ENABLED_LIKELIHOOD = 0.6
 # Far enough to reach the middle of a commit, a roll, a checkpoint or a start.
 OPERATIONS_BEFORE_CUT_MAX = 60
+# Parts of the names of files that fail together.
+FAILING_PATHS = (".log", "orders-0", "orders", "events", "durable-marks", "checkpoint", "__cluster_metadata-0", "")
 POWER_CUT_AFTER_STOP_LIKELIHOOD = 0.3
 KILLED_BY_FAILED_SYNC_LIKELIHOOD = 0.3
 
 
 class Nemesis:
-    def __init__(self, world: "World") -> None:
+    def __init__(
+        self,
+        world: "Stage",
+        faults: "Mapping[str, Callable[..., bool]] | None" = None,
+        paths: Sequence[str] = (),
+    ) -> None:
+        """``faults`` are those that this world knows, ``paths`` files of its own that may fail."""
         self.world = world
         self.randomness = world.randomness.fork("nemesis")
         self.counts: dict[str, int] = {}
@@ -43,8 +51,10 @@ class Nemesis:
         self.has_disk_failed = False
         self._is_over = False
         self._clock_difference_ms = 0
-        names = [name for name in FAULTS if self.randomness.fraction() < ENABLED_LIKELIHOOD]
-        self._enabled = names or list(FAULTS)
+        self._faults = FAULTS if faults is None else faults
+        self._paths = (*FAILING_PATHS, *paths)
+        names = [name for name in self._faults if self.randomness.fraction() < ENABLED_LIKELIHOOD]
+        self._enabled = names or list(self._faults)
 
     def draw(self, bounds: tuple[int, int]) -> int:
         return self.randomness.integer(*bounds)
@@ -59,7 +69,7 @@ class Nemesis:
         if self._is_over:
             return
         name = self.choose(self._enabled)
-        if FAULTS[name](self):
+        if self._faults[name](self):
             self.count(name)
         self.start()
 
@@ -178,7 +188,7 @@ class Nemesis:
         world = self.world
         if self.is_disk_faulty or world.node.is_down:
             return False
-        part = self.choose((".log", "orders-0", "orders", "events", "durable-marks", "checkpoint", "__cluster_metadata-0", ""))
+        part = self.choose(self._paths)
         self.is_disk_faulty = True
         is_counted = False
         is_deadly = operation == "sync" and self.randomness.fraction() < KILLED_BY_FAILED_SYNC_LIKELIHOOD

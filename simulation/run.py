@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from simulation.checker import Violation, check, noticed_problems
 from simulation.nemesis import FAULTS, count_faults
-from simulation.world import FAULTS_MIN, OPERATIONS_MIN, NoProgress, World
+from simulation.stage import NoProgress
+from simulation.world import FAULTS_MIN, OPERATIONS_MIN, World
 
 VIOLATIONS_SHOWN_MAX = 10
 TRACEBACK_FRAMES_MAX = 6

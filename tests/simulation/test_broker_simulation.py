@@ -102,7 +102,7 @@ def test_a_run_in_which_nothing_is_left_to_happen_is_a_failure(monkeypatch: pyte
 
 
 def test_a_run_that_stands_still_in_time_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.world.EVENTS_MAX", 10)
+    monkeypatch.setattr("simulation.stage.EVENTS_MAX", 10)
     assert "no progress: setup did not end within 10 events" in describe(run_seed(1))
 
 
