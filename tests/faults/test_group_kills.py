@@ -2,6 +2,7 @@
 before the last acknowledged commit."""
 
 import gc
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random, SystemRandom
@@ -26,13 +27,16 @@ ALSO_FINE = {"loop_lag", "consumer_group_member_fenced", "classic_group_member_e
 
 
 @pytest.fixture
-def collected() -> Iterator[None]:
-    """kafka-python leaves the sockets of refused connections to the garbage collector, which must come before the next test."""
+def quiet_clients(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """kafka-python leaves the sockets of refused connections to the garbage collector. That must come before the next test, and
+    before it nobody may keep them, such as records of its log."""
+    for name in ("kafka", "aiokafka", "asyncio"):
+        caplog.set_level(logging.CRITICAL, logger=name)
     yield
     gc.collect()
 
 
-@pytest.mark.usefixtures("collected")
+@pytest.mark.usefixtures("quiet_clients")
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_twenty_kills_of_working_groups(tmp_path: Path) -> None:
     seed = SystemRandom().getrandbits(32)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -36,7 +37,9 @@ class AiokafkaMember(Member):
                         self.on_read(record.topic, record.partition, record.offset, record.value)
                 await self.commit(consumer)
         finally:
-            await consumer.stop()
+            # A connection that is lost meanwhile cancels what the client waits for, and it does not tell that from itself.
+            with suppress(asyncio.CancelledError):
+                await consumer.stop()
 
     async def _connect(self) -> Any:
         """None if it was told to leave before it found a broker."""
