@@ -72,8 +72,14 @@ class Settling:
             machine = self._transactions.shard_of(transactional_id).machine
         except CoordinatorError:
             return False
+        if machine is None:
+            return False
+        if not machine.is_ending(transactional_id):
+            # The answer waited for the log, as answers do, and the end was committed in front of it.
+            again()
+            return True
         timer = self._scheduler.schedule(SETTLE_MS_MAX, expired)
-        if machine is None or not machine.when_settled(transactional_id, settled):
+        if not machine.when_settled(transactional_id, settled):
             timer.cancel()
             return False
         return True

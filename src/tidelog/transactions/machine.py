@@ -115,6 +115,9 @@ class TransactionMachine:
         metadata = self.table.find(transactional_id)
         return metadata is not None and bool(metadata.pending)
 
+    def is_ending(self, transactional_id: str) -> bool:
+        return self.markers.is_ending(transactional_id)
+
     def when_settled(self, transactional_id: str, on_settled: OnSettled) -> bool:
         return self.markers.when_settled(transactional_id, on_settled)
 

@@ -100,14 +100,18 @@ class TransactionMarkers:
 
     # -- who waits -----------------------------------------------------------------------------------------------------------
 
+    def is_ending(self, transactional_id: str) -> bool:
+        """Whether a decided end is not complete yet, or not committed."""
+        metadata = self._table.find(transactional_id)
+        if metadata is None:
+            return False
+        state = metadata.value.state
+        return state in PREPARED_STATES or (state in COMPLETE_STATES and metadata.pending > 0)
+
     def when_settled(self, transactional_id: str, on_settled: OnSettled) -> bool:
         """Call back once the transaction that is being ended has ended, or the shard is gone. False: there is nothing to wait
         for, or too many wait."""
-        metadata = self._table.find(transactional_id)
-        if metadata is None or self._waiting >= WAITERS_MAX:
-            return False
-        state = metadata.value.state
-        if not (state in PREPARED_STATES or (state in COMPLETE_STATES and metadata.pending)):
+        if self._waiting >= WAITERS_MAX or not self.is_ending(transactional_id):
             return False
         self._waiters.setdefault(transactional_id, []).append(on_settled)
         self._waiting += 1
