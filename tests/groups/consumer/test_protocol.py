@@ -77,6 +77,34 @@ def test_partitions_are_given_up_before_somebody_else_gets_them() -> None:
     assert bench.group.state_name == "Stable"
 
 
+def test_an_assignment_is_told_until_the_member_says_that_it_has_it() -> None:
+    """In the same epoch nothing else would tell a client that it has missed an answer."""
+    bench = ConsumerBench()
+    first, second = bench.join("a"), bench.join("b")
+    assert bench.heartbeat(first.request()).assignment == {ORDERS: (0, 1)}
+    # The client did not get that, and goes on.
+    assert bench.heartbeat(first.request()).assignment == {ORDERS: (0, 1)}
+    assert bench.heartbeat(first.request(owned=first.owned)).assignment == {ORDERS: (0, 1)}
+    first.send()
+    assert first.heartbeat().assignment is None
+    # And the other way round: it was given more, without a new epoch.
+    assert bench.heartbeat(second.request()).assignment == {ORDERS: (2, 3)}
+    assert bench.heartbeat(second.request()).assignment == {ORDERS: (2, 3)}
+    second.send()
+    assert second.heartbeat().assignment is None
+    assert second.send().assignment is None
+    assert (first.indexes(), second.indexes(), bench.group.state_name) == ([0, 1], [2, 3], "Stable")
+
+
+def test_after_a_restart_a_member_that_has_something_else_is_told_what_it_should_have() -> None:
+    bench = ConsumerBench()
+    first, _ = bench.join("a"), bench.join("b")
+    bench.heartbeat(first.request())
+    bench.restart()
+    assert bench.heartbeat(first.request(owned=first.owned)).assignment == {ORDERS: (0, 1)}
+    assert bench.heartbeat(first.request()).assignment == {ORDERS: (0, 1)}
+
+
 def test_who_needs_not_give_up_anything_goes_on() -> None:
     bench = ConsumerBench({"orders": 4, "prices": 1})
     first, second = bench.join("a", ["orders"]), bench.join("b", ["prices"])

@@ -3,7 +3,8 @@
 ``group_epoch`` moves when subscriptions, members or topics change; ``assignment_epoch`` says for which group epoch the target
 assignment was computed; each member's epoch says how far it has come. Only replay changes any of this.
 
-What only memory knows: when sessions end, which topics were looked at last, how long rebalances took.
+What only memory knows: when sessions end, who has not confirmed its assignment, which topics were looked at last, how long
+rebalances took.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,6 +50,7 @@ class ConsumerGroup:
         "static_members",
         "target",
         "topics_version",
+        "unconfirmed",
     )
 
     def __init__(self, group_id: str) -> None:
@@ -69,6 +71,8 @@ class ConsumerGroup:
         """Of Kafka before 4.1: it is deleted at the next chance."""
         # Soft state from here on.
         self.session_deadlines_ms: dict[str, int] = {}
+        self.unconfirmed: set[str] = set()
+        """Members that have not said that they have what they were told last; never iterated over."""
         self.topics_version = -1
         """The version of the topics in the image that subscriptions were last compared with."""
         self.regexes_refreshed_ms: int | None = None

@@ -1,8 +1,10 @@
 """The KIP-848 protocol of one shard: heartbeats in, decisions out, and the replay of their records.
 
 A heartbeat is everything: it joins, goes on, changes a subscription, confirms what was given up, and leaves. Its answer carries
-the member's epoch, and its assignment when that changed. After a restart all of it is there again, so members go on as if nothing
-had been; only their sessions begin anew.
+the member's epoch, and its assignment when that changed, until the member says that it has just that. Kafka sends it once; but a
+member may miss an answer without knowing (librdkafka gives one up that takes too long), and when the epoch is the same it would
+never hear of it. After a restart all but that is there again, so members go on as if nothing had been; only their sessions begin
+anew.
 """
 
 from collections.abc import Iterable
@@ -10,6 +12,7 @@ from typing import Any, Protocol
 
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
+from tidelog.groups.assignors.specification import Partitions
 from tidelog.groups.consumer import membership
 from tidelog.groups.consumer.describe import describe
 from tidelog.groups.consumer.group import ConsumerGroup, subscribed_topic_names
@@ -22,6 +25,7 @@ from tidelog.groups.consumer.member import (
     MemberState,
     without_epochs,
 )
+from tidelog.groups.consumer.reconciliation import OwnedPartitions
 from tidelog.groups.consumer.replay import replay
 from tidelog.groups.consumer.requests import UNCHANGED_MS, HeartbeatRequest, HeartbeatResponse, check_request
 from tidelog.groups.consumer.target_assignment import metadata_hash
@@ -80,16 +84,13 @@ class ConsumerProtocol:
         update = GroupUpdate(self._environment, group, before, _updated(before, request), replaced_id, records)
         member = update.run(request.owned)
         self.note_update(group, before, member, replaced_id)
-        has_changed = member.assigned is not before.assigned and without_epochs(member.assigned) != without_epochs(
-            before.assigned
-        )
         return CoordinatorResult(
             records,
             HeartbeatResponse(
                 member.member_id,
                 member.member_epoch,
                 self._environment.settings["group.consumer.heartbeat.interval.ms"],
-                without_epochs(member.assigned) if request.is_full or has_changed else None,
+                _assignment_to_tell(group, request, before, member),
             ),
         )
 
@@ -235,6 +236,26 @@ class ConsumerProtocol:
 
     def on_dropped(self, error: Exception) -> None:
         """Nobody waits here: every heartbeat is answered by its own decision."""
+
+
+def _assignment_to_tell(
+    group: ConsumerGroup, request: HeartbeatRequest, before: ConsumerGroupMember, member: ConsumerGroupMember
+) -> Partitions | None:
+    """None when the member knows it."""
+    has_changed = member.assigned is not before.assigned and without_epochs(member.assigned) != without_epochs(before.assigned)
+    if request.owned is not None and _has_just(request.owned, member):
+        group.unconfirmed.discard(member.member_id)
+    elif has_changed or request.owned is not None:
+        group.unconfirmed.add(member.member_id)
+    is_told = request.is_full or has_changed or member.member_id in group.unconfirmed
+    return without_epochs(member.assigned) if is_told else None
+
+
+def _has_just(owned: OwnedPartitions, member: ConsumerGroupMember) -> bool:
+    assigned = {topic_id: partitions for topic_id, partitions in member.assigned.items() if partitions}
+    return len(owned) == len(assigned) and all(
+        owned.get(topic_id) == partitions.keys() for topic_id, partitions in assigned.items()
+    )
 
 
 def _updated(member: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGroupMember:

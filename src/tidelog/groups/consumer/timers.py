@@ -90,5 +90,6 @@ class MemberTimers:
 
     def forget(self, group: ConsumerGroup, member_id: str) -> None:
         group.session_deadlines_ms.pop(member_id, None)
+        group.unconfirmed.discard(member_id)
         for kind in ("member session", "member rebalance", "member join", "member sync"):
             self._cancel(kind, group.group_id, member_id)
