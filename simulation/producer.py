@@ -53,6 +53,7 @@ class Producer:
         targets: Callable[[], list[TopicLife]],
         acks_mix: tuple[int, ...],
         stable_names: set[str],
+        think_us: tuple[int, int] = THINK_US,
     ) -> None:
         """``targets`` are the topics to write to now; those with ``stable_names`` may be addressed by name."""
         self.name = name
@@ -62,6 +63,7 @@ class Producer:
         self._targets = targets
         self._acks_mix = acks_mix
         self._stable_names = stable_names
+        self._think_us = think_us
         self._connection = ClientConnection(name, environment, randomness.fork("connection"), self)
         self._count = 0
         self._again: deque[Batch] = deque()
@@ -96,7 +98,7 @@ class Producer:
     def _think(self) -> None:
         if not self._is_thinking and not self.is_stopped:
             self._is_thinking = True
-            self._scheduler.schedule(self._randomness.integer(*THINK_US), f"{self.name} sends", self._send)
+            self._scheduler.schedule(self._randomness.integer(*self._think_us), f"{self.name} sends", self._send)
 
     def _send(self) -> None:
         self._is_thinking = False

@@ -1,8 +1,9 @@
-"""Run the simulation of one broker.
+"""Run the simulation of one broker: with producers and consumers, with groups, or with transactions.
 
     python -m simulation.run --seed 7                one seed
     python -m simulation.run --seed 7 --trace        and the end of its trace
     python -m simulation.run --seeds 1-100           many: fails too when a kind of fault is too rare
+    python -m simulation.run --world groups ...      another world than that of producers and consumers
 
 A failure prints the one command that replays it. The same seed gives the same trace, as the hash in each line shows.
 """
@@ -11,19 +12,33 @@ import argparse
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from simulation.checker import Violation, check, noticed_problems
+from simulation import group_world, world
+from simulation.checker import Violation, noticed_problems
 from simulation.nemesis import FAULTS, count_faults
-from simulation.stage import NoProgress
-from simulation.world import FAULTS_MIN, OPERATIONS_MIN, World
+from simulation.stage import NoProgress, Stage
 
 VIOLATIONS_SHOWN_MAX = 10
 TRACEBACK_FRAMES_MAX = 6
 FAULT_SHARE_MIN = 0.05
 # Below this many seeds a share of them says nothing.
 SEEDS_FOR_SHARES_MIN = 50
+
+
+class WorldKind(NamedTuple):
+    make: Callable[[int], Stage]
+    faults: Mapping[str, Callable[..., bool]]
+    operations_min: int
+    faults_min: int
+
+
+WORLDS = {
+    "broker": WorldKind(world.World, FAULTS, world.OPERATIONS_MIN, world.FAULTS_MIN),
+    "groups": WorldKind(group_world.GroupWorld, group_world.GROUP_FAULTS, group_world.COMMITS_MIN, group_world.FAULTS_MIN),
+}
+DEFAULT_WORLD = "broker"
 
 
 class SeedResult(NamedTuple):
@@ -33,10 +48,12 @@ class SeedResult(NamedTuple):
     violations: list[Violation]
     trace_hash: str
     trace: list[str]
+    world: str = DEFAULT_WORLD
 
 
-def run_seed(seed: int) -> SeedResult:
-    world = World(seed)
+def run_seed(seed: int, world_name: str = DEFAULT_WORLD) -> SeedResult:
+    kind = WORLDS[world_name]
+    world = kind.make(seed)
     try:
         world.run()
     except NoProgress as error:
@@ -46,20 +63,19 @@ def run_seed(seed: int) -> SeedResult:
         lines = "".join(traceback.format_exception(error)[-TRACEBACK_FRAMES_MAX:])
         violations = [Violation("exception", f"{error!r}\n{lines}"), *noticed_problems(world.history)]
     else:
-        violations = check(world.history)
-        if world.history.acked < OPERATIONS_MIN or world.fault_count < FAULTS_MIN:
-            violations.append(Violation("too little", f"{world.history.acked} operations, {world.fault_count} faults"))
+        violations = world.check()
+        if world.operations < kind.operations_min or world.fault_count < kind.faults_min:
+            violations.append(Violation("too little", f"{world.operations} operations, {world.fault_count} faults"))
     scheduler = world.scheduler
-    return SeedResult(
-        seed, world.history.acked, dict(world.nemesis.counts), violations, scheduler.trace_hash(), list(scheduler.trace)
-    )
+    faults = dict(world.nemesis.counts)
+    return SeedResult(seed, world.operations, faults, violations, scheduler.trace_hash(), list(scheduler.trace), world_name)
 
 
 def rare_faults(results: Iterable[SeedResult]) -> list[str]:
-    """Kinds of fault that occurred in too few of the seeds."""
+    """Kinds of fault that occurred in too few of the seeds, which are of one world."""
     seeds = list(results)
     counts = Counter(name for result in seeds for name in result.faults)
-    return [name for name in FAULTS if counts[name] < FAULT_SHARE_MIN * len(seeds)]
+    return [name for name in WORLDS[seeds[0].world].faults if counts[name] < FAULT_SHARE_MIN * len(seeds)]
 
 
 def describe(result: SeedResult) -> str:
@@ -71,7 +87,8 @@ def describe(result: SeedResult) -> str:
     if len(result.violations) > VIOLATIONS_SHOWN_MAX:
         lines.append(f"    and {len(result.violations) - VIOLATIONS_SHOWN_MAX} more")
     if result.violations:
-        lines.append(f"    replay: python -m simulation.run --seed {result.seed} --trace")
+        option = "" if result.world == DEFAULT_WORLD else f"--world {result.world} "
+        lines.append(f"    replay: python -m simulation.run {option}--seed {result.seed} --trace")
     return "\n".join(lines)
 
 
@@ -85,12 +102,13 @@ def main(arguments: list[str]) -> int:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=_seeds, dest="seeds", help="one seed")
     which.add_argument("--seeds", type=_seeds, dest="seeds", help="a range, as 1-100")
+    parser.add_argument("--world", choices=WORLDS, default=DEFAULT_WORLD, help="what the broker is used for")
     parser.add_argument("--trace", action="store_true", help="print the end of the trace of each seed")
     parser.add_argument("--stop", action="store_true", help="stop at the first seed that fails")
     options = parser.parse_args(arguments)
     results = []
     for seed in options.seeds:
-        result = run_seed(seed)
+        result = run_seed(seed, options.world)
         if options.trace:
             print("\n".join(result.trace))
         print(describe(result), flush=True)

@@ -6,6 +6,7 @@ A world adds clients, and says when its phases end. A phase that does not end is
 from collections.abc import Callable, Mapping
 
 from simulation.admin import Admin
+from simulation.checker import Violation, check
 from simulation.client import Environment
 from simulation.disk import Crashed, Keep
 from simulation.history import History, TopicLife
@@ -52,6 +53,23 @@ class Stage:
         self.admin = Admin(self.environment, self.randomness.fork("admin"))
         self.topics: dict[str, TopicLife] = {}
         self.hosts: list[str] = []
+
+    # -- what a world adds ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """NoProgress when a phase does not end; what else is wrong is in the history."""
+        raise NotImplementedError
+
+    @property
+    def operations(self) -> int:
+        """How many were acknowledged, of the kind that this world is about."""
+        return self.history.acked
+
+    def check(self) -> list[Violation]:
+        """All that is wrong with what happened."""
+        return check(self.history)
+
+    # -- for clients and the nemesis -----------------------------------------------------------------------------------------
 
     def client_hosts(self) -> list[str]:
         return self.hosts

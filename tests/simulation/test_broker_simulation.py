@@ -14,7 +14,7 @@ import pytest
 
 from simulation.checker import Violation
 from simulation.nemesis import FAULTS, count_faults
-from simulation.run import SeedResult, describe, main, rare_faults, run_seed
+from simulation.run import WORLDS, SeedResult, describe, main, rare_faults, run_seed
 from simulation.scheduler import Scheduler
 from simulation.world import FAULTS_MIN, OPERATIONS_MIN, World
 from tidelog.broker.broker import Broker
@@ -107,11 +107,11 @@ def test_a_run_that_stands_still_in_time_is_a_failure(monkeypatch: pytest.Monkey
 
 
 def test_too_little_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.run.OPERATIONS_MIN", 1_000_000)
+    kind = WORLDS["broker"]
+    monkeypatch.setitem(WORLDS, "broker", kind._replace(operations_min=1_000_000))
     result = run_seed(1)
     assert [violation.kind for violation in result.violations] == ["too little"]
-    monkeypatch.undo()
-    monkeypatch.setattr("simulation.run.FAULTS_MIN", 1_000_000)
+    monkeypatch.setitem(WORLDS, "broker", kind._replace(faults_min=1_000_000))
     assert run_seed(1).violations[0].kind == "too little"
 
 
@@ -119,7 +119,7 @@ def test_the_run_over_many_seeds_fails_when_a_kind_of_fault_is_too_rare(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faults = dict.fromkeys(FAULTS, 1)
-    monkeypatch.setattr("simulation.run.run_seed", lambda seed: SeedResult(seed, 1_000, faults, [], "", []))
+    monkeypatch.setattr("simulation.run.run_seed", lambda seed, world: SeedResult(seed, 1_000, faults, [], "", []))
     assert main(["--seeds", "1-100"]) == 0
     del faults["power cut"]
     assert main(["--seeds", "1-100"]) == 1

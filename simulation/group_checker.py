@@ -1,0 +1,136 @@
+"""Is a history one that groups could have given? Owners, committed offsets, and what was read for a group.
+
+Each check is a function from a history to violations and stands in ``CHECKS``; what the members fetched is checked beside, as
+for any consumer (``checker``).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from simulation.checker import Violation
+from simulation.group_history import Commit, GroupHistory, OffsetRead, Ownership
+from simulation.history import NEVER, Outcome, PartitionId
+
+Check = Callable[[GroupHistory], Iterator[Violation]]
+
+
+def one_owner_per_generation(history: GroupHistory) -> Iterator[Violation]:
+    owners: dict[tuple[str, PartitionId, int], str] = {}
+    for one in history.ownerships:
+        known = owners.setdefault((one.group, one.partition, one.epoch), one.member)
+        if known != one.member:
+            text = f"{_of(history, one)} in {one.epoch}: {known} and {one.member}"
+            yield Violation("two owners in one generation", text)
+
+
+def one_owner_at_a_time(history: GroupHistory) -> Iterator[Violation]:
+    """Nobody is told that a partition is its own while another, whom the coordinator has promised to wait for, still has it."""
+    by_partition: dict[tuple[str, PartitionId], list[Ownership]] = defaultdict(list)
+    for one in history.ownerships:
+        earlier = by_partition[one.group, one.partition]
+        for other in earlier:
+            if other.member != one.member and one.since < other.until and one.since_us < other.assured_us:
+                text = f"{_of(history, one)}: {one.member} in {one.epoch}, while {other.member} has it in {other.epoch}"
+                yield Violation("two owners at a time", f"{text}, {other.assured_us - one.since_us} us too early")
+        earlier.append(one)
+
+
+def owners_know_later_generations(history: GroupHistory) -> Iterator[Violation]:
+    """Generations and member epochs never go back for one member."""
+    newest: dict[tuple[str, str, PartitionId], int] = {}
+    for one in history.ownerships:
+        key = one.group, one.member, one.partition
+        if one.epoch < newest.get(key, one.epoch):
+            yield Violation("epoch went back", f"{_of(history, one)}: {one.member} in {one.epoch} after {newest[key]}")
+        newest[key] = one.epoch
+
+
+def only_owners_commit(history: GroupHistory) -> Iterator[Violation]:
+    """A commit of an earlier generation is refused once somebody knows that the partition has gone to another member."""
+    by_partition: dict[tuple[str, PartitionId], list[Ownership]] = defaultdict(list)
+    for one in history.ownerships:
+        by_partition[one.group, one.partition].append(one)
+    for commit in history.commits:
+        if commit.outcome is not Outcome.ACKED:
+            continue
+        for other in by_partition[commit.group, commit.partition]:
+            if other.member != commit.member and other.epoch > commit.epoch and other.since < commit.sent_at:
+                text = f"{commit.member} at {commit.offset} in {commit.epoch}, after {other.member} had it in {other.epoch}"
+                yield Violation("stale commit accepted", f"{_of(history, commit)}: {text}")
+                break
+
+
+def committed_offsets_are_there(history: GroupHistory) -> Iterator[Violation]:
+    """What is read was committed, not refused, and no commit that was acknowledged before the read came after it."""
+    by_metadata = {commit.metadata: commit for commit in history.commits}
+    acked: dict[tuple[str, PartitionId], list[Commit]] = defaultdict(list)
+    for commit in history.commits:
+        if commit.outcome is Outcome.ACKED:
+            acked[commit.group, commit.partition].append(commit)
+    for read in history.reads:
+        where = f"{_of(history, read)}: {read.reader} reads {read.offset}"
+        source = by_metadata.get(read.metadata)
+        if read.offset >= 0 and (source is None or (source.partition, source.group) != (read.partition, read.group)):
+            yield Violation("never committed", where)
+            continue
+        if source is not None and (source.outcome is Outcome.FAILED or source.offset != read.offset):
+            yield Violation("refused but committed", f"{where}, {source.member} committed {source.offset} ({source.outcome})")
+        known_until = -1 if source is None else source.ended_at if source.outcome is Outcome.ACKED else NEVER
+        for commit in acked[read.group, read.partition]:
+            if commit is not source and commit.ended_at < read.sent_at and commit.sent_at > known_until:
+                text = f"{where}, after {commit.offset} of {commit.member} was acknowledged"
+                yield Violation("lost commit", text)
+                break
+
+
+def nothing_is_committed_that_was_not_read(history: GroupHistory) -> Iterator[Violation]:
+    """A group's commit says that everything before it was read: no member's position may skip anything."""
+    groups = {member: group for group, members in history.groups.items() for member in members}
+    read: dict[tuple[str, PartitionId], int] = defaultdict(int)
+    polls = iter(sorted((poll for poll in history.base.polls if poll.consumer in groups), key=lambda poll: poll.ended_at))
+    poll = next(polls, None)
+    for commit in history.commits:
+        while poll is not None and poll.ended_at < commit.sent_at:
+            key = groups[poll.consumer], poll.partition
+            for offset, _ in poll.records:
+                read[key] += offset == read[key]
+            poll = next(polls, None)
+        known = read[commit.group, commit.partition]
+        if commit.offset > known:
+            text = f"{_of(history, commit)}: {commit.member} commits {commit.offset}, read is {known}"
+            yield Violation("committed unread records", text)
+
+
+def everything_is_drained(history: GroupHistory) -> Iterator[Violation]:
+    """In the end each group has committed the end of each partition."""
+    ends: dict[PartitionId, int] = {}
+    for poll in history.base.polls:
+        if poll.is_final:
+            ends[poll.partition] = max(ends.get(poll.partition, 0), poll.high_watermark)
+    finals = {(read.group, read.partition): read for read in history.reads if read.is_final}
+    for group in history.groups:
+        for partition, end in ends.items():
+            read = finals.get((group, partition))
+            if end and (read is None or read.offset != end):
+                text = f"{group} of {history.base.name_of(partition)}: {read and read.offset} of {end}"
+                yield Violation("not drained", text)
+
+
+CHECKS: tuple[Check, ...] = (
+    one_owner_per_generation,
+    one_owner_at_a_time,
+    owners_know_later_generations,
+    only_owners_commit,
+    committed_offsets_are_there,
+    nothing_is_committed_that_was_not_read,
+    everything_is_drained,
+)
+
+
+def check_groups(history: GroupHistory) -> list[Violation]:
+    """All that is wrong, each once."""
+    return list(dict.fromkeys(violation for one in CHECKS for violation in one(history)))
+
+
+def _of(history: GroupHistory, thing: Ownership | Commit | OffsetRead) -> str:
+    return f"{thing.group} of {history.base.name_of(thing.partition)}"

@@ -1,0 +1,185 @@
+"""One simulated run of groups: a broker, groups of both protocols, what goes wrong with either, and the end.
+
+Producers write while members read and commit, crash, leave and are paused, and the broker and its disk fail, until there are
+enough acknowledged commits, owners and faults. Then everything heals, every member comes back, and within a bounded time every
+partition has an owner in each group, is read to its end and committed.
+"""
+
+from collections.abc import Callable
+
+from simulation.checker import Violation, check
+from simulation.classic_member import ClassicMember
+from simulation.consumer import Consumer
+from simulation.consumer_member import ConsumerMember
+from simulation.group_checker import check_groups
+from simulation.group_history import GroupHistory
+from simulation.group_member import SESSION_MS, GroupMember
+from simulation.history import ACKS_ALL, PartitionId
+from simulation.nemesis import FAULTS, LASTS_US, Nemesis
+from simulation.offset_reader import OffsetReader
+from simulation.producer import Producer
+from simulation.stage import NoProgress, Stage, TopicPlan
+
+COMMITS_MIN = 120
+OWNERSHIPS_MIN = 60
+FAULTS_MIN = 10
+MEMBERS = 3
+# Without faults it has no excuse: sessions end, a rebalance, and the rest of the records.
+HEALED_US_MAX = 10_000_000
+PRODUCER_THINK_US = (2_000, 40_000)
+
+TOPIC_NAMES = {"orders", "events"}
+TOPICS: tuple[TopicPlan, ...] = (("orders", 3, {"segment.index.bytes": "120"}, False), ("events", 2, {}, False))
+SETTINGS = {
+    "log.retention.check.interval.ms": "250",
+    "log.flush.offset.checkpoint.interval.ms": "400",
+    "offsets.topic.num.partitions": "3",
+    "group.min.session.timeout.ms": "10",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.heartbeat.interval.ms": "100",
+}
+PAUSE_US = (SESSION_MS * 500, SESSION_MS * 3_000)
+
+
+class GroupNemesis(Nemesis):
+    world: "GroupWorld"
+
+    def crash_member(self) -> bool:
+        member = self._running()
+        if member is not None:
+            member.crash()
+            self._bring_back(member)
+        return member is not None
+
+    def leave_member(self) -> bool:
+        member = self._running()
+        if member is not None:
+            member.leave()
+            self._bring_back(member)
+        return member is not None
+
+    def pause_member(self) -> bool:
+        """Mostly for longer than its session lasts."""
+        member = self._running()
+        if member is not None:
+            member.pause(self.draw(PAUSE_US))
+        return member is not None
+
+    def _running(self) -> GroupMember | None:
+        running = [member for member in self.world.members if member.is_running and not member.is_paused]
+        return running[self.draw((0, len(running) - 1))] if running else None
+
+    def _bring_back(self, member: GroupMember) -> None:
+        def bring_back() -> None:
+            if not member.is_running:
+                member.start()
+
+        # Not with ``later``: it comes back when all is over too.
+        self.world.scheduler.schedule(self.draw(LASTS_US) + 60_000, f"{member.name} comes back", bring_back)
+
+
+GROUP_FAULTS: dict[str, Callable[..., bool]] = {
+    **{name: fault for name, fault in FAULTS.items() if name != "topic made again"},
+    "member crashes": GroupNemesis.crash_member,
+    "member leaves": GroupNemesis.leave_member,
+    "member is paused": GroupNemesis.pause_member,
+}
+
+
+class GroupWorld(Stage):
+    nemesis: GroupNemesis
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, TOPICS, SETTINGS)
+        self.group_history = GroupHistory(self.history, self.scheduler)
+        self.members: list[GroupMember] = []
+        kinds = self.randomness.fork("groups")
+        for kind in ("classic", "consumer"):
+            names = [f"{kind}-{number}" for number in range(MEMBERS)]
+            self.group_history.groups[kind] = names
+            self.members += [self._member(kind, name, kinds.fraction() < 0.3) for name in names]
+        self.producer = self._producer("producer", PRODUCER_THINK_US)
+        self.nemesis = GroupNemesis(self, GROUP_FAULTS, ("__consumer_offsets",))
+        self.hosts = ["admin", self.producer.name, *(member.name for member in self.members)]
+
+    def _member(self, kind: str, name: str, is_static: bool) -> GroupMember:
+        shared = name, kind, self.environment, self.randomness.fork(name), self.group_history, self.live_topics
+        return ClassicMember(*shared, name if is_static else None) if kind == "classic" else ConsumerMember(*shared)
+
+    def _producer(self, name: str, think_us: tuple[int, int]) -> Producer:
+        randomness = self.randomness.fork(name)
+        return Producer(name, self.environment, randomness, self.live_topics, (ACKS_ALL,), TOPIC_NAMES, think_us)
+
+    # -- phases --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def operations(self) -> int:
+        return self.group_history.acked
+
+    @property
+    def is_enough(self) -> bool:
+        history = self.group_history
+        return history.acked >= COMMITS_MIN and len(history.ownerships) >= OWNERSHIPS_MIN and self.fault_count >= FAULTS_MIN
+
+    def run(self) -> None:
+        """NoProgress when a phase does not end; what else is wrong is in the histories."""
+        self.set_up()
+        self.producer.start()
+        for member in self.members:
+            member.start()
+        self.nemesis.start()
+        self.run_until("faults", lambda: self.is_enough)
+        self.nemesis.heal()
+        for name in sorted(TOPIC_NAMES):
+            self.give_enough_replicas(name)
+        self.heal_broker()
+        self.producer.stop()
+        self.producer.close()
+        self._drain()
+        self._read_everything()
+
+    def _drain(self) -> None:
+        try:
+            self.run_until("draining", self._is_drained, HEALED_US_MAX)
+        except NoProgress as error:
+            raise NoProgress(f"{error}: {self._undrained()}") from None
+        for member in self.members:
+            member.crash()
+
+    def _is_drained(self) -> bool:
+        return all(member.is_running and not member.is_paused and member.is_drained for member in self.members) and all(
+            len(self._owners(group)) == sum(life.partitions for life in self.live_topics()) for group in self.group_history.groups
+        )
+
+    def _owners(self, group: str) -> dict[PartitionId, str]:
+        return {partition: member.name for member in self.members if member.group == group for partition in member.owned}
+
+    def _undrained(self) -> str:
+        name_of = self.history.name_of
+        lines = []
+        for member in self.members:
+            owned = [
+                f"{name_of(key)} at {each.position} of {each.end_offset}, committed {each.committed}"
+                for key, each in member.owned.items()
+            ]
+            lines.append(f"{member.name} {'runs' if member.is_running else 'is away'}: {'; '.join(owned) or 'nothing'}")
+        return " | ".join(lines)
+
+    def _read_everything(self) -> None:
+        reader = OffsetReader(
+            self.environment,
+            self.randomness.fork("offsets"),
+            self.group_history,
+            list(self.group_history.groups),
+            self.live_topics(),
+        )
+        reader.start()
+        self.run_until("last offsets", lambda: reader.is_done, HEALED_US_MAX)
+        reader.close()
+        final = Consumer("final", self.environment, self.randomness.fork("final"), self.live_topics, TOPIC_NAMES, is_final=True)
+        final.start()
+        self.run_until("final reads", lambda: final.is_caught_up, HEALED_US_MAX)
+        final.close()
+
+    def check(self) -> list[Violation]:
+        return check(self.history) + check_groups(self.group_history)

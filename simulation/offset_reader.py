@@ -1,0 +1,79 @@
+"""Asks for everything that groups have committed, when all is over."""
+
+from simulation.client import ClientConnection, Environment
+from simulation.group_history import GroupHistory, OffsetRead
+from simulation.history import PartitionId, TopicLife
+from simulation.randomness import SimulatedRandomness
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message, decode_response, encode_request
+from tidelog.wire.protocol import ApiKey
+
+RETRY_US = 50_000
+VERSION = 9
+
+_TRY_AGAIN = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+}
+
+
+class OffsetReader:
+    def __init__(
+        self,
+        environment: Environment,
+        randomness: SimulatedRandomness,
+        history: GroupHistory,
+        groups: list[str],
+        topics: list[TopicLife],
+    ) -> None:
+        self._scheduler = environment.scheduler
+        self._history = history
+        self._groups = groups
+        self._topics = {life.name: life for life in topics}
+        self._connection = ClientConnection("offsets", environment, randomness, self)
+        self.is_done = False
+
+    def start(self) -> None:
+        self._connection.connect()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ready(self) -> None:
+        topics = [{"name": life.name, "partition_indexes": list(range(life.partitions))} for life in self._topics.values()]
+        groups = [{"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics} for group in self._groups]
+        sent_at = self._history.base.now()
+
+        def replied(frame: memoryview | None, position: int) -> None:
+            if frame is not None:
+                self._answered(decode_response(ApiKey.OFFSET_FETCH, VERSION, frame, position), sent_at)
+
+        body = encode_request(ApiKey.OFFSET_FETCH, VERSION, {"groups": groups, "require_stable": True})
+        self._connection.request(ApiKey.OFFSET_FETCH, VERSION, body, replied)
+
+    def lost(self) -> None:
+        pass  # ``ready`` asks again.
+
+    def _answered(self, answer: Message, sent_at: int) -> None:
+        base = self._history.base
+        reads = []
+        for group in answer.groups:
+            found = [(topic, each) for topic in group.topics for each in topic.partitions]
+            codes = {group.error_code, *(each.error_code for _, each in found)} - {ErrorCode.NONE}
+            if codes - _TRY_AGAIN:
+                base.problem("unexpected error", f"OffsetFetch of {group.group_id}: {sorted(codes)}")
+            if codes:
+                self._scheduler.schedule(RETRY_US, "offsets asked for again", self._again)
+                return
+            for topic, each in found:
+                partition = PartitionId(self._topics[topic.name].topic_id, each.partition_index)
+                offset, metadata = each.committed_offset, each.metadata or ""
+                reads.append(OffsetRead("the last", group.group_id, partition, offset, metadata, sent_at, base.now(), True))
+        self._history.reads += reads
+        self.is_done = True
+
+    def _again(self) -> None:
+        if self._connection.is_ready:
+            self.ready()
