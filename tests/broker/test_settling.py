@@ -1,103 +1,146 @@
-"""Who begins a transaction right after the last one is not told to come again, wherever the end of the last one stands."""
+"""CONCURRENT_TRANSACTIONS is waited for, for a while."""
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from tests.coordinator.harness import SimulatedTimers
-from tests.transactions.harness import TransactionBench
-from tidelog.broker.coordinator_service import CoordinatorService
+from tests.broker.harness import Machine
+from tests.broker.transactional import ID, TransactionalProducer, stop_markers, transactional_machine
 from tidelog.broker.settling import ATTEMPTS_MAX, SETTLE_MS_MAX, Settling
-from tidelog.coordinator.machine import CoordinatorResult, OnDone
-from tidelog.coordinator.shard import Shard
-from tidelog.transactions.machine import TransactionMachine
+from tidelog.coordinator.errors import CoordinatorError
+from tidelog.coordinator.machine import CoordinatorResult
+from tidelog.transactions import markers
 from tidelog.wire.errors import ErrorCode
 
-PARTITION = ("t", 0)
+ORDERS = ("orders", 0)
+CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-class OneShard:
-    """As much of a CoordinatorService as Settling uses."""
-
-    def __init__(self, bench: TransactionBench) -> None:
-        self._bench = bench
-
-    def shard_of(self, key: str) -> Shard[TransactionMachine]:
-        return self._bench.shard
-
-    def write(self, key: str, decide: Any, on_done: OnDone) -> None:
-        self._bench.shard.write(decide, on_done)
+@pytest.fixture
+def machine() -> Machine:
+    return transactional_machine()
 
 
-def settling(bench: TransactionBench) -> Settling:
-    return Settling(cast(CoordinatorService[TransactionMachine], OneShard(bench)), SimulatedTimers(bench.scheduler))
+@pytest.fixture
+def producer(machine: Machine) -> TransactionalProducer:
+    producer = TransactionalProducer(machine).started()
+    producer.write(ORDERS)
+    return producer
 
 
-def begin_next(bench: TransactionBench, producer: tuple[int, int]) -> list[Any]:
+def begin_add(producer: TransactionalProducer) -> list[Any]:
     answers: list[Any] = []
-    settling(bench).write(
-        "id",
-        lambda machine: machine.add_partitions("id", *producer, [PARTITION], 0),
+    producer.machine.broker.settling.write(
+        ID,
+        lambda transactions: transactions.add_partitions(ID, producer.producer_id, producer.epoch, [ORDERS], 0),
         lambda code: code,
-        lambda code, error: answers.append(code if error is None else error),
+        lambda code, error: answers.append(error or code),
     )
     return answers
 
 
-@pytest.fixture
-def bench() -> TransactionBench:
-    return TransactionBench(transaction_version=0)
-
-
-def ended(bench: TransactionBench) -> tuple[int, int]:
-    """The end is decided and committed; the marker is on its way."""
-    result = bench.init()
-    producer = result.producer_id, result.producer_epoch
-    assert bench.add(producer, PARTITION, version=0) is ErrorCode.NONE
-    assert bench.end(producer, True, version=0).error is ErrorCode.NONE
-    return producer
-
-
-def test_while_the_marker_is_on_its_way_it_waits(bench: TransactionBench) -> None:
-    answers = begin_next(bench, ended(bench))
+def test_the_next_transaction_begins_as_soon_as_the_last_one_has_ended(producer: TransactionalProducer) -> None:
+    machine = producer.machine
+    go_on = stop_markers(machine)
+    producer.end()
+    answers = begin_add(producer)
+    machine.run_for(SETTLE_MS_MAX // 2)
     assert answers == []
-    bench.settle()
+    before_ms = machine.clock.monotonic_ms()
+    go_on()
+    machine.run_until(lambda: bool(answers))
     assert answers == [ErrorCode.NONE]
+    assert machine.clock.monotonic_ms() - before_ms < 50
 
 
-def test_while_the_completion_is_on_its_way_to_the_log_it_waits(bench: TransactionBench) -> None:
-    """The answer to the first question comes with the commit that ends what it was refused for."""
-    producer = ended(bench)
-    bench.sendings[0].deliver()
-    bench.scheduler.run_for(1000)
-    bench.runtime.flush()
-    assert bench.state() == "COMPLETE_COMMIT"
-    answers = begin_next(bench, producer)
-    bench.log.commit()
-    bench.commit()
-    assert answers == [ErrorCode.NONE]
-
-
-def test_a_marker_that_does_not_arrive_is_not_waited_for_longer_than_a_client_would(bench: TransactionBench) -> None:
-    answers = begin_next(bench, ended(bench))
-    bench.scheduler.run_for((SETTLE_MS_MAX - 1) * 1000)
+def test_after_a_while_the_client_hears_of_it(producer: TransactionalProducer) -> None:
+    machine = producer.machine
+    stop_markers(machine)
+    producer.end()
+    answers = begin_add(producer)
+    machine.run_for(SETTLE_MS_MAX - 1)
     assert answers == []
-    bench.scheduler.run_for(2 * 1000)
-    assert answers == [ErrorCode.CONCURRENT_TRANSACTIONS]
-    bench.settle()
-    assert answers == [ErrorCode.CONCURRENT_TRANSACTIONS]
+    machine.run_for(2)
+    assert answers == [CONCURRENT]
 
 
-def test_who_is_refused_every_time_is_told(bench: TransactionBench) -> None:
-    asked: list[None] = []
+def test_who_has_given_up_keeps_no_place(producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction may wait for a partition for hours, and its producer asks again all the time."""
+    machine = producer.machine
+    monkeypatch.setattr(markers, "WAITERS_MAX", 1)
+    stop_markers(machine)
+    producer.end()
+    for _ in range(3):
+        answers = begin_add(producer)
+        machine.run_for(SETTLE_MS_MAX // 2)
+        assert answers == []
+        machine.run_for(SETTLE_MS_MAX)
+        assert answers == [CONCURRENT]
+    shard = machine.broker.coordinators.transactions.shard_of(ID)
+    assert shard.machine is not None
+    assert (shard.machine.markers._waiters, shard.machine.markers._waiting) == ({}, 0)
+
+
+def test_who_finds_no_place_hears_of_it_at_once(producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = producer.machine
+    monkeypatch.setattr(markers, "WAITERS_MAX", 1)
+    go_on = stop_markers(machine)
+    producer.end()
+    first, second = begin_add(producer), begin_add(producer)
+    machine.run_for(10)
+    assert (first, second) == ([], [CONCURRENT])
+    go_on()
+    machine.run_until(lambda: bool(first))
+    assert first == [ErrorCode.NONE]
+
+
+def test_a_shard_that_is_dropped_ends_the_wait(producer: TransactionalProducer) -> None:
+    machine = producer.machine
+    stop_markers(machine)
+    producer.end()
+    answers = begin_add(producer)
+    machine.broker.coordinators.transactions.shard_of(ID).drop(OSError("a failed append"))
+    (error,) = answers
+    assert isinstance(error, CoordinatorError)
+    machine.run_for(2 * SETTLE_MS_MAX)
+    assert len(answers) == 1
+
+
+def test_an_end_that_is_not_durable_yet_is_waited_for(producer: TransactionalProducer) -> None:
+    machine = producer.machine
+    machine.broker.coordinators.transactions.write(
+        ID,
+        lambda transactions: transactions.end_transaction(ID, producer.producer_id, producer.epoch, True, 0),
+        lambda _response, _error: None,
+    )
     answers: list[Any] = []
-    ended(bench)
-    bench.settle()
+    machine.broker.settling.write(
+        ID,
+        lambda transactions: transactions.init_producer_id(ID, 60_000),
+        lambda result: result.error,
+        lambda result, error: answers.append(error or result.error),
+    )
+    machine.run_until(lambda: bool(answers))
+    assert answers == [ErrorCode.NONE]
 
-    def refuse(_: TransactionMachine) -> CoordinatorResult:
-        asked.append(None)
-        return CoordinatorResult(response=ErrorCode.CONCURRENT_TRANSACTIONS)
 
-    settling(bench).write("id", refuse, lambda code: code, lambda code, _: answers.append(code))
-    assert answers == [ErrorCode.CONCURRENT_TRANSACTIONS]
-    assert len(asked) == ATTEMPTS_MAX
+def test_who_loses_every_race_is_told(producer: TransactionalProducer) -> None:
+    machine = producer.machine
+    stop_markers(machine)
+    producer.end()
+    asked = 0
+    answers: list[Any] = []
+    shard = machine.broker.coordinators.transactions.shard_of(ID)
+
+    def decide(_: object) -> CoordinatorResult:
+        nonlocal asked
+        asked += 1
+        return CoordinatorResult(response=CONCURRENT)
+
+    Settling(machine.broker.coordinators.transactions, machine.broker.timers).write(
+        ID, decide, lambda code: code, lambda code, error: answers.append(error or code)
+    )
+    assert shard.machine is not None
+    for _ in range(ATTEMPTS_MAX):
+        shard.machine.markers._wake(ID, None)
+    assert (asked, answers) == (ATTEMPTS_MAX, [CONCURRENT])
