@@ -36,7 +36,6 @@ from tidelog.records.header import SEQUENCE_COUNT, TRANSACTIONAL_MASK, BatchHead
 __all__ = ["BatchMetadata", "CompletedTransaction", "ProducerEntry", "ProducerState"]
 
 _SEQUENCE_MASK = SEQUENCE_COUNT - 1
-_new_tuple = tuple.__new__
 
 
 class CompletedTransaction(NamedTuple):
@@ -83,12 +82,7 @@ class ProducerState:
             if first_sequence < 0:
                 raise _no_sequence(header)
             return None
-        batches = entry.batches
-        if (
-            header.producer_epoch != entry.epoch
-            or not batches
-            or first_sequence != (batches[-1].last_sequence + 1) & _SEQUENCE_MASK
-        ):
+        if header.producer_epoch != entry.epoch or first_sequence != (entry.last_sequence + 1) & _SEQUENCE_MASK:
             duplicate = _check_unusual(header, entry)
             if duplicate is not None:
                 return duplicate
@@ -106,16 +100,12 @@ class ProducerState:
         if entry is None:
             entry = self._producers[producer_id] = ProducerEntry(producer_id, header.producer_epoch)
         elif entry.epoch != header.producer_epoch:
-            entry.epoch = header.producer_epoch
-            entry.batches = []
+            entry.begin_epoch(header.producer_epoch)
         delta = header.last_offset_delta
         first_sequence = header.base_sequence
         entry.last_timestamp = timestamp = header.max_timestamp
         last_sequence = (first_sequence + delta) & _SEQUENCE_MASK if first_sequence >= 0 else first_sequence
-        batches = entry.batches
-        batches.append(_new_tuple(BatchMetadata, (last_sequence, base_offset + delta, delta, timestamp)))
-        if len(batches) > BATCHES_KEPT_MAX:
-            del batches[0]
+        entry.add_batch(last_sequence, base_offset + delta, delta, timestamp)
         if header.attributes & TRANSACTIONAL_MASK and entry.current_transaction_first_offset < 0:
             entry.current_transaction_first_offset = base_offset
             self._ongoing[base_offset] = producer_id
@@ -145,8 +135,7 @@ class ProducerState:
         if entry is None:
             entry = self._producers[producer_id] = ProducerEntry(producer_id, producer_epoch)
         elif entry.epoch != producer_epoch:
-            entry.epoch = producer_epoch
-            entry.batches = []
+            entry.begin_epoch(producer_epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp = timestamp
         first_offset = entry.current_transaction_first_offset
