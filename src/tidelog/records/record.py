@@ -96,29 +96,59 @@ def _encode_headers(headers: RecordHeaders) -> bytes:
 def decode_records(
     data: bytes, count: int, base_offset: int, last_offset_delta: int, base_timestamp: int, append_timestamp: int | None
 ) -> Iterator[Record]:
-    """``count`` records that fill ``data`` exactly; all have ``append_timestamp`` when it is given."""
+    """``count`` records that fill ``data`` exactly; all have ``append_timestamp`` when it is given.
+
+    Numbers of one byte are read in place: a coordinator loads a hundred thousand records by this."""
     size = len(data)
     position = 0
     previous_delta = -1
     try:
         for index in range(count):
-            length, position = read_zigzag(data, position, VARINT_BITS)
+            length = data[position]
+            if length < 0x80:
+                position += 1
+            else:
+                length, position = read_zigzag(data, position, VARINT_BITS)
             end = position + (length >> 1)
             if length & 1 or end > size:
                 raise _bad_length("record", index, length, size - position)
-            zigzag, position = read_zigzag(data, position + 1, VARLONG_BITS)
+
+            position += 1
+            zigzag = data[position]
+            if zigzag < 0x80:
+                position += 1
+            else:
+                zigzag, position = read_zigzag(data, position, VARLONG_BITS)
             timestamp = base_timestamp + (zigzag >> 1 ^ -(zigzag & 1)) if append_timestamp is None else append_timestamp
-            zigzag, position = read_zigzag(data, position, VARINT_BITS)
+
+            zigzag = data[position]
+            if zigzag < 0x80:
+                position += 1
+            else:
+                zigzag, position = read_zigzag(data, position, VARINT_BITS)
             delta = zigzag >> 1
             if zigzag & 1 or not previous_delta < delta <= last_offset_delta:
                 raise _bad_delta(index, zigzag, previous_delta, last_offset_delta)
             previous_delta = delta
-            key, position = _read_nullable(data, position, end, index, "key")
-            value, position = _read_nullable(data, position, end, index, "value")
+
+            length = data[position]
+            key_end = position + 1 + (length >> 1)
+            if length & 0x81 or key_end > end:
+                key, position = _read_nullable(data, position, end, index, "key")
+            else:
+                key, position = data[position + 1 : key_end], key_end
+
+            length = data[position]
+            value_end = position + 1 + (length >> 1)
+            if length & 0x81 or value_end > end:
+                value, position = _read_nullable(data, position, end, index, "value")
+            else:
+                value, position = data[position + 1 : value_end], value_end
+
+            headers: RecordHeaders = ()
             if data[position]:
                 headers, position = _read_headers(data, position, end, index)
             else:
-                headers = ()
                 position += 1
             if position != end:
                 raise InvalidBatch(f"record {index} ends at byte {position} of the records, and its length says {end}")
