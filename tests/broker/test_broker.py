@@ -5,7 +5,7 @@ from tests.log.harness import batch
 from tidelog.broker.broker import STOP_MS_MAX
 from tidelog.broker.partitions import Partitions
 from tidelog.log.deletion_queue import DeletionQueue
-from tidelog.metadata.features import METADATA_VERSION, METADATA_VERSION_LEVEL
+from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION, METADATA_VERSION_LEVEL, TRANSACTION_VERSION
 from tidelog.metadata.topics import PartitionImage
 from tidelog.raft.errors import CorruptMetadataLog
 from tidelog.wire.errors import ErrorCode
@@ -22,13 +22,25 @@ def state(machine: Machine, index: int = 0) -> PartitionImage:
 # -- starting ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_broker_registers_itself_and_finalizes_the_metadata_version() -> None:
+def test_a_new_broker_registers_itself_and_finalizes_its_features() -> None:
     machine = Machine()
     broker = machine.broker.image.brokers.find(NODE_ID)
     assert broker is not None
     assert broker.is_active
-    assert machine.broker.image.features == {METADATA_VERSION: METADATA_VERSION_LEVEL}
+    assert machine.broker.image.features == {METADATA_VERSION: METADATA_VERSION_LEVEL, TRANSACTION_VERSION: 2}
     assert machine.events == []
+
+
+def test_an_older_cluster_keeps_its_features_until_somebody_raises_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(FIRST_LEVELS, TRANSACTION_VERSION)
+    machine = Machine()
+    monkeypatch.undo()
+    machine.restart()
+    assert machine.broker.image.features == {METADATA_VERSION: METADATA_VERSION_LEVEL}
+    change = {"feature": TRANSACTION_VERSION, "max_version_level": 2}
+    assert machine.client().call(ApiKey.UPDATE_FEATURES, 2, feature_updates=[change]).error_code == 0
+    machine.restart()
+    assert machine.broker.image.features == {METADATA_VERSION: METADATA_VERSION_LEVEL, TRANSACTION_VERSION: 2}
 
 
 def test_a_clean_stop_keeps_data_settings_and_leader_epochs() -> None:

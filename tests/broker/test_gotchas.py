@@ -39,11 +39,16 @@ def test_gotcha_4_ids_take_the_place_of_names() -> None:
     assert fetched.topics[0].partitions[0].error is ErrorCode.NONE
 
 
-def test_gotcha_5_transactions_of_version_2_are_not_finalized_before_they_are_whole() -> None:
+def test_gotcha_5_transactions_of_version_2_are_finalized_in_a_new_cluster() -> None:
+    """Clients choose by the level how they add partitions: it stands for Produce 12, TxnOffsetCommit 5 and EndTxn 5."""
     client = Machine().client()
     response = client.call(ApiKey.API_VERSIONS, 4, client_software_name="x", client_software_version="1")
-    assert [feature.name for feature in response.finalized_features] == ["metadata.version"]
-    assert [feature.name for feature in response.supported_features] == ["metadata.version"]
+    levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
+    assert levels["transaction.version"] == 2
+    served = ranges(client)
+    assert served[ApiKey.PRODUCE][1] >= 12
+    assert served[ApiKey.TXN_OFFSET_COMMIT][1] >= 5
+    assert served[ApiKey.END_TXN][1] >= 5
 
 
 def test_what_is_not_whole_is_not_advertised() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tidelog.broker.config import BrokerConfig
 from tidelog.controller.election import leadership_of_returning_broker
 from tidelog.log.data_directory import DataDirectory
-from tidelog.metadata.features import METADATA_VERSION, METADATA_VERSION_LEVEL, SUPPORTED_FEATURES
+from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION, SUPPORTED_FEATURES
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import (
     AbortTransactionRecord,
@@ -31,7 +31,8 @@ def start_records(
     if image.in_transaction:
         yield AbortTransactionRecord("the broker was started again")
     if METADATA_VERSION not in image.features:
-        yield FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL)
+        for name, level in FIRST_LEVELS.items():
+            yield FeatureLevelRecord(name=name, feature_level=level)
     endpoint = Endpoint(LISTENER_NAME, config.advertised_host, config.advertised_port, PLAINTEXT)
     yield RegisterBrokerRecord(
         broker_id=config.node_id,

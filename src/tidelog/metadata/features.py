@@ -8,6 +8,12 @@ themselves, and every transaction has an epoch of its own.
 METADATA_VERSION = "metadata.version"
 METADATA_VERSION_LEVEL = 30
 TRANSACTION_VERSION = "transaction.version"
+TRANSACTION_VERSION_LEVEL = 2
 
 # Name -> least and greatest level.
-SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL)}
+SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
+    METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
+    TRANSACTION_VERSION: (0, TRANSACTION_VERSION_LEVEL),
+}
+# What a new cluster begins with. An older one stays as it is until somebody raises its levels.
+FIRST_LEVELS = {METADATA_VERSION: METADATA_VERSION_LEVEL, TRANSACTION_VERSION: TRANSACTION_VERSION_LEVEL}

@@ -29,8 +29,10 @@ def test_features_are_told(client: FakeClient, machine: Machine) -> None:
     assert [(feature.name, feature.min_version, feature.max_version) for feature in response.supported_features] == [
         ("metadata.version", level, level)
     ]
-    (finalized,) = response.finalized_features
-    assert (finalized.name, finalized.min_version_level, finalized.max_version_level) == ("metadata.version", level, level)
+    assert {feature.name: (feature.min_version_level, feature.max_version_level) for feature in response.finalized_features} == {
+        "metadata.version": (level, level),
+        "transaction.version": (2, 2),
+    }
     assert response.finalized_features_epoch == machine.broker.image.last_offset
 
 
@@ -58,12 +60,10 @@ def test_gotcha_2_the_response_header_is_v0_and_the_client_id_is_not_compact(cli
     assert decode_response(ApiKey.API_VERSIONS, 3, memoryview(reply), 4).error_code == 0
 
 
-def test_gotcha_6_features_whose_least_level_is_0_are_left_out_up_to_version_3(
-    client: FakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(features.SUPPORTED_FEATURES, "optional", (0, 1))
+def test_gotcha_6_features_whose_least_level_is_0_are_left_out_up_to_version_3(client: FakeClient) -> None:
     names = {}
     for version in (3, 4):
         response = client.call(ApiKey.API_VERSIONS, version, **SOFTWARE)
-        names[version] = [feature.name for feature in response.supported_features]
-    assert names == {3: ["metadata.version"], 4: ["metadata.version", "optional"]}
+        names[version] = {feature.name: feature.min_version for feature in response.supported_features}
+    level = features.METADATA_VERSION_LEVEL
+    assert names == {3: {"metadata.version": level}, 4: {"metadata.version": level, "transaction.version": 0}}
