@@ -21,8 +21,8 @@ CLIENTS: dict[str, type[Client]] = {
     client.name: client for client in (ConfluentClient, KafkaPythonClient, AiokafkaClient, KcatClient)
 }
 
-# Retention and time-outs of transactions are looked at often. Members of groups may be given up soon, and are told to show signs of
-# life often.
+# Retention and time-outs of transactions are looked at often. Members of groups may be given up soon, and are told to show signs
+# of life often.
 CONFIGS = {
     "log.retention.check.interval.ms": 200,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
