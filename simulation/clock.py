@@ -19,6 +19,9 @@ class SimulatedClock:
     def monotonic_ms(self) -> int:
         return self._scheduler.now_us // 1000
 
+    def monotonic_ns(self) -> int:
+        return self._scheduler.now_us * 1000
+
     def jump(self, difference_ms: int) -> None:
         """Move the wall clock, forwards or backwards. The monotonic clock does not notice."""
         self._scheduler.record(f"clock jump {difference_ms}")

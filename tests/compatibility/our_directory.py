@@ -32,6 +32,9 @@ class FixedClock:
     def monotonic_ms(self) -> int:
         return self._now_ms
 
+    def monotonic_ns(self) -> int:
+        return self._now_ms * 1_000_000
+
 
 class OurDirectory:
     def __init__(

@@ -11,6 +11,9 @@ class HandClock:
     def monotonic_ms(self) -> int:
         return self.ms
 
+    def monotonic_ns(self) -> int:
+        return self.ms * 1_000_000
+
 
 def test_a_slice_ends_by_its_count() -> None:
     work = Slice(HandClock(), 2)

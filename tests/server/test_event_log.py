@@ -15,6 +15,9 @@ class StoppedClock:
     def monotonic_ms(self) -> int:
         return 0
 
+    def monotonic_ns(self) -> int:
+        return 0
+
 
 TIME = "2024-01-01T00:00:00.042Z"
 

@@ -45,9 +45,19 @@ class RequestContext:
     def is_answered(self) -> bool:
         return self._slot.parts is not None
 
+    @property
+    def elapsed_ns(self) -> int:
+        """From the request's arrival to its answer; 0 before that."""
+        return self._slot.elapsed_ns
+
+    def count_error(self, code: ErrorCode) -> None:
+        """For a response that is encoded by its handler; ``reply`` looks for itself."""
+        self.broker.request_metrics.count_error(self.header.api_key, code)
+
     def reply(self, fields: Fields) -> None:
         """Answer with the fields of a response, in snake case; those that the request's version lacks are left out."""
         header = self.header
+        self.broker.request_metrics.count_errors_in(header.api_key, fields)
         self.reply_parts([encode_response(header.api_key, header.api_version, fields)])
 
     def reply_parts(self, body: list[Part]) -> None:

@@ -20,6 +20,7 @@ from tidelog.broker.metadata_cache import MetadataCache
 from tidelog.broker.metadata_log import PartitionMetadataLog
 from tidelog.broker.partitions import Partitions
 from tidelog.broker.registration import start_records
+from tidelog.broker.request_metrics import RequestMetrics
 from tidelog.broker.session import ClientSession
 from tidelog.broker.settling import Settling
 from tidelog.broker.sliced_proposals import SlicedProposals
@@ -63,6 +64,7 @@ class Broker:
         self.randomness = randomness
         self.report = report
         self.timers = Timers(clock)
+        self.request_metrics = RequestMetrics(clock)
         self.image = ClusterImage()
         self.settings = TopicSettings(config, self.image)
         self._proposals = SlicedProposals(self.image, self._write_metadata)
@@ -206,6 +208,7 @@ class Broker:
         if self.is_running:
             # First: whatever goes wrong below, syncing, retention and compaction must not end with it for good.
             self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
+            self.request_metrics.tick()
             try:
                 self.directory.tick()
             except Exception as error:

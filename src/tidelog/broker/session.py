@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.api import Part, RequestContext
+from tidelog.broker.request_metrics import ApiTimings
 from tidelog.wire.errors import MalformedRequest
 from tidelog.wire.kio_adapter import decode_request
 from tidelog.wire.protocol import parse_request_header
@@ -37,22 +38,46 @@ class Cancellable(Protocol):
 
 
 class ReplySlot:
-    """The place of one answer in the order of answers."""
+    """The place of one answer in the order of answers, and the times of its request."""
 
-    __slots__ = ("_session", "parts")
+    __slots__ = ("_received_ns", "_session", "_timings", "elapsed_ns", "handled_ns", "parts")
 
-    def __init__(self, session: "ClientSession") -> None:
+    def __init__(self, session: "ClientSession", timings: ApiTimings, received_ns: int) -> None:
         self._session = session
+        self._timings = timings
+        self._received_ns = received_ns
+        self.handled_ns = 0
+        """When its handler returned without an answer."""
+        self.elapsed_ns = 0
+        """From its arrival to its answer, once that is given."""
         self.parts: list[Part] | None = None
 
     def fill(self, parts: list[Part]) -> None:
         assert self.parts is None, "a request is answered once"
         self.parts = parts
-        self._session.send_ready()
+        session, timings = self._session, self._timings
+        now_ns = session.now_ns()
+        self.elapsed_ns = now_ns - self._received_ns
+        timings.total.observe(self.elapsed_ns)
+        if self.handled_ns:
+            timings.wait.observe(now_ns - self.handled_ns)
+        session.send_ready()
 
 
 class ClientSession:
-    __slots__ = ("_broker", "_close", "_delayed", "_pending", "_send", "client_host", "id", "is_closed")
+    __slots__ = (
+        "_broker",
+        "_close",
+        "_delayed",
+        "_pending",
+        "_send",
+        "_timings",
+        "client_host",
+        "id",
+        "is_closed",
+        "now_ns",
+        "received_ns",
+    )
 
     def __init__(
         self,
@@ -72,6 +97,10 @@ class ClientSession:
         # Work that waits for something and is given up with the connection.
         self._delayed: dict[Cancellable, None] = {}
         self.is_closed = False
+        self.now_ns = broker.clock.monotonic_ns
+        self._timings = broker.request_metrics.timings
+        self.received_ns = 0
+        """When the bytes of the next frames arrived, if the shell says so."""
 
     @property
     def wants_reading(self) -> bool:
@@ -85,6 +114,7 @@ class ClientSession:
         """One request. The frame's bytes may be overwritten as soon as this returns."""
         if self.is_closed:
             return
+        began_ns = self.now_ns()
         try:
             header = parse_request_header(frame)
         except MalformedRequest as error:
@@ -94,7 +124,10 @@ class ClientSession:
         if api is None:
             self.end(f"unknown api key {header.api_key}")
             return
-        slot = ReplySlot(self)
+        timings = self._timings[header.api_key]
+        received_ns = self.received_ns or began_ns
+        timings.queue.observe(began_ns - received_ns)
+        slot = ReplySlot(self, timings, received_ns)
         self._pending.append(slot)
         context = RequestContext(self._broker, self, api, header, slot)
         if not api.versions[0] <= header.api_version <= api.versions[1]:
@@ -113,6 +146,10 @@ class ClientSession:
             api.handle(context, request)
         except Exception as error:
             self.fail(context, error)
+        handled_ns = self.now_ns()
+        timings.handling.observe(handled_ns - began_ns)
+        if slot.parts is None:
+            slot.handled_ns = handled_ns
 
     def fail(self, context: RequestContext, error: Exception) -> None:
         """The one place where an exception becomes an error code."""

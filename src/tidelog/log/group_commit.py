@@ -15,7 +15,7 @@ What became durable goes into the journal of durable marks, which is flushed bes
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from tidelog.log.environment import NO_ROOM
@@ -23,6 +23,7 @@ from tidelog.log.errors import LogOffline
 from tidelog.log.mark_flusher import MarkFlusher
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.sync_plan import NEVER_SYNCFS, SyncOutcome, SyncPlan, run_plans
+from tidelog.metrics.histogram import Histogram
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk, FileSystem
 from tidelog.ports.executor import Completion, Executor
@@ -39,11 +40,18 @@ class CommitStatistics:
     logs_synced: int = 0
     file_system_syncs: int = 0
     logs_in_last_pass: int = 0
+    pass_logs: Histogram = field(default_factory=Histogram)
+    """How many logs each pass covered."""
+    sync_ns: Histogram = field(default_factory=Histogram)
+    """How long the syncs of each pass took, in their thread."""
+    pass_ns: Histogram = field(default_factory=Histogram)
+    """From the start of a pass until it was known to have ended."""
 
 
 class GroupCommit:
     __slots__ = (
         "_after_pass",
+        "_began_ns",
         "_clock",
         "_dirty",
         "_disk",
@@ -86,6 +94,7 @@ class GroupCommit:
         self._waiting: dict[PartitionLog, list[tuple[int, OnDurable]]] = {}
         self._recovery_point_waiting: dict[PartitionLog, list[OnDurable]] = {}
         self._in_flight = False
+        self._began_ns = 0
         self._after_pass: list[Callable[[], None]] = []
         self.statistics = CommitStatistics()
 
@@ -172,8 +181,15 @@ class GroupCommit:
         if not plans:
             self._in_flight = False
             return
-        work = partial(run_plans, self._disk, self._file_system, plans, self.syncfs_files_min)
+        self._began_ns = self._clock.monotonic_ns()
+        work = partial(self._run, plans)
         self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))
+
+    def _run(self, plans: list[SyncPlan]) -> tuple[SyncOutcome, int]:
+        """In a helper thread: the outcome, and the nanoseconds that it took."""
+        began_ns = self._clock.monotonic_ns()
+        outcome = run_plans(self._disk, self._file_system, plans, self.syncfs_files_min)
+        return outcome, self._clock.monotonic_ns() - began_ns
 
     def _leave_out(self, log: PartitionLog, recovery_point_waiting: list[OnDurable], error: OSError) -> None:
         """A file of it cannot even be opened: the others must not wait for that."""
@@ -211,13 +227,17 @@ class GroupCommit:
         completion: Completion,
     ) -> None:
         assert completion.error is None, f"a pass reports errors per log, but raised {completion.error!r}"
-        outcome: SyncOutcome = completion.result
+        outcome: SyncOutcome
+        outcome, sync_ns = completion.result
         self._in_flight = False
         statistics = self.statistics
         statistics.passes += 1
         statistics.logs_in_last_pass = len(logs)
         statistics.logs_synced += len(logs)
         statistics.file_system_syncs += outcome.used_file_system_sync
+        statistics.pass_logs.observe(len(logs))
+        statistics.sync_ns.observe(sync_ns)
+        statistics.pass_ns.observe(self._clock.monotonic_ns() - self._began_ns)
         if outcome.file_system_failed:
             self.syncfs_files_min = NEVER_SYNCFS
         for log, plan, error in zip(logs, plans, outcome.errors, strict=True):

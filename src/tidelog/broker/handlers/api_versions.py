@@ -52,6 +52,7 @@ def _api_fields(api: Api) -> dict[str, Any]:
 
 def reply_unsupported(context: RequestContext) -> None:
     fields = {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [_api_fields(context.api)]}
+    context.count_error(ErrorCode.UNSUPPORTED_VERSION)
     context.reply_parts([encode_response(ApiKey.API_VERSIONS, 0, fields)])
 
 

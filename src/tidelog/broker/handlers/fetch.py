@@ -82,7 +82,12 @@ def _reply(context: RequestContext, choice: SessionChoice, wanted: list[WantedPa
     version = context.header.api_version
     topics: dict[tuple[str | None, bytes | None], list[FetchResult]] = {}
     leaders: set[int] = set()
+    metrics = context.broker.request_metrics
     for want, result in zip(wanted, found.results, strict=True):
+        if result.records is not None and want.partition is not None:
+            metrics.topics.of(want.partition.topic).fetched_bytes += result.records.length
+        elif result.error is not ErrorCode.NONE:
+            context.count_error(result.error)
         if result.error in HINTED_ERRORS and version >= LEADER_HINTS_SINCE:
             result = _with_leader(context, want, result, leaders)
         if session is None or _is_told(session, want, result) or not choice.is_incremental:
@@ -111,6 +116,7 @@ def _is_told(session: FetchSession, want: WantedPartition, result: FetchResult) 
 
 
 def _reply_error(context: RequestContext, code: ErrorCode) -> None:
+    context.count_error(code)
     context.reply_parts(encode_fetch_response(context.header.api_version, [], error=code))
 
 

@@ -25,6 +25,10 @@ def handle(context: RequestContext, request: OffsetCommitRequest) -> None:
 
     def done(results: Sequence[OffsetCommitTopicResult], error: Exception | None) -> None:
         if error is None:
+            for topic in results:
+                for _, code in topic.partitions:
+                    if code is not ErrorCode.NONE:
+                        context.count_error(code)
             context.reply_parts([encode_offset_commit_response(version, results)])
         elif isinstance(error, DecisionTooLarge):
             context.fail(ApiError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, str(error)))

@@ -45,6 +45,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> None:
     acks = request.acks
     if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         code = ErrorCode.INVALID_REQUIRED_ACKS
+        context.count_error(code)
         _reply(
             context, [_failed_topic(topic, code, f"acks is {acks}; only 0, 1 and -1 (all) are known") for topic in request.topics]
         )
@@ -78,6 +79,7 @@ def _append_all(context: RequestContext, request: ProduceRequest, verdicts: Verd
         context.reply_nothing()
     elif waiting is None:
         _reply(context, topics)
+        _note_acknowledged(context, topics)
     else:
         waiting.start(topics)
 
@@ -102,10 +104,12 @@ def _append(
         if len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
             _check_verdict(partition, verdicts)
         result = partition.append(records, acks == ACKS_ALL)
+        context.broker.request_metrics.topics.of(partition.topic).produced_bytes += len(records)
         if partition.log.settings.is_relaxed:
             context.broker.partitions.note_relaxed(partition)
     except Exception as error:
         code, message = context.code_of(error)
+        context.count_error(code)
         leader = None
         if code in HINTED_ERRORS and context.header.api_version >= LEADER_HINTS_SINCE:
             leader = current_leader(context.broker.image, topic.name, topic.topic_id, index)
@@ -134,6 +138,16 @@ def _reply(context: RequestContext, topics: list[ProduceTopicResult]) -> None:
     leaders = {result.current_leader[0] for topic in topics for result in topic.partitions if result.current_leader is not None}
     endpoints = leader_endpoints(context.broker.image, leaders) if leaders else ()
     context.reply_parts([encode_produce_response(context.header.api_version, topics, node_endpoints=endpoints)])
+
+
+def _note_acknowledged(context: RequestContext, topics: list[ProduceTopicResult]) -> None:
+    """With acks=1: as soon as it was written."""
+    for topic in topics:
+        known = context.broker.image.topic_by_id(topic.topic_id or b"") if topic.name is None else None
+        name = topic.name if known is None else known.name
+        for result in topic.partitions:
+            if result.error is NO_ERROR and name is not None:
+                context.broker.request_metrics.acknowledged(name, result.partition, context.elapsed_ns)
 
 
 class _Waiting:
@@ -173,6 +187,17 @@ class _Waiting:
             if self._timer is not None:
                 self._timer.cancel()
             _reply(self._context, self._topics)
+            self._note_acknowledged(number)
+
+    def _note_acknowledged(self, last: int) -> None:
+        """``last`` is the wait that the answer waited for: only its partition may be among the slowest."""
+        metrics, elapsed_ns = self._context.broker.request_metrics, self._context.elapsed_ns
+        for number, (partition, _, results, position) in enumerate(self._waits):
+            if results[position].error is NO_ERROR:
+                if number == last:
+                    metrics.acknowledged(partition.topic, partition.index, elapsed_ns)
+                else:
+                    metrics.topics.of(partition.topic).produce_to_ack.observe(elapsed_ns)
 
     def _time_out(self) -> None:
         for place in self._open.values():
@@ -180,8 +205,8 @@ class _Waiting:
         self._open = {}
         _reply(self._context, self._topics)
 
-    @staticmethod
-    def _set_error(place: tuple[list[ProduceResult], int], code: ErrorCode, message: str) -> None:
+    def _set_error(self, place: tuple[list[ProduceResult], int], code: ErrorCode, message: str) -> None:
+        self._context.count_error(code)
         results, position = place
         results[position] = ProduceResult(results[position].partition, code, error_message=message)
 
