@@ -119,3 +119,25 @@ def test_a_full_disk_is_survived() -> None:
     assert committed(client, "group") == 5
     assert commit(client, "group", 7) == ErrorCode.NONE
     assert committed(client, "group") == 7
+
+
+def test_a_shard_whose_log_is_offline_after_a_start_is_alone() -> None:
+    machine, client = ready()
+    sick, well = group_of(0), group_of(1)
+    for group in (sick, well):
+        assert commit(client, group, 5) == ErrorCode.NONE
+    machine.executor.crash()
+    machine.disk = machine.executor.disk = machine.disk.crash_image(machine.randomness, "all")
+    rule = machine.disk.faults.fail("read", lambda path: "__consumer_offsets-0/" in path, EIO)
+    machine.start()
+    client = machine.client()
+    # More than one attempt to take it over.
+    machine.run_for(3_000)
+    assert ("__consumer_offsets", 0) in machine.broker.directory.offline
+    assert fetch(client, sick).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert committed(client, well) == 5
+    machine.disk.faults.lift(rule)
+    machine.crash("all")
+    client = machine.client()
+    machine.run_for(1_000)
+    assert committed(client, sick) == 5

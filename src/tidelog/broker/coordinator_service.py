@@ -17,7 +17,7 @@ from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.machine import CoordinatorResult, MachineType, OnDone, Scheduler
 from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard import NO_PRODUCER, Producer, Shard
-from tidelog.log.errors import StorageError
+from tidelog.log.errors import LogOffline, StorageError
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import PartitionImage, TopicImage
@@ -138,7 +138,7 @@ class CoordinatorService(Generic[MachineType]):
             partition = self._partitions.find(name, None, index)
         except NotLeader as error:
             raise NotCoordinator(str(error)) from error
-        except (ApiError, StorageError) as error:
+        except (ApiError, StorageError, LogOffline) as error:
             raise CoordinatorNotAvailable(f"{name}-{index}: {error}") from error
         return self.runtime.take_over(index, PartitionShardLog(self._partitions, partition))
 
