@@ -86,7 +86,7 @@ class ClassicMember(GroupMember):
     # -- joining -------------------------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
-        if self._is_joining:
+        if self._is_joining or self._is_in:
             return
         self._is_joining = True
         fields = {

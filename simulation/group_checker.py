@@ -24,15 +24,20 @@ def one_owner_per_generation(history: GroupHistory) -> Iterator[Violation]:
 
 
 def one_owner_at_a_time(history: GroupHistory) -> Iterator[Violation]:
-    """Nobody is told that a partition is its own while another, whom the coordinator has promised to wait for, still has it."""
+    """No two members have a partition at a time for which the coordinator has promised to wait for both."""
     by_partition: dict[tuple[str, PartitionId], list[Ownership]] = defaultdict(list)
     for one in history.ownerships:
         earlier = by_partition[one.group, one.partition]
         for other in earlier:
-            if other.member != one.member and one.since < other.until and one.since_us < other.assured_us:
+            both_us = min(_end_us(one), _end_us(other)) - max(one.since_us, other.since_us)
+            if other.member != one.member and both_us > 0:
                 text = f"{_of(history, one)}: {one.member} in {one.epoch}, while {other.member} has it in {other.epoch}"
-                yield Violation("two owners at a time", f"{text}, {other.assured_us - one.since_us} us too early")
+                yield Violation("two owners at a time", f"{text}, for {both_us} us")
         earlier.append(one)
+
+
+def _end_us(ownership: Ownership) -> int:
+    return min(ownership.until_us, ownership.assured_us)
 
 
 def owners_know_later_generations(history: GroupHistory) -> Iterator[Violation]:

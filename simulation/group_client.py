@@ -16,7 +16,7 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.kio_adapter import Message, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 
-HEARTBEAT_US = 90_000
+HEARTBEAT_US = 120_000
 RETRY_US = (5_000, 40_000)
 LEAVE_US = 50_000
 GROUP_TYPE = 0

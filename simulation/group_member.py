@@ -23,8 +23,8 @@ from tidelog.wire.protocol import ApiKey
 SESSION_MS = 400
 # Longer than a session: a member that answers heartbeats is never put out for being slow.
 REBALANCE_MS = 600
-THINK_US = (500, 12_000)
-COMMIT_LIKELIHOOD = 0.35
+THINK_US = (1_000, 40_000)
+COMMIT_LIKELIHOOD = 0.5
 FETCH_VERSIONS = (5, 17)
 FETCH_TOPIC_IDS_SINCE = 13
 
@@ -255,7 +255,7 @@ class GroupMember(GroupClient):
             topic.partitions.append(FetchPartition(index, offset, self.draw((300, 4_000))))
         request = FetchRequest(
             replica_id=-1,
-            wait_ms_max=self.draw((0, 60)),
+            wait_ms_max=self.draw((0, 150)),
             bytes_min=1,
             bytes_max=self.draw((500, 20_000)),
             isolation_level=self.draw((0, 1)),

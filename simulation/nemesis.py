@@ -36,6 +36,8 @@ KILLED_BY_FAILED_SYNC_LIKELIHOOD = 0.3
 
 
 class Nemesis:
+    interval_us = FAULT_INTERVAL_US
+
     def __init__(
         self,
         world: "Stage",
@@ -54,7 +56,7 @@ class Nemesis:
         self._faults = FAULTS if faults is None else faults
         self._paths = (*FAILING_PATHS, *paths)
         names = [name for name in self._faults if self.randomness.fraction() < ENABLED_LIKELIHOOD]
-        self._enabled = names or list(self._faults)
+        self.enabled = names or list(self._faults)
 
     def draw(self, bounds: tuple[int, int]) -> int:
         return self.randomness.integer(*bounds)
@@ -63,12 +65,12 @@ class Nemesis:
         return options[self.randomness.integer(0, len(options) - 1)]
 
     def start(self) -> None:
-        self.world.scheduler.schedule(self.draw(FAULT_INTERVAL_US), "nemesis", self._strike)
+        self.world.scheduler.schedule(self.draw(self.interval_us), "nemesis", self._strike)
 
     def _strike(self) -> None:
         if self._is_over:
             return
-        name = self.choose(self._enabled)
+        name = self.choose(self.enabled)
         if self._faults[name](self):
             self.count(name)
         self.start()
