@@ -11,6 +11,8 @@ from tests.client.transactions.fake_broker import FakeBroker
 from tests.client.transactions.wire_producer import WireProducer
 from tests.compatibility.kafka_client import read_partition
 from tidelog.cli.main import main
+from tidelog.cli.transactions_admin import choose_partitions
+from tidelog.client.transactions.admin import TransactionAdmin
 from tidelog.testing import Broker
 from tidelog.wire.protocol import ApiKey
 
@@ -245,3 +247,15 @@ def test_a_partition_that_cannot_be_asked_makes_the_answer_incomplete(
             result = command("transactions", *words, "-X", "socket.timeout.ms=200")
             assert result.code == 1
             assert result.err.startswith("warning: t-0 could not be asked: t-0: The partition has no leader")
+
+
+def test_only_partitions_with_a_replica_on_the_broker() -> None:
+    with FakeBroker() as fake:
+        metadata = fake.metadata(1, {"t": 3})
+        metadata["brokers"].append({"node_id": 2, "host": "127.0.0.1", "port": fake.port})
+        metadata["topics"][0]["partitions"][1]["replica_nodes"] = [2]
+        fake.answer(ApiKey.METADATA, metadata)
+        with TransactionAdmin(fake.bootstrap_servers) as admin:
+            assert choose_partitions(admin, [], [], 2) == [("t", 1)]
+            assert choose_partitions(admin, ["t"], [0, 1], 1) == [("t", 0)]
+            assert choose_partitions(admin, ["t"], []) == [("t", 0), ("t", 1), ("t", 2)]

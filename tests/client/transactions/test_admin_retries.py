@@ -119,6 +119,14 @@ def test_a_leader_that_moved_is_looked_for(fake: FakeBroker, admin: TransactionA
     assert len(fake.asked(ApiKey.METADATA)) >= 3
 
 
+def test_a_partition_that_has_answered_is_not_asked_again(fake: FakeBroker, admin: TransactionAdmin) -> None:
+    mixed = producers(ErrorCode.NONE, 0)
+    mixed["topics"] += producers(ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)["topics"]
+    fake.answer(ApiKey.DESCRIBE_PRODUCERS, mixed, producers(ErrorCode.NONE, 1))
+    assert sorted(admin.describe_producers([("t", 0), ("t", 1)]).producers) == [("t", 0), ("t", 1)]
+    assert [each.topics[0].partition_indexes for each in fake.asked(ApiKey.DESCRIBE_PRODUCERS)] == [(0, 1), (1,)]
+
+
 def test_partitions_without_a_leader_do_not_keep_others_from_answering(fake: FakeBroker) -> None:
     fake.answer(ApiKey.METADATA, fake.metadata(1, {"t": 1}, leader=-1))
     with TransactionAdmin(fake.bootstrap_servers, request_timeout_ms=300) as admin:
