@@ -12,7 +12,7 @@ connect to the first answer of the coordinator.
 """
 
 import threading
-from time import perf_counter, process_time
+from time import perf_counter, process_time, sleep
 from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
@@ -35,6 +35,7 @@ STABLE_SECONDS_MAX = 2.0
 PAUSE_MS_MAX = 100.0
 # What a restart may still set in motion after everybody has its share.
 AFTERWARDS_SECONDS = 1.0
+AFTERWARDS_SECONDS_QUICK = 0.1
 
 COMMITTERS = 4
 COMMITS = 100_000
@@ -73,6 +74,7 @@ def _rebalance(workspace: Workspace, protocol: str) -> list[Row]:
     members = MEMBERS_QUICK if workspace.is_quick else MEMBERS
     partitions = members * PARTITIONS_PER_MEMBER
     settings = {"group.id": protocol, "enable.auto.commit": False, "auto.offset.reset": "latest", **PROTOCOLS[protocol]}
+    afterwards_seconds = AFTERWARDS_SECONDS_QUICK if workspace.is_quick else AFTERWARDS_SECONDS
     stable_seconds, pauses_ms, quiet_pauses_ms = [], [], []
     is_eager = protocol == "eager"
     configs = {"group.consumer.heartbeat.interval.ms": HEARTBEAT_MS}
@@ -82,15 +84,15 @@ def _rebalance(workspace: Workspace, protocol: str) -> list[Row]:
 
             def restart() -> None:
                 stable_seconds.append(group.restart_one())
-                threading.Event().wait(AFTERWARDS_SECONDS)
+                sleep(afterwards_seconds)
 
             for _ in range(workspace.rounds(ROUNDS)):
                 if is_eager:
                     stable_seconds.append(group.restart_one())
                     continue
                 pauses_ms.append(group.longest_pause(restart) * 1e3)
-                as_long = stable_seconds[-1] + AFTERWARDS_SECONDS
-                quiet_pauses_ms.append(group.longest_pause(lambda: threading.Event().wait(as_long)) * 1e3)  # noqa: B023 - called at once
+                as_long = stable_seconds[-1] + afterwards_seconds
+                quiet_pauses_ms.append(group.longest_pause(lambda: sleep(as_long)) * 1e3)  # noqa: B023 - called at once
         broker.kill()
     what = f"groups: one of {members} members restarts, {partitions} partitions, {protocol}"
     soon = Target("<=", STABLE_SECONDS_MAX) if is_eager else None
