@@ -1,5 +1,6 @@
 """AddPartitionsToTxn and AddOffsetsToTxn: what a transaction is made of."""
 
+from time import process_time
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.transactions.harness import TransactionBench
 from tidelog.coordinator.hashing import partition_for
 from tidelog.transactions.records import TopicPartitions
+from tidelog.transactions.transaction import missing_from
 from tidelog.wire.errors import ErrorCode
 
 
@@ -105,3 +107,22 @@ def test_whether_a_query_may_be_answered_at_once() -> None:
     assert not bench.machine.is_committed("id"), "found in the log, but not committed yet"
     bench.run_for(1)
     assert bench.machine.is_committed("id")
+
+
+def test_asking_for_thousands_again_takes_no_longer_than_their_number() -> None:
+    """Looked up one by one in a list it takes seconds, and the broker does nothing else meanwhile."""
+    partitions = (TopicPartitions("a", tuple(range(20_000))),)
+    asked = [("a", index) for index in reversed(range(20_001))]
+    began = process_time()
+    assert missing_from(partitions, asked) == [("a", 20_000)]
+    assert process_time() - began < 1.0
+
+
+def test_what_is_missing_is_found_in_few_and_in_many() -> None:
+    for count in (3, 300):
+        partitions = (TopicPartitions("a", tuple(range(count))), TopicPartitions("b", (0,)))
+        assert missing_from(partitions, [("a", 0), ("a", count), ("b", 0), ("b", 1), ("c", 0)]) == [
+            ("a", count),
+            ("b", 1),
+            ("c", 0),
+        ]

@@ -11,7 +11,9 @@ from tidelog.wire.protocol import ApiKey
 
 def handle(context: RequestContext, request: Message) -> None:
     # A partition that is named twice is described once: its producers may be many.
-    topics = {topic.name: dict.fromkeys(topic.partition_indexes) for topic in request.topics}
+    topics: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     context.reply(
         {
             "topics": [
