@@ -5,7 +5,6 @@ from typing import NamedTuple
 from tidelog.client.transactions.brokers import TopicPartition
 from tidelog.client.transactions.errors import ClientError
 
-NO_TRANSACTION = -1
 # The states that a coordinator may name, as it spells them.
 STATES = (
     "Empty",
