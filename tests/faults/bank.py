@@ -1,8 +1,8 @@
 """A bank in topics, and what must be true of it for whoever reads what is committed.
 
 A transfer takes and gives money in one transaction: one entry for each account, in that account's partition. An order says what a
-transfer has to do. A worker carries it out with the order's offset in the same transaction, so each order is carried out once. The
-first transfer opens all accounts; the others have a sum of 0.
+transfer has to do. A worker does it with the order's offset in the same transaction, so each order is carried out once. The first
+transfer opens all accounts; the others have a sum of 0.
 
 What is right, at any moment:
 

@@ -1,7 +1,7 @@
 """Rounds of kill -9 on a bank at work: its workers, the broker, or both, at random moments.
 
-Orders come in all the while. In each round the broker is killed, and some workers: before it, while it is down, or not at all, but
-a new worker of the same slot fences them. Readers read on over all of it and check what they see.
+Orders come in all the while. In each round the broker is killed, and some workers: before it, while it is down, or not, but a
+new worker of the same slot fences them. Readers read on over all of it and check what they see.
 
 The last kill takes all workers and the broker. Nobody ends their transactions then but the broker itself, by time-out: the last
 stable offsets must reach the high watermarks. After that new workers carry out what is left.
@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from os import getpid
 from pathlib import Path
 from random import Random
@@ -89,9 +90,15 @@ class Offsets:
             try:
                 offsets[Place(each.topic, each.partition)] = future.result(2 * LIST_SECONDS).offset
             except (KafkaException, TimeoutError):
+                self._find_leaders()
                 return None
         # A request that got no answer is no error to librdkafka, only an offset that is none.
         return offsets if min(offsets.values()) >= 0 else None
+
+    def _find_leaders(self) -> None:
+        """librdkafka would go on asking with the leader epochs from before a restart."""
+        with suppress(KafkaException):
+            self._admin.list_topics(timeout=LIST_SECONDS)
 
 
 class Reader(threading.Thread):
