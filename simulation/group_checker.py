@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from simulation.checker import Violation
 from simulation.group_history import Commit, GroupHistory, OffsetRead, Ownership
-from simulation.history import NEVER, Outcome, PartitionId
+from simulation.history import NEVER, History, Outcome, PartitionId
 
 Check = Callable[[GroupHistory], Iterator[Violation]]
 
@@ -106,12 +106,18 @@ def nothing_is_committed_that_was_not_read(history: GroupHistory) -> Iterator[Vi
             yield Violation("committed unread records", text)
 
 
-def everything_is_drained(history: GroupHistory) -> Iterator[Violation]:
-    """In the end each group has committed the end of each partition."""
+def final_ends(history: History) -> dict[PartitionId, int]:
+    """Where each partition ends, by the final reads."""
     ends: dict[PartitionId, int] = {}
-    for poll in history.base.polls:
+    for poll in history.polls:
         if poll.is_final:
             ends[poll.partition] = max(ends.get(poll.partition, 0), poll.high_watermark)
+    return ends
+
+
+def everything_is_drained(history: GroupHistory) -> Iterator[Violation]:
+    """In the end each group has committed the end of each partition."""
+    ends = final_ends(history.base)
     finals = {(read.group, read.partition): read for read in history.reads if read.is_final}
     for group in history.groups:
         for partition, end in ends.items():

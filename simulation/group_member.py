@@ -70,11 +70,6 @@ class GroupMember(GroupClient):
         self._topics = topics
         self._assignments = 0
 
-    @property
-    def is_drained(self) -> bool:
-        """All that it owns is read and committed to the end."""
-        return all(each.position == each.end_offset == each.committed for each in self.owned.values())
-
     def wake(self) -> None:
         self.commit(self.owned)
 

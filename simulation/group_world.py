@@ -11,7 +11,7 @@ from simulation.checker import Violation, check
 from simulation.classic_member import ClassicMember
 from simulation.consumer import Consumer
 from simulation.consumer_member import ConsumerMember
-from simulation.group_checker import check_groups
+from simulation.group_checker import check_groups, final_ends
 from simulation.group_history import GroupHistory
 from simulation.group_member import SESSION_MS, GroupMember
 from simulation.history import ACKS_ALL, PartitionId
@@ -53,6 +53,8 @@ class GroupNemesis(Nemesis):
 
     def __init__(self, world: "GroupWorld") -> None:
         super().__init__(world, GROUP_FAULTS, ("__consumer_offsets",))
+        if not any(name in MEMBER_FAULTS for name in self.enabled):
+            self.enabled += MEMBER_FAULTS
         self.enabled += [name for name in self.enabled if name in MEMBER_FAULTS for _ in range(MEMBER_FAULTS_WEIGHT)]
 
     def crash_member(self) -> bool:
@@ -151,24 +153,27 @@ class GroupWorld(Stage):
         self.producer.stop()
         self.run_until("last answers", lambda: self.producer.is_idle, HEALED_US_MAX)
         self.producer.close()
-        self._drain()
         self._read_everything()
+        self._drain()
+        self._read_offsets()
 
     def _drain(self) -> None:
+        ends = final_ends(self.history)
         try:
-            self.run_until("draining", self._is_drained, HEALED_US_MAX)
+            self.run_until("draining", lambda: self._is_drained(ends), HEALED_US_MAX)
         except NoProgress as error:
             raise NoProgress(f"{error}: {self._undrained()}") from None
         for member in self.members:
             member.crash()
 
-    def _is_drained(self) -> bool:
-        return all(member.is_running and not member.is_paused and member.is_drained for member in self.members) and all(
-            len(self._owners(group)) == sum(life.partitions for life in self.live_topics()) for group in self.group_history.groups
-        )
-
-    def _owners(self, group: str) -> dict[PartitionId, str]:
-        return {partition: member.name for member in self.members if member.group == group for partition in member.owned}
+    def _is_drained(self, ends: dict[PartitionId, int]) -> bool:
+        """Every group owns every partition, and has read and committed all of it."""
+        owned = [(member.group, partition, each) for member in self.members for partition, each in member.owned.items()]
+        is_complete = {(group, partition) for group, partition, _ in owned} == {
+            (group, partition) for group in self.group_history.groups for partition in ends
+        }
+        is_back = all(member.is_running and not member.is_paused for member in self.members)
+        return is_complete and is_back and all(each.position == each.committed == ends[key] for _, key, each in owned)
 
     def _undrained(self) -> str:
         name_of = self.history.name_of
@@ -182,20 +187,18 @@ class GroupWorld(Stage):
         return " | ".join(lines)
 
     def _read_everything(self) -> None:
-        reader = OffsetReader(
-            self.environment,
-            self.randomness.fork("offsets"),
-            self.group_history,
-            list(self.group_history.groups),
-            self.live_topics(),
-        )
-        reader.start()
-        self.run_until("last offsets", lambda: reader.is_done, HEALED_US_MAX)
-        reader.close()
         final = Consumer("final", self.environment, self.randomness.fork("final"), self.live_topics, TOPIC_NAMES, is_final=True)
         final.start()
         self.run_until("final reads", lambda: final.is_caught_up, HEALED_US_MAX)
         final.close()
+
+    def _read_offsets(self) -> None:
+        groups = list(self.group_history.groups)
+        randomness = self.randomness.fork("offsets")
+        reader = OffsetReader(self.environment, randomness, self.group_history, groups, self.live_topics())
+        reader.start()
+        self.run_until("last offsets", lambda: reader.is_done, HEALED_US_MAX)
+        reader.close()
 
     def check(self) -> list[Violation]:
         return check(self.history) + check_groups(self.group_history)
