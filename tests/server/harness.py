@@ -37,6 +37,7 @@ class WordSession:
         self._close = close
         self._slots: deque[list[list[Part] | None]] = deque()
         self.is_closed = False
+        self.received_ns = 0
 
     @property
     def wants_reading(self) -> bool:

@@ -55,6 +55,18 @@ class CoordinatorService(Generic[MachineType]):
         self._waiting_for_topic: list[OnTopic] = []
         self._to_take_over: deque[int] = deque()
         self._is_taking_over = False
+        # Of those to take over, the ones that were tried and could not be had.
+        self._unavailable: set[int] = set()
+
+    @property
+    def untried_count(self) -> int:
+        """How many partitions are led here that nobody has tried to load yet."""
+        return sum(1 for index in self._to_take_over if index not in self._unavailable)
+
+    @property
+    def unavailable_count(self) -> int:
+        """How many could not be had when they were last tried, and are tried again."""
+        return len(self._unavailable)
 
     # -- the topic -----------------------------------------------------------------------------------------------------------
 
@@ -175,6 +187,7 @@ class CoordinatorService(Generic[MachineType]):
         delay_ms = 0
         for _ in range(min(SHARDS_PER_SLICE, len(self._to_take_over))):
             index = self._to_take_over.popleft()
+            self._unavailable.discard(index)
             if self.runtime.find(index) is not None:
                 continue
             try:
@@ -183,6 +196,7 @@ class CoordinatorService(Generic[MachineType]):
                 continue
             except CoordinatorNotAvailable:
                 self._to_take_over.append(index)
+                self._unavailable.add(index)
                 delay_ms = RETRY_MS
         if self._to_take_over:
             self._scheduler.schedule(delay_ms, self._take_over_some)

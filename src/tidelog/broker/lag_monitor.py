@@ -164,6 +164,12 @@ class LagMonitor:
             if followed.figures is not None
         ]
 
+    def each_group(self) -> Iterator[tuple[GroupFigures, list[GroupPartitionLag]]]:
+        """The same group by group; it may be walked over in slices."""
+        for track in list(self._groups.values()):
+            figures = [followed.figures for followed in track.offsets.values() if followed.figures is not None]
+            yield track.figures, figures
+
     def groups(self) -> list[GroupFigures]:
         return [track.figures for track in self._groups.values()]
 

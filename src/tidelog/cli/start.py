@@ -1,8 +1,8 @@
 """``tidelog start``: a broker, in the foreground, until Ctrl-C or SIGTERM.
 
-Settings come from a file (``--config``), then from ``-o``, then from ``--data`` and ``--listener``; the later wins. What is in
-force is printed to standard output once clients can connect; events go to standard error, one line each (as JSON, the first of
-them says what is in force instead).
+Settings come from a file (``--config``), then from ``-o``, then from ``--data``, ``--listener`` and ``--metrics``; the later
+wins. What is in force is printed to standard output once clients can connect; events go to standard error, one line each (as
+JSON, the first of them says what is in force instead).
 """
 
 import errno
@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from tidelog import __version__
+from tidelog.config.broker import METRICS_LISTENER
 from tidelog.config.file import read_toml
 from tidelog.ports.clock import RealClock
 from tidelog.server.event_log import EventLog, EventLogHandler, LogFormat, LogLevel
@@ -21,6 +22,7 @@ from tidelog.server.process import Serving, run_broker
 app = typer.Typer()
 
 DEFAULT_ADDRESS = "127.0.0.1:9092"
+METRICS_EXAMPLE = "127.0.0.1:9644"
 
 
 @app.command("start", epilog="Example: tidelog start --data data --listener 127.0.0.1:9092 -o log.retention.hours=24")
@@ -35,6 +37,15 @@ def start_command(
             "--listener", metavar="HOST:PORT", help="Where to listen; port 0 is any free one.", show_default=DEFAULT_ADDRESS
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="HOST:PORT",
+            help=f"Where /metrics, /health/live and /health/ready are served, for example {METRICS_EXAMPLE}.",
+            show_default="nowhere",
+        ),
+    ] = None,
     config: Annotated[
         str | None, typer.Option("--config", metavar="FILE", help="Settings in TOML, under Kafka's names (tidelog.toml).")
     ] = None,
@@ -42,7 +53,7 @@ def start_command(
         list[str] | None, typer.Option("-o", "--override", metavar="KEY=VALUE", help="One setting; may be given several times.")
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow a plaintext listener that other machines can reach.")
+        bool, typer.Option("--insecure", help="Allow plaintext listeners that other machines can reach.")
     ] = False,
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How events are written.")] = LogFormat.TEXT,
     log_level: Annotated[
@@ -55,6 +66,8 @@ def start_command(
         settings["log.dirs"] = data
     if listener is not None:
         settings["listeners"] = listener
+    if metrics is not None:
+        settings[METRICS_LISTENER] = metrics
     events = EventLog(_write_event, RealClock(), log_format, log_level)
     logger = logging.getLogger("tidelog")
     handler = EventLogHandler(events)
@@ -109,6 +122,7 @@ def banner(serving: Serving) -> str:
             f"{serving.listener} (plaintext)" + ("" if address == str(serving.listener) else f", known as {address}"),
         ),
         ("data", f"{serving.data_path} ({_count(serving)})"),
+        *([("metrics", f"http://{serving.metrics}/metrics")] if serving.metrics is not None else []),
         ("durability", durability),
         ("try next", f"echo hello | tidelog produce greetings{bootstrap}"),
         ("", f"tidelog consume greetings --from-beginning{bootstrap}"),

@@ -61,6 +61,18 @@ _NETWORK = (
     ),
 )
 
+METRICS_LISTENER = "tidelog.metrics.listener"
+
+_METRICS = (
+    Setting(
+        METRICS_LISTENER,
+        SettingType.STRING,
+        None,
+        "Where /metrics, /health/live and /health/ready are served over HTTP: host:port, for example 127.0.0.1:9644; nowhere by "
+        "default. Port 0 picks a free one.",
+    ),
+)
+
 _REQUESTS = (
     Setting(
         "fetch.max.bytes",
@@ -126,6 +138,15 @@ def advertised_listener_of(values: Mapping[str, Value], bound: ListenerAddress) 
     return ListenerAddress(advertised.host, advertised.port or bound.port)
 
 
+def metrics_listener_of(values: Mapping[str, Value]) -> ListenerAddress | None:
+    """Where to serve metrics and health; None for nowhere."""
+    text = values[METRICS_LISTENER]
+    if text is None:
+        return None
+    assert isinstance(text, str)
+    return read_listener(METRICS_LISTENER, text)
+
+
 def data_directory_of(values: Mapping[str, Value]) -> str:
     return _the_only("log.dirs", values["log.dirs"])
 
@@ -144,6 +165,10 @@ def _check_listeners(values: Mapping[str, Value]) -> None:
         name = "listeners" if values["advertised.listeners"] is None else "advertised.listeners"
         reason = "no client can connect to every address: set advertised.listeners to the name that clients reach this machine by"
         raise InvalidSetting(name, str(advertised), reason)
+
+
+def _check_metrics_listener(values: Mapping[str, Value]) -> None:
+    metrics_listener_of(values)
 
 
 def _check_data_directory(values: Mapping[str, Value]) -> None:
@@ -177,6 +202,15 @@ def _check_partitions(values: Mapping[str, Value]) -> None:
 
 
 BROKER = Definitions(
-    (*STORAGE.settings.values(), *_STORAGE_PLACE, *_NETWORK, *_REQUESTS, *_TOPICS, *GROUPS, *TRANSACTIONS),
-    (*STORAGE.checks, _check_data_directory, _check_listeners, _check_sizes, _check_partitions, check_groups, check_transactions),
+    (*STORAGE.settings.values(), *_STORAGE_PLACE, *_NETWORK, *_METRICS, *_REQUESTS, *_TOPICS, *GROUPS, *TRANSACTIONS),
+    (
+        *STORAGE.checks,
+        _check_data_directory,
+        _check_listeners,
+        _check_metrics_listener,
+        _check_sizes,
+        _check_partitions,
+        check_groups,
+        check_transactions,
+    ),
 )

@@ -74,6 +74,16 @@ class ProducerState:
         """The first offset of the transaction that has been open for longest."""
         return next(iter(self._ongoing), None)
 
+    @property
+    def open_transaction_count(self) -> int:
+        return len(self._ongoing)
+
+    @property
+    def oldest_open_producer(self) -> ProducerEntry | None:
+        """Whose transaction has been open for longest."""
+        producer_id = next(iter(self._ongoing.values()), None)
+        return None if producer_id is None else self._producers.get(producer_id)
+
     def check(self, header: BatchHeader) -> BatchMetadata | None:
         """May this batch of a client be written next? Returns the batch that was written already when this is a copy of it."""
         entry = self._producers.get(header.producer_id)

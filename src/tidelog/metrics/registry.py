@@ -5,7 +5,7 @@ A source describes its metrics and yields samples when asked. Sources are asked 
 its keys. What comes out is numbers and words that nobody changes any more: they can be rendered in another thread.
 
 No metric has more than ``series_max`` series. Those beyond it become one whose labels are all ``OTHER``: their sum, or for a
-figure that cannot be added, such as an age, the largest.
+figure that cannot be added, such as an age, the worst.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +30,7 @@ class Rest(Enum):
 
     SUM = "sum"
     MAX = "max"
+    MIN = "min"
 
 
 class Description(NamedTuple):
@@ -123,4 +124,4 @@ def _joined(rest: Rest, one: Value, other: Value) -> Value:
         assert isinstance(one, HistogramValue)
         assert isinstance(other, HistogramValue)
         return one.joined(other)
-    return one + other if rest is Rest.SUM else max(one, other)
+    return one + other if rest is Rest.SUM else max(one, other) if rest is Rest.MAX else min(one, other)

@@ -54,6 +54,7 @@ class Connection:
         "_opened_at",
         "_outbox",
         "_received_at",
+        "_send_began_ns",
         "_sent_at",
         "_session",
         "_socket",
@@ -82,6 +83,7 @@ class Connection:
         self._is_reading_ahead = False
         self._is_dirty = False
         self._is_draining = False
+        self._send_began_ns = 0
         self._opened_at = self._received_at = self._sent_at = hub.loop.time()
         accepted.setblocking(False)
         # Responses are whole when they are sent: waiting for more to fill a segment only adds delay.
@@ -116,8 +118,10 @@ class Connection:
             self.end(f"{CLOSED_BY_CLIENT} in the middle of a frame" if frames.is_inside_frame else CLOSED_BY_CLIENT)
             return
         frames.received(length)
-        self._received_at = self._hub.loop.time()
-        self._hub.received_bytes += length
+        hub = self._hub
+        self._received_at = hub.loop.time()
+        self._session.received_ns = hub.now_ns()
+        hub.received_bytes += length
         self._handle_frames()
 
     def _handle_frames(self) -> None:
@@ -206,6 +210,7 @@ class Connection:
         if is_reading != self._is_reading:
             self._is_reading = is_reading
             loop = self._hub.loop
+            self._hub.throttled_reads += not is_reading and not self._is_draining
             # RuntimeError: a reset of this turn, which the watch reports next.
             with suppress(RuntimeError):
                 if is_reading:
@@ -230,6 +235,7 @@ class Connection:
             return
         if not self._outbox.unsent_bytes:
             self._sent_at = self._hub.loop.time()
+            self._send_began_ns = self._hub.now_ns()
         self._outbox.put(response)
         if not self._is_dirty:
             self._is_dirty = True
@@ -259,6 +265,8 @@ class Connection:
         if outbox.sent_bytes != before:
             self._sent_at = self._hub.loop.time()
             self._hub.sent_bytes += outbox.sent_bytes - before
+            if outcome is Outcome.EMPTY:
+                self._hub.send_ns.observe(self._hub.now_ns() - self._send_began_ns)
         is_writing = outcome is Outcome.FULL or outcome is Outcome.TURN_OVER
         if is_writing != self._is_writing:
             self._wait_to_write(is_writing)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from tidelog.metrics.histogram import Histogram
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Executor
 from tidelog.server.deadline_wheel import DeadlineWheel
@@ -51,6 +52,9 @@ class Hub:
         self.received_bytes = 0
         self.sent_bytes = 0
         self.cold_reads = 0
+        self.throttled_reads = 0
+        self.send_ns = Histogram()
+        self.now_ns = clock.monotonic_ns
         self._clock = clock
         self._held = held
         self._wheel = DeadlineWheel(loop.time, loop.call_later, limits.shortest_ms() / 1000)

@@ -10,8 +10,10 @@ A lag above ``REPORT_MS`` is an event in the operator's log, at most one every `
 from collections.abc import Callable
 from typing import Protocol
 
+from tidelog.metrics.histogram import NANOSECONDS_PER_SECOND, Histogram
 from tidelog.server.minute_figure import MinuteFigure
 
+NANOSECONDS_PER_MILLISECOND = 1_000_000
 INTERVAL_SECONDS = 0.1
 # Clients notice it, and no slice explains it. Less than that happens on every machine with other things to do.
 REPORT_MS = 100
@@ -41,7 +43,9 @@ class LoopLag:
         "_unreported",
         "_unreported_ms",
         "background",
+        "background_ns",
         "late",
+        "late_ns",
     )
 
     def __init__(
@@ -58,6 +62,9 @@ class LoopLag:
         self._unreported_ms = 0.0
         self.late = MinuteFigure()
         self.background = MinuteFigure()
+        # The same since the start.
+        self.late_ns = Histogram()
+        self.background_ns = Histogram()
 
     def start(self) -> None:
         self._due = self._clock() + INTERVAL_SECONDS
@@ -71,6 +78,7 @@ class LoopLag:
     def held(self, seconds: float) -> None:
         """A slice of background work took so long."""
         self.background.note(seconds * 1000, self._clock())
+        self.background_ns.observe(int(seconds * NANOSECONDS_PER_SECOND))
 
     def facts(self) -> dict[str, object]:
         """For whoever asks: the last minute's figures."""
@@ -86,6 +94,7 @@ class LoopLag:
         now = self._clock()
         lag_ms = max(0.0, (now - self._due) * 1000)
         self.late.note(lag_ms, now)
+        self.late_ns.observe(int(lag_ms * NANOSECONDS_PER_MILLISECOND))
         if lag_ms > REPORT_MS:
             self._unreported += 1
             self._unreported_ms = max(self._unreported_ms, lag_ms)

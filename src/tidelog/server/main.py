@@ -12,6 +12,7 @@ limits and its garbage collector stay the program's own.
 import asyncio
 import resource
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -34,6 +35,20 @@ COLD_READ_THREADS = 4
 
 # With the executor, the clock, and the addresses that were bound.
 MakeBroker = Callable[[Executor, Clock, Sequence[tuple[str, int]]], ServedBroker]
+
+
+class Beside(Protocol):
+    """Something else that is served on the broker's loop, at an address of its own."""
+
+    address: tuple[str, int]
+
+    async def start(self, server: Server, bound: socket.socket) -> None:
+        """Before the broker starts."""
+        ...
+
+    async def stop(self) -> None:
+        """After it has stopped."""
+        ...
 
 
 class Embedding(Protocol):
@@ -81,13 +96,15 @@ def serve(
     limits: Limits | None = None,
     embedding: Embedding | None = None,
     report: Report = report_nothing,
+    beside: Beside | None = None,
 ) -> int:
     """Run a broker until a signal ends it; returns the exit code. ``on_serving`` is called once clients can connect.
 
     Raises what the broker raises when it cannot start or stop, and OSError when an address is taken."""
     if embedding is None:
         _raise_descriptor_limit()
-    bound = bind_all(addresses)
+    bound = bind_all(addresses if beside is None else [*addresses, beside.address])
+    beside_bound = [] if beside is None else [bound.pop()]
     loop = uvloop.new_event_loop()
     process = _Process(loop)
     clock = RealClock()
@@ -107,6 +124,8 @@ def serve(
         broker = make_broker(threads, clock, [listening.getsockname()[:2] for listening in bound])
         server = Server(loop, broker, clock, cold_reads, limits or Limits(), report)
         process.server = server
+        if beside is not None:
+            loop.run_until_complete(beside.start(server, beside_bound[0]))
         if embedding is None:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, process.on_signal)
@@ -116,7 +135,9 @@ def serve(
         server.hub.wake()
         loop.run_forever()
     finally:
-        for listening in bound:
+        if beside is not None:
+            loop.run_until_complete(beside.stop())
+        for listening in (*bound, *beside_bound):
             listening.close()
         cold_reads.close(wait=False)
         # Nothing of the broker's runs any more after a stop in order.

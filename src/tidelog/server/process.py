@@ -11,11 +11,19 @@ import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from tidelog import __version__
 from tidelog.broker.broker import Broker
 from tidelog.broker.config import BrokerConfig
-from tidelog.config.broker import BROKER, advertised_listener_of, data_directory_of, listener_of
+from tidelog.config.broker import (
+    BROKER,
+    METRICS_LISTENER,
+    advertised_listener_of,
+    data_directory_of,
+    listener_of,
+    metrics_listener_of,
+)
 from tidelog.config.definition import inherit, parse
 from tidelog.config.listeners import ListenerAddress
 from tidelog.config.topic import TOPIC
@@ -32,6 +40,9 @@ from tidelog.server.loop_lag import Report
 from tidelog.server.main import Embedding, serve
 from tidelog.server.served import ServedBroker
 from tidelog.server.server import Server
+
+if TYPE_CHECKING:
+    from tidelog.server.observation import Observation
 
 OPEN_FILES_MAX = "tidelog.open.files.max"
 # Descriptors that are neither a connection nor a segment: the interpreter's, the event loop's, locks, checkpoints being written.
@@ -53,10 +64,13 @@ class Serving:
     partition_count: int
     flush_messages: int
     was_stopped_cleanly: bool
+    metrics: ListenerAddress | None = None
+    """Where /metrics and /health are served."""
 
     def facts(self) -> dict[str, object]:
         """For the event ``started``."""
-        addresses = {"listener": str(self.listener), "advertised": str(self.advertised)}
+        metrics = str(self.metrics) if self.metrics is not None else None
+        addresses = {"listener": str(self.listener), "advertised": str(self.advertised), "metrics": metrics}
         return {"version": __version__, **asdict(self), **addresses}
 
 
@@ -80,6 +94,10 @@ def run_broker(
     if not listener.is_loopback and not may_be_insecure:
         reason = "everyone who reaches this address could read and write everything; to allow that, add --insecure"
         raise InvalidSetting("listeners", str(listener), reason)
+    metrics_listener = metrics_listener_of(values)
+    if metrics_listener is not None and not metrics_listener.is_loopback and not may_be_insecure:
+        reason = "everyone who reaches this address could read the names of topics and groups; to allow that, add --insecure"
+        raise InvalidSetting(METRICS_LISTENER, str(metrics_listener), reason)
     data_path = os.path.abspath(data_directory_of(values))
     disk = disk if disk is not None else RealDisk()
     made: list[Broker] = []
@@ -115,10 +133,22 @@ def run_broker(
                 partition_count=sum(len(topic.partitions) for topic in broker.image.topics),
                 flush_messages=flush_messages,
                 was_stopped_cleanly=broker.directory.was_stopped_cleanly,
+                metrics=ListenerAddress(*observation.address) if observation is not None else None,
             )
         )
 
-    return serve(make_broker, [(listener.host, listener.port)], serving, Limits.from_config(values), embedding, report)
+    observation = _observation(metrics_listener, lambda: made[0])
+    limits = Limits.from_config(values)
+    return serve(make_broker, [(listener.host, listener.port)], serving, limits, embedding, report, observation)
+
+
+def _observation(listener: ListenerAddress | None, broker: Callable[[], Broker]) -> "Observation | None":
+    if listener is None:
+        return None
+    # Only a broker that is asked to show its metrics takes the time to load what that needs.
+    from tidelog.server.observation import Observation
+
+    return Observation((listener.host, listener.port), broker)
 
 
 def find_cluster_id(disk: Disk, randomness: Randomness, data_path: str) -> str:

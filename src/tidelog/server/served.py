@@ -17,6 +17,9 @@ OnDone = Callable[[Exception | None], None]
 class ServedSession(Protocol):
     """One client's connection, as the broker sees it."""
 
+    received_ns: int
+    """When the bytes of the frames that follow arrived, by the monotonic clock; the shell sets it."""
+
     @property
     def wants_reading(self) -> bool: ...
 

@@ -41,7 +41,7 @@ class Server:
         self.hub = Hub(loop, broker, clock, cold_reads, limits, self.lag.held)
         self.admission = Admission(self.hub)
         self.listeners: list[Listener] = []
-        self._is_stopping = False
+        self.is_stopping = False
         self._stop_deadline = 0.0
 
     @property
@@ -55,9 +55,9 @@ class Server:
 
     def begin_stop(self, on_stopped: OnDone) -> None:
         """``on_stopped`` is called when the broker has stopped, with the error if it could not stop cleanly."""
-        if self._is_stopping:
+        if self.is_stopping:
             return
-        self._is_stopping = True
+        self.is_stopping = True
         self._stop_deadline = self._loop.time() + self.hub.limits.stop_ms_max / 1000
         for listener in self.listeners:
             listener.close()
