@@ -21,6 +21,7 @@ KINDS = {
     "mixed": Kind((CONFLUENT, KAFKA_PYTHON, AIOKAFKA), "range"),
     "cooperative": Kind((CONFLUENT, KAFKA_PYTHON), "cooperative-sticky"),
     "consumer-protocol": Kind((CONFLUENT_CONSUMER,), "uniform"),
+    "both-protocols": Kind((CONFLUENT, CONFLUENT_CONSUMER, KAFKA_PYTHON), "range"),
 }
 # A restart may find a busy machine, and a member that left while the broker was down is missed later.
 ALSO_FINE = {"loop_lag", "consumer_group_member_fenced", "classic_group_member_expired"}

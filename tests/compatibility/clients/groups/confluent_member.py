@@ -7,7 +7,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from tests.compatibility.clients.groups.member import HEARTBEAT_INTERVAL_MS, POLL_RECORDS_MAX, POLL_SECONDS, Member
 
-# What a client says while the broker is down, or while a topic it wants is not there yet.
+# What a client says and goes on: the broker is down, a topic is not there yet, the group has gone over to the other protocol while it
+# waited to join.
 PASSING = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
@@ -15,6 +16,7 @@ PASSING = {
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.REBALANCE_IN_PROGRESS,
 }
 
 
