@@ -82,6 +82,12 @@ class Offsets:
     def last_stable_offsets(self) -> dict[Place, int] | None:
         return self._list(IsolationLevel.READ_COMMITTED)
 
+    def describe(self) -> str:
+        last_stable_offsets, high_watermarks = self.last_stable_offsets(), self.high_watermarks()
+        if last_stable_offsets is None or high_watermarks is None:
+            return "offsets unknown"
+        return f"last stable offsets {[*last_stable_offsets.values()]}, high watermarks {[*high_watermarks.values()]}"
+
     def _list(self, isolation: Any) -> dict[Place, int] | None:
         wanted = {TopicPartition(*place): OffsetSpec.latest() for place in ALL_PLACES}
         answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=LIST_SECONDS)
@@ -267,6 +273,7 @@ class BankRounds:
         self.slots = [Slot(number, bootstrap_servers, directory) for number in range(SLOTS)]
         self.customers = Customers(bootstrap_servers, self.book, Random(random.random()), self._carried_out)
         self._offsets = Offsets(bootstrap_servers)
+        self._stuck: list[str] = []
 
     def run(self, is_enough: Callable[[int], bool]) -> BankOutcome:
         """Rounds until ``is_enough`` says so of their number."""
@@ -284,6 +291,8 @@ class BankRounds:
                 self._heal()
             if not self._problems():
                 self._drain()
+        except TimeoutError as error:
+            self._stuck.append(f"{error}: {self._carried_out()} of {len(self.book.orders)} transfers, {self._offsets.describe()}")
         finally:
             for slot in self.slots:
                 slot.end()
@@ -310,7 +319,7 @@ class BankRounds:
 
     def _problems(self) -> list[str]:
         found = [*(reader.statement.problems for reader in self.readers), *(slot.problems for slot in self.slots)]
-        return [problem for problems in (*found, self.customers.problems) for problem in problems]
+        return [problem for problems in (self._stuck, *found, self.customers.problems) for problem in problems]
 
     def _wait(self, is_done: Callable[[], bool], what: str) -> None:
         """Workers that gave up are replaced meanwhile. A problem ends the wait."""
