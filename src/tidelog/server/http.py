@@ -156,7 +156,8 @@ class _HttpConnection(asyncio.Protocol):
         self._received += data
         if self._request is None:
             self._look_for_request()
-        elif len(self._received) > REQUEST_BYTES_MAX:
+        if self._request is not None and len(self._received) > REQUEST_BYTES_MAX:
+            # Nothing is read while a request is answered, so this came along with it, all at once.
             self.abort()
 
     def eof_received(self) -> bool:
