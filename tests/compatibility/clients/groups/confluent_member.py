@@ -7,8 +7,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from tests.compatibility.clients.groups.member import HEARTBEAT_INTERVAL_MS, POLL_RECORDS_MAX, POLL_SECONDS, Member
 
-# What a client says and goes on: the broker is down, a topic is not there yet, the group has gone over to the other protocol while it
-# waited to join.
+# What a client says and goes on: the broker is down, a topic is not there yet, the group has gone over to the other
+# protocol while it waited to join.
 PASSING = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
