@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from simulation import group_world, world
+from simulation import group_world, transaction_world, world
 from simulation.checker import Violation, noticed_problems
 from simulation.nemesis import FAULTS, count_faults
 from simulation.stage import NoProgress, Stage
@@ -37,6 +37,12 @@ class WorldKind(NamedTuple):
 WORLDS = {
     "broker": WorldKind(world.World, FAULTS, world.OPERATIONS_MIN, world.FAULTS_MIN),
     "groups": WorldKind(group_world.GroupWorld, group_world.GROUP_FAULTS, group_world.COMMITS_MIN, group_world.FAULTS_MIN),
+    "transactions": WorldKind(
+        transaction_world.TransactionWorld,
+        transaction_world.TRANSACTION_FAULTS,
+        transaction_world.COMMITS_MIN,
+        transaction_world.FAULTS_MIN,
+    ),
 }
 DEFAULT_WORLD = "broker"
 

@@ -1,0 +1,144 @@
+"""Is a history one that transactions could have given? All or nothing, exactly once, and nothing before its time.
+
+Each check is a function from a history to violations and stands in ``CHECKS``.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from simulation.checker import Violation
+from simulation.history import PartitionId
+from simulation.transaction_history import End, Transaction, TransactionHistory
+
+Check = Callable[[TransactionHistory], Iterator[Violation]]
+
+
+def reads_are_of_committed_transactions(history: TransactionHistory) -> Iterator[Violation]:
+    owners = _owners(history)
+    for poll in history.polls:
+        for offset, value in poll.records:
+            transaction = owners.get(value)
+            where = f"{history.base.name_of(poll.partition)}@{offset}: {value}"
+            if transaction is None or transaction.values.get(value, poll.partition) != poll.partition:
+                yield Violation("never sent", where)
+            elif value in transaction.late:
+                yield Violation("late records read", f"{where}, sent when its transaction had {transaction.end.value}")
+            elif transaction.end in (End.ABORTED, End.OPEN):
+                yield Violation("aborted read", f"{where}, whose transaction is {transaction.end.value}")
+            elif poll.ended_at < transaction.commit_sent_at:
+                yield Violation("read before the commit", f"{where}, read by {poll.reader}")
+
+
+def transactions_are_whole(history: TransactionHistory) -> Iterator[Violation]:
+    """In the end all of a transaction is there, once, or nothing."""
+    final = _final(history)
+    for transaction in history.transactions:
+        missing = [value for value in transaction.values if not final.get(value)]
+        if transaction.end is End.COMMITTED and missing:
+            yield Violation("lost write", f"{transaction.name} is committed, without {missing}")
+        elif transaction.end is End.UNKNOWN and missing and len(missing) < len(transaction.values):
+            yield Violation("half a transaction", f"{transaction.name} is without {missing}")
+    for value, offsets in final.items():
+        if len(offsets) > 1:
+            yield Violation("duplicate write", f"{value} is at {sorted(offsets)}")
+
+
+def what_was_read_stays(history: TransactionHistory) -> Iterator[Violation]:
+    final = _final(history)
+    for poll in history.polls:
+        for offset, value in poll.records:
+            if offset not in final.get(value, ()):
+                where = f"{history.base.name_of(poll.partition)}@{offset}"
+                yield Violation("vanished", f"{where}: {value}, read by {poll.reader}")
+
+
+def input_is_taken_exactly_once(history: TransactionHistory) -> Iterator[Violation]:
+    """The transactions that count follow one another in each input partition, from its begin to the committed position."""
+    final = _final(history)
+    by_source: dict[PartitionId, list[Transaction]] = defaultdict(list)
+    for transaction in history.transactions:
+        if any(value in final for value in transaction.values):
+            by_source[transaction.source].append(transaction)
+    for source, position in history.positions.items():
+        expected = 0
+        name = history.base.name_of(source)
+        for transaction in sorted(by_source[source], key=lambda one: (one.first_offset, one.next_offset)):
+            if transaction.first_offset != expected:
+                kind = "input taken twice" if transaction.first_offset < expected else "input skipped"
+                text = f"{name}: {transaction.name} takes {transaction.first_offset} to {transaction.next_offset}"
+                yield Violation(kind, f"{text} where {expected} was next")
+            expected = max(expected, transaction.next_offset)
+        if max(0, position) != expected:
+            yield Violation("position is not that of the transactions", f"{name}: {position}, transactions took {expected}")
+
+
+def last_stable_offset_waits(history: TransactionHistory) -> Iterator[Violation]:
+    """It is not past the records of a transaction from when they were acknowledged until its commit was asked for."""
+    polls: dict[PartitionId, list[tuple[int, int, int]]] = defaultdict(list)
+    for poll in history.polls:
+        polls[poll.partition].append((poll.sent_at, poll.ended_at, poll.last_stable_offset))
+    for entries in polls.values():
+        entries.sort()
+    for transaction in history.transactions:
+        # Any other may have been aborted by a time-out, or by whoever took over.
+        if transaction.end is not End.COMMITTED:
+            continue
+        for partition, offset, written_at in transaction.written:
+            entries = polls[partition]
+            for sent_at, ended_at, last_stable_offset in entries[bisect_left(entries, (written_at, 0, 0)) :]:
+                if sent_at > transaction.commit_sent_at:
+                    break
+                if ended_at < transaction.commit_sent_at and last_stable_offset > offset:
+                    where = f"{history.base.name_of(partition)}@{offset}"
+                    text = f"{transaction.name} is open at {where}, last stable offset {last_stable_offset}"
+                    yield Violation("last stable offset past an open transaction", text)
+
+
+def last_stable_offset_never_falls(history: TransactionHistory) -> Iterator[Violation]:
+    """Not while a topic has too few replicas: then a new process knows only where the high watermark was when last written."""
+    known: dict[PartitionId, list[tuple[int, int]]] = defaultdict(list)
+    for poll in history.polls:
+        known[poll.partition].append((poll.ended_at, poll.last_stable_offset))
+    for entries in known.values():
+        entries.sort()
+        highest = -1
+        for number, (moment, offset) in enumerate(entries):
+            highest = max(highest, offset)
+            entries[number] = moment, highest
+    for poll in history.polls:
+        entries = known[poll.partition]
+        before = bisect_left(entries, (poll.sent_at, -1))
+        is_short = history.base.topics[poll.partition.topic_id].may_be_short_within(poll.sent_at, poll.ended_at)
+        if before and not is_short and poll.last_stable_offset < entries[before - 1][1]:
+            text = f"{history.base.name_of(poll.partition)}: {poll.last_stable_offset} after {entries[before - 1][1]}"
+            yield Violation("last stable offset fell", text)
+
+
+CHECKS: tuple[Check, ...] = (
+    reads_are_of_committed_transactions,
+    transactions_are_whole,
+    what_was_read_stays,
+    input_is_taken_exactly_once,
+    last_stable_offset_waits,
+    last_stable_offset_never_falls,
+)
+
+
+def check_transactions(history: TransactionHistory) -> list[Violation]:
+    """All that is wrong, each once."""
+    return list(dict.fromkeys(violation for one in CHECKS for violation in one(history)))
+
+
+def _owners(history: TransactionHistory) -> dict[str, Transaction]:
+    return {value: one for one in history.transactions for value in (*one.values, *one.late)}
+
+
+def _final(history: TransactionHistory) -> dict[str, set[int]]:
+    """Where each value is in the end."""
+    final: dict[str, set[int]] = defaultdict(set)
+    for poll in history.polls:
+        if poll.is_final:
+            for offset, value in poll.records:
+                final[value].add(offset)
+    return dict(final)
