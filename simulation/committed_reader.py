@@ -95,7 +95,7 @@ class CommittedReader:
             self._is_final,
         )
         self._history.polls.append(poll)
-        if after > answer.last_stable_offset:
+        if after > max(position, answer.last_stable_offset):
             text = f"{self.name}: {self._topic.name}-{index} up to {after}, last stable offset {answer.last_stable_offset}"
             self._base.problem("read above the last stable offset", text)
         self._positions[index] = after

@@ -3,13 +3,17 @@
 A block is this broker's alone once its record is committed. Ids that were not used when the broker stops are never used: that
 costs numbers, of which there are 2^63, and makes reuse impossible. The next block is asked for while the last one still has ids,
 so that normally nobody waits.
+
+When none can be had, who asks is told what Kafka tells: COORDINATOR_LOAD_IN_PROGRESS. Every client tries again after that; of an
+error of the controller or the disk some make their end, and after COORDINATOR_NOT_AVAILABLE a producer without a transactional
+id would look for a coordinator that it has none of.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidelog.coordinator.errors import CoordinatorNotAvailable
+from tidelog.coordinator.errors import CoordinatorLoading
 
 # When this many are left, the next block is asked for: a tenth of Kafka's block size.
 LOW_WATER_IDS = 100
@@ -62,7 +66,7 @@ class ProducerIds:
             on_available(None)
             return
         if len(self._waiters) >= WAITERS_MAX:
-            on_available(CoordinatorNotAvailable(f"{WAITERS_MAX} already wait for a producer id"))
+            on_available(CoordinatorLoading(f"{WAITERS_MAX} already wait for a producer id"))
             return
         self._waiters.append(on_available)
         self._ask()
@@ -78,7 +82,7 @@ class ProducerIds:
             # Nobody asks again by himself: the next one who needs an id does.
             waiters, self._waiters = self._waiters, deque()
             for on_available in waiters:
-                on_available(error or CoordinatorNotAvailable("no producer ids were given out"))
+                on_available(CoordinatorLoading(f"no producer ids were given out: {error}"))
             return
         self._blocks.append(block)
         for _ in range(len(self._waiters)):
