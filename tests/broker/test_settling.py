@@ -43,14 +43,17 @@ def test_the_next_transaction_begins_as_soon_as_the_last_one_has_ended(producer:
     machine = producer.machine
     go_on = stop_markers(machine)
     producer.end()
+    timers = len(machine.broker.timers)
     answers = begin_add(producer)
     machine.run_for(SETTLE_MS_MAX // 2)
     assert answers == []
+    assert len(machine.broker.timers) == timers + 1
     before_ms = machine.clock.monotonic_ms()
     go_on()
     machine.run_until(lambda: bool(answers))
     assert answers == [ErrorCode.NONE]
     assert machine.clock.monotonic_ms() - before_ms < 50
+    assert len(machine.broker.timers) == timers
 
 
 def test_after_a_while_the_client_hears_of_it(producer: TransactionalProducer) -> None:

@@ -269,6 +269,21 @@ def test_a_transaction_that_ends_meanwhile_gets_no_more_records(producer: Transa
     assert machine.broker.transactional_produce.waiting == machine.broker.transactional_produce.waiting_bytes == 0
 
 
+def test_an_answer_of_before_the_end_does_not_count(producer: TransactionalProducer) -> None:
+    """The partition was added long ago, so nothing is written; but the answer waits for what others have decided before."""
+    machine = producer.machine
+    producer.add(ORDERS)
+    shard = machine.broker.coordinators.transactions.shard_of(ID)
+    shard.write(lambda transactions: transactions.init_producer_id("another", 60_000))
+    machine.broker.end_of_burst()
+    producer.begin_produce(ORDERS, version=VERSION_2)
+    assert machine.broker.transactional_produce.waiting == 1
+    end_in_the_background(producer)
+    producer.settle()
+    assert results(producer, VERSION_2) == {0: ErrorCode.CONCURRENT_TRANSACTIONS}
+    assert not is_open(machine)
+
+
 def test_a_partition_that_was_open_when_the_request_came_is_looked_at_again(
     producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

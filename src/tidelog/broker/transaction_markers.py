@@ -240,10 +240,8 @@ class TransactionMarkerSender:
         delivery.retry_ms = min(delay_ms * 2, RETRY_MS_MAX)
 
         def again() -> None:
-            sending = delivery.sending
-            if not sending.is_cancelled:
-                sending.again.append(delivery)
-                self._enqueue(sending)
+            delivery.sending.again.append(delivery)
+            self._enqueue(delivery.sending)
 
         self._scheduler.schedule(delay_ms, again)
 
