@@ -66,12 +66,9 @@ def only_owners_commit(history: GroupHistory) -> Iterator[Violation]:
 
 
 def committed_offsets_are_there(history: GroupHistory) -> Iterator[Violation]:
-    """What is read was committed, not refused, and no commit that was acknowledged before the read came after it."""
+    """What is read was committed and not refused, and nothing that was known to be committed before the read came after it."""
     by_metadata = {commit.metadata: commit for commit in history.commits}
-    acked: dict[tuple[str, PartitionId], list[Commit]] = defaultdict(list)
-    for commit in history.commits:
-        if commit.outcome is Outcome.ACKED:
-            acked[commit.group, commit.partition].append(commit)
+    known = _known_commits(history, by_metadata)
     for read in history.reads:
         where = f"{_of(history, read)}: {read.reader} reads {read.offset}"
         source = by_metadata.get(read.metadata)
@@ -80,12 +77,27 @@ def committed_offsets_are_there(history: GroupHistory) -> Iterator[Violation]:
             continue
         if source is not None and (source.outcome is Outcome.FAILED or source.offset != read.offset):
             yield Violation("refused but committed", f"{where}, {source.member} committed {source.offset} ({source.outcome})")
-        known_until = -1 if source is None else source.ended_at if source.outcome is Outcome.ACKED else NEVER
-        for commit in acked[read.group, read.partition]:
-            if commit is not source and commit.ended_at < read.sent_at and commit.sent_at > known_until:
-                text = f"{where}, after {commit.offset} of {commit.member} was acknowledged"
-                yield Violation("lost commit", text)
+        # One that nobody was told of may take effect at any time.
+        taken_by = -1 if source is None else source.ended_at if source.outcome is Outcome.ACKED else NEVER
+        for commit, known_at in known[read.group, read.partition]:
+            if commit is not source and known_at < read.sent_at and commit.sent_at > taken_by:
+                yield Violation("lost commit", f"{where}, after {commit.offset} of {commit.member} was committed")
                 break
+
+
+def _known_commits(
+    history: GroupHistory, by_metadata: dict[str, Commit]
+) -> dict[tuple[str, PartitionId], list[tuple[Commit, int]]]:
+    """Commits that took effect, and by when somebody knew: it was acknowledged, or read."""
+    known_at = {commit.metadata: commit.ended_at for commit in history.commits if commit.outcome is Outcome.ACKED}
+    for read in history.reads:
+        if read.metadata in by_metadata:
+            known_at[read.metadata] = min(read.ended_at, known_at.get(read.metadata, NEVER))
+    known: dict[tuple[str, PartitionId], list[tuple[Commit, int]]] = defaultdict(list)
+    for metadata, moment in known_at.items():
+        commit = by_metadata[metadata]
+        known[commit.group, commit.partition].append((commit, moment))
+    return known
 
 
 def nothing_is_committed_that_was_not_read(history: GroupHistory) -> Iterator[Violation]:

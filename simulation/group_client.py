@@ -48,6 +48,8 @@ class GroupClient:
         self.group = group
         self.is_running = False
         self.is_paused = False
+        self.is_away = False
+        """For good."""
         self.base: History = environment.history
         self.scheduler = environment.scheduler
         self.life = 0

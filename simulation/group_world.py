@@ -84,7 +84,7 @@ class GroupNemesis(Nemesis):
 
     def _bring_back(self, member: GroupMember) -> None:
         def bring_back() -> None:
-            if not member.is_running:
+            if not member.is_running and not member.is_away:
                 member.start()
 
         # Not with ``later``: it comes back when all is over too.
@@ -154,8 +154,19 @@ class GroupWorld(Stage):
         self.run_until("last answers", lambda: self.producer.is_idle, HEALED_US_MAX)
         self.producer.close()
         self._read_everything()
+        self._send_some_away()
         self._drain()
         self._read_offsets()
+
+    def _send_some_away(self) -> None:
+        """For good, without a word: what they had must go to the others."""
+        randomness = self.randomness.fork("away")
+        for group in self.group_history.groups:
+            present = [member for member in self.members if member.group == group]
+            if randomness.integer(0, 1):
+                member = present[randomness.integer(0, len(present) - 1)]
+                member.is_away = True
+                member.crash()
 
     def _drain(self) -> None:
         ends = final_ends(self.history)
@@ -172,7 +183,7 @@ class GroupWorld(Stage):
         is_complete = {(group, partition) for group, partition, _ in owned} == {
             (group, partition) for group in self.group_history.groups for partition in ends
         }
-        is_back = all(member.is_running and not member.is_paused for member in self.members)
+        is_back = all(member.is_away or (member.is_running and not member.is_paused) for member in self.members)
         return is_complete and is_back and all(each.position == each.committed == ends[key] for _, key, each in owned)
 
     def _undrained(self) -> str:

@@ -22,15 +22,15 @@ from simulation.transaction_checker import check_transactions
 from simulation.transaction_history import TransactionHistory
 from simulation.transactional_worker import GROUP, TIMEOUT_MS, TransactionalWorker
 
-COMMITS_MIN = 30
+COMMITS_MIN = 25
 FAULTS_MIN = 10
-FAULT_INTERVAL_US = (5_000, 150_000)
+FAULT_INTERVAL_US = (15_000, 180_000)
 WORKER_FAULTS_WEIGHT = 4
 READERS = 2
 # Without faults it has no excuse: a transaction's time is up, and the rest of the records.
 HEALED_US_MAX = 10_000_000
 PAUSE_US = (100_000, TIMEOUT_MS * 1_500)
-PRODUCER_THINK_US = (5_000, 60_000)
+PRODUCER_THINK_US = (8_000, 80_000)
 
 SOURCE, OUTPUT = "orders", "events"
 TOPICS: tuple[TopicPlan, ...] = ((SOURCE, 2, {}, False), (OUTPUT, 3, {"segment.index.bytes": "120"}, False))

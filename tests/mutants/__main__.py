@@ -1,6 +1,7 @@
 """Plant known bugs one by one in a copy of ``src`` and run tests against it: each must be found.
 
-Bugs of the storage engine are found by its tests, bugs of the broker (their names begin so) by the simulation.
+Bugs of the storage engine are found by its tests; bugs of the broker, of groups and of transactions (their names begin so) by the
+simulation.
 
     python -m tests.mutants            all of them, after a run without any (which must pass)
     python -m tests.mutants swap       those whose name holds "swap"
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutants.broker_table import BROKER_MUTANTS
+from tests.mutants.coordination_table import GROUP_MUTANTS, TRANSACTION_MUTANTS
 from tests.mutants.table import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,6 +38,13 @@ TESTS = (
 # A bug of the broker must be found within so many seeds; without a bug a few show that the simulation passes.
 SEEDS_MAX = 300
 SEEDS_WITHOUT_MUTANT = 50
+# With the world of the simulation that finds them; None: the storage engine's own tests do.
+TABLES: tuple[tuple[tuple[Mutant, ...], str | None], ...] = (
+    (MUTANTS, None),
+    (BROKER_MUTANTS, "broker"),
+    (GROUP_MUTANTS, "groups"),
+    (TRANSACTION_MUTANTS, "transactions"),
+)
 # A run that passes takes a few minutes; a mutant that makes it hang is found too.
 SECONDS_MAX = 1_800
 
@@ -76,9 +85,9 @@ def try_storage_tests(directory: Path) -> tuple[bool, str | None, str]:
     return passed, found[1] if found else None, output
 
 
-def try_simulation(directory: Path, seeds: int) -> tuple[bool, str | None, str]:
+def try_simulation(directory: Path, world: str, seeds: int) -> tuple[bool, str | None, str]:
     """(passed, the first seed that failed and what was wrong there, the end of the output)."""
-    passed, output = run(directory, "simulation.run", "--seeds", f"1-{seeds}", "--stop")
+    passed, output = run(directory, "simulation.run", "--world", world, "--seeds", f"1-{seeds}", "--stop")
     found = re.search(r"^(seed \d+): FAILED.*\n +([^:]+):", output, re.MULTILINE)
     return passed, f"{found[1]} ({found[2]})" if found else None, output
 
@@ -102,7 +111,7 @@ def run(directory: Path, module: str, *arguments: str) -> tuple[bool, str]:
 HANGS = "the tests did not end"
 
 
-def attempt(mutant: Mutant | None, is_of_broker: bool) -> Trial:
+def attempt(mutant: Mutant | None, world: str | None) -> Trial:
     began = time.monotonic()
     name = mutant.name if mutant is not None else "without a mutant"
     with tempfile.TemporaryDirectory(prefix="tidelog-mutant-") as path:
@@ -111,8 +120,8 @@ def attempt(mutant: Mutant | None, is_of_broker: bool) -> Trial:
             plant(mutant, directory)
         except Cannot as error:
             return Trial(name, False, False, str(error), 0.0)
-        if is_of_broker:
-            passed, found, output = try_simulation(directory, SEEDS_WITHOUT_MUTANT if mutant is None else SEEDS_MAX)
+        if world is not None:
+            passed, found, output = try_simulation(directory, world, SEEDS_WITHOUT_MUTANT if mutant is None else SEEDS_MAX)
         else:
             passed, found, output = try_storage_tests(directory)
     if found is None and output == HANGS:
@@ -124,15 +133,15 @@ def attempt(mutant: Mutant | None, is_of_broker: bool) -> Trial:
     return Trial(name, not passed and found is not None, passed, text, time.monotonic() - began)
 
 
-def attempt_all(mutants: Sequence[Mutant], is_of_broker: bool, workers: int) -> list[Trial]:
+def attempt_all(mutants: Sequence[Mutant], world: str | None, workers: int) -> list[Trial]:
     """The trials that say something: a run without a mutant that fails makes all others worthless."""
-    clean = attempt(None, is_of_broker)
+    clean = attempt(None, world)
     print(f"without a mutant: {clean.text}, {clean.seconds:.0f} s", flush=True)
     if not clean.passed:
         return [clean]
     trials = []
     with ThreadPoolExecutor(workers) as pool:
-        for trial in pool.map(lambda mutant: attempt(mutant, is_of_broker), mutants):
+        for trial in pool.map(lambda mutant: attempt(mutant, world), mutants):
             print(trial.describe(), flush=True)
             trials.append(trial)
     return trials
@@ -140,14 +149,14 @@ def attempt_all(mutants: Sequence[Mutant], is_of_broker: bool, workers: int) -> 
 
 def main(arguments: list[str]) -> int:
     if "--list" in arguments:
-        for mutant in (*MUTANTS, *BROKER_MUTANTS):
+        for mutant in (mutant for table, _ in TABLES for mutant in table):
             print(f"{mutant.name}\n    breaks: {mutant.promise}")
         return 0
     trials: list[Trial] = []
-    for table in (MUTANTS, BROKER_MUTANTS):
+    for table, world in TABLES:
         chosen = [mutant for mutant in table if all(word in mutant.name for word in arguments)]
         if chosen:
-            trials += attempt_all(chosen, table is BROKER_MUTANTS, int(os.environ.get("WORKERS", "2")))
+            trials += attempt_all(chosen, world, int(os.environ.get("WORKERS", "2")))
     missed = [trial for trial in trials if not trial.is_found]
     print(f"\n{len(trials) - len(missed)} of {len(trials)} mutants found")
     for trial in missed:
