@@ -154,8 +154,35 @@ def test_a_completed_transaction_stays_so_and_gets_no_more_markers(producer: Tra
     assert [committed_offsets(machine.client(), *place) for place in PARTITIONS] == [[0]] * 3
 
 
-@pytest.mark.parametrize("is_commit", [True, False])
-def test_after_each_marker_of_a_large_transaction(monkeypatch: pytest.MonkeyPatch, is_commit: bool) -> None:
+@pytest.mark.parametrize("topic", ["relaxed", "__consumer_offsets"])
+def test_a_marker_counts_when_it_is_durable_also_on_a_relaxed_topic(producer: TransactionalProducer, topic: str) -> None:
+    """Records that were synced and a marker that was lost would be a transaction that nobody ends any more."""
+    machine = producer.machine
+    producer.client.create_topic("relaxed", flush_messages="1000000")
+    relaxed = [{"name": "flush.messages", "config_operation": 0, "value": "1000000"}]
+    resource = {"resource_type": 2, "resource_name": "__consumer_offsets", "configs": relaxed}
+    response = producer.client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+    assert response.responses[0].error_code == 0
+    if topic == "relaxed":
+        producer.write(("relaxed", 0))
+    else:
+        if not producer.is_v2:
+            assert producer.add_offsets() is ErrorCode.NONE
+        assert producer.commit_offset(5) is ErrorCode.NONE
+    machine.run_for(10_000)
+    assert producer.end() is ErrorCode.NONE
+    producer.settle()
+    crashed(machine, "none")
+    machine.run_until(lambda: is_settled(machine))
+    if topic == "relaxed":
+        assert not is_open(machine, "relaxed")
+        assert committed_offsets(machine.client(), "relaxed") == [0]
+    else:
+        assert committed(machine.client()) == 5
+
+
+@pytest.mark.parametrize(("is_commit", "step"), [(True, 1), (False, 7)])
+def test_after_each_marker_of_a_large_transaction(monkeypatch: pytest.MonkeyPatch, is_commit: bool, step: int) -> None:
     """The half-marked transaction exists, and completes after the restart with the same outcome everywhere."""
     machine = transactional_machine(partitions=MANY)
     places = [("orders", index) for index in range(MANY)]
@@ -177,7 +204,7 @@ def test_after_each_marker_of_a_large_transaction(monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     assert (len(images), halves) == (MANY, MANY)
 
-    for image in images:
+    for image in images[::step]:
         restarted = Machine(FEW_SHARDS, is_started=False)
         restarted.disk = restarted.executor.disk = image
         assert restarted.start() is None

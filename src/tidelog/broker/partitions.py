@@ -21,7 +21,7 @@ from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import METADATA_TOPIC, TopicImage
 from tidelog.replication.errors import NotLeader
-from tidelog.replication.partition import Partition
+from tidelog.replication.partition import OnReplicated, Partition
 from tidelog.wire.errors import ErrorCode
 
 # A millisecond or two of creating directories and files, or of renaming them.
@@ -136,6 +136,11 @@ class Partitions:
             relaxed, self._relaxed = self._relaxed, {}
             for partition in relaxed:
                 partition.advance()
+
+    def wait_durable(self, partition: Partition, on_durable: OnReplicated) -> None:
+        """Call back once all that was appended is on the disk, though the topic does not ask for that."""
+        log = partition.log
+        self._directory.commit.wait(log, log.log_end_offset, on_durable)
 
     # -- following the image -------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from tidelog.log.slice import Slice
 from tidelog.metadata.topics import GROUPS_TOPIC
 from tidelog.ports.clock import Clock
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
+from tidelog.replication.partition import Partition
 from tidelog.transactions.environment import MarkersToSend, OnPartitionMarked
 from tidelog.transactions.transaction import TRANSACTION_VERSION_2, TopicPartition, each_partition
 from tidelog.wire.errors import ErrorCode
@@ -189,7 +190,7 @@ class TransactionMarkerSender:
         # Looked at first, with all that the shard has decided in the log: an append that is refused costs the shard its state.
         shard.flush()
         end.check(partition.log.producers)
-        shard.end_transaction(end.producer, end.marker, on_done)
+        shard.end_transaction(end.producer, end.marker, self._once_durable(partition, on_done))
 
     def _to_partition(self, topic: str, index: int, end: EndOfTransaction, on_done: OnCommitted) -> None:
         producer_id, producer_epoch = end.producer
@@ -203,7 +204,19 @@ class TransactionMarkerSender:
         result = partition.append(batch, True, AppendOrigin.COORDINATOR)
         if partition.log.settings.is_relaxed:
             self._partitions.note_relaxed(partition)
-        partition.wait_replicated(result.last_offset + 1, on_done)
+        partition.wait_replicated(result.last_offset + 1, self._once_durable(partition, on_done))
+
+    def _once_durable(self, partition: Partition, on_done: OnCommitted) -> OnCommitted:
+        """On a topic with relaxed durability a power cut could take the marker and leave the records, when no coordinator knows
+        of the transaction any more."""
+
+        def written(error: Exception | None) -> None:
+            if error is None and partition.log.settings.is_relaxed:
+                self._partitions.wait_durable(partition, on_done)
+            else:
+                on_done(error)
+
+        return written
 
     def _delivered(self, delivery: _Delivery, error: Exception | None) -> None:
         sending = delivery.sending
