@@ -144,8 +144,8 @@ TRANSACTION_MUTANTS = (
         "transactions: records taken without asking the coordinator",
         "records that come late begin no transaction that nobody ends",
         "tidelog/broker/transactional_produce.py",
-        "            elif is_asked and not self._is_open(partition, header):\n",
-        "            elif is_asked and not header.producer_id and not self._is_open(partition, header):\n",
+        "            elif is_asked and partition not in batches and not self._is_open(partition, header):\n",
+        "            elif is_asked and header.producer_id < 0 and not self._is_open(partition, header):\n",
     ),
     Mutant(
         "transactions: the list of aborted ones cut short",
