@@ -123,6 +123,22 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(ma
     assert committed_offsets(machine.client()) == [2]
 
 
+def test_a_producer_is_not_forgotten_while_its_transaction_is_open_and_then_begins_nothing() -> None:
+    settings = {"producer.id.expiration.ms": "1000", "producer.id.expiration.check.interval.ms": "1000"}
+    machine = transactional_machine(settings)
+    producer = TransactionalProducer(machine).started()
+    producer.write(ORDERS)
+    machine.run_for(20_000)
+    assert is_open(machine)
+    assert producer.end() is ErrorCode.NONE
+    producer.settle()
+    machine.run_until(lambda: log_of(machine).producers.producer_count == 0)
+    (late,) = producer.produce(ORDERS)
+    assert late.error is ErrorCode.INVALID_TXN_STATE
+    assert not is_open(machine)
+    assert committed_offsets(machine.client()) == [0]
+
+
 def test_offsets_count_with_the_commit_and_never_with_an_abort(producer: TransactionalProducer) -> None:
     client = producer.machine.client()
     commit(client, {"orders": {0: 1}})
