@@ -32,6 +32,11 @@ def started(directory: Path, *arguments: str) -> Iterator["subprocess.Popen[str]
         process.communicate()
 
 
+def without_lag(lines: str) -> str:
+    """Without what a broker says on a busy machine."""
+    return "".join(line for line in lines.splitlines(keepends=True) if "loop_lag" not in line)
+
+
 def test_what_it_prints(tmp_path: Path) -> None:
     with started(tmp_path) as process:
         assert process.stdout is not None
@@ -47,7 +52,7 @@ def test_what_it_prints(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
         assert process.returncode == 0
-        assert re.fullmatch(r"\S+Z info stopped is_clean=True\n", errors)
+        assert re.fullmatch(r"\S+Z info stopped is_clean=True\n", without_lag(errors))
     assert (tmp_path / "data" / ".kafka_cleanshutdown").is_file()
 
 
@@ -81,7 +86,7 @@ def test_the_cluster_id_is_kept_and_events_are_json(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             out, errors = process.communicate(timeout=30)
             assert (process.returncode, out) == (0, "")
-            assert json.loads(errors)["event"] == "stopped"
+            assert json.loads(without_lag(errors))["event"] == "stopped"
     assert cluster_ids[0] == cluster_ids[1]
     assert f"cluster.id={cluster_ids[0]}\n" in (tmp_path / "here" / "meta.properties").read_text()
 
