@@ -68,8 +68,6 @@ class ClassicMember(GroupMember):
             member = {"member_id": self._member_id, "group_instance_id": self._instance_id, "reason": None}
             fields = {"group_id": self.group, "members": [member]}
             self.call(ApiKey.LEAVE_GROUP, LEAVE_VERSION, fields, lambda _: None)
-        self._is_in = False
-        self._is_joining = True  # For the rest of this life.
 
     def epoch(self) -> int:
         return self._generation

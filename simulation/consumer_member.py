@@ -28,7 +28,6 @@ class ConsumerMember(GroupMember):
     _epoch = JOIN_EPOCH
     _must_be_full = True
     _is_beating = False
-    _is_leaving = False
     _has_changed = False
 
     # -- life ----------------------------------------------------------------------------------------------------------------
@@ -37,14 +36,13 @@ class ConsumerMember(GroupMember):
         self._member_id = f"{self.name}.{self.life}"
         self._epoch = JOIN_EPOCH
         self._must_be_full = True
-        self._is_beating = self._is_leaving = self._has_changed = False
+        self._is_beating = self._has_changed = False
 
     def go_on(self) -> None:
         self.heartbeat()
 
     def say_goodbye(self) -> None:
         self.commit(self.owned)
-        self._is_leaving = True
         if self._epoch != JOIN_EPOCH:
             fields = {**self._nothing_new(), "member_epoch": LEAVE_EPOCH}
             self.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, VERSION, fields, lambda _: None)
@@ -78,7 +76,7 @@ class ConsumerMember(GroupMember):
         }
 
     def heartbeat(self) -> None:
-        if self._is_beating or self._is_leaving:
+        if self._is_beating:
             return
         self._is_beating = True
         fields = self._nothing_new()
