@@ -185,6 +185,8 @@ def test_nothing_twice_over_kills_of_the_broker(tmp_path: Path) -> None:
                 "bootstrap.servers": broker.bootstrap_servers,
                 "log_level": 0,
                 "enable.idempotence": True,
+                # Without this librdkafka forgets the only broker whenever it is down, and takes long to find it again (2.16).
+                "metadata.recovery.strategy": "none",
                 "batch.num.messages": BATCH_RECORDS,
                 "reconnect.backoff.ms": 10,
                 "reconnect.backoff.max.ms": 50,
