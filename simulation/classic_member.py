@@ -11,7 +11,7 @@ from typing import Any
 from simulation.client import Environment
 from simulation.group_client import INTERRUPTED, UNAVAILABLE
 from simulation.group_history import GroupHistory
-from simulation.group_member import REBALANCE_MS, SESSION_MS, SHUT_OUT, GroupMember
+from simulation.group_member import SESSION_MS, SHUT_OUT, GroupMember
 from simulation.history import PartitionId, TopicLife
 from simulation.randomness import SimulatedRandomness
 from tidelog.wire.errors import ErrorCode
@@ -90,7 +90,7 @@ class ClassicMember(GroupMember):
         fields = {
             "group_id": self.group,
             "session_timeout_ms": SESSION_MS,
-            "rebalance_timeout_ms": REBALANCE_MS,
+            "rebalance_timeout_ms": self.rebalance_ms,
             "protocol_type": "consumer",
             "protocols": [{"name": PROTOCOL, "metadata": _subscription(self.topic_names())}],
             "reason": None,

@@ -7,7 +7,7 @@ up at once, after a commit, and says so in the next heartbeat.
 from typing import Any
 
 from simulation.group_client import INTERRUPTED, UNAVAILABLE
-from simulation.group_member import REBALANCE_MS, GroupMember
+from simulation.group_member import GroupMember
 from simulation.history import PartitionId
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.kio_adapter import Message
@@ -81,7 +81,7 @@ class ConsumerMember(GroupMember):
         self._is_beating = True
         fields = self._nothing_new()
         if self._epoch == JOIN_EPOCH or self._must_be_full or self.chance(FULL_LIKELIHOOD):
-            fields |= {"rebalance_timeout_ms": REBALANCE_MS, "subscribed_topic_names": self.topic_names()}
+            fields |= {"rebalance_timeout_ms": self.rebalance_ms, "subscribed_topic_names": self.topic_names()}
             self._has_changed = True
         if self._has_changed:
             fields["topic_partitions"] = self._owned_fields()

@@ -21,8 +21,6 @@ from tidelog.wire.kio_adapter import Message, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 
 SESSION_MS = 400
-# Longer than a session: a member that answers heartbeats is never put out for being slow.
-REBALANCE_MS = 600
 THINK_US = (1_000, 40_000)
 COMMIT_LIKELIHOOD = 0.5
 FETCH_VERSIONS = (5, 17)
@@ -66,6 +64,7 @@ class GroupMember(GroupClient):
         self.owned: dict[PartitionId, Owned] = {}
         self.assured_us = 0
         """Until when the coordinator must count on this member, by what it has answered."""
+        self.rebalance_ms = SESSION_MS
         self._history = history
         self._topics = topics
         self._assignments = 0
@@ -96,8 +95,8 @@ class GroupMember(GroupClient):
     # -- partitions ----------------------------------------------------------------------------------------------------------
 
     def assure(self, sent_us: int) -> None:
-        """A sign of life that was sent then has been answered."""
-        self.assured_us = max(self.assured_us, sent_us + SESSION_MS * 1000)
+        """A sign of life that was sent then has been answered: neither the session nor a rebalance can end much earlier."""
+        self.assured_us = max(self.assured_us, sent_us + min(SESSION_MS, self.rebalance_ms) * 1000)
         for each in self.owned.values():
             each.ownership.assured_us = self.assured_us
 

@@ -29,7 +29,9 @@ MEMBER_FAULTS_WEIGHT = 4
 # Which groups a run has: one or both.
 GROUPS = (("classic",), ("consumer",), ("classic", "consumer"))
 MEMBERS = (2, 4)
-STATIC_LIKELIHOOD = 0.3
+STATIC_LIKELIHOOD = 0.4
+# Shorter than a session, or longer.
+REBALANCE_MS = (200, 600)
 # Without faults it has no excuse: sessions end, a rebalance, and the rest of the records.
 HEALED_US_MAX = 10_000_000
 PRODUCER_THINK_US = (10_000, 120_000)
@@ -114,7 +116,11 @@ class GroupWorld(Stage):
         for kind in GROUPS[randomness.integer(0, len(GROUPS) - 1)]:
             names = [f"{kind}-{number}" for number in range(randomness.integer(*MEMBERS))]
             self.group_history.groups[kind] = names
-            self.members += [self._member(kind, name, randomness.fraction() < STATIC_LIKELIHOOD) for name in names]
+            members = [self._member(kind, name, randomness.fraction() < STATIC_LIKELIHOOD) for name in names]
+            rebalance_ms = REBALANCE_MS[randomness.integer(0, 1)]
+            for member in members:
+                member.rebalance_ms = rebalance_ms
+            self.members += members
         self.producer = self._producer("producer", PRODUCER_THINK_US)
         self.nemesis = GroupNemesis(self)
         self.hosts = ["admin", self.producer.name, *(member.name for member in self.members)]
