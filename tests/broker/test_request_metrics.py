@@ -6,13 +6,17 @@ from simulation.clock import SimulatedClock
 from simulation.scheduler import Scheduler
 from tests.broker.harness import Machine, fetch_request, produce_request
 from tests.log.harness import batch
+from tidelog.broker.handlers import TABLE
 from tidelog.broker.request_metrics import (
     ERROR_PARTS_MAX,
     SLOWEST_PARTITIONS_MAX,
     SLOWEST_WINDOW_MS,
+    TIMED_EVERY,
+    TIMED_PER_SECOND_MAX,
     TOPICS_MAX,
     ApiTimings,
     RequestMetrics,
+    RequestTiming,
 )
 from tidelog.metrics.labelled import OTHER
 from tidelog.wire.errors import ErrorCode
@@ -23,7 +27,16 @@ from tidelog.wire.protocol import ApiKey
 
 
 def make_metrics() -> RequestMetrics:
-    return RequestMetrics(SimulatedClock(Scheduler()))
+    return RequestMetrics(SimulatedClock(Scheduler()), TABLE)
+
+
+def answered(metrics: RequestMetrics, elapsed_ns: int) -> RequestTiming:
+    """A produce request that took so long."""
+    timings = metrics.timings[ApiKey.PRODUCE]
+    timings.count += 1
+    timing = timings.begin(1, 1)
+    timing.answered(1 + elapsed_ns)
+    return timing
 
 
 def timings(machine: Machine, api_key: int) -> ApiTimings:
@@ -48,8 +61,7 @@ def test_a_produce_request_waits_for_the_disk() -> None:
     assert elapsed_ns > 0
     # In the simulation a handler takes no time, a sync does.
     assert (found.total.sum, found.wait.sum, found.handling.sum) == (elapsed_ns, elapsed_ns, 0)
-    traffic = dict(machine.broker.request_metrics.topics)["orders"]
-    assert traffic.produce_to_ack.sum == elapsed_ns
+    assert dict(machine.broker.request_metrics.produce_to_ack)["orders"].sum == elapsed_ns
     assert machine.broker.request_metrics.slowest_partitions.found() == [(("orders", 0), elapsed_ns)]
 
 
@@ -82,9 +94,9 @@ def test_topics_have_their_own_traffic(acks: int) -> None:
     records = batch(5)
     client.append(records=records, acks=acks)
     assert client.read(wait_ms=1_000).records is not None
-    traffic = dict(machine.broker.request_metrics.topics)["orders"]
-    assert (traffic.produced_bytes, traffic.fetched_bytes) == (len(records), len(records))
-    assert traffic.produce_to_ack.count == 1
+    partition = machine.broker.partitions.find("orders", None, 0)
+    assert (partition.produced_bytes, partition.fetched_bytes) == (len(records), len(records))
+    assert dict(machine.broker.request_metrics.produce_to_ack)["orders"].count == 1
 
 
 def test_a_topic_that_is_named_by_its_id() -> None:
@@ -95,7 +107,36 @@ def test_a_topic_that_is_named_by_its_id() -> None:
         data = ProducePartition(0, memoryview(batch(1)))
         request = ProduceRequest(None, acks, 30_000, [ProduceTopic(None, topic_id, [data])])
         client.ask(ApiKey.PRODUCE, 13, encode_produce_request(13, request))
-    assert dict(machine.broker.request_metrics.topics)["orders"].produce_to_ack.count == 2
+    assert dict(machine.broker.request_metrics.produce_to_ack)["orders"].count == 2
+
+
+def test_when_there_are_many_some_stand_for_all() -> None:
+    machine = Machine()
+    client = machine.client()
+    client.create_topic(flush_messages="1000")
+    found = timings(machine, ApiKey.PRODUCE)
+    body = encode_produce_request(9, produce_request(records=batch(1)))
+
+    def produce(count: int) -> None:
+        for _ in range(count):
+            client.send(ApiKey.PRODUCE, 9, body)
+            machine.broker.end_of_burst()
+
+    produce(5)
+    assert (found.count, found.total.count) == (5, 5), "few: all are timed"
+    produce(TIMED_PER_SECOND_MAX)
+    machine.run_for(100)
+    assert found.untimed_mask == TIMED_EVERY - 1
+    timed_before = found.total.count
+    produce(10 * TIMED_EVERY)
+    assert found.total.count == found.handling.count == found.queue.count == found.wait.count
+    assert timed_before + 9 * TIMED_EVERY <= found.total.count <= found.count
+    assert found.count - found.total.count < TIMED_EVERY
+    assert dict(machine.broker.request_metrics.produce_to_ack)["orders"].count == found.total.count
+    machine.run_for(200)
+    assert found.untimed_mask == 0, "few again"
+    produce(1)
+    assert found.total.count == found.count, "the next one stands for those that were left out"
 
 
 def test_topics_that_do_not_exist_take_no_place() -> None:
@@ -106,7 +147,7 @@ def test_topics_that_do_not_exist_take_no_place() -> None:
         client.append(f"unknown-{number}")
         client.append(f"unknown-{number}", acks=1)
         client.read(f"unknown-{number}")
-    assert dict(machine.broker.request_metrics.topics) == {}
+    assert dict(machine.broker.request_metrics.produce_to_ack) == {}
     errors = machine.broker.request_metrics.errors
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert errors == {(ApiKey.PRODUCE, code): 6, (ApiKey.FETCH, code): 3}
@@ -128,7 +169,7 @@ def test_a_produce_request_whose_time_is_up_is_an_error_and_no_acknowledgement()
     client.create_topic()
     client.produce(produce_request(records=batch(1), timeout_ms=0))
     assert machine.broker.request_metrics.errors == {(ApiKey.PRODUCE, ErrorCode.REQUEST_TIMED_OUT): 1}
-    assert dict(machine.broker.request_metrics.topics)["orders"].produce_to_ack.count == 0
+    assert dict(machine.broker.request_metrics.produce_to_ack) == {}
 
 
 def test_only_the_partition_that_was_waited_for_is_among_the_slowest() -> None:
@@ -140,7 +181,7 @@ def test_only_the_partition_that_was_waited_for_is_among_the_slowest() -> None:
     client.produce(ProduceRequest(None, -1, 30_000, topics))
     metrics = machine.broker.request_metrics
     assert [key for key, _ in metrics.slowest_partitions.found()] == [("durable", 0)]
-    assert {name: traffic.produce_to_ack.count for name, traffic in metrics.topics} == {"durable": 1, "relaxed": 1}
+    assert {name: histogram.count for name, histogram in metrics.produce_to_ack} == {"durable": 1, "relaxed": 1}
 
 
 def test_what_was_slow_is_forgotten_after_two_windows() -> None:
@@ -157,9 +198,9 @@ def test_what_was_slow_is_forgotten_after_two_windows() -> None:
 def test_topics_and_slowest_partitions_are_bounded() -> None:
     metrics = make_metrics()
     for number in range(TOPICS_MAX + 50):
-        metrics.acknowledged(f"topic-{number}", 0, number)
-    assert len(metrics.topics) == TOPICS_MAX + 1
-    assert metrics.topics.of(OTHER).produce_to_ack.count == 50
+        metrics.acknowledged(f"topic-{number}", 0, answered(metrics, number))
+    assert len(metrics.produce_to_ack) == TOPICS_MAX + 1
+    assert metrics.produce_to_ack.of(OTHER).count == 50
     assert len(metrics.slowest_partitions.found()) == SLOWEST_PARTITIONS_MAX
 
 

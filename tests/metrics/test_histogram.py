@@ -46,6 +46,14 @@ def test_the_scale_of_seconds_reaches_from_a_turn_of_the_loop_to_a_time_out() ->
     assert len(SECONDS_COARSE.bounds()) < len(bounds) * 0.6
 
 
+def test_one_that_stands_for_several() -> None:
+    one, several = Histogram(), Histogram()
+    one.observe(1000, 3)
+    for _ in range(3):
+        several.observe(1000)
+    assert one.value(SECONDS) == several.value(SECONDS)
+
+
 def test_counts_have_a_bound_of_one() -> None:
     histogram = Histogram()
     histogram.observe(1)

@@ -19,6 +19,7 @@ from tidelog.wire.protocol import RequestHeader, response_header
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.request_metrics import RequestTiming
     from tidelog.broker.session import ClientSession, ReplySlot
     from tidelog.broker.timers import Timer
 
@@ -31,7 +32,7 @@ DECISION_MS_MAX = 30_000
 
 
 class RequestContext:
-    __slots__ = ("_slot", "api", "broker", "header", "request", "session")
+    __slots__ = ("_slot", "api", "broker", "header", "request", "session", "timing")
 
     def __init__(self, broker: "Broker", session: "ClientSession", api: "Api", header: RequestHeader, slot: "ReplySlot") -> None:
         self.broker = broker
@@ -40,15 +41,12 @@ class RequestContext:
         self.header = header
         self.request: Any = None
         self._slot = slot
+        self.timing: RequestTiming | None = slot.timing
+        """None when this request is not timed."""
 
     @property
     def is_answered(self) -> bool:
         return self._slot.parts is not None
-
-    @property
-    def elapsed_ns(self) -> int:
-        """From the request's arrival to its answer; 0 before that."""
-        return self._slot.elapsed_ns
 
     def count_error(self, code: ErrorCode) -> None:
         """For a response that is encoded by its handler; ``reply`` looks for itself."""

@@ -64,7 +64,6 @@ class Broker:
         self.randomness = randomness
         self.report = report
         self.timers = Timers(clock)
-        self.request_metrics = RequestMetrics(clock)
         self.image = ClusterImage()
         self.settings = TopicSettings(config, self.image)
         self._proposals = SlicedProposals(self.image, self._write_metadata)
@@ -75,6 +74,7 @@ class Broker:
             config.values["num.partitions"], config.values["default.replication.factor"], config.values["max.partitions"]
         )
         self.apis: Mapping[int, Api] = TABLE
+        self.request_metrics = RequestMetrics(clock, self.apis)
         self.fetch_sessions = FetchSessions(clock, randomness, int(config.values["max.incremental.fetch.session.cache.slots"]))
         self.directory = DataDirectory(
             config.data_path,

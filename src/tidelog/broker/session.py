@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.api import Part, RequestContext
-from tidelog.broker.request_metrics import ApiTimings
+from tidelog.broker.request_metrics import RequestTiming
 from tidelog.wire.errors import MalformedRequest
 from tidelog.wire.kio_adapter import decode_request
 from tidelog.wire.protocol import parse_request_header
@@ -38,29 +38,21 @@ class Cancellable(Protocol):
 
 
 class ReplySlot:
-    """The place of one answer in the order of answers, and the times of its request."""
+    """The place of one answer in the order of answers."""
 
-    __slots__ = ("_received_ns", "_session", "_timings", "elapsed_ns", "handled_ns", "parts")
+    __slots__ = ("_session", "parts", "timing")
 
-    def __init__(self, session: "ClientSession", timings: ApiTimings, received_ns: int) -> None:
+    def __init__(self, session: "ClientSession", timing: RequestTiming | None) -> None:
         self._session = session
-        self._timings = timings
-        self._received_ns = received_ns
-        self.handled_ns = 0
-        """When its handler returned without an answer."""
-        self.elapsed_ns = 0
-        """From its arrival to its answer, once that is given."""
+        self.timing = timing
         self.parts: list[Part] | None = None
 
     def fill(self, parts: list[Part]) -> None:
         assert self.parts is None, "a request is answered once"
         self.parts = parts
-        session, timings = self._session, self._timings
-        now_ns = session.now_ns()
-        self.elapsed_ns = now_ns - self._received_ns
-        timings.total.observe(self.elapsed_ns)
-        if self.handled_ns:
-            timings.wait.observe(now_ns - self.handled_ns)
+        session = self._session
+        if self.timing is not None:
+            self.timing.answered(session.now_ns())
         session.send_ready()
 
 
@@ -114,7 +106,6 @@ class ClientSession:
         """One request. The frame's bytes may be overwritten as soon as this returns."""
         if self.is_closed:
             return
-        began_ns = self.now_ns()
         try:
             header = parse_request_header(frame)
         except MalformedRequest as error:
@@ -125,9 +116,9 @@ class ClientSession:
             self.end(f"unknown api key {header.api_key}")
             return
         timings = self._timings[header.api_key]
-        received_ns = self.received_ns or began_ns
-        timings.queue.observe(began_ns - received_ns)
-        slot = ReplySlot(self, timings, received_ns)
+        timings.count += 1
+        timing = None if timings.count & timings.untimed_mask else timings.begin(self.received_ns, self.now_ns())
+        slot = ReplySlot(self, timing)
         self._pending.append(slot)
         context = RequestContext(self._broker, self, api, header, slot)
         if not api.versions[0] <= header.api_version <= api.versions[1]:
@@ -146,10 +137,8 @@ class ClientSession:
             api.handle(context, request)
         except Exception as error:
             self.fail(context, error)
-        handled_ns = self.now_ns()
-        timings.handling.observe(handled_ns - began_ns)
-        if slot.parts is None:
-            slot.handled_ns = handled_ns
+        if timing is not None:
+            timing.handled(self.now_ns(), is_answered=slot.parts is not None)
 
     def fail(self, context: RequestContext, error: Exception) -> None:
         """The one place where an exception becomes an error code."""

@@ -68,10 +68,10 @@ class Histogram:
         self.counts = [0] * (BITS_MAX + 1)
         self.sum = 0
 
-    def observe(self, value: int) -> None:
-        """``value`` is not negative and has at most ``BITS_MAX`` bits."""
-        self.counts[value.bit_length()] += 1
-        self.sum += value
+    def observe(self, value: int, weight: int = 1) -> None:
+        """``value`` is not negative and has at most ``BITS_MAX`` bits. It stands for ``weight`` of them."""
+        self.counts[value.bit_length()] += weight
+        self.sum += value * weight
 
     @property
     def count(self) -> int:

@@ -5,7 +5,7 @@ A source describes its metrics and yields samples when asked. Sources are asked 
 its keys. What comes out is numbers and words that nobody changes any more: they can be rendered in another thread.
 
 No metric has more than ``series_max`` series. Those beyond it become one whose labels are all ``OTHER``: their sum, or for a
-figure that cannot be added, such as an age, the worst.
+figure that cannot be added, such as an age, the worst. Samples of one series are joined in the same way.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

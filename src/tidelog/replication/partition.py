@@ -31,12 +31,14 @@ class Partition:
         "_fetch_waiters",
         "_producers_waiting",
         "closed_by",
+        "fetched_bytes",
         "index",
         "is_internal",
         "isr",
         "leader_epoch",
         "log",
         "min_insync_replicas",
+        "produced_bytes",
         "replicas",
         "topic",
         "topic_id",
@@ -63,6 +65,9 @@ class Partition:
         self.isr = isr
         self.min_insync_replicas = min_insync_replicas
         self.is_internal = is_internal
+        # Of records, from and to clients, since it is led here.
+        self.produced_bytes = 0
+        self.fetched_bytes = 0
         self.closed_by: Exception | None = None
         """Why it is out of use, once it is: whoever still holds it hears that."""
         self._producers_waiting: deque[tuple[int, OnReplicated]] | None = None

@@ -17,6 +17,7 @@ def test_requests_topics_and_errors() -> None:
     client.append("nothing")
     client.fetch(fetch_request(session=(0, 0)))
     shown = Shown(machine)
+    assert shown.value("tidelog_requests_total", "Produce") == 2
     assert shown.histogram("tidelog_request_seconds", "Produce").total == 2
     assert shown.histogram("tidelog_request_wait_seconds", "Produce").total == 1
     assert ("tidelog_request_wait_seconds", ("Fetch",)) not in shown.series

@@ -82,10 +82,9 @@ def _reply(context: RequestContext, choice: SessionChoice, wanted: list[WantedPa
     version = context.header.api_version
     topics: dict[tuple[str | None, bytes | None], list[FetchResult]] = {}
     leaders: set[int] = set()
-    metrics = context.broker.request_metrics
     for want, result in zip(wanted, found.results, strict=True):
         if result.records is not None and want.partition is not None:
-            metrics.topics.of(want.partition.topic).fetched_bytes += result.records.length
+            want.partition.fetched_bytes += result.records.length
         elif result.error is not ErrorCode.NONE:
             context.count_error(result.error)
         if result.error in HINTED_ERRORS and version >= LEADER_HINTS_SINCE:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.leader_hints import HINTED_ERRORS, current_leader, leader_endpoints
+from tidelog.broker.request_metrics import RequestTiming
 from tidelog.broker.timers import Timer
 from tidelog.broker.transaction_verification import Verdicts
 from tidelog.controller.errors import ApiError
@@ -79,7 +80,8 @@ def _append_all(context: RequestContext, request: ProduceRequest, verdicts: Verd
         context.reply_nothing()
     elif waiting is None:
         _reply(context, topics)
-        _note_acknowledged(context, topics)
+        if context.timing is not None:
+            _note_acknowledged(context, context.timing, topics)
     else:
         waiting.start(topics)
 
@@ -104,7 +106,7 @@ def _append(
         if len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
             _check_verdict(partition, verdicts)
         result = partition.append(records, acks == ACKS_ALL)
-        context.broker.request_metrics.topics.of(partition.topic).produced_bytes += len(records)
+        partition.produced_bytes += len(records)
         if partition.log.settings.is_relaxed:
             context.broker.partitions.note_relaxed(partition)
     except Exception as error:
@@ -140,14 +142,14 @@ def _reply(context: RequestContext, topics: list[ProduceTopicResult]) -> None:
     context.reply_parts([encode_produce_response(context.header.api_version, topics, node_endpoints=endpoints)])
 
 
-def _note_acknowledged(context: RequestContext, topics: list[ProduceTopicResult]) -> None:
+def _note_acknowledged(context: RequestContext, timing: RequestTiming, topics: list[ProduceTopicResult]) -> None:
     """With acks=1: as soon as it was written."""
     for topic in topics:
         known = context.broker.image.topic_by_id(topic.topic_id or b"") if topic.name is None else None
         name = topic.name if known is None else known.name
         for result in topic.partitions:
             if result.error is NO_ERROR and name is not None:
-                context.broker.request_metrics.acknowledged(name, result.partition, context.elapsed_ns)
+                context.broker.request_metrics.acknowledged(name, result.partition, timing)
 
 
 class _Waiting:
@@ -187,17 +189,15 @@ class _Waiting:
             if self._timer is not None:
                 self._timer.cancel()
             _reply(self._context, self._topics)
-            self._note_acknowledged(number)
+            if self._context.timing is not None:
+                self._note_acknowledged(number, self._context.timing)
 
-    def _note_acknowledged(self, last: int) -> None:
+    def _note_acknowledged(self, last: int, timing: RequestTiming) -> None:
         """``last`` is the wait that the answer waited for: only its partition may be among the slowest."""
-        metrics, elapsed_ns = self._context.broker.request_metrics, self._context.elapsed_ns
+        metrics = self._context.broker.request_metrics
         for number, (partition, _, results, position) in enumerate(self._waits):
             if results[position].error is NO_ERROR:
-                if number == last:
-                    metrics.acknowledged(partition.topic, partition.index, elapsed_ns)
-                else:
-                    metrics.topics.of(partition.topic).produce_to_ack.observe(elapsed_ns)
+                metrics.acknowledged(partition.topic, partition.index, timing, is_last=number == last)
 
     def _time_out(self) -> None:
         for place in self._open.values():

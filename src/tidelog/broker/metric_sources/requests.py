@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 APIS_MAX = 100
 ERRORS_MAX = 500
 
+REQUESTS = Description("tidelog_requests_total", Kind.COUNTER, "Requests received.", ("api",), APIS_MAX)
 TOTAL = Description(
     "tidelog_request_seconds",
     Kind.HISTOGRAM,
-    "From the arrival of a request to its answer, before that is sent; its count is the number of requests answered.",
+    "From the arrival of a request to its answer, before that is sent. Above 1,000 a second every 32nd is timed for 32.",
     ("api",),
     APIS_MAX,
 )
@@ -74,7 +75,7 @@ SLOWEST = Description(
 
 
 def add_request_metrics(registry: Registry, broker: "Broker") -> None:
-    registry.add([TOTAL, QUEUE, HANDLING, WAIT, ERRORS], lambda: _collect_requests(broker))
+    registry.add([REQUESTS, TOTAL, QUEUE, HANDLING, WAIT, ERRORS], lambda: _collect_requests(broker))
     registry.add([PRODUCE_TO_ACK, PRODUCED, FETCHED, SLOWEST], lambda: _collect_topics(broker))
     registry.add_value(
         Kind.GAUGE, "tidelog_fetch_sessions", "Incremental fetch sessions that are kept.", lambda: len(broker.fetch_sessions)
@@ -83,8 +84,11 @@ def add_request_metrics(registry: Registry, broker: "Broker") -> None:
 
 def _collect_requests(broker: "Broker") -> Iterator[Sample]:
     metrics = broker.request_metrics
-    for key, timings in list(metrics.timings.items()):
+    for key, timings in metrics.timings.items():
+        if not timings.count:
+            continue
         labels = (broker.apis[key].name,)
+        yield REQUESTS, labels, timings.count
         yield TOTAL, labels, timings.total.value(SECONDS)
         yield QUEUE, labels, timings.queue.value(SECONDS)
         yield HANDLING, labels, timings.handling.value(SECONDS)
@@ -96,10 +100,13 @@ def _collect_requests(broker: "Broker") -> Iterator[Sample]:
 
 def _collect_topics(broker: "Broker") -> Iterator[Sample]:
     metrics = broker.request_metrics
-    metrics.topics.forget(lambda name: broker.image.topic(name) is None)
-    for name, traffic in metrics.topics:
-        yield PRODUCE_TO_ACK, (name,), traffic.produce_to_ack.value(SECONDS_COARSE)
-        yield PRODUCED, (name,), traffic.produced_bytes
-        yield FETCHED, (name,), traffic.fetched_bytes
-    for (topic, partition), worst_ns in metrics.slowest_partitions.found():
-        yield SLOWEST, (topic, str(partition)), worst_ns / NANOSECONDS_PER_SECOND
+    metrics.produce_to_ack.forget(lambda name: broker.image.topic(name) is None)
+    for name, histogram in metrics.produce_to_ack:
+        yield PRODUCE_TO_ACK, (name,), histogram.value(SECONDS_COARSE)
+    for partition in list(broker.partitions):
+        if partition.produced_bytes or partition.fetched_bytes:
+            # Samples with the same labels are added up.
+            yield PRODUCED, (partition.topic,), partition.produced_bytes
+            yield FETCHED, (partition.topic,), partition.fetched_bytes
+    for (topic, index), worst_ns in metrics.slowest_partitions.found():
+        yield SLOWEST, (topic, str(index)), worst_ns / NANOSECONDS_PER_SECOND
