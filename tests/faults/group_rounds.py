@@ -13,11 +13,12 @@ from random import Random
 from traceback import format_exception
 from typing import Any, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.compatibility.clients.groups.admin import commit
 from tests.compatibility.clients.groups.ledger import Ledger
-from tests.compatibility.clients.groups.member import Member, Membership, Partition
+from tests.compatibility.clients.groups.member import Member, Membership, Partition, all_of
 from tests.compatibility.clients.groups.member_classes import MEMBERS
 from tests.faults.load import COMMON, WAIT_SECONDS_MAX, wait_until
 from tidelog.testing import Broker
@@ -77,6 +78,8 @@ class RoundsGroup:
 
     def start(self, admin: Any) -> None:
         admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(10)
+        # From here on no position is lost without a member telling.
+        commit(admin, self.name, dict.fromkeys(all_of(self.topic, PARTITIONS), 0))
         self._thread.start()
         for _ in range(MEMBERS_COUNT):
             self.join()
@@ -88,6 +91,7 @@ class RoundsGroup:
             (self.topic,),
             assignor=self._kind.assignor,
             session_timeout_ms=SESSION_TIMEOUT_MS,
+            may_reset=False,
             client_id=f"{self.name}-{next(self._numbers)}",
         )
         member = MEMBERS[next(self._clients)](membership, self.ledger)
@@ -124,11 +128,6 @@ class RoundsGroup:
             member.join(max(0.0, deadline - time.monotonic()))
             if member.is_alive():
                 self.failures.append(f"{member.name} did not leave within {WAIT_SECONDS_MAX:.0f} s")
-
-    def committed(self, admin: Any) -> dict[Partition, int]:
-        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.name)])
-        found = asked[self.name].result(10).topic_partitions
-        return {Partition(each.topic, each.partition): each.offset for each in found}
 
     def _produce(self) -> None:
         for number in itertools.count():

@@ -54,7 +54,7 @@ class AiokafkaMember(Member):
                 heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
                 partition_assignment_strategy=[ASSIGNORS[wanted.assignor]],
                 enable_auto_commit=False,
-                auto_offset_reset="earliest",
+                auto_offset_reset="earliest" if wanted.may_reset else "none",
                 fetch_max_wait_ms=50,
                 metadata_max_age_ms=500,
                 retry_backoff_ms=20,

@@ -31,7 +31,7 @@ class ConfluentMember(Member):
             "client.id": wanted.client_id,
             "group.id": wanted.group,
             "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
+            "auto.offset.reset": "earliest" if wanted.may_reset else "error",
             "log_level": 0,
             "fetch.wait.max.ms": 50,
             "topic.metadata.refresh.interval.ms": 500,

@@ -56,7 +56,7 @@ class KafkaPythonMember(Member):
                     heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
                     partition_assignment_strategy=[ASSIGNORS[wanted.assignor]],
                     enable_auto_commit=False,
-                    auto_offset_reset="earliest",
+                    auto_offset_reset="earliest" if wanted.may_reset else "none",
                     fetch_max_wait_ms=50,
                     max_poll_records=POLL_RECORDS_MAX,
                     metadata_max_age_ms=500,

@@ -48,6 +48,8 @@ class Membership(NamedTuple):
     session_timeout_ms: int = 10_000
     client_id: str = "member"
     commits: bool = True
+    may_reset: bool = True
+    """Start at the beginning where nothing is committed; else that is an error, as is any other position that does not hold."""
 
 
 class Observer:
