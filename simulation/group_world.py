@@ -147,7 +147,10 @@ class GroupWorld(Stage):
     def run(self) -> None:
         """NoProgress when a phase does not end; what else is wrong is in the histories."""
         self.set_up()
+        watcher = self._offset_reader(is_final=False)
+        self.hosts.append(watcher.name)
         self.producer.start()
+        watcher.start()
         for member in self.members:
             member.start()
         self.nemesis.start()
@@ -159,6 +162,7 @@ class GroupWorld(Stage):
         self.producer.stop()
         self.run_until("last answers", lambda: self.producer.is_idle, HEALED_US_MAX)
         self.producer.close()
+        watcher.close()
         self._read_everything()
         self._send_some_away()
         self._drain()
@@ -210,12 +214,15 @@ class GroupWorld(Stage):
         final.close()
 
     def _read_offsets(self) -> None:
-        groups = list(self.group_history.groups)
-        randomness = self.randomness.fork("offsets")
-        reader = OffsetReader(self.environment, randomness, self.group_history, groups, self.live_topics())
+        reader = self._offset_reader(is_final=True)
         reader.start()
         self.run_until("last offsets", lambda: reader.is_done, HEALED_US_MAX)
         reader.close()
+
+    def _offset_reader(self, is_final: bool) -> OffsetReader:
+        groups = list(self.group_history.groups)
+        randomness = self.randomness.fork(f"offsets {is_final}")
+        return OffsetReader(self.environment, randomness, self.group_history, groups, self.live_topics(), is_final)
 
     def check(self) -> list[Violation]:
         return check(self.history) + check_groups(self.group_history)

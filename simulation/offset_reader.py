@@ -1,4 +1,4 @@
-"""Asks for everything that groups have committed, when all is over."""
+"""Asks for everything that groups have committed: again and again while others work, and when all is over."""
 
 from simulation.client import ClientConnection, Environment
 from simulation.group_history import GroupHistory, OffsetRead
@@ -9,6 +9,7 @@ from tidelog.wire.kio_adapter import Message, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 
 RETRY_US = 50_000
+WATCH_US = (5_000, 60_000)
 VERSION = 9
 
 _TRY_AGAIN = {
@@ -27,12 +28,16 @@ class OffsetReader:
         history: GroupHistory,
         groups: list[str],
         topics: list[TopicLife],
+        is_final: bool = True,
     ) -> None:
         self._scheduler = environment.scheduler
         self._history = history
         self._groups = groups
         self._topics = {life.name: life for life in topics}
-        self._connection = ClientConnection("offsets", environment, randomness, self)
+        self._is_final = is_final
+        self._randomness = randomness
+        self.name = "offsets" if is_final else "watcher"
+        self._connection = ClientConnection(self.name, environment, randomness.fork("connection"), self)
         self.is_done = False
 
     def start(self) -> None:
@@ -70,9 +75,13 @@ class OffsetReader:
             for topic, each in found:
                 partition = PartitionId(self._topics[topic.name].topic_id, each.partition_index)
                 offset, metadata = each.committed_offset, each.metadata or ""
-                reads.append(OffsetRead("the last", group.group_id, partition, offset, metadata, sent_at, base.now(), True))
+                reads.append(
+                    OffsetRead(self.name, group.group_id, partition, offset, metadata, sent_at, base.now(), self._is_final)
+                )
         self._history.reads += reads
         self.is_done = True
+        if not self._is_final:
+            self._scheduler.schedule(self._randomness.integer(*WATCH_US), "offsets watched", self._again)
 
     def _again(self) -> None:
         if self._connection.is_ready:

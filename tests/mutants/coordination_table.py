@@ -90,7 +90,7 @@ GROUP_MUTANTS = (
         "a member that is heard of in time keeps what it has until it gives it up",
         "tidelog/groups/classic/rebalance.py",
         "        elif group.has_all_joined:\n",
-        "        else:\n",
+        "        elif group.group_id:\n",
     ),
 )
 
