@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,10 @@ def test_a_port_that_is_taken(tmp_path: Path, capsys: Output) -> None:
         (["-o", "num.partitions=none"], "tidelog: num.partitions=none: expected a whole number\n"),
         (["--listener", "10.1.2.3:9092"], "tidelog: listeners=10.1.2.3:9092: everyone who reaches this address could"),
         (["--listener", "0.0.0.0:9092"], "tidelog: listeners=0.0.0.0:9092: no client can connect to every address"),
+        (
+            ["--metrics", "10.1.2.3:9644"],
+            "tidelog: tidelog.metrics.listener=10.1.2.3:9644: everyone who reaches this address could",
+        ),
         (["--config", "missing.toml"], "tidelog: missing.toml: No such file or directory\n"),
         (["--config", "bad.toml"], "tidelog: bad.toml is not valid TOML: "),
     ],
@@ -163,6 +168,12 @@ def test_the_banner_says_what_is_there_and_what_is_at_stake() -> None:
     assert "data (1 topic, 12 partitions)\n" in text
     assert "a power cut may lose it: flush.messages=10000\n" in text
     assert "tidelog produce greetings\n" in text
+
+
+def test_the_banner_says_where_the_metrics_are() -> None:
+    assert "metrics" not in banner(serving(1, 1, 1))
+    text = banner(replace(serving(1, 1, 1), metrics=ListenerAddress("127.0.0.1", 9644)))
+    assert "  metrics       http://127.0.0.1:9644/metrics\n" in text
 
 
 def test_what_clients_are_told_is_shown_where_it_differs() -> None:

@@ -5,6 +5,7 @@ import random
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +32,34 @@ def test_pipelined_requests_are_answered_in_order(running: RunningServer) -> Non
         client.send(*(b"echo %d" % number for number in range(count)))
         assert [client.receive() for _ in range(count)] == [b"echo %d" % number for number in range(count)]
     assert running.server.hub.requests == count
+
+
+def test_the_session_knows_when_its_frames_arrived_and_sending_is_timed(running: RunningServer) -> None:
+    with running.client() as client:
+        began_ns = time.monotonic_ns()
+        client.send(b"hold")
+        wait_until(lambda: len(running.broker.held) == 1)
+        session, _ = running.broker.held[0]
+        assert began_ns <= session.received_ns <= time.monotonic_ns()
+        assert running.server.hub.send_ns.count == 0
+        running.call(running.broker.release)
+        assert client.receive() == b"released"
+    wait_until(lambda: running.server.hub.send_ns.count == 1)
+    assert 0 < running.server.hub.send_ns.sum < time.monotonic_ns() - began_ns
+
+
+def test_a_client_that_is_not_read_from_for_a_while_is_counted(running: RunningServer) -> None:
+    with running.client() as client:
+        assert client.ask(b"echo 1") == b"echo 1"
+        assert running.server.hub.throttled_reads == 0
+        client.send(*[b"hold"] * (IN_FLIGHT_MAX + 1))
+        wait_until(lambda: running.server.hub.throttled_reads == 1)
+        running.call(running.broker.release)
+        for _ in range(IN_FLIGHT_MAX):
+            assert client.receive() == b"released"
+        running.call(running.broker.release)
+        assert client.receive() == b"released"
+    assert running.server.hub.throttled_reads == 1
 
 
 def test_later_answers_wait_for_earlier_ones(running: RunningServer) -> None:

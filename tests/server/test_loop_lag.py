@@ -34,7 +34,18 @@ def test_the_lag_is_how_late_the_timer_was() -> None:
         loop.run_late(lag_ms)
     assert round(loop.lag.late.max_ms(loop.now)) == 30
     assert loop.lag.late.total == 3
+    assert loop.lag.late_ns.count == 3
+    assert round(loop.lag.late_ns.sum / 1e6) == 34
     assert loop.events == []
+
+
+def test_what_held_the_loop_is_counted_since_the_start() -> None:
+    loop = FakeLoop()
+    loop.lag.held(0.25)
+    loop.now += 3600
+    loop.lag.held(0.5)
+    assert loop.lag.background_ns.count == 2
+    assert loop.lag.background_ns.sum == 750_000_000
 
 
 def test_a_long_lag_is_reported_at_most_every_ten_seconds() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.config.broker import METRICS_LISTENER
 from tidelog.config.types import InvalidSetting
 from tidelog.log.checkpoints import MetaProperties, write_meta_properties
 from tidelog.ports.randomness import RealRandomness
@@ -25,6 +26,9 @@ class PlannedRandomness(RealRandomness):
     ("settings", "message"),
     [
         ({"listeners": "10.0.0.1:9092"}, r"^listeners=10\.0\.0\.1:9092: everyone who reaches .* add --insecure$"),
+        ({METRICS_LISTENER: "0.0.0.0:0"}, r"^tidelog\.metrics\.listener=0\.0\.0\.0:0: everyone who reaches .* add --insecure$"),
+        ({METRICS_LISTENER: "127.0.0.1"}, r"^tidelog\.metrics\.listener=127\.0\.0\.1: the port is missing"),
+        ({METRICS_LISTENER: "SSL://127.0.0.1:1"}, r"^tidelog\.metrics\.listener=SSL"),
         ({"log.retention.mss": "1"}, r"did you mean log\.retention\.ms\?$"),
         ({"log.cleaner.max.compaction.lag.ms": "1", "log.cleaner.min.compaction.lag.ms": "2"}, r"compaction\.lag\.ms"),
     ],
