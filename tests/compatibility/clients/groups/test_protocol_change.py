@@ -27,7 +27,7 @@ def test_there_and_back(group: Group, admin: Any, new_topic: MakeTopic, assignor
         wait_until_shared_out(members, topic, PARTITIONS)
         assert describe(admin, group.name).type is ConsumerGroupType.CLASSIC
         for place in range(len(clients)):
-            # A group is not taken over in the middle of a rebalance: those who wait to join hear an error that aiokafka cannot take.
+            # Not in the middle of a rebalance: those who wait to join hear an error then that aiokafka cannot take.
             leave(members, place, topic)
             members.insert(place, group.join(CONFLUENT_CONSUMER, topic))
             wait_until_shared_out(members, topic, PARTITIONS)
