@@ -18,8 +18,15 @@ VALUE_BYTES = 300
 LOAD_SECONDS_MAX = 0.5
 ACKNOWLEDGED_MIN = 20
 # As small as it may be, so that segments roll in every few rounds.
-# The least that may be reported: what was being written, or deleted, when the crash came.
-AFTER_A_CRASH = {"started", "torn_tail_cut", "stray_log", "partition_not_created", "partition_metadata_ignored"}
+# The least that may be reported: what was being written, or deleted, when the crash came; and that the machine is busy.
+AFTER_A_CRASH = {
+    "started",
+    "torn_tail_cut",
+    "stray_log",
+    "partition_not_created",
+    "partition_metadata_ignored",
+    "loop_lag",
+}
 CONFIGS = {"log.segment.bytes": 1 << 20, "log.flush.interval.messages": 1}
 
 
