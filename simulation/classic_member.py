@@ -24,6 +24,9 @@ HEARTBEAT_VERSIONS = (3, 4)
 COMMIT_VERSIONS = (7, 9)
 LEAVE_VERSION = 4
 NO_GENERATION = -1
+# A coordinator that is being loaded says to every heartbeat that all is well. So each comes with a question that only a loaded
+# one answers, right before it: one that has the answer is not loaded anew within this time.
+COORDINATOR_STAYS_US = 50_000
 PROTOCOL = "range"
 
 _NEW_ID_NEEDED = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
@@ -168,18 +171,28 @@ class ClassicMember(GroupMember):
         self._is_beating = True
         fields = {"group_id": self.group, "generation_id": self._generation, **self.identity()}
         generation, sent_us = self._generation, self.now_us
+        loaded_us = -COORDINATOR_STAYS_US
+
+        def asked(answer: Message | None) -> None:
+            nonlocal loaded_us
+            if answer is not None and answer.groups[0].error_code == ErrorCode.NONE:
+                loaded_us = self.now_us
 
         def answered(answer: Message | None) -> None:
             self._is_beating = False
             # An answer about an earlier generation says nothing about this one.
             if answer is not None and self._is_in and generation == self._generation:
-                self._beaten(ErrorCode(answer.error_code), sent_us)
+                is_loaded = self.now_us - loaded_us < COORDINATOR_STAYS_US
+                self._beaten(ErrorCode(answer.error_code), sent_us if is_loaded else None)
 
+        self.call(ApiKey.OFFSET_FETCH, 9, {"groups": [{**self.offset_fetch_group(), "topics": []}]}, asked)
         self.call(ApiKey.HEARTBEAT, self.draw(HEARTBEAT_VERSIONS), fields, answered)
 
-    def _beaten(self, code: ErrorCode, sent_us: int) -> None:
+    def _beaten(self, code: ErrorCode, sent_us: int | None) -> None:
+        """``sent_us`` None: the coordinator may not have known whom it answered."""
         if code is ErrorCode.NONE:
-            self.assure(sent_us)
+            if sent_us is not None:
+                self.assure(sent_us)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
             if self.coordinator.is_ready:
                 self.commit(self.owned)

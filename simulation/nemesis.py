@@ -71,9 +71,12 @@ class Nemesis:
         if self._is_over:
             return
         name = self.choose(self.enabled)
-        if self._faults[name](self):
-            self.count(name)
-        self.start()
+        try:
+            if self._faults[name](self):
+                self.count(name)
+        finally:
+            # Also when the machine dies in what the broker does about it.
+            self.start()
 
     def count(self, name: str) -> None:
         """It struck."""
