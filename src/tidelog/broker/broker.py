@@ -256,9 +256,6 @@ class Broker:
 
     # -- requests ------------------------------------------------------------------------------------------------------------
 
-    def api(self, key: int) -> Api | None:
-        return self.apis.get(key)
-
     def report_unexpected(self, where: str, error: Exception) -> None:
         """A fault of ours, never the client's: it must not pass silently."""
         self.report("unexpected_error", {"where": where, "error": repr(error)})
