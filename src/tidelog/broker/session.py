@@ -58,7 +58,6 @@ class ReplySlot:
 
 class ClientSession:
     __slots__ = (
-        "_apis",
         "_broker",
         "_close",
         "_delayed",
@@ -91,7 +90,6 @@ class ClientSession:
         self._delayed: dict[Cancellable, None] = {}
         self.is_closed = False
         self.now_ns = broker.clock.monotonic_ns
-        self._apis = broker.apis
         self._timings = broker.request_metrics.timings
         self.received_ns = 0
         """When the bytes of the next frames arrived, if the shell says so."""
@@ -113,7 +111,7 @@ class ClientSession:
         except MalformedRequest as error:
             self.end(f"malformed request header: {error}")
             return
-        api = self._apis.get(header.api_key)
+        api = self._broker.apis.get(header.api_key)
         if api is None:
             self.end(f"unknown api key {header.api_key}")
             return
