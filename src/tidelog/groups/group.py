@@ -18,7 +18,7 @@ class GroupType(Enum):
 class Group(Protocol):
     group_id: str
     rebalances: int
-    """Begun since the shard was loaded; the times below are of those that have ended."""
+    """Those that ended with a stable group, since the group was loaded; the times below are theirs."""
     rebalance_ms_last: int
     rebalance_ms_total: int
 
