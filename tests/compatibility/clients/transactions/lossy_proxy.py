@@ -1,78 +1,33 @@
-"""A TCP proxy in front of a broker that loses the answers to produce requests: it lets the broker write, swallows some of the
+"""A proxy that loses the answers to produce requests: it lets the broker write, swallows some of the
 answers, and breaks the connection. So clients send again what is in the log already.
-
-The broker must advertise the proxy's address, or clients go past it after their first connection.
 """
 
 import contextlib
 import socket
 import struct
 import threading
-from typing import Self
 
+from tests.compatibility.clients.tcp_proxy import TcpProxy, shut_down
 from tidelog.wire.protocol import ApiKey
 
-HOST = "127.0.0.1"
 # A request begins with its API key, version and correlation id; a response with its correlation id.
 _SIZE = struct.Struct(">i")
 _REQUEST_START = struct.Struct(">hhi")
 
 
-class LossyProxy:
-    """``port`` is known at once; ``target_port`` is set when the broker behind it has started."""
-
+class LossyProxy(TcpProxy):
     def __init__(self, lose_every: int) -> None:
         self._lose_every = lose_every
-        self._server = socket.create_server((HOST, 0))
-        self.port: int = self._server.getsockname()[1]
-        self.target_port = 0
         self.is_losing = True
         self.lost = 0
         self._answers = 0
         self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
+        super().__init__()
 
-    @property
-    def bootstrap_servers(self) -> str:
-        return f"{HOST}:{self.port}"
-
-    def close(self) -> None:
-        for sock in (self._server, *self._sockets):
-            _shut_down(sock)
-        for thread in self._threads:
-            thread.join()
-        for sock in (self._server, *self._sockets):
-            sock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _start(self, run: object, *arguments: object) -> None:
-        assert callable(run)
-        thread = threading.Thread(target=run, args=arguments, name="lossy-proxy", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._server.accept()
-            except OSError:
-                return  # Closed.
-            try:
-                broker = socket.create_connection((HOST, self.target_port))
-            except OSError:
-                client.close()
-                continue
-            self._sockets += (client, broker)
-            produce_ids: set[int] = set()
-            self._start(self._move_requests, client, broker, produce_ids)
-            self._start(self._move_responses, broker, client, produce_ids)
+    def _join(self, client: socket.socket, broker: socket.socket) -> None:
+        produce_ids: set[int] = set()
+        self._start(self._move_requests, client, broker, produce_ids)
+        self._start(self._move_responses, broker, client, produce_ids)
 
     @staticmethod
     def _move_requests(client: socket.socket, broker: socket.socket, produce_ids: set[int]) -> None:
@@ -82,8 +37,8 @@ class LossyProxy:
                 if api_key == ApiKey.PRODUCE:
                     produce_ids.add(correlation_id)
                 broker.sendall(frame)
-        _shut_down(client)
-        _shut_down(broker)
+        shut_down(client)
+        shut_down(broker)
 
     def _move_responses(self, broker: socket.socket, client: socket.socket, produce_ids: set[int]) -> None:
         with contextlib.suppress(OSError):
@@ -92,8 +47,8 @@ class LossyProxy:
                 if correlation_id in produce_ids and self._is_lost():
                     break
                 client.sendall(frame)
-        _shut_down(client)
-        _shut_down(broker)
+        shut_down(client)
+        shut_down(broker)
 
     def _is_lost(self) -> bool:
         with self._lock:
@@ -120,8 +75,3 @@ def _read_exactly(sock: socket.socket, count: int) -> bytes | None:
             return None
         data += chunk
     return bytes(data)
-
-
-def _shut_down(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
