@@ -12,6 +12,7 @@ from tidelog.controller.config_sources import (
     DescribedConfig,
     StaticConfig,
     describe_broker,
+    describe_group,
     describe_topic,
     inherited_values,
     show,
@@ -148,3 +149,23 @@ def test_what_can_change_while_a_broker_runs() -> None:
 )
 def test_values_are_shown_as_kafka_prints_them(value: Value, shown: str | None) -> None:
     assert show(value) == shown
+
+
+def test_a_groups_settings_are_its_own_or_the_brokers() -> None:
+    static = StaticConfig(1, {"group.consumer.heartbeat.interval.ms": "4000"})
+    image = set_configs(new_image(), ResourceType.GROUP, "billing", consumer_session_timeout_ms="50000")
+    session, heartbeat = describe_group(image, static, "billing")
+    assert (session.name, session.value, session.source) == ("consumer.session.timeout.ms", "50000", ConfigSource.GROUP_CONFIG)
+    assert session.synonyms == (
+        ConfigSynonym("consumer.session.timeout.ms", "50000", ConfigSource.GROUP_CONFIG),
+        ConfigSynonym("group.consumer.session.timeout.ms", "45000", ConfigSource.DEFAULT_CONFIG),
+    )
+    assert (heartbeat.value, heartbeat.source) == ("4000", ConfigSource.STATIC_BROKER_CONFIG)
+    (default,) = describe_group(image, STATIC, "unheard of", ["consumer.heartbeat.interval.ms"])
+    assert (default.value, default.source) == ("5000", ConfigSource.DEFAULT_CONFIG)
+
+
+def test_there_are_no_settings_of_all_groups() -> None:
+    with pytest.raises(ApiError) as raised:
+        describe_group(new_image(), STATIC, "")
+    assert raised.value.code is ErrorCode.INVALID_REQUEST

@@ -181,3 +181,39 @@ def test_a_topic_that_made_no_sense_before_does_not_stop_a_brokers_setting() -> 
     image = set_configs(new_image(orders=1), TOPIC, "orders", min_compaction_lag_ms="1000", max_compaction_lag_ms="1")
     result = incremental_alter_configs(image, STATIC, [on_broker(ConfigChange("log.retention.ms", "500"))])
     assert [alteration.error for alteration in result.response] == [ErrorCode.NONE]
+
+
+def on_group(*changes: ConfigChange, name: str = "billing") -> ResourceChanges:
+    return ResourceChanges(ResourceType.GROUP, name, changes)
+
+
+def test_a_group_has_settings_of_its_own() -> None:
+    image = new_image()
+    result = incremental_alter_configs(image, STATIC, [on_group(ConfigChange("consumer.session.timeout.ms", "50000"))])
+    assert result.response == [ResourceAlteration(ResourceType.GROUP, "billing")]
+    assert replay(image, result.records).configs_of(ResourceType.GROUP, "billing") == {"consumer.session.timeout.ms": "50000"}
+    result = alter_configs(image, STATIC, [on_group(ConfigChange("consumer.heartbeat.interval.ms", "6000"))])
+    assert replay(image, result.records).configs_of(ResourceType.GROUP, "billing") == {"consumer.heartbeat.interval.ms": "6000"}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error"),
+    [
+        ("", ConfigChange("consumer.session.timeout.ms", "50000"), ErrorCode.INVALID_REQUEST),
+        ("billing", ConfigChange("retention.ms", "50000"), ErrorCode.INVALID_CONFIG),
+        ("billing", ConfigChange("consumer.session.timeout.ms", "0"), ErrorCode.INVALID_CONFIG),
+        ("billing", ConfigChange("consumer.session.timeout.ms", "50000", APPEND), ErrorCode.INVALID_CONFIG),
+        # Not less than the broker's time-out of sessions, which counts for this group too.
+        ("billing", ConfigChange("consumer.heartbeat.interval.ms", "45000"), ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_settings_of_groups_are_checked(name: str, change: ConfigChange, error: ErrorCode) -> None:
+    result = incremental_alter_configs(new_image(), STATIC, [on_group(change, name=name)])
+    assert [alteration.error for alteration in result.response] == [error]
+    assert result.records == []
+
+
+def test_settings_of_groups_are_checked_against_the_brokers() -> None:
+    static = StaticConfig(1, {"group.consumer.session.timeout.ms": "60000"})
+    result = incremental_alter_configs(new_image(), static, [on_group(ConfigChange("consumer.heartbeat.interval.ms", "45000"))])
+    assert result.response == [ResourceAlteration(ResourceType.GROUP, "billing")]

@@ -66,6 +66,49 @@ def test_on_committed_comes_with_the_answer() -> None:
     assert heard == [None]
 
 
+def test_what_waited_for_a_decision_goes_on_in_the_same_batch() -> None:
+    bench = Bench()
+    seen: list[dict[str, str]] = []
+
+    def go_on() -> None:
+        seen.append(dict(bench.machine.words))
+        bench.put("b", "2")
+
+    bench.write(lambda _: CoordinatorResult([Word("a", "1")], "a", on_replayed=go_on))
+    assert seen == [{"a": "1"}]
+    assert [offset for _, offset, _, _ in bench.machine.replayed] == [0, 1]
+    bench.runtime.flush()
+    assert len(bench.log.batches) == 1
+    assert bench.answers == []
+    bench.log.commit()
+    assert bench.answers == [("a", None), ("b", None)]
+
+
+def test_what_waited_for_a_decision_may_fail_without_it() -> None:
+    bench = Bench()
+
+    def fail() -> None:
+        raise LookupError("no")
+
+    bench.write(lambda _: CoordinatorResult([Word("a", "1")], "a", on_replayed=fail))
+    bench.runtime.flush()
+    bench.log.commit()
+    assert bench.answers == [("a", None)]
+    assert [facts["where"] for event, facts in bench.events if event == "unexpected_error"] == [
+        f"what followed a decision of {bench.shard.name}"
+    ]
+
+
+def test_nothing_goes_on_after_a_decision_that_was_lost() -> None:
+    bench = Bench()
+    gone_on: list[str] = []
+    too_large = Word("a", "x" * BATCH_BYTES_MAX)
+    bench.write(lambda _: CoordinatorResult([too_large], on_replayed=lambda: gone_on.append("too large")))
+    bench.write(lambda _: CoordinatorResult([Word("a", "unplayable")], on_replayed=lambda: gone_on.append("dropped")))
+    assert gone_on == []
+    assert len(bench.answers) == 2
+
+
 def test_a_refusal_is_answered_at_once_and_writes_nothing() -> None:
     bench = Bench()
 

@@ -18,6 +18,7 @@ from tidelog.log.errors import (
     InvalidTimestamp,
     LogError,
     MissingKey,
+    RecordsRefused,
     RecordTooLarge,
     UnsupportedRecordFormat,
 )
@@ -232,9 +233,36 @@ def test_compacted_topics_need_keys(compression: CompressionType) -> None:
     records = [Record(0, START_MS, b"k", b"v"), Record(1, START_MS, None, b"v")]
     data = build_batch(records, compression=compression)
     check(data)
-    with pytest.raises(MissingKey, match="record 1 "):
+    with pytest.raises(MissingKey, match=r"^record 1 of the batch has no key") as refused:
         check(data, COMPACTED)
+    assert [index for index, _ in refused.value.record_errors(2)] == [1]
     check(marker(), COMPACTED, AppendOrigin.COORDINATOR)
+
+
+@pytest.mark.parametrize("compression", CompressionType)
+def test_the_producer_is_told_which_timestamps_were_refused(compression: CompressionType) -> None:
+    timestamps = [START_MS, START_MS + 5000, START_MS - 9000, START_MS + 1]
+    data = build_batch([Record(offset, time, b"k", b"v") for offset, time in enumerate(timestamps)], compression=compression)
+    with pytest.raises(InvalidTimestamp) as refused:
+        check(data, LogSettings(timestamp_before_max_ms=8000, timestamp_after_max_ms=1000))
+    assert [index for index, _ in refused.value.record_errors(4)] == [1, 2]
+
+
+def refused_records(data: bytes, settings: LogSettings, records_max: int) -> list[int]:
+    with pytest.raises(RecordsRefused) as refused:
+        check(data, settings)
+    return [index for index, _ in refused.value.record_errors(records_max)]
+
+
+@pytest.mark.parametrize("settings", [COMPACTED, LogSettings(timestamp_after_max_ms=-1)])
+def test_refused_records_are_named_as_far_as_they_may_be_looked_at(settings: LogSettings) -> None:
+    data = build_batch([Record(offset, START_MS, None, b"v") for offset in range(3)])
+    assert refused_records(data, settings, 3) == [0, 1, 2]
+    assert refused_records(data, settings, 2) == []
+    # Few records, but of many bytes once they are decompressed.
+    data = build_batch([Record(0, START_MS, None, bytes(10_000))], compression=CompressionType.ZSTD)
+    assert refused_records(data, settings, 10) == [0]
+    assert refused_records(data, settings, 9) == []
 
 
 def test_records_that_do_not_decode_are_refused_where_they_are_looked_at() -> None:

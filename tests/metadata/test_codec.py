@@ -12,12 +12,14 @@ from tidelog.metadata.errors import MalformedRecord, MetadataError, UnsupportedR
 from tidelog.metadata.records import (
     SCHEMAS,
     BeginTransactionRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     Endpoint,
     FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
     PartitionRecord,
+    QuotaEntityPart,
     RegisterBrokerRecord,
     SupportedFeature,
     TopicRecord,
@@ -40,6 +42,20 @@ def test_golden_bytes_of_tagged_fields() -> None:
     assert encode_record(BeginTransactionRecord("ab")) == value
     assert decode_record(value) == (BeginTransactionRecord("ab"), 0)
     assert encode_record(BeginTransactionRecord()) == bytes.fromhex("01 17 00 00")
+
+
+def test_golden_bytes_of_a_client_quota() -> None:
+    value = (
+        bytes.fromhex("01 0e 00 03 0a")
+        + b"client-id"
+        + b"\2a\0"
+        + b"\5user\0\0"
+        + b"\2k"
+        + bytes.fromhex("40 24" + "00" * 6 + "00 00")
+    )
+    record = ClientQuotaRecord((QuotaEntityPart("client-id", "a"), QuotaEntityPart("user", None)), "k", 10.0)
+    assert encode_record(record) == value
+    assert decode_record(value) == (record, 0)
 
 
 def test_null_and_empty_are_two_things() -> None:
@@ -117,6 +133,7 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 ENDPOINTS = st.builds(Endpoint, TEXT, TEXT, st.integers(0, 65_535), INT16)
 FEATURES = st.builds(SupportedFeature, TEXT, INT16, INT16)
+QUOTA_ENTITY_PARTS = st.builds(QuotaEntityPart, TEXT, st.none() | TEXT)
 
 
 def tuples_of(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
@@ -129,11 +146,13 @@ BY_TYPE: list[tuple[FieldType, st.SearchStrategy[Any]]] = [
     (codec.INTEGER_16, INT16),
     (codec.INTEGER_32, INT32),
     (codec.INTEGER_64, st.integers(-(2**63), 2**63 - 1)),
+    (codec.FLOAT_64, st.floats(allow_nan=False)),
     (codec.UUID, IDS),
     (codec.STRING, TEXT),
     (codec.NULLABLE_STRING, st.none() | TEXT),
     (records._ENDPOINTS, tuples_of(ENDPOINTS)),
     (records._FEATURES, tuples_of(FEATURES)),
+    (records._QUOTA_ENTITY, tuples_of(QUOTA_ENTITY_PARTS)),
     (records._BROKER_IDS, tuples_of(INT32)),
     (records._NULLABLE_BROKER_IDS, st.none() | tuples_of(INT32)),
     (records._IDS, tuples_of(IDS)),

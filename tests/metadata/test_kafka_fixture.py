@@ -13,6 +13,7 @@ NOT_IN_THE_FIXTURE = {
     "FenceBrokerRecord",
     "UnfenceBrokerRecord",
     "AbortTransactionRecord",
+    "ClientQuotaRecord",
 }
 
 

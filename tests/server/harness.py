@@ -2,7 +2,8 @@
 
 Frames are words: ``echo <anything>``, ``size <n>`` (a response of n bytes), ``length <anything>``, ``slice <position>
 <length>`` (of ``broker.file``), ``both <position> <length>`` (bytes, a slice, bytes), ``hold`` (answered by ``release``),
-``nothing`` (as acks=0), ``close``, ``raise``.
+``mute`` (answered at once, then nothing is wanted until ``unmute``), ``work <ms>`` (of the processor), ``nothing`` (as
+acks=0), ``close``, ``raise``.
 """
 
 import socket
@@ -31,8 +32,16 @@ WAIT_SECONDS = 20.0
 
 
 class WordSession:
-    def __init__(self, broker: "WordBroker", send: Callable[[list[Part]], None], close: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        broker: "WordBroker",
+        send: Callable[[list[Part]], None],
+        close: Callable[[str], None],
+        resume: Callable[[], None],
+    ) -> None:
         self._broker = broker
+        self._resume = resume
+        self.is_muted = False
         self._send = send
         self._close = close
         self._slots: deque[list[list[Part] | None]] = deque()
@@ -41,7 +50,7 @@ class WordSession:
 
     @property
     def wants_reading(self) -> bool:
-        return len(self._slots) < IN_FLIGHT_MAX
+        return len(self._slots) < IN_FLIGHT_MAX and not self.is_muted
 
     @property
     def in_flight(self) -> int:
@@ -69,6 +78,14 @@ class WordSession:
             return [bytes(int(rest))]
         if word == b"length":
             return [b"%d" % len(rest)]
+        if word == b"mute":
+            self.is_muted = True
+            return [b"muted"]
+        if word == b"work":
+            until = time.thread_time() + int(rest) / 1000
+            while time.thread_time() < until:
+                pass
+            return [b"worked"]
         if word == b"nothing":
             return []
         position, length = map(int, rest.split())
@@ -83,6 +100,10 @@ class WordSession:
             if ready and not self.is_closed:
                 self._send(ready)
 
+    def unmute(self) -> None:
+        self.is_muted = False
+        self._resume()
+
     def closed(self) -> None:
         self.is_closed = True
 
@@ -93,6 +114,7 @@ class WordBroker:
         self.received: list[bytes] = []
         self.held: list[tuple[WordSession, list[list[Part] | None]]] = []
         self.sessions: list[WordSession] = []
+        self.connection_throttles: list[int] = []
         self.bursts = 0
         self.ticks = 0
         self.deadline_ms: int | None = None
@@ -101,11 +123,21 @@ class WordBroker:
         self.stop_error: Exception | None = None
         self.start_error: Exception | None = None
 
-    def session(self, client_host: str, send: Callable[[list[Part]], None], close: Callable[[str], None]) -> WordSession:
+    def session(
+        self,
+        client_host: str,
+        send: Callable[[list[Part]], None],
+        close: Callable[[str], None],
+        resume: Callable[[], None],
+    ) -> WordSession:
         assert client_host == "127.0.0.1"
-        session = WordSession(self, send, close)
+        session = WordSession(self, send, close, resume)
         self.sessions.append(session)
         return session
+
+    def connection_throttle_ms(self, client_host: str) -> int:
+        assert client_host == "127.0.0.1"
+        return self.connection_throttles.pop(0) if self.connection_throttles else 0
 
     def start(self, on_started: OnDone) -> None:
         on_started(self.start_error)

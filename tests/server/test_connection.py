@@ -16,8 +16,11 @@ from tests.server.harness import IN_FLIGHT_MAX, Client, RunningServer, framed, r
 from tidelog.ports.real_disk import RealDisk
 from tidelog.server.connection import FRAMES_PER_TURN
 from tidelog.server.limits import Limits
+from tidelog.server.loop_share import HOG_NS_MIN
 
 MIB = 1024 * 1024
+# Less than a turn of the deadline wheel, which would find out by itself.
+UNMUTED_SECONDS_MAX = 5.0
 
 
 @pytest.fixture
@@ -48,15 +51,67 @@ def test_the_session_knows_when_its_frames_arrived_and_sending_is_timed(running:
     assert 0 < running.server.hub.send_ns.sum < time.monotonic_ns() - began_ns
 
 
+def test_a_muted_session_is_answered_and_not_read_from_until_it_wants_more(running: RunningServer) -> None:
+    """What had arrived with the request that muted it waits too."""
+    with running.client() as client:
+        client.send(b"hold", b"mute", b"echo together", b"echo with it")
+        wait_until(lambda: len(running.broker.received) == 2)
+        running.call(running.broker.release)
+        assert [client.receive(), client.receive()] == [b"released", b"muted"]
+        client.send(b"echo later")
+        with running.client() as other:
+            assert other.ask(b"echo others") == b"echo others"
+        assert running.broker.received == [b"hold", b"mute", b"echo others"]
+        client.socket.settimeout(UNMUTED_SECONDS_MAX)
+        running.call(running.broker.sessions[0].unmute)
+        assert [client.receive() for _ in range(3)] == [b"echo together", b"echo with it", b"echo later"]
+
+
+def test_a_muted_session_without_a_backlog_is_read_from_again(running: RunningServer) -> None:
+    with running.client() as client:
+        assert client.ask(b"mute") == b"muted"
+        client.send(b"echo later")
+        with running.client() as other:
+            assert other.ask(b"echo others") == b"echo others"
+        assert running.broker.received == [b"mute", b"echo others"]
+        client.socket.settimeout(UNMUTED_SECONDS_MAX)
+        running.call(running.broker.sessions[0].unmute)
+        assert client.receive() == b"echo later"
+
+
+def test_a_muted_client_does_not_hold_up_a_stop(running: RunningServer) -> None:
+    with running.client() as client:
+        assert client.ask(b"mute") == b"muted"
+        running.stop()
+        assert client.is_closed_by_server()
+
+
+def test_requests_that_take_long_are_handled_one_a_turn_and_others_come_between(running: RunningServer) -> None:
+    """And with a rest in between: the others have the loop for half of the time."""
+    work = b"work %d" % (2 * HOG_NS_MIN // 1_000_000)
+    with running.client() as hog, running.client() as other:
+        hog.send(*[work] * 10)
+        words = 0
+        while running.broker.received.count(work) < 10:
+            assert other.ask(b"echo other") == b"echo other"
+            words += 1
+        assert [hog.receive() for _ in range(10)] == [b"worked"] * 10
+    assert words >= 9
+    # Of the first one nobody knows what it had of the processor.
+    assert running.server.hub.share.rests >= 8
+    wait_until(lambda: running.server.hub.share.resting == 0)
+
+
 def test_a_client_that_is_not_read_from_for_a_while_is_counted(running: RunningServer) -> None:
     with running.client() as client:
         assert client.ask(b"echo 1") == b"echo 1"
         assert running.server.hub.throttled_reads == 0
         client.send(*[b"hold"] * (IN_FLIGHT_MAX + 1))
-        wait_until(lambda: running.server.hub.throttled_reads == 1)
+        wait_until(lambda: running.server.hub.throttled_reads >= 1 and len(running.broker.held) == IN_FLIGHT_MAX)
         running.call(running.broker.release)
         for _ in range(IN_FLIGHT_MAX):
             assert client.receive() == b"released"
+        wait_until(lambda: len(running.broker.held) == 1)
         running.call(running.broker.release)
         assert client.receive() == b"released"
     assert running.server.hub.throttled_reads == 1
@@ -316,6 +371,32 @@ def test_memory_of_all_together_is_bounded_and_everybody_finishes() -> None:
         assert peak < 5 * MIB
         for sender in senders:
             sender.join()
+
+
+def test_who_is_let_through_beyond_the_memory_and_then_muted_lets_others_through() -> None:
+    """An answer may mute a connection in the middle of its next frame, for as long as a quota says."""
+    frame = framed(b"length " + bytes(4 * MIB))
+    with running_server(Limits(memory_bytes_max=MIB)) as running, running.client() as muted, running.client() as other:
+        memory, broker = running.server.hub.memory, running.broker
+
+        def mute_and_release() -> None:
+            broker.sessions[0].is_muted = True
+            broker.release()
+
+        muted.send(b"hold")
+        assert other.ask(b"echo x") == b"echo x"
+        muted.socket.sendall(frame[: 2 * MIB])
+        wait_until(lambda: memory.used_bytes > MIB)
+        sender = threading.Thread(target=other.socket.sendall, args=(frame,))
+        sender.start()
+        wait_until(lambda: memory.waiting_count == 1)
+        running.call(mute_and_release)
+        assert muted.receive() == b"released"
+        assert other.receive() == b"%d" % (4 * MIB)
+        sender.join()
+        running.call(broker.sessions[0].unmute)
+        muted.socket.sendall(frame[2 * MIB :])
+        assert muted.receive() == b"%d" % (4 * MIB)
 
 
 @pytest.mark.parametrize(

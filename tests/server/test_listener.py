@@ -29,6 +29,45 @@ def test_connections_beyond_the_limit_are_closed_at_once_and_room_comes_back(lim
         assert not running.server.admission._per_address
 
 
+def test_a_flood_that_is_refused_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with running_server(Limits(connections_max=1)) as running, running.client() as only:
+        assert only.ask(b"echo in") == b"echo in"
+        for _ in range(20):
+            with running.client() as refused:
+                assert refused.is_closed_by_server()
+        assert running.server.admission.refused == 20
+    assert len([record for record in caplog.records if "refused a connection" in record.message]) == 1
+
+
+def test_a_connection_of_an_address_with_too_many_is_left_alone_and_then_ended() -> None:
+    with running_server(Limits(connections_max=2)) as running:
+        admission = running.server.admission
+        running.broker.connection_throttles = [60_000, 0]
+        with running.client() as left_alone, running.client() as welcome:
+            left_alone.send(b"echo in")
+            assert welcome.ask(b"echo in") == b"echo in"
+            assert running.broker.received == [b"echo in"]
+            assert (admission.throttled, running.connection_count()) == (1, 1)
+            # It counts.
+            with running.client() as refused:
+                assert refused.is_closed_by_server()
+            for listener in running.server.listeners:
+                running.call(listener.close)
+            assert left_alone.is_closed_by_server()
+            assert welcome.ask(b"echo still") == b"echo still"
+        wait_until(lambda: running.connection_count() == 0)
+        assert not admission._per_address
+
+
+def test_it_is_ended_when_its_time_is_up() -> None:
+    with running_server() as running:
+        running.broker.connection_throttles = [20]
+        with running.client() as left_alone:
+            assert left_alone.is_closed_by_server()
+        with running.client() as welcome:
+            assert welcome.ask(b"echo in") == b"echo in"
+
+
 def test_a_connection_that_cannot_be_set_up_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     with running_server(Limits(connections_per_address_max=1)) as running:
 

@@ -69,6 +69,16 @@ def test_a_second_addition_need_not_wait_for_the_first() -> None:
     assert bench.end(producer, True).error is ErrorCode.NONE
 
 
+def test_a_producer_id_that_is_not_committed_can_begin_nothing() -> None:
+    bench = TransactionBench()
+    started = bench.begin(lambda machine: machine.init_producer_id("id", 60_000))
+    added = bench.begin(lambda machine: machine.add_partitions("id", 0, 0, [("t", 0)], 2))
+    bench.commit()
+    assert started[0].error is ErrorCode.NONE
+    assert (started[0].producer_id, started[0].producer_epoch) == (0, 0)
+    assert added == [ErrorCode.CONCURRENT_TRANSACTIONS]
+
+
 def test_the_offsets_of_a_group_are_a_partition_like_others() -> None:
     bench = TransactionBench()
     producer = bench.started()

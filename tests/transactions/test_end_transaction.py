@@ -80,6 +80,19 @@ def test_a_transaction_without_partitions_can_be_aborted() -> None:
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
+def test_the_next_transaction_may_be_aborted_before_this_one_has_ended(is_commit: bool) -> None:
+    """As Java's producer does when it aborts before its first record was sent: it asks again, and is not fenced."""
+    bench = TransactionBench()
+    producer = bench.started()
+    bench.add(producer, ("t", 0))
+    following = bench.end(producer, is_commit)[1:]
+    assert bench.state().startswith("PREPARE")
+    assert bench.end(following, False).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    bench.settle()
+    assert bench.end(following, False) == EndTransactionResult(ErrorCode.NONE, producer[0], 2)
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
 def test_epochs_that_are_used_up_go_on_with_the_next_producer_id(is_commit: bool) -> None:
     bench = TransactionBench()
     producer_id, _ = bench.started()
@@ -90,6 +103,8 @@ def test_epochs_that_are_used_up_go_on_with_the_next_producer_id(is_commit: bool
     assert (bench.value().producer_id, bench.value().producer_epoch) == (producer_id, LAST + 1)
     bench.crash()
     assert bench.end((producer_id, LAST), is_commit).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert bench.end(result[1:], False).error is ErrorCode.CONCURRENT_TRANSACTIONS, "who it is from now on"
+    assert bench.add(result[1:], ("t", 0)) is ErrorCode.CONCURRENT_TRANSACTIONS
     bench.settle()
     assert bench.written == {("t", 0): [(producer_id, LAST + 1, is_commit)]}, "the marker is of the old id"
     assert bench.value().next_producer_id == -1

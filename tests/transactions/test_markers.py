@@ -175,14 +175,54 @@ def test_who_waits_for_the_end_is_told() -> None:
     assert bench.machine.when_settled("id", heard.append)
     assert not bench.machine.when_settled("other", heard.append)
     bench.sendings[0].deliver(100)
-    bench.scheduler.run_for(1000)
-    bench.runtime.flush()
-    assert bench.machine.when_settled("id", heard.append), "written, but not committed"
     assert heard == []
-    bench.log.commit()
-    assert heard == [None, None, None]
+    bench.scheduler.run_for(1000)
+    assert heard == [None, None], "decided, if not committed: whoever goes on waits for the log by itself"
     assert not bench.machine.when_settled("id", heard.append), "nothing to wait for"
     assert bench.add((producer[0], 1), ("t", 0)) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("version", [0, 2])
+def test_the_end_and_the_next_begin_are_one_batch(version: int, is_commit: bool) -> None:
+    bench, (producer_id, epoch) = committing(version, is_commit=is_commit)
+    if version == 2:
+        epoch += 1
+    answers: list[Any] = []
+
+    def begin_next(_: Exception | None) -> None:
+        bench.shard.write(
+            lambda machine: machine.add_partitions("id", producer_id, epoch, [("t", 0)], version),
+            lambda response, error: answers.append(error or response),
+        )
+
+    bench.machine.when_settled("id", begin_next)
+    batches = len(bench.log.batches)
+    bench.sendings[0].deliver(100)
+    bench.scheduler.run_for(1000)
+    bench.runtime.flush()
+    assert len(bench.log.batches) == batches + 1
+    assert bench.state() == "ONGOING"
+    assert answers == [], "neither is committed"
+    bench.log.commit()
+    assert answers == [ErrorCode.NONE]
+    assert not bench.machine.is_pending("id")
+
+
+def test_the_next_begin_is_lost_with_the_end() -> None:
+    """Both or neither: what a crash leaves is the decision, and all markers are sent again."""
+    bench, (producer_id, epoch) = committing()
+    bench.sendings[0].deliver(100)
+    bench.scheduler.run_for(1000)
+    answers = bench.begin(lambda machine: machine.add_partitions("id", producer_id, epoch + 1, [("t", 0)], 2))
+    bench.runtime.flush()
+    assert bench.state() == "ONGOING"
+    bench.crash(keeps_uncommitted=False)
+    assert isinstance(answers[0], Exception)
+    assert bench.state() == "PREPARE_COMMIT"
+    bench.settle()
+    assert bench.state() == "COMPLETE_COMMIT"
+    assert all(len(markers) == 2 for markers in bench.written.values())
 
 
 def test_who_waits_for_the_end_hears_when_the_shard_goes() -> None:

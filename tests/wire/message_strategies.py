@@ -1,4 +1,4 @@
-"""What the messages of Produce and Fetch are made of."""
+"""What messages are made of."""
 
 from hypothesis import strategies as st
 
@@ -6,6 +6,7 @@ from tests.wire.kio_oracle import KIO_ERROR_CODES
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.produce import NodeEndpoint
 
+int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
 duration_ms = st.integers(0, 2**31 - 1)

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from tests.wire.codec_checks import check_mutations, check_truncations
 from tests.wire.kio_oracle import kio_bytes, kio_error, kio_uuid, milliseconds
 from tests.wire.message_strategies import duration_ms, errors, int32, int64, nullable_text, text, topic_ids
+from tidelog.wire import offset_commit
 from tidelog.wire.errors import ErrorCode, MalformedRequest
 from tidelog.wire.offset_commit import (
+    CACHED_NAME_LENGTH_MAX,
     FLEXIBLE_SINCE,
     INSTANCE_IDS_SINCE,
     LEADER_EPOCHS_SINCE,
@@ -207,3 +209,28 @@ def test_counts_of_more_than_one_byte() -> None:
     assert decode(8, request_by_kio(8, request)) == request
     results = [OffsetCommitTopicResult("t", None, [(index, ErrorCode.NONE) for index in range(300)])] * 150
     assert encode_offset_commit_response(8, results) == response_by_kio(8, results, 0)
+
+
+@every_version
+def test_the_answer_to_one_commit_is_kept_for_the_next(version: int) -> None:
+    by_name: list[tuple[str | None, bytes | None]] = [("t", None), ("other", None)]
+    by_id: list[tuple[str | None, bytes | None]] = [(None, bytes(range(16))), (None, bytes(range(1, 17)))]
+    for _ in range(2):
+        for topic in by_id if version >= TOPIC_IDS_SINCE else by_name:
+            for partition, error, throttle_time_ms in (
+                (1, ErrorCode.NONE, 0),
+                (2, ErrorCode.NONE, 0),
+                (1, ErrorCode.STALE_MEMBER_EPOCH, 0),
+                (1, ErrorCode.NONE, 7 if version >= THROTTLE_TIME_SINCE else 0),
+            ):
+                results = [OffsetCommitTopicResult(*topic, [(partition, error)])]
+                expected = response_by_kio(version, results, throttle_time_ms)
+                assert encode_offset_commit_response(version, results, throttle_time_ms) == expected
+
+
+def test_answers_about_names_that_no_topic_has_are_not_kept() -> None:
+    kept = offset_commit._encode_success.cache_info().currsize
+    name = "x" * (CACHED_NAME_LENGTH_MAX + 1)
+    results = [OffsetCommitTopicResult(name, None, [(0, ErrorCode.NONE)])]
+    assert encode_offset_commit_response(9, results) == response_by_kio(9, results, 0)
+    assert offset_commit._encode_success.cache_info().currsize == kept

@@ -19,6 +19,7 @@ from tidelog.wire.protocol import RequestHeader, response_header
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.quotas.throttling import RequestUsage
     from tidelog.broker.request_metrics import RequestTiming
     from tidelog.broker.session import ClientSession, ReplySlot
     from tidelog.broker.timers import Timer
@@ -32,7 +33,7 @@ DECISION_MS_MAX = 30_000
 
 
 class RequestContext:
-    __slots__ = ("_slot", "api", "broker", "header", "request", "session", "timing")
+    __slots__ = ("_slot", "api", "broker", "header", "request", "session", "timing", "usage")
 
     def __init__(self, broker: "Broker", session: "ClientSession", api: "Api", header: RequestHeader, slot: "ReplySlot") -> None:
         self.broker = broker
@@ -43,6 +44,8 @@ class RequestContext:
         self._slot = slot
         self.timing: RequestTiming | None = slot.timing
         """None when this request is not timed."""
+        self.usage: RequestUsage | None = None
+        """What it takes of its client's quotas; None while nobody has any."""
 
     @property
     def is_answered(self) -> bool:
@@ -56,7 +59,13 @@ class RequestContext:
         """Answer with the fields of a response, in snake case; those that the request's version lacks are left out."""
         header = self.header
         self.broker.request_metrics.count_errors_in(header.api_key, fields)
+        if self.usage is not None:
+            fields = {**fields, "throttle_time_ms": self.throttle_time_ms()}
         self.reply_parts([encode_response(header.api_key, header.api_version, fields)])
+
+    def throttle_time_ms(self) -> int:
+        """Of an answer that is encoded by its handler; ``reply`` puts it in by itself. To be asked once."""
+        return 0 if self.usage is None else self.broker.throttling.answer(self)
 
     def reply_parts(self, body: list[Part]) -> None:
         """Answer with a body that is encoded already."""

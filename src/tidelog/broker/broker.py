@@ -13,15 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from tidelog.broker.api import Api, Part
 from tidelog.broker.config import BrokerConfig
 from tidelog.broker.coordinators import Coordinators
+from tidelog.broker.disk_backlog import DiskBacklog
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.handlers import TABLE
 from tidelog.broker.lag_monitor import make_lag_monitor
 from tidelog.broker.metadata_cache import MetadataCache
 from tidelog.broker.metadata_log import PartitionMetadataLog
 from tidelog.broker.partitions import Partitions
+from tidelog.broker.quotas.client_quotas import ClientQuotas, QuotaWindow
+from tidelog.broker.quotas.throttling import Throttling
 from tidelog.broker.registration import start_records
 from tidelog.broker.request_metrics import RequestMetrics
-from tidelog.broker.session import ClientSession
+from tidelog.broker.session import ClientSession, resume_nothing
 from tidelog.broker.settling import Settling
 from tidelog.broker.sliced_proposals import SlicedProposals
 from tidelog.broker.timers import Timer, Timers
@@ -75,6 +78,9 @@ class Broker:
         )
         self.apis: Mapping[int, Api] = TABLE
         self.request_metrics = RequestMetrics(clock, self.apis)
+        self.throttling = Throttling(
+            ClientQuotas(self.image.client_quotas, clock, self._quota_window(""), self._quota_window("controller."))
+        )
         self.fetch_sessions = FetchSessions(clock, randomness, int(config.values["max.incremental.fetch.session.cache.slots"]))
         self.directory = DataDirectory(
             config.data_path,
@@ -89,6 +95,7 @@ class Broker:
             options=config.directory_options,
             on_synced=self._on_synced,
         )
+        self.backlog = DiskBacklog(self.directory.commit)
         self.partitions = Partitions(
             config.node_id,
             self.image,
@@ -109,12 +116,16 @@ class Broker:
         self.lag = make_lag_monitor(self, disk, executor)
         metadata_log = PartitionMetadataLog(self.directory)
         state_file = QuorumStateFile(disk, metadata_log.log.directory)
-        self._quorum = MetadataQuorum(config.node_id, metadata_log, state_file, clock, self._on_committed)
+        self.quorum = MetadataQuorum(config.node_id, metadata_log, state_file, clock, self._on_committed)
         self.broker_epoch = -1
         self.is_running = False
         self._session_count = 0
         self._creation: Timer | None = None
         self._deletion: Timer | None = None
+
+    def _quota_window(self, prefix: str) -> QuotaWindow:
+        values = self.config.values
+        return QuotaWindow(values[f"{prefix}quota.window.num"], values[f"{prefix}quota.window.size.seconds"])
 
     # -- starting and stopping -----------------------------------------------------------------------------------------------
 
@@ -134,6 +145,7 @@ class Broker:
                 registered = self.image.brokers.find(self.config.node_id)
                 self.broker_epoch = registered.broker_epoch if registered is not None else -1
                 self.is_running = True
+                self.throttling.quotas.limits_changed()
                 self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
                 self.partitions.note_all_missing()
                 self._create_partitions()
@@ -141,7 +153,7 @@ class Broker:
                 self.lag.start()
             on_started(error)
 
-        self._quorum.start(leading)
+        self.quorum.start(leading)
 
     def begin_stop(self, on_stopped: OnDone) -> None:
         """Stop in order: no new background work, wait until what is under way has ended, then ``stop``. No request comes any
@@ -187,9 +199,18 @@ class Broker:
 
     # -- what the shell calls ------------------------------------------------------------------------------------------------
 
-    def session(self, client_host: str, send: Callable[[list[Part]], None], close: Callable[[str], None]) -> ClientSession:
+    def session(
+        self,
+        client_host: str,
+        send: Callable[[list[Part]], None],
+        close: Callable[[str], None],
+        resume: Callable[[], None] = resume_nothing,
+    ) -> ClientSession:
         self._session_count += 1
-        return ClientSession(self, self._session_count, client_host, send, close)
+        return ClientSession(self, self._session_count, client_host, send, close, resume)
+
+    def connection_throttle_ms(self, client_host: str) -> int:
+        return self.throttling.connection_throttle_ms(client_host)
 
     def tick(self) -> None:
         self.timers.run_due()
@@ -225,7 +246,7 @@ class Broker:
 
     def _write_metadata(self, records: Sequence[MetadataRecord], on_done: OnDone) -> None:
         """One batch."""
-        self._quorum.propose([encode_record(record) for record in records], on_done)
+        self.quorum.propose([encode_record(record) for record in records], on_done)
 
     def _on_committed(self, batch: CommittedBatch) -> None:
         delta = self.image.replay([decode_record(value)[0] for value in batch.values], batch.last_offset)
@@ -238,6 +259,8 @@ class Broker:
             self.report_unexpected("following the metadata", error)
 
     def _follow(self, delta: ImageDelta) -> None:
+        if delta.quotas_changed:
+            self.throttling.quotas.limits_changed()
         self.partitions.apply(delta)
         self.coordinators.apply(delta)
         for resource_type, name in delta.configs_changed:
@@ -252,6 +275,7 @@ class Broker:
             self._create_partitions()
 
     def _on_synced(self, logs: list[PartitionLog]) -> None:
+        self.backlog.pass_ended()
         self.partitions.on_synced(logs)
 
     # -- requests ------------------------------------------------------------------------------------------------------------

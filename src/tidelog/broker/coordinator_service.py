@@ -46,6 +46,7 @@ class CoordinatorService(Generic[MachineType]):
     ) -> None:
         """``create_topic`` has the controller decide, and calls back when the topic is there."""
         self.runtime = runtime
+        self._topic_name = runtime.topic
         self._new_topic = new_topic
         self._node_id = node_id
         self._image = image
@@ -72,7 +73,7 @@ class CoordinatorService(Generic[MachineType]):
 
     @property
     def topic(self) -> TopicImage | None:
-        return self._image.topic(self.runtime.topic)
+        return self._image.topics.find(self._topic_name)
 
     def with_topic(self, on_topic: OnTopic) -> None:
         """Call back with the topic, which is created when it does not exist."""
@@ -122,10 +123,11 @@ class CoordinatorService(Generic[MachineType]):
             shard.read(query, on_done)
 
     def shard_of(self, key: str) -> Shard[MachineType]:
-        topic = self.topic
+        topic = self._image.topics.find(self._topic_name)
         if topic is None:
-            raise NotCoordinator(f"{self.runtime.topic} does not exist yet: ask for the coordinator first")
-        return self.shard(partition_for(key, len(topic.partitions)))
+            raise NotCoordinator(f"{self._topic_name} does not exist yet: ask for the coordinator first")
+        index = partition_for(key, len(topic.partitions))
+        return self.runtime.find(index) or self._take_over(index)
 
     def shard(self, index: int) -> Shard[MachineType]:
         return self.runtime.find(index) or self._take_over(index)

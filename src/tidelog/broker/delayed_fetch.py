@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from tidelog.broker.timers import Timer
 
 
+# Thousands of long polls end all the time. Those that end within so many milliseconds end together: to wake up for each costs as
+# much as to answer it.
+COARSE_WAIT_MS_MIN = 100
+COARSE_STEP_MS = 10
+
+
 class WantedPartition(NamedTuple):
     """One partition of a fetch request, as far as it could be found."""
 
@@ -98,6 +104,7 @@ class DelayedFetch:
         "_bytes_max",
         "_bytes_min",
         "_finish",
+        "_found",
         "_is_done",
         "_isolation",
         "_lengths",
@@ -113,14 +120,19 @@ class DelayedFetch:
         bytes_min: int,
         bytes_max: int,
         isolation: Isolation,
+        found: ReadSet,
         finish: Callable[[ReadSet], None],
     ) -> None:
+        """``found`` is what there was when it came: not enough."""
         self._broker = broker
         self._wanted = wanted
         self._bytes_min = bytes_min
         self._bytes_max = bytes_max
         self._isolation = isolation
         self._finish = finish
+        # The answer when time is up and nothing has moved, else None: it has to be read again. Not when there are records in it:
+        # their slices keep files open, and deletions move nothing.
+        self._found: ReadSet | None = None if found.bytes_read else found
         self._is_done = False
         self._timer: Timer | None = None
         # Bytes that each of the wanted has, as if it were alone, and where in the request a partition stands; when first needed.
@@ -132,10 +144,14 @@ class DelayedFetch:
         for want in self._wanted:
             if want.partition is not None:
                 want.partition.add_fetch_waiter(self)
+        if wait_ms_max >= COARSE_WAIT_MS_MIN:
+            # A few milliseconds later, together with others.
+            wait_ms_max += -(self._broker.clock.monotonic_ms() + wait_ms_max) % COARSE_STEP_MS
         self._timer = self._broker.timers.schedule(wait_ms_max, self._time_out)
 
     def on_data(self, partition: Partition) -> None:
         """Enough by now? A partition that went away is an error, of which the reader should hear at once."""
+        self._found = None
         if self._is_done or (self._bytes_min > 1 and not self._may_be_enough(partition)):
             return
         found = self._read()
@@ -171,7 +187,7 @@ class DelayedFetch:
         return read_partitions(self._wanted, self._bytes_max, self._isolation, self._broker.on_unexpected_error)
 
     def _time_out(self) -> None:
-        self._complete(self._read())
+        self._complete(self._found if self._found is not None else self._read())
 
     def _complete(self, found: ReadSet) -> None:
         self._leave()

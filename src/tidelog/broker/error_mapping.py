@@ -16,7 +16,7 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     log_errors.CorruptRecord: ErrorCode.CORRUPT_MESSAGE,
     log_errors.UnsupportedRecordFormat: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     log_errors.InvalidRecord: ErrorCode.INVALID_RECORD,
-    log_errors.MissingKey: ErrorCode.INVALID_RECORD,
+    log_errors.RecordsRefused: ErrorCode.INVALID_RECORD,
     log_errors.RecordTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
     log_errors.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
     log_errors.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -114,7 +114,7 @@ class FetchSessions:
     def choose(self, request: FetchRequest, uses_topic_ids: bool) -> SessionChoice:
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._drop(session_id)
+            self.drop(session_id)
             session = self._create(uses_topic_ids) if epoch == INITIAL_EPOCH and request.topics else None
             if session is not None and not self._update(session, request):
                 session = None
@@ -144,9 +144,9 @@ class FetchSessions:
         while self._partitions > self._partitions_max:
             rested = self._rested()
             if rested is None:
-                self._drop(session.id)
+                self.drop(session.id)
                 return False
-            self._drop(rested.id)
+            self.drop(rested.id)
         return True
 
     def _rested(self) -> FetchSession | None:
@@ -156,7 +156,7 @@ class FetchSessions:
             return None
         return oldest
 
-    def _drop(self, session_id: int) -> None:
+    def drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.partitions)
@@ -167,7 +167,7 @@ class FetchSessions:
             rested = self._rested()
             if rested is None:
                 return None
-            self._drop(rested.id)
+            self.drop(rested.id)
         identifier = self._randomness.integer(1, SESSION_ID_MAX)
         while identifier in self._sessions:
             identifier = self._randomness.integer(1, SESSION_ID_MAX)

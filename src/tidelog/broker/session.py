@@ -20,6 +20,7 @@ from tidelog.wire.protocol import parse_request_header
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.timers import Timer
 
 # Kafka's clients have at most five unanswered produce requests; anything far beyond is a flood.
 IN_FLIGHT_REQUESTS_MAX = 100
@@ -31,6 +32,10 @@ def _send_nowhere(response: list[Part]) -> None:
 
 def _close_nothing(reason: str) -> None:
     """For a session whose connection is gone."""
+
+
+def resume_nothing() -> None:
+    """For a shell that does not stop reading, and for a session whose connection is gone."""
 
 
 class Cancellable(Protocol):
@@ -61,12 +66,17 @@ class ClientSession:
         "_broker",
         "_close",
         "_delayed",
+        "_muted_until_ms",
         "_pending",
+        "_quotas",
+        "_resume",
         "_send",
         "_timings",
+        "_unmute_timer",
         "client_host",
         "id",
         "is_closed",
+        "is_muted",
         "now_ns",
         "received_ns",
     )
@@ -78,13 +88,20 @@ class ClientSession:
         client_host: str,
         send: Callable[[list[Part]], None],
         close: Callable[[str], None],
+        resume: Callable[[], None] = resume_nothing,
     ) -> None:
-        """``send`` takes one whole response; ``close`` ends the connection, with the reason for the log."""
+        """``send`` takes one whole response; ``close`` ends the connection, with the reason for the log; ``resume`` says that
+        ``wants_reading`` may have become true without an answer."""
         self._broker = broker
         self.id = identifier
         self.client_host = client_host
         self._send = send
         self._close = close
+        self._resume = resume
+        self._quotas = broker.throttling.quotas
+        self.is_muted = False
+        self._muted_until_ms = 0
+        self._unmute_timer: Timer | None = None
         self._pending: deque[ReplySlot] = deque()
         # Work that waits for something and is given up with the connection.
         self._delayed: dict[Cancellable, None] = {}
@@ -96,7 +113,7 @@ class ClientSession:
 
     @property
     def wants_reading(self) -> bool:
-        return len(self._pending) < IN_FLIGHT_REQUESTS_MAX
+        return len(self._pending) < IN_FLIGHT_REQUESTS_MAX and not self.is_muted
 
     @property
     def in_flight(self) -> int:
@@ -121,6 +138,8 @@ class ClientSession:
         slot = ReplySlot(self, timing)
         self._pending.append(slot)
         context = RequestContext(self._broker, self, api, header, slot)
+        if self._quotas.is_active:
+            self._broker.throttling.begin(context, len(frame))
         if not api.versions[0] <= header.api_version <= api.versions[1]:
             if api.unsupported is not None:
                 api.unsupported(context)
@@ -139,6 +158,8 @@ class ClientSession:
             self.fail(context, error)
         if timing is not None:
             timing.handled(self.now_ns(), is_answered=slot.parts is not None)
+        if context.usage is not None:
+            self._broker.throttling.handled(context)
 
     def fail(self, context: RequestContext, error: Exception) -> None:
         """The one place where an exception becomes an error code."""
@@ -163,6 +184,36 @@ class ClientSession:
             if parts and not self.is_closed:
                 self._send(parts)
 
+    def mute(self, milliseconds: int) -> int:
+        """Want nothing more from the client for so long; by how much longer than it would have been anyway."""
+        if self.is_closed:
+            return 0
+        now_ms = self._broker.clock.monotonic_ms()
+        before_ms, until_ms = max(self._muted_until_ms, now_ms), now_ms + milliseconds
+        if until_ms <= before_ms:
+            return 0
+        self._forget_mute()
+        self._muted_until_ms = until_ms
+        self.is_muted = True
+        self._unmute_timer = self._broker.timers.schedule(milliseconds, self._unmute)
+        self.add_delayed(self._unmute_timer)
+        return until_ms - before_ms
+
+    def _unmute(self) -> None:
+        self._forget_mute()
+        self.is_muted = False
+        self._resume()
+
+    def _forget_mute(self) -> None:
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+            self.remove_delayed(self._unmute_timer)
+            self._unmute_timer = None
+
+    def resume(self) -> None:
+        """A request was answered with nothing, of which the shell does not hear."""
+        self._resume()
+
     def add_delayed(self, work: "Cancellable") -> None:
         self._delayed[work] = None
 
@@ -173,7 +224,7 @@ class ClientSession:
         """The connection is gone; what is still being worked on is answered into the void."""
         self.is_closed = True
         # The connection knows its session: without this the two would wait for the cycle collector, which seldom comes.
-        self._send, self._close = _send_nowhere, _close_nothing
+        self._send, self._close, self._resume = _send_nowhere, _close_nothing, resume_nothing
         delayed, self._delayed = self._delayed, {}
         for work in delayed:
             work.cancel()

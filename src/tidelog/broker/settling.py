@@ -17,8 +17,9 @@ from tidelog.wire.errors import ErrorCode
 
 # Longer than markers take, and far below what clients wait for an answer.
 SETTLE_MS_MAX = 500
-# A transaction that ends may be followed by another one of the same id; who loses that race every time is told.
-ATTEMPTS_MAX = 3
+# A transaction that ends may be followed by another one of the same id; who loses that race every time is told. Whoever cannot go
+# on before the end is committed needs one attempt for that.
+ATTEMPTS_MAX = 4
 
 Decide = Callable[[TransactionMachine], CoordinatorResult]
 

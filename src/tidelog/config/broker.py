@@ -97,6 +97,15 @@ _REQUESTS = (
     ),
 )
 
+_QUOTAS = tuple(
+    setting
+    for prefix, what in (("", "client quotas"), ("controller.", "quotas of changes of metadata"))
+    for setting in (
+        Setting(f"{prefix}quota.window.num", SettingType.INT, 11, f"How many samples {what} are measured over.", AtLeast(1)),
+        Setting(f"{prefix}quota.window.size.seconds", SettingType.INT, 1, f"How long each sample of {what} is.", AtLeast(1)),
+    )
+)
+
 _TOPICS = (
     Setting("auto.create.topics.enable", SettingType.BOOLEAN, True, "Whether a topic that a client asks for is created."),
     Setting("num.partitions", SettingType.INT, 1, "How many partitions a topic has when nobody says.", AtLeast(1)),
@@ -202,7 +211,7 @@ def _check_partitions(values: Mapping[str, Value]) -> None:
 
 
 BROKER = Definitions(
-    (*STORAGE.settings.values(), *_STORAGE_PLACE, *_NETWORK, *_METRICS, *_REQUESTS, *_TOPICS, *GROUPS, *TRANSACTIONS),
+    (*STORAGE.settings.values(), *_STORAGE_PLACE, *_NETWORK, *_METRICS, *_REQUESTS, *_QUOTAS, *_TOPICS, *GROUPS, *TRANSACTIONS),
     (
         *STORAGE.checks,
         _check_data_directory,

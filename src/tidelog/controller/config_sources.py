@@ -1,6 +1,6 @@
 """Where a setting's value comes from, and what else was there: DescribeConfigs' sources and synonyms.
 
-A topic's setting is its own if it was set; else a broker's setting of another name (its synonym) gives it. A broker's setting is,
+A topic's or a group's setting is its own if it was set; else a broker's of another name (its synonym) gives it. A broker's is,
 in this order: set for this broker while it runs, set for all brokers while they run, from the configuration file, the default.
 """
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tidelog.config.broker import BROKER
 from tidelog.config.definition import Definitions, Setting, inherit, inherit_leniently
+from tidelog.config.group import GROUP
 from tidelog.config.topic import TOPIC
 from tidelog.config.types import InvalidSetting, Password, SettingType, Value
 from tidelog.controller.errors import ApiError
@@ -30,6 +31,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    GROUP_CONFIG = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,19 @@ def describe_topic_texts(
 ) -> list[DescribedConfig]:
     """A topic with these settings of its own."""
     layers = _layers(image, static)
-    return [_describe_topic_setting(setting, texts, layers) for setting in _wanted(TOPIC, names)]
+    source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    return [_describe_own_setting(setting, texts, source, layers) for setting in _wanted(TOPIC, names)]
+
+
+def describe_group(
+    image: ClusterImage, static: StaticConfig, group: str, names: Collection[str] | None = None
+) -> list[DescribedConfig]:
+    """The group need not exist: its settings may be there first."""
+    if not group:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a group has a name: there are no settings of all groups")
+    layers = _layers(image, static)
+    texts = image.configs_of(ResourceType.GROUP, group)
+    return [_describe_own_setting(setting, texts, ConfigSource.GROUP_CONFIG, layers) for setting in _wanted(GROUP, names)]
 
 
 def describe_broker(
@@ -117,14 +131,17 @@ def _wanted(definitions: Definitions, names: Collection[str] | None) -> Iterator
     return (setting for name, setting in definitions.settings.items() if names is None or name in names)
 
 
-def _describe_topic_setting(setting: Setting, texts: Mapping[str, str], layers: list[Layer]) -> DescribedConfig:
+def _describe_own_setting(
+    setting: Setting, texts: Mapping[str, str], own_source: ConfigSource, layers: list[Layer]
+) -> DescribedConfig:
+    """Of a topic or a group."""
     text = texts.get(setting.name)
     if text is None and not any(synonym.name in layer for _, layer in layers for synonym in setting.synonyms):
         return _DEFAULTS[setting.name]
     chain: list[ConfigSynonym] = []
     values: list[str | None] = []
     if text is not None:
-        chain.append(ConfigSynonym(setting.name, _shown(setting, text), ConfigSource.DYNAMIC_TOPIC_CONFIG))
+        chain.append(ConfigSynonym(setting.name, _shown(setting, text), own_source))
     for source, layer in layers:
         for synonym in setting.synonyms:
             given = layer.get(synonym.name)
@@ -139,7 +156,7 @@ def _describe_topic_setting(setting: Setting, texts: Mapping[str, str], layers: 
     return _described(setting, values[0], chain, read_only=False)
 
 
-def _describe_topic_default(setting: Setting) -> DescribedConfig:
+def _describe_default(setting: Setting) -> DescribedConfig:
     chain: list[ConfigSynonym] = []
     if setting.default is not None:
         name = setting.synonyms[0].name if setting.synonyms else setting.name
@@ -205,4 +222,6 @@ def show(value: Value) -> str | None:
 
 
 # Made once: nearly all settings of nearly all topics are these.
-_DEFAULTS = {setting.name: _describe_topic_default(setting) for setting in TOPIC.settings.values()}
+_DEFAULTS = {
+    setting.name: _describe_default(setting) for definitions in (TOPIC, GROUP) for setting in definitions.settings.values()
+}

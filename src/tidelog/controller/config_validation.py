@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from tidelog.config.broker import BROKER
 from tidelog.config.definition import inherit, inherit_leniently, parse
+from tidelog.config.group import GROUP
 from tidelog.config.topic import TOPIC
 from tidelog.config.types import InvalidSetting, Value
 from tidelog.controller.config_sources import DYNAMIC_BROKER_SETTINGS, StaticConfig, inherited_values
@@ -18,6 +19,15 @@ def check_topic_texts(texts: Mapping[str, str], defaults: Mapping[str, Value], c
     known = {name: text for name, text in texts.items() if name in changed or name in TOPIC.settings}
     try:
         parse(TOPIC, known, defaults)
+    except InvalidSetting as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def check_group_texts(texts: Mapping[str, str], static_texts: Mapping[str, str], changed: Collection[str]) -> None:
+    """All of a group's settings. Those that are not among ``changed`` may be of another release and unknown to this one."""
+    known = {name: text for name, text in texts.items() if name in changed or name in GROUP.settings}
+    try:
+        parse(GROUP, known, inherit(GROUP, static_texts))
     except InvalidSetting as error:
         raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
 

@@ -1,4 +1,4 @@
-"""Changing settings while the cluster runs: a topic's, a broker's, or those of all brokers.
+"""Changing settings while the cluster runs: a topic's, a group's, a broker's, or those of all brokers.
 
 AlterConfigs gives a resource the settings that it is to have and takes the others away; IncrementalAlterConfigs changes single
 ones. Both end in the same place: the settings that the resource would have are checked as a whole, and what differs becomes
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tidelog.config.broker import BROKER
+from tidelog.config.group import GROUP
 from tidelog.config.topic import TOPIC
 from tidelog.config.types import SettingType
 from tidelog.controller.config_sources import StaticConfig, describe_topic, inherited_values, show
-from tidelog.controller.config_validation import check_broker_texts, check_topic_texts, check_topics_under
+from tidelog.controller.config_validation import check_broker_texts, check_group_texts, check_topic_texts, check_topics_under
 from tidelog.controller.errors import ApiError
 from tidelog.controller.result import ControllerResult
 from tidelog.metadata.configs import ALL_BROKERS, ResourceType
@@ -101,6 +102,8 @@ def _alter_resource(
     named = [name for name in names if name in new]
     if kind == ResourceType.TOPIC:
         check_topic_texts(new, inherited_values(image, static), named)
+    elif kind == ResourceType.GROUP:
+        check_group_texts(new, static.texts, named)
     else:
         check_broker_texts(new, static.texts, named)
         check_topics_under(image, static, resource_name, new)
@@ -118,8 +121,11 @@ def _check_resource(image: ClusterImage, kind: int, name: str) -> None:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{name!r} is not the id of a broker")
         if int(name) not in image.brokers:
             raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
+    elif kind == ResourceType.GROUP:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a group has a name: there are no settings of all groups")
     else:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here, only topics and brokers")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here: topics, groups, brokers have")
 
 
 def _replaced(image: ClusterImage, static: StaticConfig, resource: ResourceChanges) -> dict[str, str]:  # noqa: ARG001 - NewTexts
@@ -151,7 +157,7 @@ def _combined(
 ) -> str:
     """The list with items added or taken away; what is there already, or not there, does not matter. A list that was not set
     starts from the value in force."""
-    definitions = TOPIC if resource.resource_type == ResourceType.TOPIC else BROKER
+    definitions = {ResourceType.TOPIC: TOPIC, ResourceType.GROUP: GROUP}.get(ResourceType(resource.resource_type), BROKER)
     setting = definitions.settings.get(change.name)
     if setting is None or setting.type is not SettingType.LIST:
         operation = AlterOperation(change.operation).name

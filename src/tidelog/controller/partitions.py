@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tidelog.controller.errors import ApiError
 from tidelog.controller.placement import Replicas, check_assignment, new_partitions, place
 from tidelog.controller.result import ControllerResult
-from tidelog.controller.topics import TopicRules, check_partitions_of_request
+from tidelog.controller.topics import AskQuota, TopicRules, check_partitions_of_request
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import MetadataRecord
 from tidelog.metadata.topics import TopicImage
@@ -38,6 +38,7 @@ def create_partitions(
     randomness: Randomness,
     *,
     validate_only: bool = False,
+    ask_quota: AskQuota | None = None,
 ) -> ControllerResult[list[PartitionsCreation]]:
     partitions_left = rules.partitions_max - sum(len(topic.partitions) for topic in image.topics)
     counts = Counter(request.topic for request in requests)
@@ -55,6 +56,8 @@ def create_partitions(
                     ErrorCode.POLICY_VIOLATION,
                     f"{len(added)} partition(s) more would be beyond max.partitions={rules.partitions_max}",
                 )
+            if ask_quota is not None and not validate_only:
+                ask_quota(len(added))
         except ApiError as error:
             results[request.topic] = PartitionsCreation(request.topic, error.code, error.message)
             continue

@@ -5,7 +5,7 @@ that it all comes or nothing.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidelog.controller.config_sources import DescribedConfig, StaticConfig, describe_topic_texts, inherited_values
@@ -22,6 +22,8 @@ from tidelog.ports.randomness import Randomness
 from tidelog.wire.errors import ErrorCode
 
 USE_DEFAULT = -1
+# Asked before so many partitions are made or deleted; an ApiError says that the client may not (see the broker's quotas).
+AskQuota = Callable[[int], None]
 NO_ID = bytes(16)
 # To decide on so many and to put them into the image, which both happen at once, takes some ten milliseconds. (Kafka's bound is
 # 10,000.) A topic can grow beyond it, by CreatePartitions.
@@ -70,13 +72,20 @@ class _Creator:
     """One request: the names it has taken so far, and the records."""
 
     def __init__(
-        self, image: ClusterImage, rules: TopicRules, static: StaticConfig, randomness: Randomness, is_internal: bool
+        self,
+        image: ClusterImage,
+        rules: TopicRules,
+        static: StaticConfig,
+        randomness: Randomness,
+        is_internal: bool,
+        ask_quota: AskQuota | None,
     ) -> None:
         self.image = image
         self.rules = rules
         self.static = static
         self.randomness = randomness
         self.is_internal = is_internal
+        self.ask_quota = ask_quota
         self.partitions_left = rules.partitions_max - sum(len(topic.partitions) for topic in image.topics)
         self.names_taken: dict[str, str] = {}
         self.records: list[MetadataRecord] = []
@@ -90,6 +99,8 @@ class _Creator:
                 f"{len(placed)} partition(s) more would be beyond max.partitions={self.rules.partitions_max}",
             )
         texts = self._configs(topic)
+        if self.ask_quota is not None:
+            self.ask_quota(len(placed))
         topic_id = self._new_id()
         self.records.append(TopicRecord(topic.name, topic_id))
         self.records += [ConfigRecord(ResourceType.TOPIC, topic.name, name, text) for name, text in texts.items()]
@@ -173,10 +184,11 @@ def create_topics(
     *,
     validate_only: bool = False,
     is_internal: bool = False,
+    ask_quota: AskQuota | None = None,
 ) -> ControllerResult[list[TopicCreation]]:
     """``is_internal``: asked for by the broker itself, which may create the topics that it keeps its own state in."""
     check_partitions_of_request(sum(_partitions(topic, rules) for topic in topics))
-    creator = _Creator(image, rules, static, randomness, is_internal)
+    creator = _Creator(image, rules, static, randomness, is_internal, None if validate_only else ask_quota)
     counts = Counter(topic.name for topic in topics)
     results: dict[str, TopicCreation] = {}
     for topic in topics:
@@ -207,7 +219,7 @@ def check_partitions_of_request(partitions: int) -> None:
 
 
 def delete_topics(
-    image: ClusterImage, names: Sequence[str] = (), topic_ids: Sequence[bytes] = ()
+    image: ClusterImage, names: Sequence[str] = (), topic_ids: Sequence[bytes] = (), ask_quota: AskQuota | None = None
 ) -> ControllerResult[list[TopicDeletion]]:
     records: list[MetadataRecord] = []
     results: list[TopicDeletion] = []
@@ -224,6 +236,8 @@ def delete_topics(
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"the request names topic {topic.name} by its name and by its id")
             if topic.is_internal:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic and cannot be deleted")
+            if ask_quota is not None:
+                ask_quota(len(topic.partitions))
         except ApiError as error:
             results.append(TopicDeletion(name, topic_id, error.code, error.message))
             return

@@ -20,6 +20,9 @@ class CoordinatorResult(NamedTuple):
     on_committed: OnCommitted | None = None
     """Called at the same moment, for answers to others than the one who asked. With an error when the shard was dropped first, or
     at once when the records do not fit into a batch (DecisionTooLarge): then nothing was written and the machine lives on."""
+    on_replayed: Callable[[], None] | None = None
+    """Called as soon as the state has the records, long before they are committed: for decisions that waited for this one and
+    then go into the same batch. Not called when the shard was dropped over it."""
 
 
 class Machine(Protocol):

@@ -47,6 +47,8 @@ FLUSH_BYTES = 256 << 10
 RELOAD_MS_MIN = 100
 RELOAD_MS_MAX = 10_000
 
+# Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every decision makes one.
+_new_tuple = tuple.__new__
 
 # Id and epoch.
 Producer = tuple[int, int]
@@ -63,11 +65,13 @@ class ShardState(Enum):
 class _Batch:
     """Records of some decisions, and who waits for them. A batch is of one transaction's producer, or of none."""
 
-    __slots__ = ("first_offset", "producer", "records", "size", "waiting")
+    __slots__ = ("first_offset", "producer", "records", "size", "size_max", "waiting")
 
-    def __init__(self, first_offset: int, producer: Producer = NO_PRODUCER) -> None:
+    def __init__(self, first_offset: int, producer: Producer = NO_PRODUCER, size_max: int = 0) -> None:
+        """``size_max`` is where the next decision begins another batch."""
         self.first_offset = first_offset
         self.producer = producer
+        self.size_max = size_max
         self.records: list[tuple[bytes, bytes | None]] = []
         self.size = HEADER_SIZE
         self.waiting: list[tuple[OnDone | None, Any, OnCommitted | None]] = []
@@ -178,24 +182,34 @@ class Shard(Generic[MachineType]):
         """Decide, replay, and answer when it is committed. ``on_done`` gets the response, or what ``decide`` raised (at once), or
         why the decision was lost. With a ``producer`` the records are part of its transaction."""
         try:
-            machine = self._active()
-            result = decide(machine)
+            machine = self._machine or self._active()
+            records, response, on_committed, on_replayed = decide(machine)
         except Exception as error:
             self._finish(on_done, None, None, error)
             return
-        try:
-            encoded, size = self._encode(result)
-        except Exception as error:
-            self._finish(on_done, None, result.on_committed, error)
-            return
-        if encoded and not self._take(machine, result.records, encoded, size, producer):
-            self._finish(on_done, None, result.on_committed, NotCoordinator(f"{self.name} was dropped"))
-            return
+        if records:
+            try:
+                encoded, size = self._encode(records)
+            except Exception as error:
+                self._finish(on_done, None, on_committed, error)
+                return
+            if not self._take(machine, records, encoded, size, producer):
+                self._finish(on_done, None, on_committed, NotCoordinator(f"{self.name} was dropped"))
+                return
         newest = self._open or (self._in_flight[-1] if self._in_flight else None)
         if newest is None:
-            self._finish(on_done, result.response, result.on_committed, None)
+            self._finish(on_done, response, on_committed, None)
         else:
-            newest.waiting.append((on_done, result.response, result.on_committed))
+            newest.waiting.append((on_done, response, on_committed))
+        if on_replayed is not None:
+            self._go_on(on_replayed)
+
+    def _go_on(self, on_replayed: Callable[[], None]) -> None:
+        """What waited for a decision is not that decision's business, nor is how it fails."""
+        try:
+            on_replayed()
+        except Exception as unexpected:
+            self._report("unexpected_error", {"where": f"what followed a decision of {self.name}", "error": repr(unexpected)})
 
     def read(self, query: Callable[[MachineType], Any], on_done: OnDone) -> None:
         """Answer from the state, when all of it that was there is committed."""
@@ -210,12 +224,17 @@ class Shard(Generic[MachineType]):
             raise NotCoordinator(f"{self.name} is not led here")
         raise CoordinatorNotAvailable(f"{self.name} cannot be used at the moment")
 
-    def _encode(self, result: CoordinatorResult) -> tuple[list[tuple[bytes, bytes | None]], int]:
-        records = result.records
-        if not records:
-            return [], 0
-        encoded = list(map(self._codec.encode, records))
-        size = sum([len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES for key, value in encoded])
+    def _encode(self, records: Sequence[Any]) -> tuple[list[tuple[bytes, bytes | None]], int]:
+        encoded = []
+        size = 0
+        encode = self._codec.encode
+        for record in records:
+            pair = encode(record)
+            encoded.append(pair)
+            key, value = pair
+            size += len(key) + RECORD_OVERHEAD_BYTES
+            if value is not None:
+                size += len(value)
         if size + HEADER_SIZE > self._log.batch_bytes_max:
             raise DecisionTooLarge(f"{len(records)} records of {size} bytes, a batch holds {self._log.batch_bytes_max}")
         return encoded, size
@@ -230,18 +249,20 @@ class Shard(Generic[MachineType]):
     ) -> bool:
         """Replay the records and keep them for the next flush. False when the shard was lost over it."""
         batch = self._open
-        if batch is not None and (batch.producer != producer or batch.size + size > min(FLUSH_BYTES, self._log.batch_bytes_max)):
+        if batch is not None and (batch.size + size > batch.size_max or batch.producer != producer):
             self.flush()
             batch = self._open
             if self._machine is not machine:
                 return False
         if batch is None:
-            batch = self._open = _Batch(self._log.end_offset, producer)
+            log = self._log
+            batch = self._open = _Batch(log.end_offset, producer, min(FLUSH_BYTES, log.batch_bytes_max))
             self._on_dirty(self)
         offset = batch.first_offset + len(batch.records)
+        producer_id, producer_epoch = producer
         try:
             for record in records:
-                machine.replay(record, offset, *producer)
+                machine.replay(record, offset, producer_id, producer_epoch)
                 offset += 1
         except Exception as error:
             self._report("unexpected_error", {"where": f"replay of {self.name}", "error": repr(error)})
@@ -268,7 +289,7 @@ class Shard(Generic[MachineType]):
         self._open = None
         self._in_flight.append(batch)
         now_ms = self._clock.now_ms()
-        records = [Record(index, now_ms, key, value) for index, (key, value) in enumerate(batch.records)]
+        records = [_new_tuple(Record, (index, now_ms, key, value, ())) for index, (key, value) in enumerate(batch.records)]
         producer_id, producer_epoch = batch.producer
         is_transactional = producer_id != NO_PRODUCER_ID
         data = build_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, transactional=is_transactional)

@@ -1,10 +1,11 @@
 """What a batch must satisfy before it is appended.
 
-Headers are checked for every batch; records are decoded only on a compacted topic, where each must have a key. A batch that is
-refused leaves nothing behind: all checks come before the first byte is written.
+Headers are checked for every batch; records are decoded only on a compacted topic, where each must have a key, and when somebody
+asks which of them were refused. A batch that is refused leaves nothing behind: all checks come before the first byte is written.
 """
 
 from enum import Enum
+from functools import partial
 
 from tidelog.log.errors import (
     CorruptRecord,
@@ -15,7 +16,7 @@ from tidelog.log.errors import (
     UnsupportedRecordFormat,
 )
 from tidelog.log.settings import LogSettings
-from tidelog.records.batch import iterate_keys
+from tidelog.records.batch import iterate_keys, read_records
 from tidelog.records.compression import CompressionType
 from tidelog.records.errors import RecordError
 from tidelog.records.header import (
@@ -38,6 +39,8 @@ COMPRESSION_CODE_MAX = int(max(CompressionType))
 RECORD_BYTES_MIN = 7
 # Compressed records grow by decoding; a key check on a compacted topic must not let a few kilobytes become gigabytes.
 DECODED_BYTES_PER_MESSAGE_BYTE_MAX = 64
+# To name the records of a refused batch it is decoded as far as records of this size on average: a small one must not take long.
+NAMED_RECORD_BYTES = 1024
 
 
 class AppendOrigin(Enum):
@@ -123,28 +126,47 @@ def _check_batch(
     if is_control:
         return
     if not settings.log_append_time:
-        _check_timestamp(header, settings, now_ms)
-    if settings.compact:
+        _check_timestamp(view, position, header, settings, now_ms)
+    if settings.compact and is_of_client:
+        # A coordinator's records have keys by their type.
         _check_keys(view, position, header, settings)
 
 
-def _check_timestamp(header: BatchHeader, settings: LogSettings, now_ms: int) -> None:
+def _check_timestamp(view: memoryview, position: int, header: BatchHeader, settings: LogSettings, now_ms: int) -> None:
     newest = header.max_timestamp
     if header.attributes & LOG_APPEND_TIME_MASK:
         raise InvalidTimestamp("the batch says LogAppendTime, but the topic keeps the producer's time (CreateTime)")
     if newest == NO_TIMESTAMP:
         return
-    if newest - now_ms > settings.timestamp_after_max_ms:
+    earliest, latest = now_ms - settings.timestamp_before_max_ms, now_ms + settings.timestamp_after_max_ms
+    if newest > latest:
         raise InvalidTimestamp(
             f"timestamp {newest} is {newest - now_ms} ms after the broker's clock; "
-            f"message.timestamp.after.max.ms={settings.timestamp_after_max_ms}"
+            f"message.timestamp.after.max.ms={settings.timestamp_after_max_ms}",
+            partial(_timestamp_errors, view, position, header, earliest, latest),
         )
     oldest = header.base_timestamp
-    if now_ms - oldest > settings.timestamp_before_max_ms:
+    if oldest < earliest:
         raise InvalidTimestamp(
             f"timestamp {oldest} is {now_ms - oldest} ms before the broker's clock; "
-            f"message.timestamp.before.max.ms={settings.timestamp_before_max_ms}"
+            f"message.timestamp.before.max.ms={settings.timestamp_before_max_ms}",
+            partial(_timestamp_errors, view, position, header, earliest, latest),
         )
+
+
+def _timestamp_errors(
+    view: memoryview, position: int, header: BatchHeader, earliest: int, latest: int, records_max: int
+) -> list[tuple[int, str]]:
+    """The records with a timestamp outside of these; none when they cannot be read."""
+    errors: list[tuple[int, str]] = []
+    try:
+        records = read_records(view, position, header, size_max=records_max * NAMED_RECORD_BYTES, count_max=records_max)
+        for index, record in enumerate(records):
+            if not earliest <= record.timestamp <= latest:
+                errors.append((index, f"timestamp {record.timestamp} is not between {earliest} and {latest}"))
+    except RecordError:
+        return []
+    return errors
 
 
 def _check_keys(view: memoryview, position: int, header: BatchHeader, settings: LogSettings) -> None:
@@ -152,9 +174,21 @@ def _check_keys(view: memoryview, position: int, header: BatchHeader, settings: 
     try:
         for offset_delta, key, _ in iterate_keys(view, position, header, size_max=size_max, count_max=header.record_count):
             if key is None:
-                raise MissingKey(f"record {offset_delta} of the batch has no key, and the topic is compacted")
+                raise MissingKey(
+                    f"record {offset_delta} of the batch has no key, and the topic is compacted",
+                    partial(_key_errors, view, position, header),
+                )
     except RecordError as error:
         raise InvalidRecord(f"the records of the batch cannot be read: {error}") from error
+
+
+def _key_errors(view: memoryview, position: int, header: BatchHeader, records_max: int) -> list[tuple[int, str]]:
+    """The records without a key; none when they cannot be read."""
+    try:
+        keys = iterate_keys(view, position, header, size_max=records_max * NAMED_RECORD_BYTES, count_max=records_max)
+        return [(index, "a record without a key in a compacted topic") for index, key, _ in keys if key is None]
+    except RecordError:
+        return []
 
 
 def whole_batches_bytes(view: memoryview) -> int:

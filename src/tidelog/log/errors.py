@@ -4,6 +4,8 @@ Every message says what was wrong, with numbers. Becoming an error code of the p
 type is a cause that some caller treats differently from the others.
 """
 
+from collections.abc import Callable
+
 
 class LogError(Exception):
     """Base of everything a log refuses or fails at."""
@@ -35,11 +37,25 @@ class RecordTooLarge(LogError):
     """One batch is larger than ``max.message.bytes``."""
 
 
-class InvalidTimestamp(LogError):
+class RecordsRefused(LogError):
+    """Some records of a batch may not be written, and so none is."""
+
+    def __init__(self, message: str, find: Callable[[int], list[tuple[int, str]]] | None = None) -> None:
+        """``find`` looks for them, in a batch with at most so many records; it reads the buffer that the batch came in."""
+        super().__init__(message)
+        self._find = find
+
+    def record_errors(self, records_max: int) -> list[tuple[int, str]]:
+        """Which: (index in the batch, why), as long as the batch's buffer is there. All records have to be looked at for that, so
+        none is named of a batch with more than ``records_max``."""
+        return [] if self._find is None else self._find(records_max)
+
+
+class InvalidTimestamp(RecordsRefused):
     """A timestamp is further from now than ``message.timestamp.before.max.ms`` or ``after.max.ms`` allow."""
 
 
-class MissingKey(LogError):
+class MissingKey(RecordsRefused):
     """A record without a key, on a compacted topic."""
 
 

@@ -85,10 +85,14 @@ def run_plans(disk: Disk, file_system: FileSystem, plans: Sequence[SyncPlan], sy
     From ``syncfs_files_min`` files on one ``syncfs`` stands for all of them. When it fails it names no file: every plan has
     failed.
     """
-    if sum(plan.sync_count for plan in plans) >= syncfs_files_min:
-        errors = [_error_of(plan.stage) for plan in plans]
+    if sum([plan.sync_count for plan in plans]) >= syncfs_files_min:
+        # Short, as nearly always: what a helper thread does in Python, the event loop waits for.
+        has_epochs = any(plan.epochs is not None for plan in plans)
+        errors: list[OSError | None] = [None] * len(plans)
+        if has_epochs:
+            errors = [_error_of(plan.stage) for plan in plans]
         error = _error_of(file_system.sync)
-        if error is None and any(plan.epochs is not None for plan in plans):
+        if error is None and has_epochs:
             errors = [
                 _error_of(plan.publish) if earlier is None else earlier for plan, earlier in zip(plans, errors, strict=True)
             ]

@@ -20,6 +20,7 @@ from tidelog.ports.disk import Buffer
 from tidelog.wire.errors import MalformedRequest
 from tidelog.wire.primitives import (
     COMPACT_NULL,
+    FLOAT64,
     INT8,
     INT16,
     INT32,
@@ -89,6 +90,7 @@ INTEGER_16 = FieldType(Reader.int16, INT16.pack, 2)
 UNSIGNED_16 = FieldType(_read_uint16, _UINT16.pack, 2)
 INTEGER_32 = FieldType(Reader.int32, INT32.pack, 4)
 INTEGER_64 = FieldType(Reader.int64, INT64.pack, 8)
+FLOAT_64 = FieldType(Reader.float64, FLOAT64.pack, 8)
 UUID = FieldType(Reader.uuid, _write_uuid, UUID_SIZE)
 STRING = FieldType(Reader.compact_string, write_compact_string, 1)
 NULLABLE_STRING = FieldType(Reader.compact_nullable_string, write_compact_nullable_string, 1)

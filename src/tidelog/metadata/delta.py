@@ -18,6 +18,7 @@ class ImageDelta:
     configs_changed: dict[Resource, None] = field(default_factory=dict)
     brokers_changed: dict[int, None] = field(default_factory=dict)
     features_changed: dict[str, None] = field(default_factory=dict)
+    quotas_changed: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -28,6 +29,7 @@ class ImageDelta:
             or self.configs_changed
             or self.brokers_changed
             or self.features_changed
+            or self.quotas_changed
         )
 
     def note_partition(self, topic: TopicImage, partition: int) -> None:

@@ -10,6 +10,7 @@ the image sees all of them or none.
 from collections.abc import Callable, Iterable, Mapping
 
 from tidelog.metadata.brokers import BrokersImage
+from tidelog.metadata.client_quotas import ClientQuotasImage
 from tidelog.metadata.configs import ConfigsImage
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.errors import InconsistentRecord
@@ -17,6 +18,7 @@ from tidelog.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
@@ -40,6 +42,7 @@ class ClusterImage:
     __slots__ = (
         "_open_transaction",
         "brokers",
+        "client_quotas",
         "configs",
         "controllers",
         "features",
@@ -52,6 +55,7 @@ class ClusterImage:
     def __init__(self) -> None:
         self.topics = TopicsImage()
         self.configs = ConfigsImage()
+        self.client_quotas = ClientQuotasImage()
         self.brokers = BrokersImage()
         self.features: dict[str, int] = {}
         """Finalized features and their levels."""
@@ -134,6 +138,11 @@ def _change_config(image: ClusterImage, record: ConfigRecord, delta: ImageDelta)
     delta.configs_changed[image.configs.change(record)] = None
 
 
+def _change_quota(image: ClusterImage, record: ClientQuotaRecord, delta: ImageDelta) -> None:
+    image.client_quotas.change(record)
+    delta.quotas_changed = True
+
+
 def _register_broker(image: ClusterImage, record: RegisterBrokerRecord, delta: ImageDelta) -> None:
     image.brokers.register(record)
     delta.brokers_changed[record.broker_id] = None
@@ -181,6 +190,7 @@ _REPLAY: dict[type, Callable[..., None]] = {
     PartitionRecord: _set_partition,
     PartitionChangeRecord: _change_partition,
     ConfigRecord: _change_config,
+    ClientQuotaRecord: _change_quota,
     RegisterBrokerRecord: _register_broker,
     UnregisterBrokerRecord: _unregister_broker,
     FenceBrokerRecord: _fence_broker,

@@ -7,10 +7,11 @@ Ids are 16 bytes; zero stands for none.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidelog.metadata.codec import (
     BOOLEAN,
+    FLOAT_64,
     INTEGER_8,
     INTEGER_16,
     INTEGER_32,
@@ -148,6 +149,20 @@ class FeatureLevelRecord:
     feature_level: int
 
 
+class QuotaEntityPart(NamedTuple):
+    entity_type: str
+    entity_name: str | None
+    """None: the default of this type."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaRecord:
+    entity: tuple[QuotaEntityPart, ...]
+    key: str
+    value: float = 0.0
+    remove: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerIdsRecord:
     broker_id: int
@@ -209,6 +224,7 @@ MetadataRecord = (
     | UnfenceBrokerRecord
     | RemoveTopicRecord
     | FeatureLevelRecord
+    | ClientQuotaRecord
     | ProducerIdsRecord
     | BrokerRegistrationChangeRecord
     | NoOpRecord
@@ -224,6 +240,7 @@ _ENDPOINTS = array_of(
 _FEATURES = array_of(
     structure(SupportedFeature, (("name", STRING), ("min_supported_version", INTEGER_16), ("max_supported_version", INTEGER_16)))
 )
+_QUOTA_ENTITY = array_of(structure(QuotaEntityPart, (("entity_type", STRING), ("entity_name", NULLABLE_STRING))))
 _BROKER_IDS = array_of(INTEGER_32)
 _NULLABLE_BROKER_IDS = nullable_array_of(INTEGER_32)
 _IDS = array_of(UUID)
@@ -303,6 +320,12 @@ _SCHEMAS = (
     Schema(UnfenceBrokerRecord, 8, 0, (Field("id", INTEGER_32), Field("epoch", INTEGER_64))),
     Schema(RemoveTopicRecord, 9, 0, (Field("topic_id", UUID),)),
     Schema(FeatureLevelRecord, 12, 0, (Field("name", STRING), Field("feature_level", INTEGER_16))),
+    Schema(
+        ClientQuotaRecord,
+        14,
+        0,
+        (Field("entity", _QUOTA_ENTITY), Field("key", STRING), Field("value", FLOAT_64), Field("remove", BOOLEAN)),
+    ),
     Schema(
         ProducerIdsRecord,
         15,

@@ -11,6 +11,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Literal
 
 from tidelog.ports.disk import Buffer, DirectoryLock, DiskFile, FileSystem, OpenMode
@@ -248,6 +249,7 @@ def _status(path: str) -> os.stat_result | None:
         return None
 
 
+@cache
 def _syncfs_reports_errors() -> bool:
     major, minor = os.uname().release.split(".")[:2]
     return (int(major), int("".join(filter(str.isdigit, minor)) or 0)) >= (5, 8)

@@ -1,9 +1,10 @@
 """One client's socket: bytes in, frames to the session; responses out.
 
 Reading. What arrives goes straight into the frame reader's buffer, and whole frames to the session, at most
-``FRAMES_PER_TURN`` before the other connections have their turn. Reading stops while the session has enough in flight, while
-too much of the client's is unanswered or unsent, or while all connections together hold too much; frames that had arrived
-already wait in the buffer (``_has_backlog``). It goes on when something was answered or sent.
+``FRAMES_PER_TURN``, or for ``TURN_NS_MAX``, before the other connections have their turn. Reading stops while the session wants
+no more, while too much of the client's is unanswered or unsent, or while all connections together hold too much; frames that had
+arrived already wait in the buffer (``_has_backlog``). It goes on when something was answered or sent. After a turn that held the
+loop for long it stops for a while (``loop_share``).
 
 Writing. A response is put into the outbox and the connection on the loop's list of those with something to send; the loop
 flushes them all when the burst is over, so that pipelined answers share a system call. What the socket does not take at once
@@ -22,12 +23,15 @@ from tidelog.log.reading import LogSlice
 from tidelog.ports.executor import Completion
 from tidelog.server.cold_reads import read_ahead
 from tidelog.server.hub import Hub
+from tidelog.server.loop_share import HOG_NS_MIN
 from tidelog.server.outbox import Outbox, Outcome, SliceCutShort
 from tidelog.server.served import Part
 from tidelog.wire.frames import BUFFER_SIZE, FrameReader, InvalidFrame
 
 # A few hundred microseconds of work.
 FRAMES_PER_TURN = 32
+# Requests that are not as cheap: as long as any other work on the loop.
+TURN_NS_MAX = 5_000_000
 # After so long without a byte a large receive buffer is given back.
 LARGE_BUFFER_SECONDS_MAX = 5.0
 
@@ -49,6 +53,7 @@ class Connection:
         "_is_draining",
         "_is_reading",
         "_is_reading_ahead",
+        "_is_resting",
         "_is_trusted",
         "_is_writing",
         "_opened_at",
@@ -81,6 +86,7 @@ class Connection:
         self._is_continuing = False
         self._is_writing = False
         self._is_reading_ahead = False
+        self._is_resting = False
         self._is_dirty = False
         self._is_draining = False
         self._send_began_ns = 0
@@ -88,7 +94,7 @@ class Connection:
         accepted.setblocking(False)
         # Responses are whole when they are sent: waiting for more to fill a segment only adds delay.
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._session = hub.broker.session(host, self._send, self.end)
+        self._session = hub.broker.session(host, self._send, self.end, self.resume)
         hub.opened(self)
         hub.resets.watch(accepted, self.end)
         self._update_reading()
@@ -128,6 +134,8 @@ class Connection:
         session, frames, limits = self._session, self._frames, self._hub.limits
         handled = 0
         self._has_backlog = True
+        now_ns = self._hub.now_ns
+        began_ns = now_ns()
         try:
             while (
                 handled < FRAMES_PER_TURN
@@ -145,6 +153,8 @@ class Connection:
                 if self._socket is None:
                     return
                 handled += 1
+                if now_ns() - began_ns > TURN_NS_MAX:
+                    break
         except InvalidFrame as error:
             self.end(str(error))
             return
@@ -155,6 +165,9 @@ class Connection:
             return
         if handled:
             self._after_requests(handled)
+            ended_ns = now_ns()
+            if ended_ns - began_ns > HOG_NS_MIN:
+                self._is_resting = self._hub.share.rest(began_ns, ended_ns, self._rested)
         if not self._is_dirty or self._has_backlog:
             # Otherwise the flush that follows does the same, before anything is read.
             self._settle()
@@ -191,6 +204,7 @@ class Connection:
         limits = self._hub.limits
         if (
             self._is_draining
+            or self._is_resting
             or self._outbox.unsent_bytes >= limits.unsent_bytes_max
             or self._in_flight_bytes >= limits.in_flight_bytes_max
             or not self._session.wants_reading
@@ -211,6 +225,8 @@ class Connection:
             self._is_reading = is_reading
             loop = self._hub.loop
             self._hub.throttled_reads += not is_reading and not self._is_draining
+            if not is_reading:
+                self._hub.memory.frame_done(self)
             # RuntimeError: a reset of this turn, which the watch reports next.
             with suppress(RuntimeError):
                 if is_reading:
@@ -223,9 +239,14 @@ class Connection:
         if self._socket is not None and self._has_backlog and not self._is_draining:
             self._handle_frames()
 
+    def _rested(self) -> None:
+        self._is_resting = False
+        self.resume()
+
     def resume(self) -> None:
-        """There is memory again."""
+        """There is memory again, the time is over for which the client was held, or something was answered with nothing."""
         if self._socket is not None:
+            self._settle()
             self._update_reading()
 
     # Writing.

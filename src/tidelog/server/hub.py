@@ -16,6 +16,7 @@ from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Executor
 from tidelog.server.deadline_wheel import DeadlineWheel
 from tidelog.server.limits import Limits
+from tidelog.server.loop_share import LoopShare
 from tidelog.server.reset_watch import ResetWatch
 from tidelog.server.served import ServedBroker
 from tidelog.server.shared_memory import SharedMemory
@@ -44,6 +45,7 @@ class Hub:
         self.executor = executor
         self.limits = limits
         self.memory = SharedMemory(limits.memory_bytes_max, loop.call_soon)
+        self.share = LoopShare(loop.call_later)
         self.resets = ResetWatch(loop)
         self.connections: set[Connection] = set()
         self.on_closed: Callable[[Connection], None] | None = None
@@ -96,6 +98,7 @@ class Hub:
             for connection in dirty:
                 connection.flush()
             self._arm()
+            self.share.sample(self.now_ns())
 
     # The broker's timer.
 

@@ -45,6 +45,18 @@ def add_server_metrics(registry: Registry, server: "Server") -> None:
         (Kind.GAUGE, "tidelog_connections", "Clients that are connected.", lambda: len(hub.connections)),
         (Kind.COUNTER, "tidelog_connections_accepted_total", "Connections accepted.", lambda: admission.accepted),
         (Kind.COUNTER, "tidelog_connections_refused_total", "Connections beyond a limit.", lambda: admission.refused),
+        (
+            Kind.COUNTER,
+            "tidelog_connections_throttled_total",
+            "Connections that were left alone and then ended, because their address had made too many.",
+            lambda: admission.throttled,
+        ),
+        (
+            Kind.COUNTER,
+            "tidelog_loop_rests_total",
+            "Turns of clients whose requests held the loop, after each of which the client was not listened to for a while.",
+            lambda: hub.share.rests,
+        ),
         (Kind.COUNTER, "tidelog_received_bytes_total", "Bytes from clients.", lambda: hub.received_bytes),
         (Kind.COUNTER, "tidelog_sent_bytes_total", "Bytes to clients.", lambda: hub.sent_bytes),
         (
@@ -56,7 +68,7 @@ def add_server_metrics(registry: Registry, server: "Server") -> None:
         (
             Kind.COUNTER,
             "tidelog_throttled_reads_total",
-            "How often the broker stopped reading from a client that had too much unanswered or unread.",
+            "How often the broker stopped reading from a client that had too much unanswered or unread, or was over a quota.",
             lambda: hub.throttled_reads,
         ),
         (Kind.GAUGE, "tidelog_request_memory_bytes", "Memory of requests and responses.", lambda: hub.memory.used_bytes),

@@ -26,6 +26,7 @@ SLICE_BYTES_PER_CALL = 512 * 1024
 # fields before and after: a second one for the last few bytes would cost a third of what the first did.
 TURN_BYTES_MAX = 1024 * 1024 + 64 * 1024
 JOINED_BYTES_MAX = 4096
+SMALL_BODY_BYTES_MAX = 1024
 
 _pack_size = struct.Struct(">i").pack
 
@@ -56,6 +57,15 @@ class Outbox:
         """In all."""
 
     def put(self, response: Sequence[Part]) -> None:
+        if len(response) == 2:
+            # A header and a small body: nearly all responses.
+            header, body = response
+            if type(header) is bytes and type(body) is bytes and len(body) < SMALL_BODY_BYTES_MAX:
+                joined = _pack_size(len(header) + len(body)) + header + body
+                self._parts.append(joined)
+                self.memory_bytes += len(joined)
+                self.unsent_bytes += len(joined)
+                return
         in_files = in_memory = 0
         found: list[Buffer | LogSlice] = []
         buffers: list[Buffer] = [b""]

@@ -36,8 +36,20 @@ class ServedSession(Protocol):
 
 
 class ServedBroker(Protocol):
-    def session(self, client_host: str, send: Callable[[list[Part]], None], close: Callable[[str], None]) -> ServedSession:
-        """``send`` takes one whole response; ``close`` ends the connection, with the reason."""
+    def session(
+        self,
+        client_host: str,
+        send: Callable[[list[Part]], None],
+        close: Callable[[str], None],
+        resume: Callable[[], None],
+    ) -> ServedSession:
+        """``send`` takes one whole response; ``close`` ends the connection, with the reason; ``resume`` says that the session
+        may want reading again, though nothing was answered."""
+        ...
+
+    def connection_throttle_ms(self, client_host: str) -> int:
+        """For how long a new connection is left alone before it is ended, because its address has had too many; 0: it is
+        welcome."""
         ...
 
     def start(self, on_started: OnDone) -> None:

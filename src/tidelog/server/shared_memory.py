@@ -4,7 +4,7 @@ Counted, not reserved: a connection says how much it holds and asks ``may_grow``
 up, connections that hold nothing go on as before (each of them takes at most one small buffer), those that hold something wait
 in ``_waiting`` until enough was given back. A connection in the middle of a large frame holds memory that only the rest of
 that frame can free, so if all waited there, all would wait for ever: one of them, the first that asks, is let through beyond
-the budget.
+the budget, for as long as it is read from.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class SharedMemory:
             self._resume_all()
 
     def frame_done(self, holder: Holder) -> None:
-        """The holder is no longer in the middle of a large frame: the next one is let through."""
+        """The holder is no longer in the middle of a large frame, or is not read from now: the next one is let through."""
         if self._favoured is holder:
             self._favoured = None
             if self._waiting:

@@ -10,12 +10,20 @@ from collections.abc import Sequence
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.transactions.decisions import Decisions, answer
-from tidelog.transactions.state import PREPARED_STATES, TransactionState
+from tidelog.transactions.state import COMPLETE_STATES, PREPARED_STATES, TransactionState
 from tidelog.transactions.table import TransactionTable
-from tidelog.transactions.transaction import TopicPartition, advance, encoded_bytes_max, missing_from, with_added
+from tidelog.transactions.transaction import (
+    TopicPartition,
+    advance,
+    encoded_bytes_max,
+    is_of_next_transaction,
+    missing_from,
+    with_added,
+)
 from tidelog.wire.errors import ErrorCode
 
 OFFSETS_TOPIC = "__consumer_offsets"
+_ADDABLE_STATES = (TransactionState.ONGOING, *COMPLETE_STATES)
 
 
 def add_partitions(
@@ -33,8 +41,12 @@ def add_partitions(
     if metadata is None:
         return answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     value = metadata.value
-    # To a transaction whose last addition is still on its way to the log more can be added at once: answers keep their order.
-    if metadata.pending and value.state is not TransactionState.ONGOING:
+    # To a transaction whose last addition is still on its way to the log more can be added at once, and one may begin while the
+    # end of the last one is: answers keep their order.
+    if metadata.pending and value.state not in _ADDABLE_STATES:
+        return answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    # Epochs that are used up go on with another producer id, which is not of record before the end is.
+    if is_of_next_transaction(value, producer_id, producer_epoch):
         return answer(ErrorCode.CONCURRENT_TRANSACTIONS)
     if value.producer_id != producer_id:
         return answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)

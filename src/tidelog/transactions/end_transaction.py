@@ -14,6 +14,9 @@ because such a producer cannot know whether one was:
     CompleteAbort    NONE      taken     INVALID   INVALID_TXN_STATE
     CompleteCommit   INVALID   taken     NONE      INVALID_TXN_STATE
 
+While a transaction is being ended (Prepare...), a request about the next one comes too early and is to come again
+(CONCURRENT_TRANSACTIONS): a producer may abort the next one before the markers of this one are written.
+
 ``fence_and_abort`` ends a transaction for a producer that took over the id, or because its time was up. It always raises the
 epoch, so that the producer whose transaction it was can do no more.
 """
@@ -34,6 +37,7 @@ from tidelog.transactions.transaction import (
     advance,
     completed,
     is_epoch_exhausted,
+    is_of_next_transaction,
 )
 from tidelog.wire.errors import ErrorCode
 
@@ -109,6 +113,8 @@ def _end_version_2(
     if metadata.pending:
         return _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
     value = metadata.value
+    if is_of_next_transaction(value, producer_id, producer_epoch):
+        return _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
     is_after_overflow = (
         value.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_EPOCH_MIN and value.producer_epoch == 0
     )

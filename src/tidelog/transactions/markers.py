@@ -11,7 +11,7 @@ from collections.abc import Callable
 from tidelog.coordinator.machine import Cancellable, CoordinatorResult
 from tidelog.transactions.environment import MarkersToSend, TransactionEnvironment
 from tidelog.transactions.records import TopicPartitions, TransactionRecord
-from tidelog.transactions.state import COMPLETE_STATES, PREPARED_STATES, TransactionState
+from tidelog.transactions.state import PREPARED_STATES, TransactionState
 from tidelog.transactions.table import TransactionTable
 from tidelog.transactions.transaction import TopicPartition, completed, each_partition, with_added
 
@@ -89,9 +89,9 @@ class TransactionMarkers:
         def committed(error: Exception | None) -> None:
             if error is None:
                 self._table.settle(transactional_id)
-                self._wake(transactional_id, None)
 
-        return CoordinatorResult([record], on_committed=committed)
+        # Who waits to begin the next transaction need not wait for the log in between: its answer does.
+        return CoordinatorResult([record], on_committed=committed, on_replayed=lambda: self._wake(transactional_id, None))
 
     def remaining(self, transactional_id: str) -> tuple[TopicPartitions, ...] | None:
         """The partitions that are still without their marker; None when none is being sent."""
@@ -101,16 +101,13 @@ class TransactionMarkers:
     # -- who waits -----------------------------------------------------------------------------------------------------------
 
     def is_ending(self, transactional_id: str) -> bool:
-        """Whether a decided end is not complete yet, or not committed."""
+        """Whether a decided end is not complete yet."""
         metadata = self._table.find(transactional_id)
-        if metadata is None:
-            return False
-        state = metadata.value.state
-        return state in PREPARED_STATES or (state in COMPLETE_STATES and metadata.pending > 0)
+        return metadata is not None and metadata.value.state in PREPARED_STATES
 
     def when_settled(self, transactional_id: str, on_settled: OnSettled) -> bool:
-        """Call back once the transaction that is being ended has ended, or the shard is gone. False: there is nothing to wait
-        for, or too many wait."""
+        """Call back once the transaction that is being ended has ended, though that may not be committed yet, or the shard is
+        gone. False: there is nothing to wait for, or too many wait."""
         if self._waiting >= WAITERS_MAX or not self.is_ending(transactional_id):
             return False
         self._waiters.setdefault(transactional_id, []).append(on_settled)

@@ -3,10 +3,13 @@
 Version 0 has fixed fields only. Version 1 is flexible and keeps what transactions v2 need in tagged fields: the producer ids
 before and after this one, and which version the client speaks. As in Kafka version 1 is written once the feature
 ``transaction.version`` is at least 1. The partitions are null in state Empty. A value of None is a tombstone: the id has expired.
+
+Every transaction writes three of them, so they are written by hand; they are read by the table, which also says what is right.
 """
 
+import struct
 from sys import intern
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tidelog.coordinator.errors import UnreadableShard
 from tidelog.coordinator.record_fields import (
@@ -25,9 +28,21 @@ from tidelog.coordinator.record_fields import (
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.transactions.state import RECORDED_STATES, TransactionState
 from tidelog.wire.errors import MalformedRequest
-from tidelog.wire.primitives import INT8, Reader
+from tidelog.wire.primitives import INT8, SMALL_UNSIGNED_VARINTS, Reader, write_compact_length, write_compact_string, write_string
 
 NO_TIMESTAMP_MS = -1
+
+# Version, producer id, epoch, time-out, state.
+_pack_head = struct.Struct(">hqhib").pack
+_pack_timestamps = struct.Struct(">qq").pack
+_pack_int16 = struct.Struct(">h").pack
+_pack_int32 = struct.Struct(">i").pack
+_pack_int64 = struct.Struct(">q").pack
+# Tag and length of each tagged field.
+_PREVIOUS_PRODUCER_ID_TAG = b"\0\10"
+_NEXT_PRODUCER_ID_TAG = b"\1\10"
+_CLIENT_VERSION_TAG = b"\2\2"
+_NEXT_PRODUCER_EPOCH_TAG = b"\3\2"
 
 
 class TopicPartitions(NamedTuple):
@@ -81,7 +96,7 @@ _PARTITIONS = FieldType(
     _NULLABLE_PARTITIONS.write,
 )
 _STATE = FieldType(_read_state, lambda state, _: INT8.pack(state))
-_VALUE = structure(
+VALUE = structure(
     TransactionValue,
     Field("producer_id", INTEGER_64),
     Field("previous_producer_id", INTEGER_64, tag=0, default=NO_PRODUCER_ID),
@@ -95,32 +110,69 @@ _VALUE = structure(
     Field("start_timestamp_ms", INTEGER_64),
     Field("client_transaction_version", INTEGER_16, tag=2, default=0),
 )
-_KIND = 0
-_TABLES = [
-    RecordTable(_KIND, TransactionRecord, 1, _VALUE, version_max=1, version_written=version, flexible_since=1)
-    for version in (0, 1)
-]
+_KIND = b"\0\0"
+_TABLE = RecordTable(0, TransactionRecord, 1, VALUE, version_max=1, flexible_since=1)
+_EMPTY = TransactionState.EMPTY
 
 
 class TransactionRecordCodec:
     __slots__ = ()
 
     def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None]:
-        value: Any = record.value
-        if value is not None and value.state is TransactionState.EMPTY:
-            value = value._replace(partitions=None)
-        return _TABLES[record.version].encode((record.transactional_id, value))
+        transactional_id, value, version, _ = record
+        key = _KIND + write_string(transactional_id)
+        if value is None:
+            return key, None
+        return key, _encode_version_1(value) if version else _encode_version_0(value)
 
     def decode(self, key: bytes, value: bytes | None) -> TransactionRecord | None:
-        if len(key) < 2:
+        if len(key) < len(_KIND):
             raise UnreadableShard(f"a key of {len(key)} bytes has no kind")
-        if key[0] << 8 | key[1] != _KIND:
+        if not key.startswith(_KIND):
             return None
         try:
-            record: TransactionRecord = _TABLES[1].decode(key, value)
+            record: TransactionRecord = _TABLE.decode(key, value)
         except MalformedRequest as error:
             raise UnreadableShard(f"a transaction's record cannot be read: {error}") from error
         return record
+
+
+def _encode_version_0(value: TransactionValue) -> bytes:
+    producer_id, _, _, producer_epoch, _, timeout_ms, state, partitions, updated_ms, started_ms, _ = value
+    parts = [_pack_head(0, producer_id, producer_epoch, timeout_ms, state)]
+    if state is _EMPTY:
+        parts.append(_pack_int32(-1))
+    else:
+        parts.append(_pack_int32(len(partitions)))
+        for topic, indexes in partitions:
+            parts += (write_string(topic), struct.pack(f">i{len(indexes)}i", len(indexes), *indexes))
+    parts.append(_pack_timestamps(updated_ms, started_ms))
+    return b"".join(parts)
+
+
+def _encode_version_1(value: TransactionValue) -> bytes:
+    producer_id, previous_id, next_id, producer_epoch, next_epoch, timeout_ms, state, partitions, *times, client_version = value
+    parts = [_pack_head(1, producer_id, producer_epoch, timeout_ms, state)]
+    if state is _EMPTY:
+        parts.append(b"\0")
+    else:
+        parts.append(write_compact_length(len(partitions)))
+        for topic, indexes in partitions:
+            count = len(indexes)
+            numbers = _pack_int32(indexes[0]) if count == 1 else struct.pack(f">{count}i", *indexes)
+            parts += (write_compact_string(topic), write_compact_length(count), numbers, b"\0")
+    parts.append(_pack_timestamps(*times))
+    # Tags rise, and a field is left out when it has its default.
+    tagged = []
+    if previous_id != NO_PRODUCER_ID:
+        tagged.append(_PREVIOUS_PRODUCER_ID_TAG + _pack_int64(previous_id))
+    if next_id != NO_PRODUCER_ID:
+        tagged.append(_NEXT_PRODUCER_ID_TAG + _pack_int64(next_id))
+    if client_version:
+        tagged.append(_CLIENT_VERSION_TAG + _pack_int16(client_version))
+    if next_epoch != NO_PRODUCER_EPOCH:
+        tagged.append(_NEXT_PRODUCER_EPOCH_TAG + _pack_int16(next_epoch))
+    return b"".join((*parts, SMALL_UNSIGNED_VARINTS[len(tagged)], *tagged))
 
 
 RECORD_CODEC = TransactionRecordCodec()

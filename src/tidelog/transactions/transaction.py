@@ -2,15 +2,16 @@
 
 ``value`` is what the log holds, replaced whole by each replayed record and never changed in place. A record is replayed before it
 is committed; until then ``pending`` counts it, and ``committed`` is the value before it. Nobody may act on an id in between,
-except to add more partitions: the answer to that waits for its record, which is behind the others.
+except to add partitions, to a transaction that is ongoing or to a new one when the last one has ended: the answer to that waits
+for its record, which is behind the others.
 """
 
 from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
-from tidelog.records.header import NO_PRODUCER_EPOCH
+from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.transactions.records import TopicPartitions, TransactionValue
-from tidelog.transactions.state import VALID_PREVIOUS_STATES, TransactionState
+from tidelog.transactions.state import PREPARED_STATES, VALID_PREVIOUS_STATES, TransactionState
 
 # Kafka's: no producer is given the last epoch, so that whoever has the last but one can still be fenced.
 EPOCH_MAX = 2**15 - 1
@@ -49,10 +50,30 @@ def advance(value: TransactionValue, state: TransactionState, now_ms: int, **cha
 def completed(value: TransactionValue, now_ms: int) -> TransactionValue:
     """All markers are written. The producer id whose epochs are used up gives way to the next one."""
     is_commit = value.state is TransactionState.PREPARE_COMMIT
-    changes: dict[str, Any] = {"next_producer_id": -1, "partitions": ()}
-    if value.client_transaction_version >= TRANSACTION_VERSION_2 and value.next_producer_id != -1:
-        changes |= {"producer_id": value.next_producer_id, "producer_epoch": 0}
-    return advance(value, TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT, now_ms, **changes)
+    producer_id, producer_epoch = _producer_after(value)
+    return advance(
+        value,
+        TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
+        now_ms,
+        next_producer_id=NO_PRODUCER_ID,
+        partitions=(),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )
+
+
+def _producer_after(value: TransactionValue) -> tuple[int, int]:
+    """Id and epoch of whoever has ended this transaction."""
+    if value.client_transaction_version >= TRANSACTION_VERSION_2 and value.next_producer_id != NO_PRODUCER_ID:
+        return value.next_producer_id, 0
+    return value.producer_id, value.producer_epoch
+
+
+def is_of_next_transaction(value: TransactionValue, producer_id: int, producer_epoch: int) -> bool:
+    """Whether a request that comes while a transaction is being ended is about the one after it.
+
+    A version 2 producer knows from the answer to its EndTxn who it is then, and that answer does not wait for the markers."""
+    return value.state in PREPARED_STATES and _producer_after(value) == (producer_id, producer_epoch)
 
 
 def missing_from(partitions: tuple[TopicPartitions, ...], asked: Iterable[TopicPartition]) -> list[TopicPartition]:

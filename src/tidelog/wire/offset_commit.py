@@ -6,12 +6,21 @@ names from 10. A request is small, so it is copied once and read as bytes, which
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from tidelog.wire.errors import ErrorCode, MalformedRequest
 from tidelog.wire.primitives import UUID_SIZE, ZERO_UUID, write_compact_length, write_compact_string, write_string
 from tidelog.wire.protocol import RequestHeader
-from tidelog.wire.straight_reading import ELEMENTS_MAX, count_elements, refuse_null, skip_tagged_fields_at, varint_at
+from tidelog.wire.straight_reading import (
+    ELEMENTS_MAX,
+    compact_text_at,
+    count_at,
+    count_elements,
+    refuse_null,
+    skip_tagged_fields_at,
+    text_at,
+)
 
 VERSIONS = (2, 10)
 RETENTION_TIME_UNTIL = 4
@@ -21,11 +30,16 @@ FLEXIBLE_SINCE = 8
 TOPIC_IDS_SINCE = 10
 THROTTLE_TIME_SINCE = 3
 
+# Most answers are about one partition, and the same as the last one. Names of topics that are longer than any can be are
+# encoded each time: so the cache holds less than a megabyte, whatever clients send.
+CACHED_RESPONSES_MAX = 1_000
+CACHED_NAME_LENGTH_MAX = 249
+
 NO_GENERATION = -1
 NO_RETENTION_TIME_MS = -1
 NO_LEADER_EPOCH = -1
 
-_unpack_int16 = struct.Struct(">h").unpack_from
+_NO_ERROR = ErrorCode.NONE
 _unpack_int32 = struct.Struct(">i").unpack_from
 _unpack_int64 = struct.Struct(">q").unpack_from
 _unpack_partition = struct.Struct(">iq").unpack_from
@@ -82,25 +96,13 @@ def decode_offset_commit_request(header: RequestHeader, frame: memoryview) -> Of
     return request
 
 
-def _text_at(data: bytes, position: int) -> tuple[str | None, int]:
-    """A string with an int16 length, or null, and the position behind it."""
-    (length,) = _unpack_int16(data, position)
-    position += 2
-    if length < 0:
-        if length != -1:
-            refuse_null()
-        return None, position
-    end = position + length
-    return data[position:end].decode(), end
-
-
 def _decode_legacy(data: bytes, position: int, version: int) -> tuple[OffsetCommitRequest, int]:
-    group_id, position = _text_at(data, position)
+    group_id, position = text_at(data, position)
     (generation,) = _unpack_int32(data, position)
-    member_id, position = _text_at(data, position + 4)
+    member_id, position = text_at(data, position + 4)
     group_instance_id = None
     if version >= INSTANCE_IDS_SINCE:
-        group_instance_id, position = _text_at(data, position)
+        group_instance_id, position = text_at(data, position)
     retention_time_ms = NO_RETENTION_TIME_MS
     if version <= RETENTION_TIME_UNTIL:
         (retention_time_ms,) = _unpack_int64(data, position)
@@ -110,7 +112,7 @@ def _decode_legacy(data: bytes, position: int, version: int) -> tuple[OffsetComm
     elements_left = count_elements(ELEMENTS_MAX, topic_count)
     topics = []
     for _ in range(topic_count):
-        name, position = _text_at(data, position)
+        name, position = text_at(data, position)
         (partition_count,) = _unpack_int32(data, position)
         position += 4
         elements_left = count_elements(elements_left, partition_count)
@@ -123,7 +125,7 @@ def _decode_legacy(data: bytes, position: int, version: int) -> tuple[OffsetComm
                 partition, offset = _unpack_partition(data, position)
                 leader_epoch = NO_LEADER_EPOCH
                 position += 12
-            metadata, position = _text_at(data, position)
+            metadata, position = text_at(data, position)
             partitions.append(_new_tuple(OffsetCommitPartition, (partition, offset, leader_epoch, metadata)))
         if name is None:
             refuse_null()
@@ -133,33 +135,12 @@ def _decode_legacy(data: bytes, position: int, version: int) -> tuple[OffsetComm
     return OffsetCommitRequest(group_id, generation, member_id, group_instance_id, retention_time_ms, topics), position
 
 
-def _compact_text_at(data: bytes, position: int) -> tuple[str | None, int]:
-    """A string whose length is a varint, one more than it says, or null, and the position behind it."""
-    length = data[position]
-    position += 1
-    if length >= 0x80:
-        length, position = varint_at(memoryview(data), position - 1)
-    elif length <= 1:
-        return ("" if length else None), position
-    end = position + length - 1
-    return data[position:end].decode(), end
-
-
-def _count_at(data: bytes, position: int) -> tuple[int, int]:
-    """The length of an array, and the position behind it."""
-    count = data[position]
-    if count < 0x80:
-        return count - 1, position + 1
-    count, position = varint_at(memoryview(data), position)
-    return count - 1, position
-
-
 def _decode_flexible(data: bytes, position: int, has_topic_ids: bool) -> tuple[OffsetCommitRequest, int]:
-    group_id, position = _compact_text_at(data, position)
+    group_id, position = compact_text_at(data, position)
     (generation,) = _unpack_int32(data, position)
-    member_id, position = _compact_text_at(data, position + 4)
-    group_instance_id, position = _compact_text_at(data, position)
-    topic_count, position = _count_at(data, position)
+    member_id, position = compact_text_at(data, position + 4)
+    group_instance_id, position = compact_text_at(data, position)
+    topic_count, position = count_at(data, position)
     elements_left = count_elements(ELEMENTS_MAX, topic_count)
     topics = []
     for _ in range(topic_count):
@@ -169,15 +150,15 @@ def _decode_flexible(data: bytes, position: int, has_topic_ids: bool) -> tuple[O
             topic_id = data[position:end]
             position = end
         else:
-            name, position = _compact_text_at(data, position)
+            name, position = compact_text_at(data, position)
             if name is None:
                 refuse_null()
-        partition_count, position = _count_at(data, position)
+        partition_count, position = count_at(data, position)
         elements_left = count_elements(elements_left, partition_count)
         partitions = []
         for _ in range(partition_count):
             partition, offset, leader_epoch = _unpack_partition_with_epoch(data, position)
-            metadata, position = _compact_text_at(data, position + 16)
+            metadata, position = compact_text_at(data, position + 16)
             partitions.append(_new_tuple(OffsetCommitPartition, (partition, offset, leader_epoch, metadata)))
             position = position + 1 if not data[position] else skip_tagged_fields_at(memoryview(data), position)
         position = position + 1 if not data[position] else skip_tagged_fields_at(memoryview(data), position)
@@ -190,6 +171,21 @@ def _decode_flexible(data: bytes, position: int, has_topic_ids: bool) -> tuple[O
 
 
 def encode_offset_commit_response(version: int, topics: Sequence[OffsetCommitTopicResult], throttle_time_ms: int = 0) -> bytes:
+    if len(topics) == 1 and not throttle_time_ms:
+        name, topic_id, partitions = topics[0]
+        if len(partitions) == 1 and (name is None or len(name) <= CACHED_NAME_LENGTH_MAX):
+            partition, error = partitions[0]
+            if error is _NO_ERROR:
+                return _encode_success(version, name, topic_id, partition)
+    return _encode(version, topics, throttle_time_ms)
+
+
+@lru_cache(CACHED_RESPONSES_MAX)
+def _encode_success(version: int, name: str | None, topic_id: bytes | None, partition: int) -> bytes:
+    return _encode(version, [OffsetCommitTopicResult(name, topic_id, [(partition, _NO_ERROR)])], 0)
+
+
+def _encode(version: int, topics: Sequence[OffsetCommitTopicResult], throttle_time_ms: int) -> bytes:
     if version >= FLEXIBLE_SINCE:
         return _encode_flexible(version >= TOPIC_IDS_SINCE, topics, throttle_time_ms)
     parts = [_pack_int32(throttle_time_ms)] if version >= THROTTLE_TIME_SINCE else []

@@ -145,3 +145,12 @@ def test_while_the_shard_is_loaded(producer: TransactionalProducer) -> None:
     assert producer.add(ORDERS)[ORDERS] in loading
     codes = batched(producer, one(producer, 0, verify_only=True), version=4)
     assert codes[ID][0] in loading
+
+
+@pytest.mark.parametrize("version", CLIENT_VERSIONS)
+def test_errors_are_counted(producer: TransactionalProducer, version: int) -> None:
+    producer.add(ORDERS, ("orders", 9), version=version)
+    assert producer.machine.broker.request_metrics.errors == {
+        (ApiKey.ADD_PARTITIONS_TO_TXN, ErrorCode.OPERATION_NOT_ATTEMPTED): 1,
+        (ApiKey.ADD_PARTITIONS_TO_TXN, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): 1,
+    }

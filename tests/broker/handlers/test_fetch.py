@@ -295,3 +295,63 @@ def test_sessions_that_are_not_known(client: FakeClient) -> None:
     assert client.fetch(incremental(first.session_id, 1), 13).error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
     client.fetch(incremental(first.session_id, -1))
     assert client.fetch(incremental(first.session_id, 1)).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+@pytest.mark.parametrize("version", [4, 7, 11, 12])
+def test_an_empty_answer_that_is_kept_is_true_and_whole(version: int, isolation: int) -> None:
+    """Asked twice, so that it is a kept one, and again when something has changed."""
+    client = Machine().client()
+    client.create_topic()
+    for count in (0, 1):
+        if count:
+            client.append()
+        for _ in range(2):
+            (topic,) = client.fetch(fetch_request(offset=count, isolation=isolation), version).topics
+            (result,) = topic.partitions
+            assert (topic.name, result.error, result.high_watermark, result.last_stable_offset) == ("orders", 0, count, count)
+            assert not result.records
+            assert result.aborted == ([] if isolation else None)
+
+
+def test_a_long_poll_that_nothing_happened_to_answers_with_what_there_was_and_one_that_something_did_reads_again() -> None:
+    client = Machine().client()
+    client.create_topic()
+    request = encode_fetch_request(12, fetch_request(wait_ms=500, bytes_min=10_000))
+    frame, position = client.ask(ApiKey.FETCH, 12, request)
+    assert decode_fetch_response(12, frame, position).topics[0].partitions[0].high_watermark == 0
+    correlation_id = client.send(ApiKey.FETCH, 12, request)
+    client.machine.client().append()
+    client.machine.run_until(lambda: not client.session.in_flight)
+    frame, position = client.last_reply(ApiKey.FETCH, 12, correlation_id)
+    result = decode_fetch_response(12, frame, position).topics[0].partitions[0]
+    assert result.high_watermark == 1
+    assert result.records
+
+
+def test_a_long_poll_for_more_keeps_nothing_of_what_there_was(client: FakeClient, machine: Machine) -> None:
+    """It would keep a segment of each of its partitions open, and answer with records that are deleted by then."""
+    client.create_topic()
+    client.append()
+    reader, correlation_id = waiting_fetch(machine, fetch_request(wait_ms=60_000, bytes_min=10_000))
+    partitions = [{"partition_index": 0, "offset": 1}]
+    client.call(ApiKey.DELETE_RECORDS, 2, topics=[{"name": "orders", "partitions": partitions}], timeout_ms=1000)
+    assert answer(reader, correlation_id).error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_long_polls_that_end_at_about_the_same_time_end_together() -> None:
+    machine = Machine()
+    machine.client().create_topic()
+    body = encode_fetch_request(12, fetch_request(wait_ms=500))
+    clients = []
+    for _ in range(5):
+        clients.append(machine.client())
+        clients[-1].send(ApiKey.FETCH, 12, body)
+        machine.run_for(1)
+    began_ms = machine.clock.monotonic_ms()
+    ended = set()
+    for number in range(5):
+        machine.run_until(lambda: sum(bool(client.replies) for client in clients) > number)  # noqa: B023 - called within the loop
+        ended.add(machine.clock.monotonic_ms())
+    assert len(ended) <= 2
+    assert all(490 <= at_ms - began_ms <= 510 for at_ms in ended)

@@ -23,6 +23,14 @@ def test_what_can_have_settings(client: FakeClient, types: list[int], expected: 
     assert [(resource.resource_name, resource.resource_type) for resource in response.config_resources] == expected
 
 
+def test_groups_that_have_settings_are_listed(client: FakeClient) -> None:
+    configs = [{"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "50000"}]
+    resource = {"resource_type": GROUP, "resource_name": "billing", "configs": configs}
+    client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
+    response = client.call(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=[GROUP])
+    assert [(resource.resource_name, resource.resource_type) for resource in response.config_resources] == [("billing", GROUP)]
+
+
 def test_version_0_asks_for_client_metrics_only(client: FakeClient) -> None:
     client.create_topic()
     response = client.call(ApiKey.LIST_CONFIG_RESOURCES, 0)

@@ -4,7 +4,9 @@ from tests.broker.harness import HOST, NODE_ID, PORT, FakeClient, Machine, offse
 from tests.log.harness import START_MS, batch
 from tidelog.config.topic import TOPIC
 from tidelog.metadata.records import Endpoint, PartitionChangeRecord, RegisterBrokerRecord
+from tidelog.records.batch import build_batch
 from tidelog.records.compression import CompressionType
+from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from tidelog.wire.produce_client import decode_produce_response, encode_produce_request
@@ -139,9 +141,31 @@ def test_gotcha_12_records_without_keys_are_refused_by_compacted_topics(client: 
     assert client.append(records=batch(key=b"k")).error is ErrorCode.NONE
 
 
+def test_the_producer_is_told_which_records_were_refused(client: FakeClient) -> None:
+    client.create_topic("orders", cleanup_policy="compact")
+    keys = [b"a", None, b"c", None]
+    result = client.append(records=build_batch([Record(offset, START_MS, key, b"v") for offset, key in enumerate(keys)]))
+    assert result.error is ErrorCode.INVALID_RECORD
+    assert [(index, message is not None) for index, message in result.record_errors] == [(1, True), (3, True)]
+
+
+def test_refused_records_of_a_whole_request_are_named_within_one_bound(client: FakeClient) -> None:
+    """Each of a hundred small batches could have ten thousand: seconds of the loop, and a hundred times the request in memory."""
+    client.create_topic("orders")
+    refused = memoryview(batch(200, timestamps=[START_MS + 10**9] * 200, compression=CompressionType.ZSTD))
+    for count, named in (1, 200), (50, 200), (51, 0):
+        request = ProduceRequest(None, 1, 1000, [ProduceTopic("orders", None, [ProducePartition(0, refused)])] * count)
+        results = [result for topic in client.produce(request).topics for result in topic.partitions]
+        assert [result.error for result in results] == [ErrorCode.INVALID_TIMESTAMP] * count
+        assert {len(result.record_errors) for result in results} == {named}
+
+
 def test_timestamps_out_of_bounds(client: FakeClient) -> None:
     client.create_topic("orders", message_timestamp_before_max_ms="1000", message_timestamp_after_max_ms="1000")
     assert client.append(records=batch(timestamps=[START_MS - 100_000])).error is ErrorCode.INVALID_TIMESTAMP
+    result = client.append(records=batch(timestamps=[START_MS, START_MS + 100_000]))
+    assert result.error is ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in result.record_errors] == [1]
 
 
 def test_internal_topics_cannot_be_written_to(client: FakeClient, machine: Machine) -> None:

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.broker.harness import Machine, fetch_request, produce_request
+from tests.broker.harness import NODE_ID, PATH, Machine, fetch_request, produce_request
 from tests.log.harness import batch
 from tidelog.broker.api import Api
 from tidelog.broker.broker import Broker
@@ -49,9 +49,25 @@ def fields_for(api: Api, version: int) -> dict[str, Any]:
         ApiKey.INCREMENTAL_ALTER_CONFIGS: {
             "resources": [{**TOPIC_RESOURCE, "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1"}]}]
         },
+        ApiKey.ALTER_REPLICA_LOG_DIRS: {"dirs": [{"path": PATH, "topics": [{"name": "orders", "partitions": [0]}]}]},
         ApiKey.DESCRIBE_LOG_DIRS: {"topics": [by_topic]},
         ApiKey.CREATE_PARTITIONS: {"topics": [{"name": "orders", "count": 2, "assignments": None}]},
         ApiKey.ELECT_LEADERS: {"topic_partitions": [by_topic]},
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: {
+            "topics": [{"name": "orders", "partitions": [{"partition_index": 0, "replicas": [NODE_ID]}]}]
+        },
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: {"topics": [{"name": "orders", "partition_indexes": [0]}]},
+        ApiKey.DESCRIBE_QUORUM: {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: {"components": [{"entity_type": "user", "match_type": 2, "match": None}], "strict": True},
+        ApiKey.ALTER_CLIENT_QUOTAS: {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "client-id", "entity_name": "a"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
+                }
+            ],
+            "validate_only": False,
+        },
         ApiKey.UPDATE_FEATURES: {"feature_updates": [{"feature": "metadata.version", "max_version_level": 30}]},
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"topics": [{"name": "orders"}]},
         **group_fields(version),
@@ -252,10 +268,16 @@ def test_the_table_is_the_one_that_the_protocol_notes_ask_for() -> None:
         "DELETE_ACLS": (1, 3),
         "DESCRIBE_CONFIGS": (1, 4),
         "ALTER_CONFIGS": (0, 2),
+        "ALTER_REPLICA_LOG_DIRS": (1, 2),
         "DESCRIBE_LOG_DIRS": (1, 5),
         "CREATE_PARTITIONS": (0, 3),
         "ELECT_LEADERS": (0, 2),
         "INCREMENTAL_ALTER_CONFIGS": (0, 1),
+        "ALTER_PARTITION_REASSIGNMENTS": (0, 1),
+        "LIST_PARTITION_REASSIGNMENTS": (0, 0),
+        "DESCRIBE_QUORUM": (0, 2),
+        "DESCRIBE_CLIENT_QUOTAS": (0, 1),
+        "ALTER_CLIENT_QUOTAS": (0, 1),
         "UPDATE_FEATURES": (0, 2),
         "DESCRIBE_CLUSTER": (0, 2),
         "LIST_CONFIG_RESOURCES": (0, 1),

@@ -12,11 +12,19 @@ from tidelog.broker.transaction_verification import ClientKind, Question
 from tidelog.metadata.topics import GROUPS_TOPIC, INTERNAL_TOPICS
 from tidelog.transactions.results import FENCED_SINCE_ADD_PARTITIONS, error_for_version
 from tidelog.transactions.transaction import TopicPartition
+from tidelog.wire.add_partitions_to_txn import (
+    CLIENT_VERSIONS,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    TopicResult,
+    decode_add_partitions_to_txn_request,
+    encode_add_partitions_to_txn_response,
+)
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
-from tidelog.wire.protocol import ApiKey
+from tidelog.wire.kio_adapter import Message, decode_request
+from tidelog.wire.protocol import ApiKey, RequestHeader
 
-BATCHED_SINCE = 4
+BATCHED_SINCE = CLIENT_VERSIONS[1] + 1
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
@@ -26,36 +34,35 @@ class _Transaction(NamedTuple):
     producer_id: int
     producer_epoch: int
     is_verified_only: bool
-    topics: Sequence[Message]
+    topics: Sequence[AddPartitionsToTxnTopic]
 
     @property
     def partitions(self) -> list[TopicPartition]:
         return [(topic.name, partition) for topic in self.topics for partition in topic.partitions]
 
 
-def handle(context: RequestContext, request: Message) -> None:
-    transactions = _transactions(request, context.header.api_version)
+def decode(header: RequestHeader, frame: memoryview) -> AddPartitionsToTxnRequest | Message:
+    if header.api_version >= BATCHED_SINCE:
+        return decode_request(header, frame)
+    return decode_add_partitions_to_txn_request(header, frame)
+
+
+def handle(context: RequestContext, request: AddPartitionsToTxnRequest | Message) -> None:
+    transactions = _transactions(request)
     answers: list[Codes | None] = [None] * len(transactions)
     if not transactions:
-        context.reply(_response(context, transactions, []))
+        _reply(context, transactions, [])
     for position, transaction in enumerate(transactions):
         _Asked(context, transactions, answers, position, transaction).ask()
 
 
-def _transactions(request: Message, version: int) -> list[_Transaction]:
-    if version >= BATCHED_SINCE:
-        return [
-            _Transaction(each.transactional_id, each.producer_id, each.producer_epoch, each.verify_only, each.topics)
-            for each in request.transactions
-        ]
+def _transactions(request: AddPartitionsToTxnRequest | Message) -> list[_Transaction]:
+    if isinstance(request, AddPartitionsToTxnRequest):
+        transactional_id, producer_id, producer_epoch, topics = request
+        return [_Transaction(transactional_id, producer_id, producer_epoch, False, topics)]
     return [
-        _Transaction(
-            request.v3_and_below_transactional_id,
-            request.v3_and_below_producer_id,
-            request.v3_and_below_producer_epoch,
-            False,
-            request.v3_and_below_topics,
-        )
+        _Transaction(each.transactional_id, each.producer_id, each.producer_epoch, each.verify_only, each.topics)
+        for each in request.transactions
     ]
 
 
@@ -114,36 +121,55 @@ class _Asked:
         self._answers[self._position] = codes
         answers = [answer for answer in self._answers if answer is not None]
         if len(answers) == len(self._transactions):
-            self._context.reply_later(lambda: _response(self._context, self._transactions, answers))
+            try:
+                _reply(self._context, self._transactions, answers)
+            except Exception as error:
+                self._context.fail(error)  # This may be a callback, and then nobody else hears of it.
 
 
-def _response(context: RequestContext, transactions: Sequence[_Transaction], answers: Sequence[Codes]) -> dict[str, Any]:
-    results = [
-        {"transactional_id": transaction.transactional_id, "topic_results": _topic_results(transaction.topics, codes)}
-        for transaction, codes in zip(transactions, answers, strict=True)
+def _reply(context: RequestContext, transactions: Sequence[_Transaction], answers: Sequence[Codes]) -> None:
+    results = [_topic_results(transaction.topics, codes) for transaction, codes in zip(transactions, answers, strict=True)]
+    for topics in results:
+        for _, partitions in topics:
+            for _, code in partitions:
+                if code is not ErrorCode.NONE:
+                    context.count_error(code)
+    version = context.header.api_version
+    if version < BATCHED_SINCE:
+        context.reply_parts([encode_add_partitions_to_txn_response(version, results[0], context.throttle_time_ms())])
+        return
+    by_transaction = [
+        {"transactional_id": transaction.transactional_id, "topic_results": _fields(topics)}
+        for transaction, topics in zip(transactions, results, strict=True)
     ]
-    if context.header.api_version >= BATCHED_SINCE:
-        return {"error_code": ErrorCode.NONE, "results_by_transaction": results}
-    return {"results_by_topic_v3_and_below": results[0]["topic_results"]}
+    context.reply({"error_code": ErrorCode.NONE, "results_by_transaction": by_transaction})
 
 
-def _topic_results(topics: Sequence[Message], codes: Codes) -> list[dict[str, Any]]:
+def _topic_results(topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> list[TopicResult]:
+    return [(topic.name, [(index, codes[topic.name, index]) for index in topic.partitions]) for topic in topics]
+
+
+def _fields(topics: Sequence[TopicResult]) -> list[dict[str, Any]]:
     return [
         {
-            "name": topic.name,
-            "results_by_partition": [
-                {"partition_index": partition, "partition_error_code": codes[topic.name, partition]}
-                for partition in topic.partitions
-            ],
+            "name": name,
+            "results_by_partition": [{"partition_index": index, "partition_error_code": code} for index, code in results],
         }
-        for topic in topics
+        for name, results in topics
     ]
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
-    topics = request.v3_and_below_topics or ()
-    codes = {(topic.name, partition): code for topic in topics for partition in topic.partitions}
-    return {"error_code": code, "results_by_topic_v3_and_below": _topic_results(topics, codes)}
+def _failure(request: AddPartitionsToTxnRequest | Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+    topics = request.topics if isinstance(request, AddPartitionsToTxnRequest) else ()
+    results = [(topic.name, [(index, code) for index in topic.partitions]) for topic in topics]
+    return {"error_code": code, "results_by_topic_v3_and_below": _fields(results)}
 
 
-API = Api(key=ApiKey.ADD_PARTITIONS_TO_TXN, name="AddPartitionsToTxn", versions=(0, 5), handle=handle, failure=_failure)
+API = Api(
+    key=ApiKey.ADD_PARTITIONS_TO_TXN,
+    name="AddPartitionsToTxn",
+    versions=(0, 5),
+    handle=handle,
+    failure=_failure,
+    decode=decode,
+)

@@ -8,13 +8,17 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.kio_adapter import Message
 from tidelog.wire.protocol import ApiKey
 
+# From this version on clients know THROTTLING_QUOTA_EXCEEDED.
+STRICT_QUOTA_SINCE = 3
+
 
 def handle(context: RequestContext, request: Message) -> None:
     broker = context.broker
+    ask_quota = broker.throttling.mutations(context, STRICT_QUOTA_SINCE)
     wanted = [_new_partitions(topic) for topic in request.topics]
     context.decide(
         lambda image: create_partitions(
-            image, broker.topic_rules, wanted, broker.randomness, validate_only=request.validate_only
+            image, broker.topic_rules, wanted, broker.randomness, validate_only=request.validate_only, ask_quota=ask_quota
         ),
         lambda created: {"results": [_result(topic.topic, topic.error, topic.message) for topic in created]},
         request.timeout_ms,

@@ -9,9 +9,13 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.kio_adapter import Message
 from tidelog.wire.protocol import ApiKey
 
+# From this version on clients know THROTTLING_QUOTA_EXCEEDED.
+STRICT_QUOTA_SINCE = 6
+
 
 def handle(context: RequestContext, request: Message) -> None:
     broker = context.broker
+    ask_quota = broker.throttling.mutations(context, STRICT_QUOTA_SINCE)
     topics = [_new_topic(topic) for topic in request.topics]
     context.decide(
         lambda image: create_topics(
@@ -21,6 +25,7 @@ def handle(context: RequestContext, request: Message) -> None:
             topics,
             broker.randomness,
             validate_only=request.validate_only,
+            ask_quota=ask_quota,
         ),
         lambda created: {"topics": [_result(topic) for topic in created]},
         request.timeout_ms,

@@ -13,6 +13,9 @@ from tidelog.wire.protocol import ApiKey
 
 TO_HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
+# A request's time is for other replicas. Clients may give none (librdkafka does), and are answered when the leader is done, which
+# here includes its disk.
+WAIT_MS_MIN = 1_000
 
 Key = tuple[str, int]
 
@@ -33,7 +36,7 @@ class _Deletion:
         for key, offset in wanted.items():
             self._delete(key, offset)
         if self._open:
-            self._timer = self._context.broker.timers.schedule(max(self._request.timeout_ms, 0), self._time_out)
+            self._timer = self._context.broker.timers.schedule(max(self._request.timeout_ms, WAIT_MS_MIN), self._time_out)
 
     def _delete(self, key: Key, offset: int) -> None:
         name, index = key

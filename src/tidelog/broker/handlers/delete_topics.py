@@ -13,6 +13,8 @@ from tidelog.wire.protocol import ApiKey
 TOPIC_IDS_SINCE = 6
 # Before this version clients do not know TOPIC_DELETION_DISABLED.
 DISABLED_CODE_SINCE = 3
+# From this version on clients know THROTTLING_QUOTA_EXCEEDED.
+STRICT_QUOTA_SINCE = 5
 
 
 def handle(context: RequestContext, request: Message) -> None:
@@ -30,8 +32,9 @@ def handle(context: RequestContext, request: Message) -> None:
             names.append(topic.name)
         else:
             topic_ids.append(topic.topic_id)
+    ask_quota = context.broker.throttling.mutations(context, STRICT_QUOTA_SINCE)
     context.decide(
-        lambda image: delete_topics(image, names, topic_ids),
+        lambda image: delete_topics(image, names, topic_ids, ask_quota),
         lambda deleted: {"responses": [_result(topic) for topic in [*refused, *deleted]]},
         request.timeout_ms,
     )

@@ -1,10 +1,10 @@
-"""DescribeConfigs: the settings in force of topics and of this broker, where each comes from, and what it means."""
+"""DescribeConfigs: the settings in force of topics, of groups and of this broker, where each comes from, and what it means."""
 
 from collections.abc import Collection
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.controller.config_sources import DescribedConfig, describe_broker, describe_topic
+from tidelog.controller.config_sources import DescribedConfig, describe_broker, describe_group, describe_topic
 from tidelog.controller.errors import ApiError
 from tidelog.log.names import topic_name_problem
 from tidelog.metadata.configs import ResourceType
@@ -40,7 +40,10 @@ def _describe(
         return describe_topic(broker.image, broker.static_config, resource_name, names)
     if resource_type == ResourceType.BROKER:
         return describe_broker(broker.image, broker.static_config, resource_name, names)
-    raise ApiError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here, only topics and brokers")
+    if resource_type == ResourceType.GROUP:
+        return describe_group(broker.image, broker.static_config, resource_name, names)
+    reason = f"resources of type {resource_type} have no settings here: topics, groups and brokers have"
+    raise ApiError(ErrorCode.INVALID_REQUEST, reason)
 
 
 def _config_fields(config: DescribedConfig, request: Message) -> dict[str, Any]:

@@ -29,6 +29,8 @@ def _names(image: ClusterImage, resource_type: int) -> list[str]:
         return [topic.name for topic in image.topics]
     if resource_type == ResourceType.BROKER:
         return [str(broker.broker_id) for broker in image.brokers]
+    if resource_type == ResourceType.GROUP:
+        return [name for kind, name in image.configs.resources() if kind == ResourceType.GROUP]
     if resource_type in list(ResourceType):
         return []
     raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"there are no resources of type {resource_type}")

@@ -26,11 +26,12 @@ from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import INTERNAL_TOPICS, METADATA_TOPIC, TopicImage
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.kio_adapter import Message, encode_response
-from tidelog.wire.primitives import ZERO_UUID
+from tidelog.wire.primitives import INT32, ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
 # Before this version the request has a field for a topic's id but no meaning for it.
 TOPIC_IDS_SINCE = 12
+THROTTLE_TIME_SINCE = 3
 # Longer than any commit should take, shorter than clients wait for an answer.
 AUTO_CREATE_MS_MAX = 5_000
 
@@ -51,7 +52,7 @@ def handle(context: RequestContext, request: Message) -> None:
     question = _question(context, request, topics)
     body = context.broker.metadata_cache.find(question) if question is not None else None
     if body is not None:
-        context.reply_parts([body])
+        _reply_body(context, body)
         return
     missing = _to_be_created(context, request, topics)
     if missing:
@@ -63,6 +64,14 @@ def handle(context: RequestContext, request: Message) -> None:
         return
     body = encode_response(ApiKey.METADATA, version, fields)
     context.broker.metadata_cache.keep(question, body)
+    _reply_body(context, body)
+
+
+def _reply_body(context: RequestContext, body: bytes) -> None:
+    """Kept bodies say that nobody is throttled, in their first field."""
+    throttle_time_ms = context.broker.throttling.answer(context) if context.usage is not None else 0
+    if throttle_time_ms and context.header.api_version >= THROTTLE_TIME_SINCE:
+        body = INT32.pack(throttle_time_ms) + body[INT32.size :]
     context.reply_parts([body])
 
 
@@ -109,6 +118,8 @@ def _is_reserved(name: str) -> bool:
 def _create(context: RequestContext, request: Message, topics: Sequence[Message] | None, missing: list[str]) -> None:
     broker = context.broker
     new_topics = [NewTopic(name) for name in missing]
+    # Whoever creates topics by asking for them is refused as well: the answer has an error for each of them, in every version.
+    ask_quota = broker.throttling.mutations(context, 0)
 
     def answer(created: list[TopicCreation]) -> dict[str, Any]:
         # TOPIC_ALREADY_EXISTS: another client was faster, and the topic is there.
@@ -122,7 +133,9 @@ def _create(context: RequestContext, request: Message, topics: Sequence[Message]
         return _response(context, request, topics, dict.fromkeys(missing, code))
 
     context.decide(
-        lambda image: create_topics(image, broker.topic_rules, broker.static_config, new_topics, broker.randomness),
+        lambda image: create_topics(
+            image, broker.topic_rules, broker.static_config, new_topics, broker.randomness, ask_quota=ask_quota
+        ),
         answer,
         AUTO_CREATE_MS_MAX,
         otherwise,

@@ -29,7 +29,7 @@ def handle(context: RequestContext, request: OffsetCommitRequest) -> None:
                 for _, code in topic.partitions:
                     if code is not ErrorCode.NONE:
                         context.count_error(code)
-            context.reply_parts([encode_offset_commit_response(version, results)])
+            context.reply_parts([encode_offset_commit_response(version, results, context.throttle_time_ms())])
         elif isinstance(error, DecisionTooLarge):
             context.fail(ApiError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, str(error)))
         else:

@@ -2,7 +2,7 @@
 
 acks=0: no answer at all. acks=1: when the leader has written them. acks=-1 (all): when the high watermark has passed them, on
 every partition, or after the request's timeout. A duplicate of an idempotent batch waits like its original: that may not be
-durable yet.
+durable yet. While the disk is far behind, those who do not wait for it are answered later too (``disk_backlog``).
 
 The records are views of the request's frame and are written before this returns; nothing keeps them, except for a transaction
 whose coordinator has to be asked first (``transactional_produce``).
@@ -17,6 +17,7 @@ from tidelog.broker.request_metrics import RequestTiming
 from tidelog.broker.timers import Timer
 from tidelog.broker.transaction_verification import Verdicts
 from tidelog.controller.errors import ApiError
+from tidelog.log.errors import RecordsRefused
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.primitives import ZERO_UUID
@@ -40,9 +41,14 @@ NO_ERROR = ErrorCode.NONE
 # Where the low byte of a batch's attributes lies, and its flag of a transaction.
 ATTRIBUTES_POSITION = 22
 TRANSACTIONAL = 0x10
+# To name refused records takes microseconds each, and much more room than they take in the request: a request must not hold the
+# loop for that. Whose records are not named fails as a whole, with the same error.
+NAMED_RECORDS_MAX = 10_000
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> None:
+    if context.usage is not None:
+        context.broker.throttling.received(context)
     acks = request.acks
     if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         code = ErrorCode.INVALID_REQUIRED_ACKS
@@ -68,22 +74,32 @@ def _append_all(context: RequestContext, request: ProduceRequest, verdicts: Verd
     acks = request.acks
     waiting = _Waiting(context, request.timeout_ms) if acks == ACKS_ALL else None
     topics = []
+    backlog = context.broker.backlog
+    backlog_bytes = backlog.bytes
     for topic in request.topics:
         results: list[ProduceResult] = []
         for data in topic.partitions:
             results.append(_append(context, topic, data, acks, waiting, results, verdicts))
         topics.append(ProduceTopicResult(topic.name, topic.topic_id, results))
+    if waiting is not None:
+        waiting.start(topics)
+    elif backlog.bytes > max(backlog_bytes, backlog.bytes_max):
+        backlog.hold(context, request.timeout_ms, partial(_answer, context, acks, topics))
+    else:
+        _answer(context, acks, topics)
+
+
+def _answer(context: RequestContext, acks: int, topics: list[ProduceTopicResult]) -> None:
+    """With acks=0 and acks=1."""
     if acks == ACKS_NONE:
         if any(result.error is not NO_ERROR for topic in topics for result in topic.partitions):
             # The only way to tell a client that expects no answer: it refreshes its metadata when the connection ends.
             context.session.end("a produce request with acks=0 failed")
         context.reply_nothing()
-    elif waiting is None:
+    else:
         _reply(context, topics)
         if context.timing is not None:
             _note_acknowledged(context, context.timing, topics)
-    else:
-        waiting.start(topics)
 
 
 def _append(
@@ -109,16 +125,24 @@ def _append(
         partition.produced_bytes += len(records)
         if partition.log.settings.is_relaxed:
             context.broker.partitions.note_relaxed(partition)
+        else:
+            context.broker.backlog.appended(partition.log, len(records))
     except Exception as error:
         code, message = context.code_of(error)
         context.count_error(code)
         leader = None
         if code in HINTED_ERRORS and context.header.api_version >= LEADER_HINTS_SINCE:
             leader = current_leader(context.broker.image, topic.name, topic.topic_id, index)
-        return ProduceResult(index, code, error_message=message, current_leader=leader)
+        record_errors = _record_errors(context.request, error) if isinstance(error, RecordsRefused) else ()
+        return ProduceResult(index, code, error_message=message, record_errors=record_errors, current_leader=leader)
     if waiting is not None:
         waiting.add(partition, result.last_offset + 1, results, len(results))
     return ProduceResult(index, NO_ERROR, result.first_offset, result.append_time_ms, partition.log.log_start_offset)
+
+
+def _record_errors(request: ProduceRequest, error: RecordsRefused) -> list[tuple[int, str]]:
+    """Each partition of the request may be refused, so they share what may be looked at."""
+    return error.record_errors(NAMED_RECORDS_MAX // sum(len(topic.partitions) for topic in request.topics))
 
 
 def _check_verdict(partition: Partition, verdicts: Verdicts | None) -> None:
@@ -139,7 +163,7 @@ def _failed_topic(topic: ProduceTopic, code: ErrorCode, message: str) -> Produce
 def _reply(context: RequestContext, topics: list[ProduceTopicResult]) -> None:
     leaders = {result.current_leader[0] for topic in topics for result in topic.partitions if result.current_leader is not None}
     endpoints = leader_endpoints(context.broker.image, leaders) if leaders else ()
-    context.reply_parts([encode_produce_response(context.header.api_version, topics, node_endpoints=endpoints)])
+    context.reply_parts([encode_produce_response(context.header.api_version, topics, context.throttle_time_ms(), endpoints)])
 
 
 def _note_acknowledged(context: RequestContext, timing: RequestTiming, topics: list[ProduceTopicResult]) -> None:

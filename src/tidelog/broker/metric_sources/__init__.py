@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.metric_sources.coordinators import add_coordinator_metrics
 from tidelog.broker.metric_sources.groups import add_group_metrics
 from tidelog.broker.metric_sources.logs import add_log_metrics
+from tidelog.broker.metric_sources.quotas import add_quota_metrics
 from tidelog.broker.metric_sources.requests import add_request_metrics
 from tidelog.broker.readiness import unready_reason
 from tidelog.metrics.registry import Description, Kind, Registry
@@ -26,6 +27,7 @@ def add_broker_metrics(registry: Registry, broker: "Broker") -> None:
         lambda: int(unready_reason(broker) is None),
     )
     add_request_metrics(registry, broker)
+    add_quota_metrics(registry, broker)
     add_log_metrics(registry, broker)
     add_group_metrics(registry, broker)
     add_coordinator_metrics(registry, broker)

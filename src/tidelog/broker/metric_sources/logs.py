@@ -59,6 +59,18 @@ def add_log_metrics(registry: Registry, broker: "Broker") -> None:
         "Segment files that are kept open.",
         lambda: len(broker.directory.environment.handles),
     )
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_disk_backlog_bytes",
+        "Bytes of producers that may not be synced yet, at most; topics with relaxed durability aside.",
+        lambda: broker.backlog.bytes,
+    )
+    registry.add_value(
+        Kind.COUNTER,
+        "tidelog_produce_held_total",
+        "Produce requests with acks=0 or acks=1 that were answered later, because the disk was too far behind.",
+        lambda: broker.backlog.held,
+    )
 
 
 def _collect_logs(broker: "Broker") -> Iterator[Sample]:

@@ -10,6 +10,7 @@ anew.
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from tidelog.config.group import HEARTBEAT_INTERVAL
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.groups.assignors.specification import Partitions
@@ -89,7 +90,7 @@ class ConsumerProtocol:
             HeartbeatResponse(
                 member.member_id,
                 member.member_epoch,
-                self._environment.settings["group.consumer.heartbeat.interval.ms"],
+                self._environment.group_setting(request.group_id, HEARTBEAT_INTERVAL),
                 _assignment_to_tell(group, request, before, member),
             ),
         )

@@ -8,6 +8,7 @@ Names of timers differ from those of classic groups: the same member may go over
 
 from collections.abc import Callable
 
+from tidelog.config.group import SESSION_TIMEOUT
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.groups.consumer.group import ConsumerGroup
 from tidelog.groups.consumer.member import ConsumerGroupMember, MemberState
@@ -27,15 +28,19 @@ class MemberTimers:
 
     def heard_from(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
         """The session begins anew."""
-        group.session_deadlines_ms[member.member_id] = self._environment.clock.monotonic_ms() + self._session_ms(member)
-        if ("member session", group.group_id, member.member_id) not in self._environment.timers:
-            self._schedule_session(group.group_id, member.member_id, self._session_ms(member))
+        group_id, member_id, session_ms = group.group_id, member.member_id, self._session_ms(group, member)
+        deadline_ms = self._environment.clock.monotonic_ms() + session_ms
+        last_ms = group.session_deadlines_ms.get(member_id)
+        group.session_deadlines_ms[member_id] = deadline_ms
+        # An earlier deadline than the last one: somebody has made the group's sessions shorter.
+        is_earlier = last_ms is None or deadline_ms < last_ms
+        if is_earlier or ("member session", group_id, member_id) not in self._environment.timers:
+            self._schedule_session(group_id, member_id, session_ms)
 
-    def _session_ms(self, member: ConsumerGroupMember) -> int:
+    def _session_ms(self, group: ConsumerGroup, member: ConsumerGroupMember) -> int:
         if member.classic is not None:
             return member.classic.session_timeout_ms
-        session_ms: int = self._environment.settings["group.consumer.session.timeout.ms"]
-        return session_ms
+        return self._environment.group_setting(group.group_id, SESSION_TIMEOUT)
 
     def _schedule_session(self, group_id: str, member_id: str, delay_ms: int) -> None:
         def check() -> CoordinatorResult:

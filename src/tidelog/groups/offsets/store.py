@@ -195,7 +195,7 @@ class OffsetStore:
             except ApiError as refusal:
                 return CoordinatorResult(response=_refused(results, refusal.code))
         self.commits += len(records)
-        return _new_tuple(CoordinatorResult, (records, results, None))
+        return _new_tuple(CoordinatorResult, (records, results, None, None))
 
     def _find_topic(self, topic: OffsetCommitTopic) -> tuple[TopicImage | None, ErrorCode]:
         name, topic_id, _ = topic

@@ -11,6 +11,7 @@ Written is version 4; 1 for an offset with an expiry of its own, which then lose
 """
 
 import struct
+from functools import lru_cache
 
 from tidelog.coordinator.errors import UnreadableShard
 from tidelog.groups.records.types import NO_LEADER_EPOCH, NO_TIMESTAMP_MS, OffsetCommitRecord, OffsetCommitValue
@@ -21,6 +22,11 @@ KIND = 1
 LEGACY_KIND = 0
 VERSION_MAX = 4
 VERSION_WITH_EXPIRY = 1
+
+# A group commits the same few partitions over and over. Keys of long group ids are made each time: so the cache holds a few
+# megabytes at most, whatever clients send; a topic's name has its own limit.
+CACHED_KEYS_MAX = 5_000
+CACHED_GROUP_LENGTH_MAX = 100
 
 _unpack_int16 = struct.Struct(">h").unpack_from
 _unpack_int32 = struct.Struct(">i").unpack_from
@@ -46,9 +52,14 @@ _TAGGED_SIZE = len(_ONE_TOPIC_ID_TAG) + UUID_SIZE
 
 def encode(record: OffsetCommitRecord) -> tuple[bytes, bytes | None]:
     group, topic, partition, value = record
+    write_key = _cached_key if len(group) <= CACHED_GROUP_LENGTH_MAX else _key
+    return write_key(group, topic, partition), None if value is None else _encode_value(value)
+
+
+def _key(group: str, topic: str, partition: int) -> bytes:
     group_bytes = group.encode()
     topic_bytes = topic.encode()
-    key = b"".join(
+    return b"".join(
         (
             _pack_kind_length(KIND, len(group_bytes)),
             group_bytes,
@@ -57,7 +68,9 @@ def encode(record: OffsetCommitRecord) -> tuple[bytes, bytes | None]:
             _pack_int32(partition),
         )
     )
-    return key, None if value is None else _encode_value(value)
+
+
+_cached_key = lru_cache(CACHED_KEYS_MAX)(_key)
 
 
 def _encode_value(value: OffsetCommitValue) -> bytes:

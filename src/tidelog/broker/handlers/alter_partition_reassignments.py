@@ -1,0 +1,47 @@
+"""AlterPartitionReassignments: which brokers hold partitions, and in which order of preference."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.controller.reassignment import Reassignment, ReassignmentResult, alter_partition_reassignments
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    wanted = [
+        Reassignment(topic.name, part.partition_index, None if part.replicas is None else tuple(part.replicas))
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    # Version 0 cannot say it, and allows it.
+    allowed = getattr(request, "allow_replication_factor_change", True)
+    context.decide(
+        lambda image: alter_partition_reassignments(image, wanted, allow_replication_factor_change=allowed),
+        lambda results: {**_response(results), "allow_replication_factor_change": allowed},
+        request.timeout_ms,
+    )
+
+
+def _response(results: Iterable[ReassignmentResult]) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        fields = {"partition_index": result.partition, "error_code": result.error, "error_message": result.message}
+        topics.setdefault(result.topic, []).append(fields)
+    responses = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
+    return {"error_code": ErrorCode.NONE, "error_message": None, "responses": responses}
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the whole request failed
+    return {"error_code": code, "error_message": message, "responses": []}
+
+
+API = Api(
+    key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    name="AlterPartitionReassignments",
+    versions=(0, 1),
+    handle=handle,
+    failure=_failure,
+)

@@ -1,0 +1,53 @@
+"""AlterReplicaLogDirs: which directory of this broker a partition lies in. There is one, and what lies there already stays."""
+
+from typing import Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+Codes = dict[str, dict[int, ErrorCode]]
+
+
+def handle(context: RequestContext, request: Message) -> None:
+    directory, image = context.broker.directory, context.broker.image
+
+    def code_of(path: str, topic: str, index: int) -> ErrorCode:
+        if path != directory.path:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        if (topic, index) in directory.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        # One that is about to be made will be made there too.
+        known = image.topic(topic)
+        return ErrorCode.NONE if known is not None and index in known.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    # A partition that is named under two directories goes to the last, as in Kafka.
+    codes: Codes = {}
+    for directory_wanted in request.dirs:
+        for topic in directory_wanted.topics:
+            for index in topic.partitions:
+                codes.setdefault(topic.name, {})[index] = code_of(directory_wanted.path, topic.name, index)
+    context.reply(_response(codes))
+
+
+def _response(codes: Codes) -> dict[str, Any]:
+    results = [
+        {
+            "topic_name": topic,
+            "partitions": [{"partition_index": index, "error_code": code} for index, code in partitions.items()],
+        }
+        for topic, partitions in codes.items()
+    ]
+    return {"results": results}
+
+
+def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+    codes: Codes = {}
+    for directory_wanted in request.dirs:
+        for topic in directory_wanted.topics:
+            codes.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions, code))
+    return _response(codes)
+
+
+API = Api(key=ApiKey.ALTER_REPLICA_LOG_DIRS, name="AlterReplicaLogDirs", versions=(1, 2), handle=handle, failure=_failure)
