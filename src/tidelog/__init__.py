@@ -1,4 +1,31 @@
-"""Tidelog: one durable log, every way to queue."""
+"""Tidelog: one durable log, every way to queue.
+
+    from tidelog import Producer, Consumer, Table, Admin, Worker, Backoff
+
+The classes are loaded on use: a broker that starts does not wait for a client to load. Their types are in ``__init__.pyi``.
+"""
+
+from importlib import import_module
 
 # The one place of the version; the build reads it from here. Not asked of the installed package: that takes 15 ms.
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Admin": "client.admin",
+    "AsyncAdmin": "client.asyncio_admin",
+    "AsyncConsumer": "client.asyncio_consumer",
+    "AsyncProducer": "client.asyncio_producer",
+    "AsyncTable": "client.asyncio_table",
+    "Backoff": "worker.backoff",
+    "Consumer": "client.consumer",
+    "Producer": "client.producer",
+    "Table": "client.table",
+    "TidelogError": "client.errors",
+    "Worker": "worker.worker",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Command
+from tidelog import Producer
 from tidelog.testing import Broker
 
 README = (Path(__file__).resolve().parent.parent.parent / "README.md").read_text()
@@ -25,8 +26,18 @@ def run_python(block: str) -> str:
 
 
 def test_the_first_message_in_python(tidelog_broker: Broker) -> None:
-    (block,) = (block for block in PYTHON_BLOCKS if ADDRESS in block)
+    (block,) = (block for block in PYTHON_BLOCKS if "Producer(" in block)
     assert "b'customer-42' b'hello from Python'" in run_python(block.replace(ADDRESS, tidelog_broker.bootstrap_servers))
+
+
+def test_the_worker(tidelog_broker: Broker) -> None:
+    (block,) = (block for block in PYTHON_BLOCKS if "Worker(" in block)
+    with Producer(tidelog_broker.bootstrap_servers) as producer:
+        producer.send("greetings", key="customer-42", value="hello").result(30)
+    block = block.replace(ADDRESS, tidelog_broker.bootstrap_servers)
+    # In the README it runs until somebody stops it.
+    block = block.replace("message.text())\n", "message.text())\n    worker.stop()\n")
+    assert "to b'customer-42' hello" in run_python(block)
 
 
 def test_the_broker_for_tests() -> None:

@@ -45,7 +45,7 @@ def shifted(partition: Partition, before: int | None, by: int, span: Span) -> Re
     return bounded(partition, before, before + by, span)
 
 
-def read_duration(text: str) -> timedelta:
+def read_duration(text: str, option: str = "--by-duration") -> timedelta:
     """ISO 8601 as ``P7D`` or ``PT1H30M``, or short as ``90m``."""
     short = _SHORT_DURATION.fullmatch(text.strip())
     iso = _ISO_DURATION.fullmatch(text.strip())
@@ -54,13 +54,13 @@ def read_duration(text: str) -> timedelta:
     elif iso is not None and any(iso.groupdict().values()):
         found = {unit: float(count) for unit, count in iso.groupdict().items() if count is not None}
     else:
-        raise CommandFailed(f"--by-duration {text}: expected a duration such as PT1H30M, P7D or 90m")
+        raise CommandFailed(f"{option} {text}: expected a duration such as PT1H30M, P7D or 90m")
     try:
         duration = timedelta(**found)
     except OverflowError:
         duration = timedelta.max
     if duration.days > DURATION_DAYS_MAX:
-        raise CommandFailed(f"--by-duration {text}: expected at most {DURATION_DAYS_MAX} days")
+        raise CommandFailed(f"{option} {text}: expected at most {DURATION_DAYS_MAX} days")
     return duration
 
 

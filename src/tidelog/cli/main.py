@@ -29,7 +29,21 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 # The modules of this package by the name that they are called by, in the order in which help shows them.
-COMMANDS = ("start", "topics", "produce", "consume", "groups", "transactions", "configs", "cluster", "bench", "log")
+COMMANDS = (
+    "start",
+    "topics",
+    "produce",
+    "consume",
+    "groups",
+    "worker",
+    "dlq",
+    "transactions",
+    "configs",
+    "quotas",
+    "cluster",
+    "bench",
+    "log",
+)
 
 # What a user's input or machine can cause, beside OSError. Their messages are written for the user.
 KNOWN_ERRORS: tuple[type[Exception], ...] = (

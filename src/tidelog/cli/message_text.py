@@ -34,7 +34,7 @@ def make_formatter(name: str) -> Callable[[Any], str]:
 
 
 def _text(message: Any) -> str:
-    return _shown(message.value())
+    return shown(message.value())
 
 
 def _full(message: Any) -> str:
@@ -47,12 +47,12 @@ def _json(message: Any) -> str:
     document: dict[str, object] = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
     document["timestamp"] = _timestamp(message)
     for name, content in (("key", message.key()), ("value", message.value())):
-        document.update(_json_field(name, content))
+        document.update(json_field(name, content))
     document["headers"] = [[name, _header(content)] for name, content in message.headers() or ()]
     return json.dumps(document, ensure_ascii=False)
 
 
-def _json_field(name: str, content: bytes | None) -> dict[str, str | None]:
+def json_field(name: str, content: bytes | None) -> dict[str, str | None]:
     try:
         return {name: None if content is None else content.decode()}
     except UnicodeDecodeError:
@@ -69,8 +69,8 @@ def _fields(message: Any) -> dict[str, object]:
         "offset": message.offset(),
         "timestamp": -1 if timestamp is None else timestamp,
         "time": time.replace("+00:00", "Z"),
-        "key": _shown(message.key()),
-        "value": _shown(message.value()),
+        "key": shown(message.key()),
+        "value": shown(message.value()),
         "headers": ",".join(f"{name}={_header(content)}" for name, content in message.headers() or ()),
     }
 
@@ -84,7 +84,7 @@ def _timestamp(message: Any) -> int | None:
     return None if kind == TIMESTAMP_NOT_AVAILABLE else int(timestamp)
 
 
-def _shown(content: bytes | None) -> str:
+def shown(content: bytes | None) -> str:
     return _NULL if content is None else content.decode("utf-8", "backslashreplace")
 
 

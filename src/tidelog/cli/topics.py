@@ -1,4 +1,4 @@
-"""``tidelog topics``: list, create, describe, alter, delete, on any Kafka."""
+"""``tidelog topics``: list, create, describe, alter, delete, hot keys, on any Kafka."""
 
 from typing import Annotated, Any
 
@@ -6,6 +6,7 @@ import typer
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 
+from tidelog.cli import topics_hotkeys
 from tidelog.cli.configs import alter_configs, changed_configs
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import (
@@ -19,7 +20,7 @@ from tidelog.cli.kafka import (
 )
 from tidelog.cli.output import confirm, count_of, make_console, say, show_json, show_table, warn
 
-app = typer.Typer(help="List, create, describe, alter and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="List, create, describe, alter and delete topics, and find their hot keys.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 NamesArgument = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics' names.")]
@@ -175,6 +176,9 @@ def delete_command(
         for future in admin.delete_topics(wanted, request_timeout=REQUEST_SECONDS_MAX).values():
             future.result()
     say(make_console(), f"Deleted {', '.join(wanted)}.")
+
+
+app.command("hotkeys", epilog=topics_hotkeys.EPILOG)(topics_hotkeys.hotkeys_command)
 
 
 def _replication_factor(topic: Any) -> int:

@@ -30,26 +30,27 @@ PlaintextOption = Annotated[
 def open_admin(bootstrap: str, properties: Sequence[str] | None) -> Iterator[TransactionAdmin]:
     pairs = read_pairs(properties or [], "-X")
     try:
-        with TransactionAdmin(bootstrap, **_options(pairs)) as admin:
+        with TransactionAdmin(bootstrap, **plaintext_options(pairs, "transactions")) as admin:
             yield admin
     except ClientError as error:
         raise CommandFailed(str(error)) from error
 
 
-def _options(pairs: dict[str, str]) -> dict[str, Any]:
+def plaintext_options(pairs: dict[str, str], subject: str) -> dict[str, Any]:
+    """Arguments of an admin that speaks plaintext only; ``subject``: what the commands are about."""
     options: dict[str, Any] = {}
     for name, value in pairs.items():
         if name == "security.protocol":
             check_protocol(value)
         elif name.startswith(_SECURITY_PREFIXES):
-            raise CommandFailed(f"-X {name}: the commands about transactions speak plaintext only, neither TLS nor SASL")
+            raise CommandFailed(f"-X {name}: the commands about {subject} speak plaintext only, neither TLS nor SASL")
         elif name == "client.id":
             options["client_id"] = value
         elif name in _TIMEOUTS:
             options[_TIMEOUTS[name]] = _milliseconds(name, value)
         else:
             known = ", ".join(["security.protocol", "client.id", *_TIMEOUTS])
-            raise CommandFailed(f"-X {name}: the commands about transactions know only {known}")
+            raise CommandFailed(f"-X {name}: the commands about {subject} know only {known}")
     return options
 
 

@@ -1,8 +1,9 @@
 """The admin's view of transactions: list, describe, end, as Kafka's own admin client does.
 
 Coordinators know transactional ids (ListTransactions on every broker, DescribeTransactions on each id's coordinator); partitions
-know producers (DescribeProducers on each partition's leader). Ending one writes an abort marker to one partition (WriteTxnMarkers
-on its leader), past the coordinator.
+know producers (DescribeProducers on each partition's leader). There are two ways of ending one: its coordinator is asked to, in
+the name of the producer that has it open (EndTxn), or an abort marker is written to one partition past the coordinator
+(WriteTxnMarkers on its leader).
 
 What only asks is tried again until ``request_timeout_ms``, with the cluster looked at anew each time; but when no broker answers
 at all, the first call says so at once. A marker is tried again only where it surely was not written: a second one could end a
@@ -15,13 +16,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tidelog.client.transactions.brokers import NO_LEADER, Brokers, ClusterMetadata, TopicPartition, by_topic
-from tidelog.client.transactions.errors import BrokerError, ClientError, InvalidAnswer, UnknownPartition
+from tidelog.client.transactions.errors import BrokerError, ClientError, InvalidAnswer, RequestTimedOut, UnknownPartition
 from tidelog.client.transactions.retries import is_retriable, is_worth_another_broker, retried
 from tidelog.client.transactions.types import (
     AbortSpecification,
     DescribedProducers,
     ProducerState,
     TransactionDescription,
+    TransactionHandle,
     TransactionListing,
 )
 from tidelog.wire.errors import ErrorCode
@@ -33,6 +35,10 @@ REQUEST_TIMEOUT_MS = 30_000
 # So that no request overwhelms a broker: a partition may have thousands of producers.
 BATCH_SIZE_MAX = 500
 TRANSACTION_KEY_TYPE = 1
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+LONGEST_TIMEOUT = "transaction.max.timeout.ms"
+# A topic that stays unknown for this long is not there.
+UNKNOWN_TOPIC_SECONDS = 2.0
 DURATION_SINCE, PATTERN_SINCE = 1, 2
 # Answers after which no marker was written: somebody else is to be asked, or later.
 _NOT_WRITTEN = (
@@ -73,6 +79,44 @@ class TransactionAdmin:
 
     def metadata(self) -> ClusterMetadata:
         return retried(self._brokers.metadata, self._seconds_max)
+
+    def longest_timeout_ms(self) -> int:
+        """How long a transaction may be open: transaction.max.timeout.ms of the brokers, the least of them."""
+        return min(retried(partial(self._ask_longest_timeout, node_id), self._seconds_max) for node_id in self.metadata().brokers)
+
+    def topic_config(self, topic: str, name: str) -> str:
+        """UnknownPartition when there is no such topic; one that was just created is waited for."""
+        known = partial(retried, partial(self._ask_topic_config, topic, name), UNKNOWN_TOPIC_SECONDS, _is_unknown)
+        return retried(known, self._seconds_max)
+
+    def _ask_topic_config(self, topic: str, name: str) -> str:
+        try:
+            return self._ask_config(None, TOPIC_RESOURCE, topic, name)
+        except BrokerError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise UnknownPartition(topic) from error
+            raise
+
+    def _ask_longest_timeout(self, node_id: int) -> int:
+        text = self._ask_config(node_id, BROKER_RESOURCE, str(node_id), LONGEST_TIMEOUT)
+        if not text.isdigit():
+            raise InvalidAnswer(f"broker {node_id} tells no {LONGEST_TIMEOUT}")
+        return int(text)
+
+    def _ask_config(self, node_id: int | None, resource_type: int, resource: str, name: str) -> str:
+        """Of this broker, or of any."""
+        wanted = {"resource_type": resource_type, "resource_name": resource, "configuration_keys": [name]}
+        fields = {"resources": [wanted]}
+        if node_id is None:
+            answer = self._brokers.request_any(ApiKey.DESCRIBE_CONFIGS, fields)
+        else:
+            answer = self._brokers.request(node_id, ApiKey.DESCRIBE_CONFIGS, fields)
+        (result,) = answer.results
+        _check(result.error_code, f"{name} of {resource}", result.error_message)
+        found = [config.value for config in result.configs if config.name == name]
+        if len(found) != 1 or found[0] is None:
+            raise InvalidAnswer(f"{resource} tells no {name}")
+        return str(found[0])
 
     # -- what coordinators know -----------------------------------------------------------------------------------------------
 
@@ -193,6 +237,54 @@ class TransactionAdmin:
 
     # -- ending one -----------------------------------------------------------------------------------------------------------
 
+    def end_transaction(self, transaction: TransactionHandle, *, is_commit: bool) -> None:
+        """Ends a transaction that another process has open, and returns when the decision is durable; markers follow.
+
+        Asked again for the same outcome it does nothing, so that lost answers are no trouble. Raises BrokerError: PRODUCER_FENCED
+        when another producer has the id by now, INVALID_PRODUCER_ID_MAPPING when no coordinator knows the id or it has another
+        producer id, INVALID_TXN_STATE when no transaction is open or it has ended the other way.
+        """
+        for error in self.end_transactions([transaction], is_commit=is_commit).values():
+            raise error
+
+    def end_transactions(
+        self, transactions: Sequence[TransactionHandle], *, is_commit: bool
+    ) -> dict[TransactionHandle, ClientError]:
+        """Likewise; those that were not ended, each with its reason. One does not keep the others from being ended."""
+        failures: dict[TransactionHandle, ClientError] = {}
+        for batch in _batches(list(dict.fromkeys(transactions))):
+            left = list(batch)
+            try:
+                retried(partial(self._end, left, is_commit, failures), self._seconds_max, _may_end_again)
+            except ClientError as error:
+                failures.update(dict.fromkeys(left, error))
+        return failures
+
+    def _end(self, left: list[TransactionHandle], is_commit: bool, failures: dict[TransactionHandle, ClientError]) -> None:
+        """One round; those that are done leave ``left``, whether they were ended or are not to be asked again."""
+        self._brokers.ask_metadata([])
+        problem: ClientError | None = None
+        nodes = {each: node for node, ids in self._find_coordinators([each[0] for each in left]).items() for each in ids}
+        for transaction in list(left):
+            transactional_id, producer_id, producer_epoch = transaction
+            fields = {
+                "transactional_id": transactional_id,
+                "producer_id": producer_id,
+                "producer_epoch": producer_epoch,
+                "committed": is_commit,
+            }
+            try:
+                answer = self._brokers.request(nodes[transactional_id], ApiKey.END_TXN, fields)
+                _check(answer.error_code, f"the transaction of {transactional_id} was not ended")
+            except ClientError as error:
+                if _may_end_again(error):
+                    problem = error
+                    continue
+                failures[transaction] = error
+            left.remove(transaction)
+        if problem is not None:
+            raise problem
+
     def abort_transaction(self, specification: AbortSpecification) -> None:
         """Returns when the abort marker is written and replicated."""
         retried(partial(self._write_marker, specification), self._seconds_max, _was_not_written)
@@ -223,6 +315,14 @@ class TransactionAdmin:
         if len(results) != 1 or results[0][:3] != (producer_id, topic, index):
             raise InvalidAnswer(f"broker {place.leader} answered for other markers than were sent: {results}")
         _check(results[0][3], subject)
+
+
+def _is_unknown(error: ClientError) -> bool:
+    return isinstance(error, UnknownPartition)
+
+
+def _may_end_again(error: ClientError) -> bool:
+    return is_worth_another_broker(error) or isinstance(error, RequestTimedOut)
 
 
 def _was_not_written(error: ClientError) -> bool:

@@ -51,8 +51,7 @@ class Brokers:
 
     def metadata(self) -> ClusterMetadata:
         """Of all topics: asking for one by name would create it where brokers do that."""
-        answer = self.request_any(ApiKey.METADATA, {"topics": None, "allow_auto_topic_creation": False})
-        self._addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        answer = self.ask_metadata(None)
         places = {
             (topic.name, partition.partition_index): PartitionPlace(partition.leader_id, partition.replica_nodes)
             for topic in answer.topics
@@ -61,11 +60,19 @@ class Brokers:
         }
         return ClusterMetadata(self._addresses, dict(sorted(places.items())))
 
+    def ask_metadata(self, topics: Sequence[str] | None) -> Message:
+        """Of these topics, or of all; with the brokers as they are now. No topic is created by it, from version 4 on."""
+        wanted = None if topics is None else [{"name": topic} for topic in topics]
+        answer = self.request_any(ApiKey.METADATA, {"topics": wanted, "allow_auto_topic_creation": False})
+        self._addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        return answer
+
+    def connect(self, node_id: int) -> Connection:
+        """A connection of the caller's own, beside the one that requests share."""
+        return self._connect(self._address(node_id))
+
     def request(self, node_id: int, api: ApiKey, fields: Fields, version_min: int = 0) -> Message:
-        address = self._addresses.get(node_id)
-        if address is None:
-            raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id} is not among {sorted(self._addresses)}")
-        return self._request(address, api, fields, version_min)
+        return self._request(self._address(node_id), api, fields, version_min)
 
     def request_any(self, api: ApiKey, fields: Fields) -> Message:
         """Of whichever broker answers first."""
@@ -77,11 +84,19 @@ class Brokers:
                 problems.append(error)
         raise BrokerUnreachable("; ".join(dict.fromkeys(str(problem) for problem in problems)))
 
+    def _address(self, node_id: int) -> Address:
+        address = self._addresses.get(node_id)
+        if address is None:
+            raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id} is not among {sorted(self._addresses)}")
+        return address
+
+    def _connect(self, address: Address) -> Connection:
+        return Connection(*address, self._client_id, self._connect_seconds_max, self.request_seconds_max)
+
     def _request(self, address: Address, api: ApiKey, fields: Fields, version_min: int = 0) -> Message:
         connection = self._connections.get(address)
         if connection is None:
-            connection = Connection(*address, self._client_id, self._connect_seconds_max, self.request_seconds_max)
-            self._connections[address] = connection
+            connection = self._connections[address] = self._connect(address)
         try:
             return connection.request(api, fields, self.request_seconds_max, version_min)
         except ClientError:

@@ -7,6 +7,8 @@ and after any failure in between the connection is closed: a late answer must no
 import socket
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tidelog.client.transactions.errors import (
     BrokerError,
@@ -25,12 +27,23 @@ from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 # First and last version that this client speaks. All are there since Kafka 3.0, which brought ListTransactions.
 VERSIONS = {
     ApiKey.API_VERSIONS: (3, 3),
+    # Up to 11 partitions are added to a transaction by a request of its own, from 12 on by the broker.
+    ApiKey.PRODUCE: (9, 11),
+    ApiKey.FETCH: (4, 17),
+    ApiKey.LIST_OFFSETS: (2, 10),
     ApiKey.METADATA: (9, 13),
     ApiKey.FIND_COORDINATOR: (4, 6),
+    ApiKey.INIT_PRODUCER_ID: (4, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (3, 3),
+    # Up to 4 the producer keeps its epoch, so that (id, epoch) says which transaction was ended, and asking again is harmless.
+    ApiKey.END_TXN: (3, 4),
+    ApiKey.DESCRIBE_CONFIGS: (4, 4),
     ApiKey.WRITE_TXN_MARKERS: (1, 2),
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 2),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1),
+    ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
 }
 # As large as a broker's own frames may be by default (socket.request.max.bytes).
 ANSWER_BYTES_MAX = 100 << 20
@@ -106,16 +119,33 @@ class Connection:
             raise BrokerError(answer.error_code, f"the broker at {self.address} refused ApiVersions")
         self._versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
 
-    def _exchange(self, api: ApiKey, version: int, fields: Fields, seconds_max: float) -> memoryview:
+    def send(self, api: ApiKey, version: int, body: bytes, seconds_max: float) -> None:
+        """For codecs of their own; ``receive`` must come before anything else is sent."""
         self._correlation_id += 1
-        body = encode_request(api, version, fields)
         message = request_header(api, version, self._correlation_id, self._client_id) + body
-        deadline = time.monotonic() + seconds_max
-        try:
-            self._socket.settimeout(_left(deadline))
+        with self._closed_on_failure(api, seconds_max):
+            self._socket.settimeout(seconds_max)
             self._socket.sendall(_SIZE.pack(len(message)) + message)
+
+    def receive(self, api: ApiKey, version: int, seconds_max: float) -> tuple[memoryview, int]:
+        """The answer to what was sent: its frame, and where the body begins in it."""
+        frame = self._receive_frame(api, time.monotonic() + seconds_max, seconds_max)
+        return frame, self._body_position(api, version, frame)
+
+    def _exchange(self, api: ApiKey, version: int, fields: Fields, seconds_max: float) -> memoryview:
+        deadline = time.monotonic() + seconds_max
+        self.send(api, version, encode_request(api, version, fields), seconds_max)
+        return self._receive_frame(api, deadline, seconds_max)
+
+    def _receive_frame(self, api: ApiKey, deadline: float, seconds_max: float) -> memoryview:
+        with self._closed_on_failure(api, seconds_max):
             size = self._receive(_SIZE.size, deadline)
             return self._receive(self._checked(size), deadline)
+
+    @contextmanager
+    def _closed_on_failure(self, api: ApiKey, seconds_max: float) -> Iterator[None]:
+        try:
+            yield
         except TimeoutError as error:
             self.close()
             raise RequestTimedOut(f"{self.address} did not answer {api.name} within {seconds_max:g} s") from error
@@ -148,14 +178,24 @@ class Connection:
         return int(size)
 
     def _decode(self, api: ApiKey, version: int, frame: memoryview) -> Message:
+        position = self._body_position(api, version, frame)
+        try:
+            return decode_response(api, version, frame, position)
+        except MalformedRequest as error:
+            raise self._nonsense(api, error) from error
+
+    def _body_position(self, api: ApiKey, version: int, frame: memoryview) -> int:
         try:
             correlation_id, position = parse_response_header(api, version, frame)
             if correlation_id != self._correlation_id:
                 raise MalformedRequest(f"it is for request {correlation_id}, not {self._correlation_id}")
-            return decode_response(api, version, frame, position)
         except MalformedRequest as error:
-            self.close()
-            raise InvalidAnswer(f"{self.address} answered {api.name} with what makes no sense: {error}") from error
+            raise self._nonsense(api, error) from error
+        return position
+
+    def _nonsense(self, api: ApiKey, error: MalformedRequest) -> InvalidAnswer:
+        self.close()
+        return InvalidAnswer(f"{self.address} answered {api.name} with what makes no sense: {error}")
 
 
 def _left(deadline: float) -> float:

@@ -37,6 +37,18 @@ class TransactionDescription(NamedTuple):
     partitions: tuple[TopicPartition, ...]
     """Those that wait for the end of the transaction."""
 
+    @property
+    def handle(self) -> "TransactionHandle":
+        return TransactionHandle(self.transactional_id, self.producer_id, self.producer_epoch)
+
+
+class TransactionHandle(NamedTuple):
+    """What it takes to end a transaction: the producer that has it open, and under which epoch."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
 
 class ProducerState(NamedTuple):
     """What a partition knows of one producer."""

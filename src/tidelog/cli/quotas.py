@@ -1,0 +1,142 @@
+"""``tidelog quotas``: what clients may take, listed, set and deleted, on any Kafka since 2.6.
+
+librdkafka does not have these calls, so they go through ``tidelog.client.quotas``, which speaks plaintext only.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from tidelog.cli.errors import CommandFailed
+from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, read_pairs
+from tidelog.cli.output import make_console, say, show_json, show_table
+from tidelog.cli.transactions_admin import PlaintextOption, plaintext_options
+from tidelog.client.quotas import QuotaAdmin
+from tidelog.client.transactions.errors import ClientError
+
+app = typer.Typer(help="List, set and delete quotas of client ids, users and addresses.", no_args_is_help=True)
+
+ClientIdOption = Annotated[str | None, typer.Option("--client-id", metavar="NAME", help="Of this client id.")]
+UserOption = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Of this user.")]
+IpOption = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Of this address.")]
+DefaultOption = Annotated[
+    list[str] | None,
+    typer.Option("--default", metavar="TYPE", help="Of all that have none: client-id, user or ip; two are fine."),
+]
+ValidateOption = Annotated[bool, typer.Option("--validate-only", help="Only ask whether it would be done.")]
+TYPES = ("client-id", "user", "ip")
+
+
+@app.command("list", epilog="Example: tidelog quotas list --client-id loader")
+def list_command(
+    client_id: ClientIdOption = None,
+    user: UserOption = None,
+    ip: IpOption = None,
+    default: DefaultOption = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the quotas that were set."""
+    entity = _entity(client_id, user, ip, default)
+    with _admin(bootstrap, properties) as admin:
+        found = admin.describe(entity)
+    if as_json:
+        for each in found:
+            show_json({"entity": each.entity, "quotas": each.quotas})
+        return
+    console = make_console()
+    if not found:
+        say(console, "No quotas are set." if not entity else f"{_words(entity).capitalize()} has no quotas.")
+        return
+    rows = [(_words(each.entity), key, _number(value)) for each in found for key, value in each.quotas.items()]
+    show_table(console, ("Of", "Quota", "Value"), rows)
+
+
+@app.command("set", epilog="Example: tidelog quotas set --client-id loader producer_byte_rate=1048576 request_percentage=25")
+def set_command(
+    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA=VALUE...", help="producer_byte_rate=1048576 and the like.")],
+    client_id: ClientIdOption = None,
+    user: UserOption = None,
+    ip: IpOption = None,
+    default: DefaultOption = None,
+    validate_only: ValidateOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+) -> None:
+    """Set quotas. They are in force at once."""
+    values = {key: _value(key, text) for key, text in read_pairs(quotas, "QUOTA").items()}
+    entity = _needed(_entity(client_id, user, ip, default))
+    with _admin(bootstrap, properties) as admin:
+        admin.alter(entity, values, validate_only=validate_only)
+    say(make_console(), f"{'Would set' if validate_only else 'Set'} {', '.join(values)} of {_words(entity)}.")
+
+
+@app.command("delete", epilog="Example: tidelog quotas delete --client-id loader producer_byte_rate")
+def delete_command(
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[QUOTA]...", help="Only these; otherwise all.")] = None,
+    client_id: ClientIdOption = None,
+    user: UserOption = None,
+    ip: IpOption = None,
+    default: DefaultOption = None,
+    validate_only: ValidateOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+) -> None:
+    """Take quotas away."""
+    entity = _needed(_entity(client_id, user, ip, default))
+    with _admin(bootstrap, properties) as admin:
+        there = next((each.quotas for each in admin.describe(entity) if each.entity == entity), {})
+        missing = [key for key in keys or () if key not in there]
+        if missing or not there:
+            raise CommandFailed(f"{_words(entity)} has no {', '.join(missing) if missing else 'quotas'}")
+        chosen = keys or list(there)
+        admin.alter(entity, dict.fromkeys(chosen), validate_only=validate_only)
+    say(make_console(), f"{'Would delete' if validate_only else 'Deleted'} {', '.join(chosen)} of {_words(entity)}.")
+
+
+@contextmanager
+def _admin(bootstrap: str, properties: Sequence[str] | None) -> Iterator[QuotaAdmin]:
+    options = plaintext_options(read_pairs(properties or [], "-X"), "quotas")
+    try:
+        with QuotaAdmin(bootstrap, **options) as admin:
+            yield admin
+    except ClientError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def _entity(client_id: str | None, user: str | None, ip: str | None, default: Sequence[str] | None) -> dict[str, str | None]:
+    names = zip(TYPES, (client_id, user, ip), strict=True)
+    entity: dict[str, str | None] = {kind: name for kind, name in names if name is not None}
+    for kind in default or ():
+        if kind not in TYPES:
+            raise CommandFailed(f"--default {kind}: expected {', '.join(TYPES)}")
+        if kind in entity:
+            raise CommandFailed(f"give either --{kind} or --default {kind}, and once")
+        entity[kind] = None
+    return entity
+
+
+def _needed(entity: dict[str, str | None]) -> dict[str, str | None]:
+    if not entity:
+        raise CommandFailed("whose quotas? Give --client-id NAME, --user NAME, --ip ADDRESS or --default TYPE")
+    return entity
+
+
+def _words(entity: Mapping[str, str | None]) -> str:
+    """client-id loader of the default user, say."""
+    words = [f"the default {kind}" if entity[kind] is None else f"{kind} {entity[kind]}" for kind in TYPES if kind in entity]
+    return " of ".join(words)
+
+
+def _value(key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise CommandFailed(f"{key}={text}: expected a number") from None
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)

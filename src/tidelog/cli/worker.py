@@ -1,0 +1,79 @@
+"""``tidelog worker run module:worker``: a worker of the application's, in the foreground, until Ctrl-C or SIGTERM.
+
+The module is imported as Python would import it from the working directory, so what it does at import is done. The first signal
+drains and commits, the second stops now. Exit codes: 0 everything that was begun is finished, 1 an error, 4 something was still
+under way and will be handled again.
+"""
+
+import importlib
+import logging
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from tidelog.cli.errors import CommandFailed
+from tidelog.cli.output import count_of
+from tidelog.client.errors import TidelogError
+from tidelog.worker.worker import Worker
+
+app = typer.Typer(help="Run a worker.", no_args_is_help=True)
+
+EXIT_NOT_DRAINED = 4
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@app.callback()
+def worker_group() -> None:
+    """Run a worker."""
+
+
+@app.command("run", epilog="Example: tidelog worker run shop.email:worker")
+def run_command(
+    target: Annotated[str, typer.Argument(metavar="MODULE:WORKER", help="A module and the name of the worker in it.")],
+    log_level: Annotated[
+        str, typer.Option("--log-level", metavar="LEVEL", help=f"What is written to standard error: {', '.join(LEVELS)}.")
+    ] = "info",
+) -> int:
+    """Run a worker until it is stopped."""
+    if log_level not in LEVELS:
+        raise CommandFailed(f"--log-level {log_level}: expected any of {', '.join(LEVELS)}")
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    worker = load_worker(target)
+    try:
+        is_drained = worker.run()
+    except TidelogError as error:
+        raise CommandFailed(str(error)) from error
+    metrics = worker.metrics()
+    counts = f"handled {metrics.handled:,}, retried {metrics.retried:,}, {count_of(metrics.dead, 'dead letter')}"
+    typer.echo(counts if is_drained else f"{counts}; stopped with messages under way, they will be handled again", err=True)
+    return 0 if is_drained else EXIT_NOT_DRAINED
+
+
+def load_worker(target: str) -> Worker:
+    """The worker that ``module:name`` means. CommandFailed says what is wrong with it, in one line."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise CommandFailed(f"{target}: expected MODULE:WORKER, as in shop.email:worker")
+    directory = os.getcwd()
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise CommandFailed(f"there is no module {error.name} in {directory} or on the import path") from error
+        raise CommandFailed(f"{module_name} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+        raise CommandFailed(f"{module_name} cannot be imported: {type(error).__name__}: {error}{where}") from error
+    found = getattr(module, name, None)
+    if isinstance(found, Worker):
+        return found
+    workers = [key for key, value in vars(module).items() if isinstance(value, Worker)]
+    hint = f"it has {', '.join(workers)}" if workers else "it has no worker: worker = tidelog.Worker(...)"
+    what = f"has nothing called {name}" if found is None else f"has {name}, which is no Worker but a {type(found).__name__}"
+    raise CommandFailed(f"{module_name} {what}; {hint}")

@@ -1,0 +1,110 @@
+"""Messages that have left librdkafka's queue and were not handed out yet, in their order, and errors among them.
+
+librdkafka's position moves when a message leaves its queue, so each such message must be handed out or given back, whatever
+happens in between. ``fetch`` therefore takes them over in one call of C code: an interrupt, which Python raises between two
+of its own instructions, finds them either in the queue or here. What is here is bounded by what one fetch asks for, plus
+what the keeper (``keeper.py``) takes: one a beat.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain
+from typing import Any
+
+from confluent_kafka import KafkaError
+from confluent_kafka.cimpl import Message as KafkaMessage
+
+from tidelog.client.topic_partition import Partition
+
+_error_of = KafkaMessage.error
+_topic_of = KafkaMessage.topic
+_partition_of = KafkaMessage.partition
+
+
+class Arrivals:
+    """Not for several threads at once; the consumer's lock is around it."""
+
+    __slots__ = ("_batches", "_consume", "errors")
+
+    def __init__(self, consume: Callable[[int, float], list[Any]]) -> None:
+        self._consume = consume
+        # As librdkafka gave them; nearly always there is one, which is handed out as it is.
+        self._batches: list[list[Any]] = []
+        self.errors: list[Any] = []
+        """What librdkafka delivered as a message that has an error, for the consumer to raise."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._batches))
+
+    def fetch(self, count_max: int, timeout: float) -> None:
+        """Take over up to ``count_max``. librdkafka waits for all of them: with a timeout ask for one."""
+        batches = self._batches
+        batches.extend(map(self._consume, (count_max,), (timeout,)))
+        if not batches[-1]:
+            del batches[-1]
+        elif any(map(_error_of, batches[-1])):
+            self.errors.extend(error for message in batches[-1] if (error := message.error()) is not None)
+            self._keep(message for message in self._all() if message.error() is None)
+
+    def take(self, count_max: int, paused: Collection[Partition]) -> list[Any]:
+        """The next ones to hand out; those of paused partitions stay."""
+        if not paused and len(self._batches) == 1 and len(self._batches[0]) <= count_max:
+            return self._batches.pop()
+        taken: list[Any] = []
+        kept: list[Any] = []
+        for message in self._all():
+            is_paused = (message.topic(), message.partition()) in paused
+            (kept if is_paused or len(taken) == count_max else taken).append(message)
+        self._keep(kept)
+        return taken
+
+    def put_back(self, messages: list[Any]) -> None:
+        """What was taken and could not be handed out after all; it is next again."""
+        self._keep([*messages, *self._all()])
+
+    def drop(self, is_dropped: Callable[[Partition], bool]) -> None:
+        """Forget those of some partitions: they are no longer this consumer's, or it was told to read elsewhere."""
+        if self._batches:
+            self._keep(message for message in self._all() if not is_dropped(Partition(message.topic(), message.partition())))
+
+    def partitions(self) -> set[Partition]:
+        messages = self._all()
+        places: set[Any] = set(zip(map(_topic_of, messages), map(_partition_of, messages), strict=True))
+        return {Partition(*place) for place in places}
+
+    def first_offsets(self) -> dict[Partition, int]:
+        """By partition, the offset that is handed out next."""
+        firsts: dict[Partition, int] = {}
+        for message in self._all():
+            firsts.setdefault(Partition(message.topic(), message.partition()), message.offset())
+        return firsts
+
+    def _all(self) -> list[Any]:
+        return list(chain.from_iterable(self._batches))
+
+    def _keep(self, messages: Iterable[Any]) -> None:
+        """These, and in one step: an interrupt finds the old or the new ones."""
+        kept = list(messages)
+        self._batches[:] = [kept] if kept else []
+
+    def take_errors(self) -> list[Any]:
+        errors = self.errors
+        self.errors = []
+        return errors
+
+
+# Said by librdkafka while it goes on by itself; it logs them, and the group's callbacks tell what came of them.
+PASSING_ERRORS = frozenset(
+    (
+        KafkaError._MAX_POLL_EXCEEDED,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._PARTITION_EOF,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    )
+)

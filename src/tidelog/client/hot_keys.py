@@ -1,0 +1,111 @@
+"""Which keys have most of the messages, from a sample, in bounded memory.
+
+Space-saving (Metwally, Agrawal, El Abbadi 2005): at most ``KEYS_KEPT`` counters; a key that has none takes the smallest one over,
+with its count, and remembers that as its possible error. A count is never too low, too high by at most its error, and every
+key with more than 1/KEYS_KEPT of the messages is among them.
+"""
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+KEYS_KEPT = 1_000
+
+
+class HotKey(NamedTuple):
+    """``messages`` is at most ``error`` too high; ``share`` of all messages of the sample, 0 to 1."""
+
+    key: bytes
+    messages: int
+    error: int
+    share: float
+
+
+class PartitionShare(NamedTuple):
+    """``share`` of the sample, by messages; ``skew`` is how many times the mean of all partitions that is."""
+
+    partition: int
+    messages: int
+    bytes: int
+    share: float
+    skew: float
+
+
+class SpaceSaving:
+    """Counts the most frequent of a stream of keys, with ``keys_kept`` counters."""
+
+    __slots__ = ("_counts", "_errors", "_heap", "_keys_kept", "total")
+
+    def __init__(self, keys_kept: int = KEYS_KEPT) -> None:
+        self._keys_kept = keys_kept
+        self._counts: dict[bytes, int] = {}
+        self._errors: dict[bytes, int] = {}
+        # (count, key) with counts that may be out of date, and so too low: brought up to date when they come to the top.
+        self._heap: list[tuple[int, bytes]] = []
+        self.total = 0
+
+    def add(self, key: bytes) -> None:
+        self.total += 1
+        counts = self._counts
+        if key in counts:
+            counts[key] += 1
+        elif len(counts) < self._keys_kept:
+            counts[key] = 1
+            heapq.heappush(self._heap, (1, key))
+        else:
+            count, smallest = self._smallest()
+            del counts[smallest]
+            self._errors.pop(smallest, None)
+            counts[key] = count + 1
+            self._errors[key] = count
+            heapq.heapreplace(self._heap, (count + 1, key))
+
+    def top(self, count: int) -> list[tuple[bytes, int, int]]:
+        """(key, messages, error), the largest first."""
+        found = heapq.nsmallest(count, self._counts.items(), key=lambda item: (-item[1], item[0]))
+        return [(key, messages, self._errors.get(key, 0)) for key, messages in found]
+
+    def _smallest(self) -> tuple[int, bytes]:
+        heap = self._heap
+        while True:
+            count, key = heap[0]
+            current = self._counts[key]
+            if current == count:
+                return count, key
+            heapq.heapreplace(heap, (current, key))
+
+
+class HotKeys:
+    """Collects a sample of one topic."""
+
+    def __init__(self, partitions: Iterable[int], keys_kept: int = KEYS_KEPT) -> None:
+        self._keys = SpaceSaving(keys_kept)
+        self._messages = dict.fromkeys(partitions, 0)
+        self._bytes = dict.fromkeys(self._messages, 0)
+        self.without_key = 0
+
+    def add(self, partition: int, key: bytes | None, size: int) -> None:
+        """One message of ``size`` bytes."""
+        self._messages[partition] = self._messages.get(partition, 0) + 1
+        self._bytes[partition] = self._bytes.get(partition, 0) + size
+        if key is None:
+            self.without_key += 1
+        else:
+            self._keys.add(key)
+
+    @property
+    def messages(self) -> int:
+        return self._keys.total + self.without_key
+
+    def keys(self, count: int) -> list[HotKey]:
+        """The ``count`` keys with most messages, largest first."""
+        total = self.messages
+        return [HotKey(key, messages, error, messages / total) for key, messages, error in self._keys.top(count)]
+
+    def partitions(self) -> list[PartitionShare]:
+        """Every partition, also those without a message in the sample."""
+        total, mean = self.messages or 1, (self.messages / len(self._messages) if self._messages else 0) or 1
+        return [
+            PartitionShare(partition, messages, self._bytes[partition], messages / total, messages / mean)
+            for partition, messages in sorted(self._messages.items())
+        ]

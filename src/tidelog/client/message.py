@@ -1,0 +1,233 @@
+"""A message as consumers get it: an immutable view over librdkafka's.
+
+It is a tuple of key, value and confluent-kafka's message, because a tuple is what C code makes and reads fastest: a Python object
+with its own ``__init__`` costs more than all the rest of a poll. Key and value, which nearly everybody reads, are fetched when
+it is made; every other field is read when it is asked for, and not kept.
+
+Two messages are equal when they are the same message: topic, partition and offset. What the tuple has of its own (its length, its
+items) is not part of the promise.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self, overload
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
+from confluent_kafka.cimpl import Message as KafkaMessage
+
+from tidelog.client.errors import SerializationError
+
+# Of a value that cannot be decoded, as much as helps in an error message.
+_EXCERPT_BYTES = 60
+
+_TIMESTAMP_TYPES = {TIMESTAMP_CREATE_TIME: "create", TIMESTAMP_LOG_APPEND_TIME: "log-append"}
+_TIMESTAMP_CODES = {name: code for code, name in _TIMESTAMP_TYPES.items()}
+
+_key_of = KafkaMessage.key
+_value_of = KafkaMessage.value
+
+
+class _Places(NamedTuple):
+    """Lends its readers of fields, which are written in C, to ``Message``. Its constructor is not, so it is no base class."""
+
+    key: bytes | None
+    value: bytes | None
+    raw: Any
+
+
+class Message(tuple[bytes | None, bytes | None, Any]):
+    """One message. ``Message.of(...)`` makes one for the test of a handler, with no broker.
+
+    It cannot be changed, and stays valid however long it is kept; each one that is kept holds its own bytes in memory.
+    """
+
+    __slots__ = ()
+
+    key = _Places.key
+    """The key's bytes, or None."""
+    value = _Places.value
+    """The value's bytes, or None: a tombstone."""
+    raw = _Places.raw
+    """confluent-kafka's own message, for what is not here."""
+
+    @classmethod
+    def of(
+        cls,
+        value: bytes | str | None = None,
+        *,
+        topic: str = "topic",
+        partition: int = 0,
+        offset: int = 0,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] = (),
+        timestamp: int | None = None,
+        timestamp_type: str = "create",
+        leader_epoch: int | None = None,
+    ) -> Self:
+        """A message from its fields, text as UTF-8: what a handler gets, without a broker."""
+        key_bytes = key.encode() if isinstance(key, str) else key
+        value_bytes = value.encode() if isinstance(value, str) else value
+        fields: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset}
+        fields["headers"] = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+        if key_bytes is not None:
+            fields["key"] = key_bytes
+        if value_bytes is not None:
+            fields["value"] = value_bytes
+        if timestamp is not None:
+            fields["timestamp"] = (_TIMESTAMP_CODES[timestamp_type], timestamp)
+        if leader_epoch is not None:
+            fields["leader_epoch"] = leader_epoch
+        return cls((key_bytes, value_bytes, KafkaMessage(**fields)))
+
+    @property
+    def topic(self) -> str:
+        topic: str = self[2].topic()
+        return topic
+
+    @property
+    def partition(self) -> int:
+        partition: int = self[2].partition()
+        return partition
+
+    @property
+    def offset(self) -> int:
+        offset: int = self[2].offset()
+        return offset
+
+    @property
+    def headers_list(self) -> list[tuple[str, bytes | None]]:
+        """All headers in their order; a name may come more than once."""
+        return self[2].headers() or []
+
+    @property
+    def headers(self) -> dict[str, bytes | None]:
+        """Headers by name; of several with one name the last counts, as in Kafka's ``lastHeader``."""
+        return dict(self[2].headers() or ())
+
+    @property
+    def timestamp(self) -> int | None:
+        """Milliseconds since 1970 (UTC); None where the topic keeps none."""
+        kind, milliseconds = self[2].timestamp()
+        return milliseconds if kind in _TIMESTAMP_TYPES else None
+
+    @property
+    def timestamp_type(self) -> str | None:
+        """``"create"``: the producer's clock; ``"log-append"``: the broker's; None where there is no timestamp."""
+        return _TIMESTAMP_TYPES.get(self[2].timestamp()[0])
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """Of the leader that took the message; None where the broker does not say."""
+        leader_epoch: int | None = self[2].leader_epoch()
+        return leader_epoch
+
+    def text(self) -> str | None:
+        """The value as UTF-8; None for a tombstone. SerializationError when it is no UTF-8."""
+        if self[1] is None:
+            return None
+        try:
+            return self[1].decode()
+        except UnicodeDecodeError as error:
+            raise SerializationError(f"{self._place()}: the value is no UTF-8: {self[1][:_EXCERPT_BYTES]!r}") from error
+
+    def json(self) -> Any:
+        """The value as JSON; None for a tombstone. SerializationError when it is no JSON."""
+        if self[1] is None:
+            return None
+        try:
+            return json.loads(self[1])
+        except ValueError as error:
+            raise SerializationError(f"{self._place()}: the value is no JSON: {self[1][:_EXCERPT_BYTES]!r}") from error
+
+    def _place(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return (self.topic, self.partition, self.offset) == (other.topic, other.partition, other.offset)
+
+    def __ne__(self, other: object) -> bool:
+        """Spelled out: that of tuples would compare items."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.partition, self.offset))
+
+    def __repr__(self) -> str:
+        value_bytes = "None" if self[1] is None else f"{len(self[1])} bytes"
+        return f"<Message {self._place()} key={self[0]!r} value={value_bytes}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Messages may be sent to another process; confluent-kafka's may not."""
+        fields = (self.topic, self.partition, self.offset, self.headers_list, self.timestamp, self.timestamp_type)
+        return _rebuilt, (self[1], self[0], *fields, self.leader_epoch)
+
+
+def _rebuilt(
+    value: bytes | None,
+    key: bytes | None,
+    topic: str,
+    partition: int,
+    offset: int,
+    headers: list[tuple[str, bytes | None]],
+    timestamp: int | None,
+    timestamp_type: str | None,
+    leader_epoch: int | None,
+) -> Message:
+    return Message.of(
+        value,
+        key=key,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        headers=headers,
+        timestamp=timestamp,
+        timestamp_type=timestamp_type or "create",
+        leader_epoch=leader_epoch,
+    )
+
+
+class Messages(Sequence[Message]):
+    """What a poll returns: a sequence of messages that are made when they are looked at.
+
+    Made all at once they would cost twice as much: most are read once, in order, and forgotten. ``list(messages)`` makes them
+    to keep.
+    """
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: list[Any]) -> None:
+        """``raw`` are confluent-kafka's, and must not change."""
+        self._raw = raw
+
+    def __iter__(self) -> Iterator[Message]:
+        # In C all the way.
+        raw = self._raw
+        return map(Message, zip(map(_key_of, raw), map(_value_of, raw), raw, strict=True))
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Messages": ...
+
+    def __getitem__(self, index: int | slice) -> "Message | Messages":
+        if isinstance(index, slice):
+            return Messages(self._raw[index])
+        raw = self._raw[index]
+        return Message((raw.key(), raw.value(), raw))
+
+    def __eq__(self, other: object) -> bool:
+        """With any sequence of the same messages."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} messages>"

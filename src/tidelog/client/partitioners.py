@@ -1,0 +1,121 @@
+"""Which partition a message goes to.
+
+``key_hash`` is librdkafka's own ``murmur2_random``: a key goes where a Java client sends it, a message without a key to a random
+partition that it sticks to for a short while, so that batches fill. The others are functions in Python: (topic, key, number of
+partitions) -> partition.
+"""
+
+import itertools
+import random
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from tidelog.client.errors import InvalidArgument, UnknownTopic, from_kafka_error
+from tidelog.client.murmur2 import murmur2_partition
+
+Partitioner = Callable[[str, bytes | None, int], int]
+
+# How long a partition count is believed. Partitions are added rarely, and what is sent meanwhile goes to the old ones.
+COUNT_SECONDS_MAX = 60.0
+# Sticky: as long as a batch is usually filled, in time or in messages, whichever is first.
+STICKY_SECONDS = 0.01
+STICKY_MESSAGES_MAX = 1_000
+# Topics that the state of a partitioner, or the counts, are kept for; beyond it they are asked for again.
+TOPICS_MAX = 10_000
+
+
+class RoundRobin:
+    """Each topic's partitions in turn, whatever the key. Safe to use from many threads."""
+
+    __slots__ = ("_turns",)
+
+    def __init__(self) -> None:
+        self._turns: dict[str, itertools.count[int]] = {}
+
+    def __call__(self, topic: str, key: bytes | None, count: int) -> int:  # noqa: ARG002 - the key does not count here
+        turn = self._turns.get(topic)
+        if turn is None:
+            if len(self._turns) >= TOPICS_MAX:
+                self._turns.clear()
+            # Not all producers begin at the same partition.
+            turn = self._turns.setdefault(topic, itertools.count(random.randrange(count)))  # noqa: S311 - no secret
+        return next(turn) % count
+
+
+class Sticky:
+    """One partition for a while, then another at random, whatever the key: the fewest and fullest batches."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[int, float, itertools.count[int]]] = {}
+
+    def __call__(self, topic: str, key: bytes | None, count: int) -> int:  # noqa: ARG002 - the key does not count here
+        kept = self._kept.get(topic)
+        if kept is not None:
+            partition, until, sends = kept
+            if next(sends) < STICKY_MESSAGES_MAX and partition < count and monotonic() < until:
+                return partition
+        elif len(self._kept) >= TOPICS_MAX:
+            self._kept.clear()
+        partition = random.randrange(count)  # noqa: S311 - no secret
+        if kept is not None and partition == kept[0]:
+            partition = (partition + 1) % count
+        self._kept[topic] = (partition, monotonic() + STICKY_SECONDS, itertools.count(1))
+        return partition
+
+
+def key_hash(topic: str, key: bytes | None, count: int) -> int:  # noqa: ARG001 - the topic does not count here
+    """As ``partitioner="key_hash"`` does it, for a callable that treats only some keys otherwise."""
+    if key is None:
+        return random.randrange(count)  # noqa: S311 - no secret
+    return murmur2_partition(key, count)
+
+
+def partitioner_of(name: "str | Partitioner") -> Partitioner | None:
+    """None means that librdkafka does it. InvalidArgument for a name that there is not."""
+    if name == "key_hash":
+        return None
+    if name == "round_robin":
+        return RoundRobin()
+    if name == "sticky":
+        return Sticky()
+    if callable(name):
+        return name
+    raise InvalidArgument(f'partitioner is "key_hash", "round_robin", "sticky" or a callable: not {name!r}')
+
+
+class PartitionCounts:
+    """How many partitions each topic has, as the cluster said within the last minute."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, float]] = {}
+
+    def known(self, topic: str) -> int | None:
+        """Without asking the cluster; None when it must be asked."""
+        found = self._counts.get(topic)
+        return found[0] if found is not None and monotonic() < found[1] else None
+
+    def ask(self, raw: Any, addresses: str, topic: str, timeout: float) -> int:
+        """Asks the cluster, which creates the topic where brokers do that, as a send would."""
+        deadline = monotonic() + timeout
+        while True:
+            try:
+                metadata = raw.list_topics(topic, timeout=max(0.001, deadline - monotonic())).topics[topic]
+            except KafkaException as error:
+                raise from_kafka_error(error.args[0], f"partitions of {topic}", addresses) from error
+            if metadata.partitions:
+                break
+            if monotonic() >= deadline or not (metadata.error is None or metadata.error.retriable()):
+                raise UnknownTopic(f"there is no topic {topic} at {addresses}: create it first: admin.create_topic(...)")
+            raw.poll(0.05)
+        if len(self._counts) >= TOPICS_MAX:
+            self._counts.clear()
+        count = len(metadata.partitions)
+        self._counts[topic] = (count, monotonic() + COUNT_SECONDS_MAX)
+        return count

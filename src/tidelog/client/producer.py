@@ -1,0 +1,348 @@
+"""Sending messages: ``producer.send(topic, value, key=...)`` returns the future of where the message is.
+
+Safe by default: acks of all in-sync replicas, idempotent, so that a retry makes no second copy and no other order. There is
+one librdkafka producer per level of acks, opened on use, since that is where librdkafka takes it; order holds within a level.
+Memory is bounded: a full buffer makes ``send`` wait for ``max_block_ms`` and then fail.
+
+``send`` runs for every message, and is written for that: one pass, no helper calls on the usual way (bytes, no headers, room).
+"""
+
+import atexit
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from time import monotonic
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tidelog.client.configuration import librdkafka_configuration
+from tidelog.client.errors import Closed, DeliveryFailed, InvalidArgument, Shed, TidelogError, TimedOut
+from tidelog.client.futures import Delivery
+from tidelog.client.low_value import LowValueTopics
+from tidelog.client.partitioners import PartitionCounts, Partitioner, partitioner_of
+from tidelog.client.producer_handles import SENDS_PER_POLL, ProducerHandle
+from tidelog.client.producer_settings import ACKS, REFUSED, acks_level, producer_defaults
+from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS
+from tidelog.client.serializers import Serializer, serialize, serialized
+from tidelog.client.topic_partition import milliseconds_of
+from tidelog.client.tracing import get_current, inject
+from tidelog.client.transaction import Transaction
+
+_logger = logging.getLogger(__name__)
+
+Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
+
+CLOSE_TIMEOUT_SECONDS = 30.0
+# At the end of the program, for producers that were not closed.
+_EXIT_TIMEOUT_SECONDS = 10.0
+
+
+class ProducerMetrics(NamedTuple):
+    """Counts since the opening. ``sent`` = ``delivered`` + ``failed`` + ``buffered``; what was dropped is beside it."""
+
+    sent: int
+    delivered: int
+    failed: int
+    buffered: int
+    shed: int
+    sampled: int
+
+
+class _Serialized:
+    """The type of no value: with a serializer of the caller's every value goes through it."""
+
+
+class Producer:
+    """Sends messages to topics. Safe to use from many threads; close it, or use it in a ``with``.
+
+    ``acks``: "all" (default) means acknowledged by all in-sync replicas, 1 by the leader, 0 by nobody. ``idempotent`` (default)
+    means that a message of acks="all" is written once and in order, whatever is retried. ``linger_ms``, ``batch_size``,
+    ``compression`` ("zstd", "lz4", "snappy", "gzip", "none") are about batches. ``buffer_bytes`` and ``buffer_messages`` bound
+    what waits to be acknowledged, per level of acks; a full buffer makes ``send`` wait up to ``max_block_ms``.
+    ``delivery_timeout_ms`` is how long a message may be under way before it fails.
+
+    ``partitioner``: "key_hash" (the same partition as a Java client; without a key a random one for a while), "round_robin",
+    "sticky", or a callable (topic, key, partition count) -> partition. ``key_serializer`` and ``value_serializer`` replace
+    the default: bytes stay, text becomes UTF-8, anything else JSON. ``low_value_topics`` maps topics to "shed" or to the fraction
+    of messages to keep when the buffer is full. ``transactional_id`` makes a producer for transactions: opening it fences
+    any other with the same id. ``config`` has settings of librdkafka, raw.
+
+    Opening waits for a broker, ``connect_timeout`` seconds at most: BrokerUnavailable names the addresses.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        acks: str | int = "all",
+        idempotent: bool = True,
+        linger_ms: float = 5,
+        batch_size: int = 1_000_000,
+        compression: str = "zstd",
+        max_block_ms: float = 60_000,
+        buffer_bytes: int = 64 << 20,
+        buffer_messages: int = 100_000,
+        delivery_timeout_ms: int = 120_000,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        partitioner: str | Partitioner = "key_hash",
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
+        low_value_topics: Mapping[str, str | float] | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT_SECONDS,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        if max_block_ms < 0:
+            raise InvalidArgument(f"max_block_ms is a number of milliseconds, 0 or more: not {max_block_ms}")
+        self._acks = acks_level(acks)
+        if transactional_id is not None and self._acks != "all":
+            raise InvalidArgument('a transactional producer has acks="all"')
+        defaults = producer_defaults(
+            linger_ms=linger_ms,
+            batch_size=batch_size,
+            compression=compression,
+            buffer_bytes=buffer_bytes,
+            buffer_messages=buffer_messages,
+            # librdkafka's condition: what is written after its transaction was given up would hang.
+            delivery_timeout_ms=delivery_timeout_ms
+            if transactional_id is None
+            else min(delivery_timeout_ms, transaction_timeout_ms),
+        )
+        if transactional_id is not None:
+            defaults.update({"transactional.id": transactional_id, "transaction.timeout.ms": transaction_timeout_ms})
+        self._configuration = librdkafka_configuration(bootstrap, config, defaults, refused=REFUSED)
+        self._idempotent = idempotent or transactional_id is not None
+        self._transactional_id = transactional_id
+        self._transaction_timeout = transaction_timeout_ms / 1000
+        self._max_block_ms = max_block_ms
+        self._key_serializer: Serializer = key_serializer or serialize
+        self._value_serializer: Serializer = value_serializer or serialize
+        self._plain_key: type = bytes if key_serializer is None else _Serialized
+        self._plain_value: type = bytes if value_serializer is None else _Serialized
+        self._partitioner = partitioner_of(partitioner)
+        self._counts = PartitionCounts()
+        self._low_value = LowValueTopics(low_value_topics)
+        self._delivery: type[Delivery] = Delivery
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._handles: dict[str, ProducerHandle] = {}
+        self._handle = self._open_level(self._acks)
+        try:
+            self._handle.connect(connect_timeout)
+            self._transaction = None if transactional_id is None else Transaction(self, self._handle, self._transaction_timeout)
+        except BaseException:
+            self._handle.close()
+            raise
+        _open_producers.add(self)
+
+    # -- sending -------------------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        acks: str | int | None = None,
+    ) -> Delivery:
+        """Hand one message to the buffer, to be sent with others, and return its future at once.
+
+        ``value`` None is a tombstone. ``headers`` is a dict, or pairs where a name comes twice. ``timestamp`` in milliseconds.
+        ``acks`` is for this message only. Waits while the buffer is full, ``max_block_ms`` at most, then BufferFull. Raises
+        SerializationError, MessageTooLarge, UnknownTopic (a partition that there is not), InvalidArgument, Closed, at once;
+        what goes wrong later is in the future, and in ``flush`` if nobody looked at the future.
+        """
+        handle = self._handle if acks is None else self._level(acks)
+        if type(value) is not self._plain_value:
+            value = serialized(self._value_serializer, value, topic, "value")
+        if key is not None and type(key) is not self._plain_key:
+            key = serialized(self._key_serializer, key, topic, "key")
+        if partition is None:
+            partition = -1 if self._partitioner is None else self._choose_partition(handle, topic, key)
+        delivery = self._delivery(topic, handle)
+        try:
+            if headers is None and timestamp is None and get_current() is None:
+                handle.produce(topic, value, key, partition, delivery)
+            else:
+                extra = {"timestamp": _milliseconds(timestamp), "headers": _header_list(headers)}
+                handle.produce(topic, value, key, partition, delivery, **extra)
+        except BufferError:
+            message = (topic, value, key, partition, delivery)
+            extra = {"timestamp": _milliseconds(timestamp), "headers": _header_list(headers)}
+            return self._when_full(handle, delivery, lambda: handle.produce(*message, **extra), topic)
+        except TidelogError:
+            raise
+        except Exception as error:
+            raise handle.refusal(error, topic) from error
+        if not handle.next_number() % SENDS_PER_POLL:
+            handle.poll(0)
+        if handle.is_asleep:
+            handle.hurry()
+        return delivery
+
+    def _when_full(self, handle: ProducerHandle, delivery: Delivery, attempt: Callable[[], None], topic: str) -> Delivery:
+        if self._low_value.drops(topic):
+            error = Shed(f"send to {topic}: the buffer was full and the topic is marked as low-value: the message was dropped")
+            return self._delivery.already_failed(topic, handle, error)
+        return self._wait_for_room(handle, delivery, attempt, topic)
+
+    def _wait_for_room(self, handle: ProducerHandle, delivery: Delivery, attempt: Callable[[], None], topic: str) -> Delivery:
+        handle.wait_for_room(attempt, self._max_block_ms, topic)
+        handle.next_number()
+        return delivery
+
+    def _choose_partition(self, handle: ProducerHandle, topic: str, key: bytes | None) -> int:
+        assert self._partitioner is not None
+        count = self._counts.known(topic)
+        if count is None:
+            count = self._counts.ask(handle.raw, handle.addresses, topic, self._max_block_ms / 1000)
+        partition = self._partitioner(topic, key, count)
+        if not isinstance(partition, int) or not 0 <= partition < count:
+            raise InvalidArgument(f"the partitioner chose {partition!r} for {topic}: it has the partitions 0 to {count - 1}")
+        return partition
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has. The cluster is asked, so that messages can be sent to those that are new.
+        UnknownTopic when it is not there."""
+        return self._counts.ask(self._handle.raw, self._handle.addresses, topic, self._max_block_ms / 1000)
+
+    # -- transactions --------------------------------------------------------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        """``with producer.transaction() as tx: tx.send(...); tx.send_offsets(consumer)``: all of it or nothing.
+
+        Committed at the end of the block, aborted when an exception leaves it. See ``Transaction``.
+        """
+        if self._transaction is None:
+            raise InvalidArgument("this producer has no transactions: open it with transactional_id=..., one per instance")
+        return self._transaction
+
+    # -- the whole -----------------------------------------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was sent is acknowledged. Returning means that it is.
+
+        TimedOut after ``timeout`` seconds (they are still under way). If messages have failed whose futures nobody has looked
+        at, raises the first failure, once; the message says how many.
+        """
+        limit = float("inf") if timeout is None else timeout
+        deadline = monotonic() + limit
+        remaining = sum(handle.flush(max(0.0, deadline - monotonic())) for handle in self._opened())
+        self._raise_unseen()
+        if remaining:
+            raise TimedOut(f"{remaining:,} messages were not acknowledged within {timeout} s: they are still under way")
+
+    def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
+        """Send what is in the buffer, wait for it up to ``timeout`` seconds, and end. More calls do nothing.
+
+        What is not acknowledged by then fails, and DeliveryFailed says how many that were. An open transaction is aborted.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        _open_producers.discard(self)
+        if self._transaction is not None:
+            self._transaction.close()
+        deadline = monotonic() + timeout
+        handles = self._opened()
+        for handle in handles:
+            handle.shut(lambda: Closed("the producer is closed"))
+        remaining = sum(handle.flush(max(0.0, deadline - monotonic())) for handle in handles)
+        unseen = [handle.take_unseen() for handle in handles]
+        for handle in handles:
+            handle.close()
+        if remaining:
+            raise DeliveryFailed(
+                f"closed with {remaining:,} messages that were not acknowledged within {timeout:g} s: they may or may not have "
+                "been written"
+            )
+        _raise_first(unseen)
+
+    def metrics(self) -> ProducerMetrics:
+        """Counts of what happened so far."""
+        counts = [handle.counts() for handle in self._opened()]
+        sent, failed, buffered = (sum(column) for column in zip(*counts, strict=True))
+        return ProducerMetrics(
+            sent, max(0, sent - failed - buffered), failed, buffered, self._low_value.shed, self._low_value.sampled
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except TidelogError as problem:
+            # The block's own exception is the one to see.
+            if error is None:
+                raise
+            _logger.error("closing the producer: %s", problem)
+
+    # -- levels of acks ------------------------------------------------------------------------------------------------------
+
+    def _level(self, acks: str | int) -> ProducerHandle:
+        level = acks_level(acks)
+        if level == self._acks:
+            return self._handle
+        if self._transactional_id is not None:
+            raise InvalidArgument('a transactional producer has acks="all"')
+        return self._handles.get(level) or self._open_level(level)
+
+    def _open_level(self, level: str) -> ProducerHandle:
+        with self._lock:
+            if self._is_closed:
+                raise Closed("the producer is closed")
+            if level not in self._handles:
+                idempotent = self._idempotent and level == "all"
+                own = {"acks": ACKS[level], "enable.idempotence": idempotent}
+                self._handles[level] = ProducerHandle({**self._configuration, **own})
+            return self._handles[level]
+
+    def _opened(self) -> list[ProducerHandle]:
+        with self._lock:
+            return list(self._handles.values())
+
+    def _raise_unseen(self) -> None:
+        _raise_first([handle.take_unseen() for handle in self._opened()])
+
+
+def _raise_first(unseen: list[tuple[TidelogError | None, int]]) -> None:
+    count = sum(number for _, number in unseen)
+    for error, _ in unseen:
+        if error is not None:
+            error.is_seen = True
+            if count > 1:
+                error.add_note(f"{count:,} messages failed since the last flush; this is the first.")
+            raise error
+
+
+def _milliseconds(timestamp: int | datetime | None) -> int:
+    """0 is librdkafka's word for now."""
+    return 0 if timestamp is None else milliseconds_of(timestamp)
+
+
+def _header_list(headers: Headers | None) -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = list(headers.items() if isinstance(headers, Mapping) else headers or ())
+    traceparent = get_current()
+    if traceparent is not None:
+        inject(pairs, traceparent)
+    return pairs
+
+
+_open_producers: "weakref.WeakSet[Producer]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program that ends without closing its producer must not lose what it sent, nor lose it silently."""
+    for producer in list(_open_producers):
+        try:
+            producer.close(_EXIT_TIMEOUT_SECONDS)
+        except TidelogError as error:
+            _logger.error("at the end of the program: %s", error)

@@ -1,0 +1,155 @@
+"""Rows in a SQLite file: more than fits in memory, and after a restart only what has changed since is read.
+
+Tables: ``rows`` (key, value), ``positions`` (partition, position: the offset of the next message to read), ``meta`` (format,
+topic, topic id, isolation, caught_up_ms). Rows and positions are written in one transaction of SQLite, in WAL mode: after
+``kill -9`` at any moment the file is as after some batch. After a power cut it may be as after an earlier one
+(``synchronous=NORMAL``), which is as good: what is missing is read again. Beside the file stands ``<file>.lock``, which the
+one process that writes holds locked.
+
+The writer and the readers have a connection each; readers see whole batches.
+"""
+
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from tidelog.client.errors import InvalidArgument
+from tidelog.client.table.storage import Identity, Progress, TableStorageError
+
+FORMAT = "1"
+# Rows that an iteration has in memory at once.
+_PAGE_ROWS = 500
+_BUSY_SECONDS = 30.0
+_CACHE_KILOBYTES = 8_192
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS positions (partition INTEGER PRIMARY KEY, position INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS rows (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+)
+
+
+class SqliteStorage:
+    def __init__(self, path: str) -> None:
+        if not path:
+            raise InvalidArgument('storage is "memory" or "sqlite:PATH"')
+        self._path = path
+        self._lock_file = self._locked()
+        self._read_lock = threading.Lock()
+        try:
+            self._writer = self._connection()
+            with self._problems(), self._transaction():
+                for statement in _SCHEMA:
+                    self._writer.execute(statement)
+            self._reader = self._connection()
+        except BaseException:
+            os.close(self._lock_file)
+            raise
+
+    # -- writing: one thread -------------------------------------------------------------------------------------------------
+
+    def progress(self) -> Progress | None:
+        with self._problems():
+            meta = dict(self._writer.execute("SELECT name, value FROM meta").fetchall())
+            positions = dict(self._writer.execute("SELECT partition, position FROM positions").fetchall())
+        if meta.get("format") != FORMAT:
+            return None
+        identity = Identity(meta["topic"], meta["topic_id"], meta["isolation"])
+        return Progress(identity, positions, int(meta["caught_up_ms"]))
+
+    def reset(self, identity: Identity, now_ms: int) -> None:
+        meta = {"format": FORMAT, **identity._asdict(), "caught_up_ms": str(now_ms)}
+        with self._problems(), self._transaction():
+            for table in ("rows", "positions", "meta"):
+                self._writer.execute(f"DELETE FROM {table}")  # noqa: S608 - the names are the three here
+            self._writer.executemany("INSERT INTO meta VALUES (?, ?)", list(meta.items()))
+
+    def apply(
+        self, changes: Sequence[tuple[bytes, bytes | None]], positions: Mapping[int, int], caught_up_ms: int | None
+    ) -> None:
+        # Of several changes of one key only the last counts.
+        lasts = dict(changes)
+        written = [(key, value) for key, value in lasts.items() if value is not None]
+        removed = [(key,) for key, value in lasts.items() if value is None]
+        with self._problems(), self._transaction():
+            self._writer.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", written)
+            self._writer.executemany("DELETE FROM rows WHERE key = ?", removed)
+            self._writer.executemany("INSERT OR REPLACE INTO positions VALUES (?, ?)", list(positions.items()))
+            if caught_up_ms is not None:
+                self._writer.execute("UPDATE meta SET value = ? WHERE name = 'caught_up_ms'", (str(caught_up_ms),))
+
+    # -- reading: any thread -------------------------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._problems(), self._read_lock:
+            row = self._reader.execute("SELECT value FROM rows WHERE key = ?", (key,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def count(self) -> int:
+        """SQLite counts by reading: the time grows with the rows."""
+        with self._problems(), self._read_lock:
+            return int(self._reader.execute("SELECT count(*) FROM rows").fetchone()[0])
+
+    def keys(self) -> Iterator[bytes]:
+        for key, _ in self.items():
+            yield key
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """By key. Page by page, so that neither a reader's memory nor the file grows with a slow one."""
+        page = self._page("SELECT key, value FROM rows ORDER BY key LIMIT ?", ())
+        while page:
+            yield from page
+            page = self._page("SELECT key, value FROM rows WHERE key > ? ORDER BY key LIMIT ?", (page[-1][0],))
+
+    def _page(self, query: str, arguments: tuple[bytes, ...]) -> list[tuple[bytes, bytes]]:
+        with self._problems(), self._read_lock:
+            return self._reader.execute(query, (*arguments, _PAGE_ROWS)).fetchall()
+
+    def close(self) -> None:
+        with self._read_lock:
+            self._reader.close()
+        self._writer.close()
+        os.close(self._lock_file)
+
+    # -- details -------------------------------------------------------------------------------------------------------------
+
+    def _connection(self) -> sqlite3.Connection:
+        with self._problems():
+            connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(f"PRAGMA cache_size = -{_CACHE_KILOBYTES}")
+        return connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._writer.execute("ROLLBACK")
+            raise
+        self._writer.execute("COMMIT")
+
+    @contextmanager
+    def _problems(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            advice = "a damaged file may be deleted: the table is loaded anew"
+            raise TableStorageError(f"{self._path}: {error}: check the directory and its space; {advice}") from error
+
+    def _locked(self) -> int:
+        try:
+            descriptor = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise TableStorageError(f"{self._path}: {error.strerror}: check the directory") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise TableStorageError(f"{self._path} is in use by another table: give each one a file of its own") from error
+        return descriptor

@@ -1,0 +1,147 @@
+"""A transactional producer of single records, by plain requests: for records that stand for a decision.
+
+``begin`` takes over the transactional id: whoever had it can write no more, and what it left open is aborted (InitProducerId).
+From then on until ``commit`` nobody else has begun, or the commit fails as fenced. So what is read after ``begin`` is still so
+when the commit succeeds: compare and set, with the broker as the judge.
+
+A record is durable on all in-sync replicas before the commit is asked for. ``commit`` is asked again until there is an answer;
+when it ends in ``Fenced`` after an answer was lost, whether it was done is to be read from the topic.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from tidelog.client.transactions.brokers import NO_LEADER, Brokers, TopicPartition
+from tidelog.client.transactions.errors import BrokerError, ClientError, RequestTimedOut, UnknownPartition
+from tidelog.client.transactions.retries import is_worth_another_broker, retried
+from tidelog.records.batch import build_batch
+from tidelog.records.record import Record
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.kio_adapter import Message
+from tidelog.wire.protocol import ApiKey
+
+TRANSACTION_KEY_TYPE = 1
+ALL_IN_SYNC_REPLICAS = -1
+FENCED = (
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    # The time-out of the transaction was up: it is aborted.
+    ErrorCode.INVALID_TXN_STATE,
+)
+
+_Result = TypeVar("_Result")
+
+
+class Fenced(ClientError):
+    """Another producer has begun under the transactional id, or the broker gave up on this one."""
+
+
+class FencedWriter:
+    def __init__(self, brokers: Brokers, transactional_id: str, timeout_ms: int) -> None:
+        self._brokers = brokers
+        self._transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._producer_id, self._producer_epoch = -1, -1
+        self._sequences: dict[TopicPartition, int] = {}
+
+    def begin(self) -> None:
+        fields = {
+            "transactional_id": self._transactional_id,
+            "transaction_timeout_ms": self._timeout_ms,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        answer = self._of_coordinator(ApiKey.INIT_PRODUCER_ID, fields)
+        self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
+        self._sequences.clear()
+
+    def write(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
+        """``records`` are keys and values, at least one."""
+        self._of_coordinator(
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            {
+                "v3_and_below_transactional_id": self._transactional_id,
+                "v3_and_below_producer_id": self._producer_id,
+                "v3_and_below_producer_epoch": self._producer_epoch,
+                "v3_and_below_topics": [{"name": topic, "partitions": [partition]}],
+            },
+        )
+        sequence = self._sequences.get((topic, partition), 0)
+        batch = build_batch(
+            [Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(records)],
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        self._patiently(partial(self._produce, topic, partition, batch))
+        self._sequences[topic, partition] = sequence + len(records)
+
+    def commit(self) -> None:
+        self._of_coordinator(
+            ApiKey.END_TXN,
+            {
+                "transactional_id": self._transactional_id,
+                "producer_id": self._producer_id,
+                "producer_epoch": self._producer_epoch,
+                "committed": True,
+            },
+        )
+
+    def _produce(self, topic: str, partition: int, batch: bytes) -> None:
+        """Sent again after a lost answer it is not written twice: the sequence number is the same."""
+        leader = self._leader(topic, partition)
+        fields = {
+            "transactional_id": self._transactional_id,
+            "acks": ALL_IN_SYNC_REPLICAS,
+            "timeout_ms": int(self._brokers.request_seconds_max * 1000),
+            "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
+        }
+        answer = self._brokers.request(leader, ApiKey.PRODUCE, fields)
+        result = answer.responses[0].partition_responses[0]
+        self._check(result.error_code, f"{topic}-{partition} does not take the record", result.error_message)
+
+    def _leader(self, topic: str, partition: int) -> int:
+        for each in self._brokers.ask_metadata([topic]).topics:
+            for place in each.partitions:
+                if (each.name, place.partition_index) == (topic, partition):
+                    if place.leader_id == NO_LEADER:
+                        raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition}")
+                    return int(place.leader_id)
+        raise UnknownPartition(topic, partition)
+
+    def _of_coordinator(self, api: ApiKey, fields: dict[str, Any]) -> Message:
+        return self._patiently(partial(self._ask_coordinator, api, fields))
+
+    def _ask_coordinator(self, api: ApiKey, fields: dict[str, Any]) -> Message:
+        wanted = {"key_type": TRANSACTION_KEY_TYPE, "coordinator_keys": [self._transactional_id]}
+        (found,) = self._brokers.request_any(ApiKey.FIND_COORDINATOR, wanted).coordinators
+        self._check(found.error_code, f"no coordinator of transactional id {self._transactional_id}", found.error_message)
+        self._brokers.ask_metadata([])
+        answer = self._brokers.request(found.node_id, api, fields)
+        for code in _codes(answer):
+            self._check(code, f"{api.name} of {self._transactional_id}")
+        return answer
+
+    def _patiently(self, attempt: Callable[[], _Result]) -> _Result:
+        return retried(attempt, self._brokers.request_seconds_max, _may_pass)
+
+    def _check(self, code: int, subject: str, detail: str | None = None) -> None:
+        if code in FENCED:
+            raise Fenced(f"{subject}: {ErrorCode(code).message}")
+        if code != ErrorCode.NONE:
+            raise BrokerError(code, subject, detail)
+
+
+def _may_pass(error: ClientError) -> bool:
+    return is_worth_another_broker(error) or isinstance(error, RequestTimedOut)
+
+
+def _codes(answer: Message) -> list[int]:
+    fields = vars(answer)
+    codes = [int(fields.get("error_code", ErrorCode.NONE))]
+    for topic in fields.get("results_by_topic_v3_and_below", ()):
+        codes += [int(partition.partition_error_code) for partition in topic.results_by_partition]
+    return codes

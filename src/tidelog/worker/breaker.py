@@ -1,0 +1,135 @@
+"""The circuit breaker: when failures say that a dependency is down, wait and probe instead of failing everything.
+
+    closed --(failures >= failures and share of them >= share, within window)--> open
+    open --(pause is over)--> probing: one message is tried
+    probing --(it is handled)--> closed      probing --(it fails)--> open, twice as long, up to pause_cap
+
+While it is open nothing is begun, and what fails meanwhile goes back to where it was, without using up an attempt. A probe is an
+ordinary try: one that fails is an ordinary failure, so that a message which fails by itself cannot keep the breaker open for
+ever.
+
+Pure: the time is handed in. What it counted is kept in a few buckets of the window, never per message.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from tidelog.client.errors import InvalidArgument
+
+BUCKETS = 10
+ExceptionTest = Callable[[BaseException], bool]
+
+
+class CircuitBreaker(NamedTuple):
+    """When to open and for how long. Seconds.
+
+    ``failures`` within ``window`` open it, if they are at least ``share`` of all that was tried. It stays open for ``pause``, and
+    twice as long after each probe that fails, up to ``pause_cap``. ``counts`` says which failures speak of a dependency:
+    exception classes or a function; by default all that are retriable. Only first tries open it: a message that failed before
+    says more about itself.
+    """
+
+    failures: int = 20
+    share: float = 0.5
+    window: float = 10.0
+    pause: float = 5.0
+    pause_cap: float = 60.0
+    counts: tuple[type[BaseException], ...] | ExceptionTest | None = None
+
+    def check(self) -> None:
+        """InvalidArgument says what makes no sense."""
+        if self.failures < 1 or not 0 < self.share <= 1:
+            raise InvalidArgument(f"a circuit breaker has failures >= 1 and 0 < share <= 1: not {self.failures} and {self.share}")
+        if not self.window > 0 or not 0 < self.pause <= self.pause_cap:
+            raise InvalidArgument(
+                f"a circuit breaker has window > 0 and 0 < pause <= pause_cap: not {self.window}, {self.pause}, {self.pause_cap}"
+            )
+
+
+class State(Enum):
+    CLOSED = "closed"
+    OPEN = "open"
+    PROBING = "probing"
+
+
+class Breaker:
+    """One handler's. Of all that is recorded the caller says when it was, by a clock that never goes back."""
+
+    __slots__ = ("_buckets", "_failed", "_options", "_pause_ms", "_retry_at_ms", "_tried", "opened_count", "state")
+
+    def __init__(self, options: CircuitBreaker) -> None:
+        self._options = options
+        # (bucket's number, tried, failed), oldest first.
+        self._buckets: deque[tuple[int, int, int]] = deque()
+        self._tried = 0
+        self._failed = 0
+        self._pause_ms = options.pause * 1000
+        self._retry_at_ms = 0.0
+        self.state = State.CLOSED
+        self.opened_count = 0
+
+    def counts(self, error: BaseException, is_retriable: bool) -> bool:
+        """Whether this failure speaks of a dependency."""
+        counts = self._options.counts
+        if counts is None:
+            return is_retriable
+        return isinstance(error, counts) if isinstance(counts, tuple) else bool(counts(error))
+
+    def succeeded(self, count: int, now_ms: int) -> None:
+        if self.state is State.PROBING:
+            self._close()
+        elif self.state is State.CLOSED:
+            self._record(count, 0, now_ms)
+
+    def failed(self, now_ms: int) -> bool:
+        """One failure that counts. True when it is to go back to where it was: the breaker is open."""
+        if self.state is State.OPEN:
+            return True
+        if self.state is State.PROBING:
+            self._pause_ms = min(self._pause_ms * 2, self._options.pause_cap * 1000)
+            self._open(now_ms)
+            return False
+        self._record(1, 1, now_ms)
+        if self._failed < self._options.failures or self._failed < self._options.share * self._tried:
+            return False
+        self._open(now_ms)
+        return True
+
+    def failed_otherwise(self, now_ms: int) -> None:
+        """A failure that says nothing of the dependency: the try did get through to the handler's own judgement."""
+        self.succeeded(1, now_ms)
+
+    def tick(self, now_ms: int) -> bool:
+        """True when it is time to probe."""
+        if self.state is not State.OPEN or now_ms < self._retry_at_ms:
+            return False
+        self.state = State.PROBING
+        return True
+
+    def _open(self, now_ms: int) -> None:
+        self.state = State.OPEN
+        self.opened_count += 1
+        self._retry_at_ms = now_ms + self._pause_ms
+
+    def _close(self) -> None:
+        self.state = State.CLOSED
+        self._pause_ms = self._options.pause * 1000
+        self._buckets.clear()
+        self._tried = self._failed = 0
+
+    def _record(self, tried: int, failed: int, now_ms: int) -> None:
+        number = int(now_ms * BUCKETS // (self._options.window * 1000))
+        buckets = self._buckets
+        while buckets and buckets[0][0] <= number - BUCKETS:
+            _, old_tried, old_failed = buckets.popleft()
+            self._tried -= old_tried
+            self._failed -= old_failed
+        if buckets and buckets[-1][0] == number:
+            _, before_tried, before_failed = buckets.pop()
+            buckets.append((number, before_tried + tried, before_failed + failed))
+        else:
+            buckets.append((number, tried, failed))
+        self._tried += tried
+        self._failed += failed

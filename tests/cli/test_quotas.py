@@ -1,0 +1,64 @@
+"""``tidelog quotas`` on a real broker."""
+
+import pytest
+
+from tests.cli.command import Command
+
+
+@pytest.fixture(autouse=True)
+def _none_left(command: Command) -> None:
+    for document in command("quotas", "list", "--json").documents:
+        words = [word for kind, name in document["entity"].items() for word in _option(kind, name)]
+        command("quotas", "delete", *words)
+
+
+def _option(kind: str, name: str | None) -> list[str]:
+    return ["--default", kind] if name is None else [f"--{kind}", name]
+
+
+def test_set_list_and_delete(command: Command) -> None:
+    assert command("quotas", "list").lines == ["No quotas are set."]
+    done = command("quotas", "set", "--client-id", "loader", "producer_byte_rate=1048576", "request_percentage=12.5")
+    assert done.lines == ["Set producer_byte_rate, request_percentage of client-id loader."]
+    command("quotas", "set", "--default", "user", "--default", "client-id", "consumer_byte_rate=5")
+    assert command("quotas", "list", "--json").documents == [
+        {"entity": {"client-id": None, "user": None}, "quotas": {"consumer_byte_rate": 5.0}},
+        {"entity": {"client-id": "loader"}, "quotas": {"producer_byte_rate": 1048576.0, "request_percentage": 12.5}},
+    ]
+    rows = [line.split() for line in command("quotas", "list").lines]
+    assert ["client-id", "loader", "request_percentage", "12.5"] in rows
+    assert ["the", "default", "client-id", "of", "the", "default", "user", "consumer_byte_rate", "5"] in rows
+    assert len(command("quotas", "list", "--client-id", "loader", "--json").documents) == 1
+    done = command("quotas", "delete", "--client-id", "loader", "producer_byte_rate")
+    assert done.lines == ["Deleted producer_byte_rate of client-id loader."]
+    command("quotas", "delete", "--client-id", "loader")
+    assert command("quotas", "list", "--client-id", "loader").lines == ["Client-id loader has no quotas."]
+    assert len(command("quotas", "list", "--json").documents) == 1
+
+
+def test_validate_only_does_nothing(command: Command) -> None:
+    done = command("quotas", "set", "--ip", "10.0.0.1", "connection_creation_rate=3", "--validate-only")
+    assert done.lines == ["Would set connection_creation_rate of ip 10.0.0.1."]
+    assert command("quotas", "list", "--json").documents == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["set", "producer_byte_rate=1"], "whose quotas? Give --client-id NAME, --user NAME, --ip ADDRESS or --default TYPE"),
+        (["set", "--client-id", "a", "producer_byte_rate=fast"], "producer_byte_rate=fast: expected a number"),
+        (["set", "--default", "group", "producer_byte_rate=1"], "--default group: expected client-id, user, ip"),
+        (["set", "--user", "a", "--default", "user", "producer_byte_rate=1"], "give either --user or --default user, and once"),
+        (["delete", "--client-id", "nobody"], "client-id nobody has no quotas"),
+        (
+            ["list", "-X", "sasl.username=a"],
+            "-X sasl.username: the commands about quotas speak plaintext only",
+        ),
+        (
+            ["set", "--client-id", "a", "producer_byte_rate=-1"],
+            "the quotas were not changed: producer_byte_rate must be greater than 0, and is -1 (INVALID_REQUEST)",
+        ),
+    ],
+)
+def test_what_makes_no_sense(command: Command, words: list[str], message: str) -> None:
+    assert command.fails("quotas", *words).startswith(message)

@@ -1,0 +1,164 @@
+"""Admin on a real broker: results, not futures, and errors that say what to do."""
+
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from time import monotonic
+
+import pytest
+from confluent_kafka import Consumer
+
+from tests.client.producing import new_topic
+from tests.toolkit_broker import ToolkitBroker
+from tidelog.client.admin import Admin
+from tidelog.client.errors import (
+    BrokerUnavailable,
+    Closed,
+    GroupError,
+    InvalidArgument,
+    InvalidTopic,
+    TidelogError,
+    TopicExists,
+    UnknownTopic,
+)
+from tidelog.client.producer import Producer
+
+
+@pytest.fixture(scope="module")
+def admin(kafka: ToolkitBroker) -> Iterator[Admin]:
+    with Admin(kafka.bootstrap) as opened:
+        yield opened
+
+
+def new_name() -> str:
+    return f"topic-{secrets.token_hex(4)}"
+
+
+def test_a_topic_from_its_creation_to_its_end(admin: Admin) -> None:
+    name = new_name()
+    assert admin.create_topic(name, partitions=3, retention_ms=86_400_000, cleanup_policy=["compact", "delete"])
+    assert name in admin.list_topics()
+    topic = admin.describe_topic(name)
+    assert topic.name == name
+    assert topic.configs == {"cleanup.policy": "compact,delete", "retention.ms": "86400000"}
+    assert [partition.partition for partition in topic.partitions] == [0, 1, 2]
+    assert all(partition.leader in partition.isr for partition in topic.partitions)
+
+    admin.alter_topic(name, retention_ms=None, unclean_leader_election_enable=False, max_message_bytes=5000)
+    assert admin.describe_topic(name).configs == {
+        "cleanup.policy": "compact,delete",
+        "max.message.bytes": "5000",
+        "unclean.leader.election.enable": "false",
+    }
+    admin.add_partitions(name, 5)
+    assert len(admin.describe_topic(name).partitions) == 5
+
+    assert admin.delete_topic(name)
+    assert name not in admin.list_topics()
+    with pytest.raises(UnknownTopic, match=name):
+        admin.describe_topic(name)
+    assert admin.create_topic(name), "its name is free again"
+    assert not admin.describe_topic(name).configs
+
+
+def test_a_topic_that_is_there_already(admin: Admin) -> None:
+    name = new_name()
+    admin.create_topic(name)
+    with pytest.raises(TopicExists, match="exists_ok=True"):
+        admin.create_topic(name)
+    assert not admin.create_topic(name, exists_ok=True, partitions=7)
+
+
+def test_a_topic_that_is_not_there(admin: Admin) -> None:
+    name = new_name()
+    with pytest.raises(UnknownTopic, match=f"delete topic {name}"):
+        admin.delete_topic(name)
+    assert not admin.delete_topic(name, missing_ok=True)
+    with pytest.raises(UnknownTopic):
+        admin.alter_topic(name, retention_ms=1)
+    with pytest.raises(UnknownTopic):
+        admin.add_partitions(name, 5)
+    with pytest.raises(UnknownTopic):
+        admin.offsets_for_time(name, "latest")
+    assert name not in admin.list_topics(), "asking creates nothing"
+
+
+def test_what_the_cluster_refuses(admin: Admin) -> None:
+    with pytest.raises(InvalidTopic, match="249"):
+        admin.create_topic("no/such/name")
+    with pytest.raises(InvalidTopic, match="create topic"):
+        admin.create_topic(new_name(), replication_factor=99)
+    with pytest.raises(InvalidTopic):
+        admin.create_topic(new_name(), retention_ms="soon")
+    with pytest.raises(InvalidTopic):
+        admin.create_topic(new_name(), no_such_setting=1)
+    name = new_name()
+    admin.create_topic(name, partitions=3)
+    with pytest.raises(InvalidTopic):
+        admin.add_partitions(name, 2)
+
+
+def test_arguments_that_make_no_sense(admin: Admin) -> None:
+    with pytest.raises(InvalidArgument, match="retention_ms: a setting is"):
+        admin.create_topic(new_name(), retention_ms=object())  # type: ignore[arg-type]  # what a caller without types may do
+    with pytest.raises(InvalidArgument, match="no setting was given"):
+        admin.alter_topic(new_name())
+    for timestamp in ("yesterday", -5, datetime(2026, 1, 1), True):
+        with pytest.raises(InvalidArgument, match="a time"):
+            admin.offsets_for_time("orders", timestamp)
+    with pytest.raises(InvalidTopic):
+        admin.create_topic("")
+
+
+def test_offsets_by_time(kafka: ToolkitBroker, admin: Admin) -> None:
+    topic = new_topic(kafka, partitions=2)
+    with Producer(kafka.bootstrap) as producer:
+        for number in range(5):
+            producer.send(topic, b"x", partition=0, timestamp=1_700_000_000_000 + number * 1000)
+    assert admin.offsets_for_time(topic, "earliest") == {0: 0, 1: 0}
+    assert admin.offsets_for_time(topic, "latest") == {0: 5, 1: 0}
+    assert admin.offsets_for_time(topic, 1_700_000_001_500) == {0: 2, 1: None}
+    assert admin.offsets_for_time(topic, datetime.fromtimestamp(1_700_000_004, tz=UTC)) == {0: 4, 1: None}
+    assert admin.offsets_for_time(topic, 1_800_000_000_000) == {0: None, 1: None}
+
+
+def test_offsets_of_groups(kafka: ToolkitBroker, admin: Admin) -> None:
+    topic, group = new_topic(kafka, partitions=2), f"group-{secrets.token_hex(4)}"
+    assert admin.group_offsets(group) == {}
+    admin.set_group_offsets(group, {(topic, 0): 7, (topic, 1): 0})
+    admin.set_group_offsets(group, {(topic, 0): 3})
+    assert admin.group_offsets(group) == {(topic, 0): 3, (topic, 1): 0}
+    assert group in [found.name for found in admin.list_groups()]
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, "log_level": 0})
+    consumer.subscribe([topic])
+    deadline = monotonic() + 30
+    while not consumer.assignment() and monotonic() < deadline:
+        consumer.poll(0.1)
+    with pytest.raises(GroupError):
+        admin.set_group_offsets(group, {(topic, 0): 5})
+    with pytest.raises(GroupError, match="stop the group's members"):
+        admin.delete_group(group)
+    consumer.close()
+    admin.delete_group(group)
+    assert admin.group_offsets(group) == {}
+    with pytest.raises(GroupError, match="no group of that name"):
+        admin.delete_group(group)
+    with pytest.raises(InvalidArgument, match="none was given"):
+        admin.set_group_offsets(group, {})
+    with pytest.raises(TidelogError, match=f"set offsets of group {group}"):
+        admin.set_group_offsets(group, {("no-such-topic", 0): 5})
+
+
+def test_no_broker_is_named_in_time() -> None:
+    began = monotonic()
+    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 \(.*refused"):
+        Admin("127.0.0.1:1", connect_timeout=1)
+    assert monotonic() - began < 10
+
+
+def test_a_closed_one_says_so(kafka: ToolkitBroker) -> None:
+    admin = Admin(kafka.bootstrap)
+    admin.close()
+    admin.close()
+    with pytest.raises(Closed):
+        admin.list_topics()

@@ -1,0 +1,36 @@
+"""``from tidelog import Producer, ...``: every name loads, none is loaded before, and type checkers see the same ones."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tidelog
+
+STUB = Path(tidelog.__file__).with_suffix(".pyi")
+# Read from the source: to a type checker the stub is all there is.
+MODULES: dict[str, str] = vars(tidelog)["_MODULES"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_name_loads(name: str) -> None:
+    assert getattr(tidelog, name).__name__ == name
+
+
+def test_other_names_are_told() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Cluster'"):
+        tidelog.Cluster  # type: ignore[attr-defined]  # noqa: B018 - that is what is tested
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    imports = [node for node in ast.walk(ast.parse(STUB.read_text())) if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: (node.module or "").removeprefix("tidelog.") for node in imports for alias in node.names}
+    assert seen == MODULES
+
+
+def test_nothing_is_loaded_by_the_package_itself() -> None:
+    code = "import sys, tidelog; print([name for name in sys.modules if 'kafka' in name or name.startswith('tidelog.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,82 @@
+"""Round-robin, sticky, by hash, by a callable; and what they know of partition counts."""
+
+from collections import Counter
+from time import monotonic
+
+import pytest
+
+from tests.client.producing import new_topic
+from tests.toolkit_broker import ToolkitBroker
+from tidelog.client import partitioners
+from tidelog.client.errors import InvalidArgument
+from tidelog.client.murmur2 import murmur2_partition
+from tidelog.client.partitioners import PartitionCounts, RoundRobin, Sticky, key_hash, partitioner_of
+from tidelog.client.producer_handles import ProducerHandle
+
+
+def test_round_robin_takes_each_topics_partitions_in_turn() -> None:
+    turn = RoundRobin()
+    first = [turn("orders", b"same key", 3) for _ in range(6)]
+    assert [(partition - first[0]) % 3 for partition in first] == [0, 1, 2, 0, 1, 2]
+    second = [turn("payments", None, 2) for _ in range(2)]
+    assert sorted(second) == [0, 1]
+    assert (turn("orders", None, 3) - first[0]) % 3 == 0, "a topic's turn is its own"
+
+
+def test_sticky_stays_for_a_while_and_then_goes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(partitioners, "monotonic", lambda: clock[0])
+    sticky = Sticky()
+    first = sticky("orders", b"a", 5)
+    assert {sticky("orders", b"%d" % number, 5) for number in range(100)} == {first}
+    clock[0] += partitioners.STICKY_SECONDS
+    second = sticky("orders", b"a", 5)
+    assert second != first
+    seen = [sticky("orders", None, 5) for _ in range(partitioners.STICKY_MESSAGES_MAX)]
+    assert set(seen[:-1]) == {second}
+    assert seen[-1] != second, "full, though the time is not over"
+
+
+def test_sticky_survives_a_topic_with_fewer_partitions() -> None:
+    sticky = Sticky()
+    sticky("orders", None, 50)
+    assert all(sticky("orders", None, 1) == 0 for _ in range(10))
+
+
+def test_a_key_is_hashed_as_by_default_and_none_is_random() -> None:
+    assert key_hash("orders", b"customer-42", 12) == murmur2_partition(b"customer-42", 12)
+    assert len(Counter(key_hash("orders", None, 4) for _ in range(200))) == 4
+
+
+def test_names() -> None:
+    assert partitioner_of("key_hash") is None
+    assert isinstance(partitioner_of("round_robin"), RoundRobin)
+    assert isinstance(partitioner_of("sticky"), Sticky)
+    assert partitioner_of(key_hash) is key_hash
+    with pytest.raises(InvalidArgument, match='"key_hash", "round_robin", "sticky" or a callable'):
+        partitioner_of("murmur3")
+
+
+def test_state_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitioners, "TOPICS_MAX", 10)
+    turn, sticky = RoundRobin(), Sticky()
+    for number in range(100):
+        turn(f"topic-{number}", None, 2)
+        sticky(f"topic-{number}", None, 2)
+    assert len(turn._turns) <= 10
+    assert len(sticky._kept) <= 10
+
+
+def test_counts_are_asked_for_and_believed_for_a_minute(kafka: ToolkitBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = new_topic(kafka, partitions=3)
+    handle = ProducerHandle({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    try:
+        counts = PartitionCounts()
+        assert counts.known(topic) is None
+        assert counts.ask(handle.raw, handle.addresses, topic, 10) == 3
+        assert counts.known(topic) == 3
+        later = monotonic() + partitioners.COUNT_SECONDS_MAX
+        monkeypatch.setattr(partitioners, "monotonic", lambda: later)
+        assert counts.known(topic) is None
+    finally:
+        handle.close()
