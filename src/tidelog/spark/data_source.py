@@ -1,0 +1,54 @@
+"""What Spark finds under ``format("tidelog")``: options in, readers and writers out."""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+from tidelog.client.errors import InvalidArgument
+from tidelog.spark.batch_reader import TidelogReader
+from tidelog.spark.options import SinkOptions, SourceOptions, wants_headers
+from tidelog.spark.schema import schema_text
+from tidelog.spark.sink.writers import batch_writer, stream_writer
+from tidelog.spark.stream_reader import TidelogStreamReader
+
+
+class TidelogDataSource(DataSource):
+    """Made anew in every process that needs it, from the options alone."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog"
+
+    def schema(self) -> str:
+        return f"struct<{schema_text(wants_headers(self.options))}>"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = SourceOptions.parse(self.options, is_stream=False)
+        _check_columns(schema, options)
+        return TidelogReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name that Spark calls
+        options = SourceOptions.parse(self.options, is_stream=True)
+        _check_columns(schema, options)
+        return TidelogStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return batch_writer(SinkOptions.parse(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        return stream_writer(SinkOptions.parse(self.options), schema, overwrite)
+
+
+def _check_columns(schema: StructType, options: SourceOptions) -> None:
+    """Whoever gives a schema of their own means the value's, most likely."""
+    expected = f"struct<{schema_text(options.include_headers)}>"
+    if schema.simpleString() != expected:
+        raise InvalidArgument(
+            f"the columns of the source are {expected}: leave schema(...) out, and decode the value in Spark (from_json, cast); "
+            f"not {schema.simpleString()}"
+        )

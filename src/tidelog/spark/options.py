@@ -1,0 +1,277 @@
+"""The options of source and sink: the stock connector's names, so that switching is one word, and a few of our own.
+
+What a name means is decided here and nowhere else. An option that the stock connector has and we do not need is refused with the
+reason, as is whatever would weaken a promise: none is ignored.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, Self, cast
+
+from tidelog.client.configuration import bootstrap_addresses
+from tidelog.client.errors import InvalidArgument
+from tidelog.client.topic_partition import Partition
+from tidelog.spark import option_values as values
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+DeliveryGuarantee = Literal["exactly_once", "at_least_once"]
+
+OFFSETS_MAX = (1 << 63) - 1
+PARTITIONS_MAX = 100_000
+# A split of this many is read in seconds: small enough to do again when a task fails, large enough to pay for its start.
+RECORDS_PER_SPLIT = 1_000_000
+TRIGGER_DELAY_MS = 15 * 60_000
+
+_CONNECTION = ("bootstrap", "kafka.bootstrap.servers")
+_SOURCE = (
+    *_CONNECTION,
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "failOnDataLoss",
+    "groupId",
+    "includeHeaders",
+    "maxOffsetsPerTrigger",
+    "maxRecordsPerPartition",
+    "maxTriggerDelay",
+    "minOffsetsPerTrigger",
+    "minPartitions",
+)
+_SINK = (*_CONNECTION, "topic", "deliveryGuarantee", "transactionalIdPrefix", "transactionTimeoutMs", "writeId")
+# Spark's own, which it hands to the sink with the rest.
+_SINK_OF_SPARK = ("checkpointLocation", "queryName", "path")
+
+_JAVA_SECURITY = "is of Java clients; librdkafka's are kafka.ssl.ca.location, kafka.sasl.username, kafka.sasl.password and so on"
+_JAVA_ONLY = {
+    "kafka.sasl.jaas.config": _JAVA_SECURITY,
+    "kafka.ssl.truststore.location": _JAVA_SECURITY,
+    "kafka.ssl.truststore.password": _JAVA_SECURITY,
+    "kafka.ssl.truststore.type": _JAVA_SECURITY,
+}
+_OFFSETS_ARE_SPARKS = "the checkpoint has the offsets: leave it out (progress is shown to a group by groupId)"
+_BYTES = "key and value are bytes: cast them in Spark"
+_SOURCE_REFUSED = {
+    **_JAVA_ONLY,
+    "kafka.auto.offset.reset": "use startingOffsets, and failOnDataLoss for what is lost later",
+    "kafka.enable.auto.commit": _OFFSETS_ARE_SPARKS,
+    "kafka.interceptor.classes": "there are none",
+    "kafka.key.deserializer": _BYTES,
+    "kafka.value.deserializer": _BYTES,
+    "groupIdPrefix": "there is no consumer that needs a group; groupId shows the progress to one",
+    "kafkaConsumer.pollTimeoutMs": "use kafka.socket.timeout.ms",
+    "fetchOffset.numRetries": "questions are tried again for kafka.socket.timeout.ms",
+    "fetchOffset.retryIntervalMs": "questions are tried again for kafka.socket.timeout.ms",
+    "path": "topics are named by subscribe, subscribePattern or assign: load() takes no path",
+}
+_SINK_REFUSED = {
+    **_JAVA_ONLY,
+    "kafka.key.serializer": "key and value are bytes or text",
+    "kafka.value.serializer": "key and value are bytes or text",
+    "kafka.enable.idempotence": "it is always on",
+    "kafka.acks": "it is always all",
+    "kafka.transactional.id": "use transactionalIdPrefix: every task has an id of its own",
+    "kafka.transaction.timeout.ms": "use transactionTimeoutMs",
+}
+
+
+class Connection(NamedTuple):
+    """Where the cluster is, and librdkafka's settings for it (without ``kafka.`` before them)."""
+
+    bootstrap: str
+    settings: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """``given`` has names in lower case."""
+        short, long = given.get("bootstrap"), given.get("kafka.bootstrap.servers")
+        if short is None and long is None:
+            raise InvalidArgument("option bootstrap (or kafka.bootstrap.servers) is missing: host:port of a broker")
+        if short is not None and long is not None and short != long:
+            raise InvalidArgument(f"options bootstrap ({short}) and kafka.bootstrap.servers ({long}) differ: give one")
+        prefix = values.KAFKA_PREFIX
+        settings = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
+        settings.pop("bootstrap.servers", None)
+        return cls(bootstrap_addresses(short if short is not None else long or ""), tuple(sorted(settings.items())))
+
+
+class Topics(NamedTuple):
+    """One of the three is given."""
+
+    names: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    assigned: tuple[Partition, ...] = ()
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        ways = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in given]
+        if len(ways) != 1:
+            raise InvalidArgument(f"give one of subscribe, subscribePattern and assign: there are {', '.join(ways) or 'none'}")
+        text = given[ways[0].lower()]
+        if ways[0] == "subscribe":
+            return cls(names=values.topic_names("subscribe", text))
+        if ways[0] == "subscribePattern":
+            return cls(pattern=values.pattern("subscribePattern", text))
+        assigned = values.partitions("assign", text)
+        return cls(names=tuple(dict.fromkeys(partition.topic for partition in assigned)), assigned=assigned)
+
+    def has(self, topic: str) -> bool:
+        return bool(self.pattern.fullmatch(topic)) if self.pattern else topic in self.names
+
+    def __str__(self) -> str:
+        return f"pattern {self.pattern.pattern}" if self.pattern else ", ".join(self.names)
+
+
+class Bound(NamedTuple):
+    """Where reading begins or ends. ``by_partition`` has offsets or milliseconds, by ``kind``."""
+
+    kind: Literal["earliest", "latest", "timestamp", "offsets", "timestamps"]
+    option: str
+    timestamp_ms: int = 0
+    by_partition: Mapping[Partition, int] = {}
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], side: Literal["starting", "ending"], default: Literal["earliest", "latest"]) -> Self:
+        """The stock connector's precedence: a time for all, then times by partition, then offsets."""
+        for option in (f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"):
+            text = given.get(option.lower())
+            if text is None:
+                continue
+            if option.endswith("ByTimestamp"):
+                return cls("timestamps", option, by_partition=values.numbers_by_partition(option, text, 0))
+            if option.endswith("Timestamp"):
+                return cls("timestamp", option, values.number(option, text, 0, OFFSETS_MAX))
+            if text.strip().lower() in ("earliest", "latest"):
+                return cls(cast(Literal["earliest", "latest"], text.strip().lower()), option)
+            return cls("offsets", option, by_partition=values.numbers_by_partition(option, text, values.EARLIEST))
+        return cls(default, f"{side}Offsets")
+
+    @property
+    def special(self) -> frozenset[int]:
+        """Those of ``earliest`` and ``latest`` that it asks for anywhere, as the numbers that stand for them in JSON."""
+        if self.kind == "offsets":
+            return frozenset(value for value in self.by_partition.values() if value < 0)
+        return frozenset({"earliest": [values.EARLIEST], "latest": [values.LATEST]}.get(self.kind, []))
+
+
+class SourceOptions(NamedTuple):
+    connection: Connection
+    topics: Topics
+    starting: Bound
+    ending: Bound
+    isolation: Isolation
+    group_id: str | None
+    """Of the consumer group that shows the progress; None: it is shown to none."""
+    include_headers: bool
+    fails_on_data_loss: bool
+    uses_latest_without_match: bool
+    """When no message is as late as the wanted starting time: begin at the end, or refuse."""
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int
+    max_records_per_partition: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
+        given = _texts(options)
+        values.check_names(given, _SOURCE, _SOURCE_REFUSED, "source")
+        isolation = given.pop("kafka.isolation.level", "read_committed")
+        group_ids = [given.pop(name, None) for name in ("groupid", "kafka.group.id")]
+
+        def optional(name: str, greatest: int) -> int | None:
+            return values.number(name, given[name.lower()], 1, greatest) if name.lower() in given else None
+
+        parsed = cls(
+            connection=Connection.parse(given),
+            topics=Topics.parse(given),
+            starting=Bound.parse(given, "starting", "latest" if is_stream else "earliest"),
+            ending=Bound.parse(given, "ending", "latest"),
+            isolation=cast(Isolation, values.choice("kafka.isolation.level", isolation, ("read_committed", "read_uncommitted"))),
+            group_id=next((group_id for group_id in group_ids if group_id), None),
+            include_headers=_wants_headers(given),
+            fails_on_data_loss=values.boolean("failOnDataLoss", given.get("failondataloss", "true")),
+            uses_latest_without_match=_uses_latest(given),
+            max_offsets_per_trigger=optional("maxOffsetsPerTrigger", OFFSETS_MAX),
+            min_offsets_per_trigger=optional("minOffsetsPerTrigger", OFFSETS_MAX),
+            max_trigger_delay_ms=values.duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", f"{TRIGGER_DELAY_MS}ms")),
+            min_partitions=optional("minPartitions", PARTITIONS_MAX) or 1,
+            max_records_per_partition=optional("maxRecordsPerPartition", OFFSETS_MAX) or RECORDS_PER_SPLIT,
+        )
+        _check_source(parsed, given, is_stream=is_stream)
+        return parsed
+
+
+class SinkOptions(NamedTuple):
+    connection: Connection
+    topic: str | None
+    """For all rows; None: the column ``topic`` says it."""
+    delivery_guarantee: DeliveryGuarantee
+    transactional_id_prefix: str
+    transaction_timeout_ms: int | None
+    """None: as long as the cluster allows."""
+    write_id: str | None
+    """Of a batch write: the same one again is skipped."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        given = _texts(options)
+        values.check_names(given, (*_SINK, *_SINK_OF_SPARK), _SINK_REFUSED, "sink")
+        guarantee = values.choice(
+            "deliveryGuarantee", given.get("deliveryguarantee", "exactly_once"), ("exactly_once", "at_least_once")
+        )
+        timeout = given.get("transactiontimeoutms")
+        return cls(
+            connection=Connection.parse(given),
+            topic=given.get("topic"),
+            delivery_guarantee=cast(DeliveryGuarantee, guarantee),
+            transactional_id_prefix=given.get("transactionalidprefix", "tidelog-spark"),
+            transaction_timeout_ms=None
+            if timeout is None
+            else values.number("transactionTimeoutMs", timeout, 1_000, 24 * 3_600_000),
+            write_id=given.get("writeid"),
+        )
+
+
+def wants_headers(options: Mapping[str, str]) -> bool:
+    """For the columns, which Spark asks for before it says whether it will read a batch or a stream."""
+    given = _texts(options)
+    values.check_names(given, _SOURCE, _SOURCE_REFUSED, "source")
+    return _wants_headers(given)
+
+
+def _wants_headers(given: Mapping[str, str]) -> bool:
+    return values.boolean("includeHeaders", given.get("includeheaders", "false"))
+
+
+def _texts(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): str(value) for name, value in options.items()}
+
+
+def _uses_latest(given: Mapping[str, str]) -> bool:
+    name = "startingOffsetsByTimestampStrategy"
+    return values.choice(name, given.get(name.lower(), "error"), ("error", "latest")) == "latest"
+
+
+def _check_source(options: SourceOptions, given: Mapping[str, str], *, is_stream: bool) -> None:
+    if is_stream:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if name.lower() in given:
+                raise InvalidArgument(f"option {name}: a stream has no end; read a batch, or use trigger(availableNow=True)")
+    else:
+        for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+            if name.lower() in given:
+                raise InvalidArgument(f"option {name}: a batch has no triggers; it is for streams")
+        if values.LATEST in options.starting.special:
+            raise InvalidArgument("option startingOffsets: a batch that begins at latest reads nothing")
+    if values.EARLIEST in options.ending.special:
+        raise InvalidArgument("option endingOffsets: a batch that ends at earliest reads nothing")
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise InvalidArgument(f"options minOffsetsPerTrigger ({least}) and maxOffsetsPerTrigger ({most}) leave no room")

@@ -1,0 +1,64 @@
+"""Names in the cluster: of the jobs, of their transactions, of the ledger.
+
+A job is a streaming query (its id, which stays over restarts) or a batch write (its ``writeId``). A task writes under
+
+    <prefix>-<job>-<generation, modulo GENERATION_SLOTS>-<partition>-<attempt>
+
+The same names come again in every batch, so that a broker has no more of them than tasks that may run at a time: it remembers
+each for days. The generation counts the runs of a job: a task that an earlier run left behind cannot take over, and so abort, the
+transaction of a task of this one.
+"""
+
+import re
+
+# So many restarts would a forgotten task have to outlive to meet its own name again; and then the commit notices.
+GENERATION_SLOTS = 16
+_WRITE = "write-"
+_ONCE = "write-once-"
+
+
+def query_job(query_id: str) -> str:
+    return query_id
+
+
+def write_job(write_id: str) -> str:
+    return _WRITE + write_id
+
+
+def is_write(job: str) -> bool:
+    return job.startswith(_WRITE)
+
+
+def is_once(job: str) -> bool:
+    """A write without a ``writeId``: nobody comes back to it."""
+    return job.startswith(_ONCE)
+
+
+def once_write_id(token: str) -> str:
+    return _ONCE.removeprefix(_WRITE) + token
+
+
+def shown(job: str) -> str:
+    return f"the write {job.removeprefix(_WRITE)}" if is_write(job) else f"query {job}"
+
+
+def ledger_topic(prefix: str) -> str:
+    return f"{prefix}-ledger"
+
+
+def ledger_transactional_id(prefix: str, job: str) -> str:
+    return f"{prefix}-{job}-ledger"
+
+
+def slot_of(generation: int) -> int:
+    return generation % GENERATION_SLOTS
+
+
+def transactional_id(prefix: str, job: str, generation: int, partition: int, attempt: int) -> str:
+    return f"{prefix}-{job}-{slot_of(generation)}-{partition}-{attempt}"
+
+
+def slot_in(prefix: str, job: str, name: str) -> int | None:
+    """Of a task's transactional id; None when it is not one of this job. (A job ``x`` does not take those of a job ``x-1``.)"""
+    found = re.fullmatch(rf"{re.escape(f'{prefix}-{job}')}-(\d+)-\d+-\d+", name)
+    return None if found is None else int(found[1])

@@ -1,0 +1,170 @@
+"""From Arrow columns to calls of ``produce``, with as little Python per row as there can be.
+
+Text and bytes are cut from the column's one buffer by its offsets; nothing is decoded.
+
+Rows that cannot be written are found by looking at whole columns before the first row of the batch is sent, and are named: by the
+task's partition, their number in it (from 0), and their key.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise, repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaException
+
+from tidelog.spark.sink.columns import Columns
+from tidelog.spark.sink.errors import RowRefused
+
+# What a record and its batch take beside key, value and headers: at most this.
+RECORD_OVERHEAD_BYTES = 100
+SHOWN_KEY_BYTES = 50
+
+Produce = Callable[..., None]
+SizeLimit = Callable[[str], int]
+"""The most that a message of this topic may take; raises when there is no such topic."""
+
+
+class Rows:
+    """The rows of one Arrow batch. ``first_row`` is the number of its first in the task."""
+
+    def __init__(self, batch: pa.RecordBatch, columns: Columns, topic: str | None, partition: int, first_row: int) -> None:
+        self._batch = batch
+        self._columns = columns
+        self._topic = topic
+        self._task_partition = partition
+        self._first_row = first_row
+
+    def check(self, limit_of: SizeLimit) -> None:
+        """RowRefused for a row without a topic, of one that is not there, with too many bytes for it, or a field out of range."""
+        self._check_values()
+        if self._columns.topic is None:
+            self._check_sizes(limit_of, self._topic or "", None)
+            return
+        topics = self._batch.column(self._columns.topic)
+        if topics.null_count:
+            raise self.refusal(int(np.argmax(pc.is_null(topics).to_numpy(zero_copy_only=False))), "the topic is null")
+        for topic in pc.unique(topics).to_pylist():
+            self._check_sizes(limit_of, topic, pc.equal(topics, topic).to_numpy(zero_copy_only=False))
+
+    def _check_values(self) -> None:
+        columns = self._columns
+        for place, name in ((columns.partition, "partition"), (columns.timestamp, "timestamp")):
+            if place is not None:
+                numbers = self._batch.column(place).cast(pa.int64())
+                is_wrong = pc.fill_null(pc.less(numbers, 0), False).to_numpy(zero_copy_only=False)
+                if is_wrong.any():
+                    raise self.refusal(int(np.argmax(is_wrong)), f"the {name} is below 0")
+        if columns.headers is not None:
+            headers = self._batch.column(columns.headers)
+            is_null = pc.is_null(pc.struct_field(pc.list_flatten(headers), "key")).to_numpy(zero_copy_only=False)
+            if is_null.any():
+                row = pc.list_parent_indices(headers)[int(np.argmax(is_null))].as_py()
+                raise self.refusal(row, "a header has no name")
+
+    def _check_sizes(self, limit_of: SizeLimit, topic: str, mask: Any) -> None:
+        first = 0 if mask is None else int(np.argmax(mask))
+        try:
+            limit = limit_of(topic)
+        except RowRefused as error:
+            raise self.refusal(first, str(error)) from error
+        sizes = self._sizes()
+        if mask is not None:
+            sizes = np.where(mask, sizes, 0)
+        if len(sizes) and int(sizes.max()) + RECORD_OVERHEAD_BYTES > limit:
+            row = int(np.argmax(sizes + RECORD_OVERHEAD_BYTES > limit))
+            raise self.refusal(row, f"{int(sizes[row])} bytes are too many: topic {topic} takes messages of up to {limit}")
+
+    def _sizes(self) -> Any:
+        """Of key, value and headers together."""
+        sizes = np.zeros(self._batch.num_rows, np.int64)
+        for place in (self._columns.value, self._columns.key):
+            if place is not None:
+                sizes += _lengths(self._batch.column(place))
+        if self._columns.headers is not None:
+            headers = self._batch.column(self._columns.headers)
+            flat = pc.list_flatten(headers)
+            parents = pc.list_parent_indices(headers).to_numpy(zero_copy_only=False)
+            for field in ("key", "value"):
+                np.add.at(sizes, parents, _lengths(pc.struct_field(flat, field)))
+        return sizes
+
+    def refusal(self, row: int, reason: str) -> RowRefused:
+        key = ""
+        if self._columns.key is not None:
+            found = _texts(self._batch.column(self._columns.key).slice(row, 1))[0]
+            key = "" if found is None else f" (key {found[:SHOWN_KEY_BYTES]!r})"
+        number = self._first_row + row
+        return RowRefused(f"row {number} of task {self._task_partition}{key}: {reason}. Nothing of the batch was committed")
+
+    def send(self, produce: Produce, wait: Callable[[], None]) -> None:
+        """``wait`` is called when the producer's queue is full, and comes back when there may be room."""
+        columns, count = self._columns, self._batch.num_rows
+        topics = repeat(self._topic, count) if columns.topic is None else self._batch.column(columns.topic).to_pylist()
+        arguments = [topics, _texts(self._batch.column(columns.value))]
+        if columns.key is not None:
+            arguments.append(_texts(self._batch.column(columns.key)))
+        optional = self._optional()
+        for row, given in enumerate(zip(*arguments, strict=True)):
+            while True:
+                try:
+                    if optional is None:
+                        produce(*given)
+                    else:
+                        produce(*given, **optional[row])
+                    break
+                except BufferError:
+                    wait()
+                except KafkaException as error:
+                    raise self.refusal(row, error.args[0].str()) from error
+
+    def _optional(self) -> list[dict[str, Any]] | None:
+        """What only some rows have, by the names that ``produce`` gives them."""
+        columns = self._columns
+        found: dict[str, list[Any]] = {}
+        if columns.partition is not None:
+            found["partition"] = self._batch.column(columns.partition).to_pylist()
+        if columns.timestamp is not None:
+            times = self._batch.column(columns.timestamp).cast(pa.int64())
+            found["timestamp"] = [None if time_us is None else time_us // 1000 for time_us in times.to_pylist()]
+        if columns.headers is not None:
+            headers = self._batch.column(columns.headers).to_pylist()
+            found["headers"] = [each and [(header["key"], header["value"]) for header in each] for each in headers]
+        if not found:
+            return None
+        return [
+            {name: value for name, value in zip(found, values, strict=True) if value is not None}
+            for values in zip(*found.values(), strict=True)
+        ]
+
+
+def _offsets(array: pa.Array) -> Any:
+    """Where each begins in the buffer; one more than there are."""
+    width = np.int64 if pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type) else np.int32
+    return np.frombuffer(array.buffers()[1], width)[array.offset : array.offset + len(array) + 1]
+
+
+def _lengths(array: pa.Array) -> Any:
+    """0 for null."""
+    if not len(array):
+        return np.zeros(0, np.int64)
+    lengths = np.diff(_offsets(array)).astype(np.int64)
+    return np.where(pc.is_null(array).to_numpy(zero_copy_only=False), 0, lengths) if array.null_count else lengths
+
+
+def _texts(array: pa.Array) -> list[bytes | None]:
+    """Bytes as they are, text in UTF-8."""
+    if not len(array):
+        return []
+    ends = _offsets(array).tolist()
+    data = array.buffers()[2]
+    # Only what this array has of the buffer: it may be a slice.
+    first = ends[0]
+    whole = b"" if data is None else data.slice(first, ends[-1] - first).to_pybytes()
+    found: list[bytes | None] = [whole[start - first : end - first] for start, end in pairwise(ends)]
+    if array.null_count:
+        for row in np.flatnonzero(pc.is_null(array).to_numpy(zero_copy_only=False)).tolist():
+            found[row] = None
+    return found

@@ -1,0 +1,179 @@
+"""What a task of the sink does: rows to topics, in a transaction that it leaves open for the driver to commit.
+
+A transactional producer of librdkafka, made when the first row comes (a task without rows opens none). It begins, produces,
+flushes, and the task answers with its transactional id, producer id and epoch, the last two from librdkafka's statistics. The
+producer is thrown away then: librdkafka takes its transaction for open still, and would end it its own way.
+
+When anything fails, the transaction is aborted here, as well as that goes; what is left the next run finds.
+
+At least once: an idempotent producer, no transaction; what is written stays, whatever becomes of the batch.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tidelog.client.errors import TidelogError, from_kafka_error
+from tidelog.client.transactions.types import TransactionHandle
+from tidelog.spark.options import SinkOptions
+from tidelog.spark.sink.columns import Columns
+from tidelog.spark.sink.connections import MESSAGE_BYTES_MAX, SinkConnections
+from tidelog.spark.sink.errors import RowRefused
+from tidelog.spark.sink.rows import SHOWN_KEY_BYTES, Rows
+
+STATISTICS_MS = 50
+STATISTICS_SECONDS_MAX = 30.0
+INIT_SECONDS_MAX = 120.0
+ABORT_SECONDS_MAX = 10.0
+POLL_SECONDS = 0.1
+# Of messages that wait in a worker: enough to keep the brokers busy, and tens of megabytes, not hundreds.
+QUEUE_MESSAGES_MAX = 100_000
+QUEUE_KBYTES_MAX = 65_536
+BATCH_BYTES = 1_000_000
+
+_DEFAULTS: dict[str, Any] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "linger.ms": 20,
+    "batch.num.messages": 100_000,
+    "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
+    "queue.buffering.max.kbytes": QUEUE_KBYTES_MAX,
+    # As Java clients do; without a key at random.
+    "partitioner": "murmur2_random",
+    "topic.metadata.propagation.max.ms": 10_000,
+    # A report per message would cost more than the message.
+    "delivery.report.only.error": True,
+}
+_JAVA_NAMES = {"max.request.size": "message.max.bytes"}
+
+
+class Written(NamedTuple):
+    rows: int
+    transaction: TransactionHandle | None
+    """None: there were no rows, or no transaction was wanted."""
+
+
+class TaskWriter:
+    def __init__(
+        self,
+        options: SinkOptions,
+        columns: Columns,
+        connections: SinkConnections | None,
+        partition: int,
+        transactional_id: str | None,
+    ) -> None:
+        """``connections`` is None where our own cannot be had; then the sizes are for the brokers to check."""
+        self._options = options
+        self._columns = columns
+        self._connections = connections
+        self._partition = partition
+        self._transactional_id = transactional_id
+        self._producer: Producer | None = None
+        self._batch_bytes = BATCH_BYTES
+        self._identity: tuple[int, int] | None = None
+        self._failure: TidelogError | None = None
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        count = 0
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    rows = Rows(batch, self._columns, self._options.topic, self._partition, count)
+                    rows.check(self._limit_of)
+                    rows.send(self._open().produce, self._wait)
+                    count += batch.num_rows
+                    self._open().poll(0)
+                    self._raise_failure()
+            return Written(count, self._finish() if count else None)
+        except BaseException:
+            self._abort()
+            raise
+
+    # -- the producer ---------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> Producer:
+        if self._producer is None:
+            settings: dict[str, Any] = {**_DEFAULTS, "bootstrap.servers": self._options.connection.bootstrap}
+            settings["batch.size"] = self._batch_bytes
+            settings |= {_JAVA_NAMES.get(name, name): value for name, value in self._options.connection.settings}
+            settings |= {"on_delivery": self._on_delivery, "error_cb": _ignore, "log_level": 2}
+            if self._transactional_id is None or self._connections is None:
+                self._producer = Producer(settings)
+                return self._producer
+            settings |= {
+                "transactional.id": self._transactional_id,
+                "transaction.timeout.ms": self._connections.transaction_timeout_ms,
+                "statistics.interval.ms": STATISTICS_MS,
+                "stats_cb": self._on_statistics,
+            }
+            producer = Producer(settings)
+            self._producer = producer
+            self._identity = None
+            try:
+                producer.init_transactions(INIT_SECONDS_MAX)
+                producer.begin_transaction()
+            except KafkaException as error:
+                what = f"begin a transaction as {self._transactional_id}"
+                raise from_kafka_error(error.args[0], what, self._options.connection.bootstrap) from error
+        return self._producer
+
+    def _finish(self) -> TransactionHandle | None:
+        producer = self._open()
+        while producer.flush(POLL_SECONDS):
+            self._raise_failure()
+        self._raise_failure()
+        if self._transactional_id is None:
+            return None
+        deadline = time.monotonic() + STATISTICS_SECONDS_MAX
+        while self._identity is None:
+            producer.poll(POLL_SECONDS)
+            if time.monotonic() > deadline:
+                raise TidelogError(f"librdkafka does not tell the producer id of {self._transactional_id}")
+        return TransactionHandle(self._transactional_id, *self._identity)
+
+    def _abort(self) -> None:
+        if self._producer is not None and self._transactional_id is not None:
+            with contextlib.suppress(KafkaException):
+                self._producer.abort_transaction(ABORT_SECONDS_MAX)
+
+    def _wait(self) -> None:
+        self._open().poll(POLL_SECONDS)
+        self._raise_failure()
+
+    # -- what the producer tells ----------------------------------------------------------------------------------------------
+
+    def _on_statistics(self, text: str) -> None:
+        if self._identity is None:
+            state = json.loads(text).get("eos", {})
+            if state.get("idemp_state") == "Assigned" and state.get("txn_state") == "InTransaction":
+                self._identity = int(state["producer_id"]), int(state["producer_epoch"])
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self._failure is None:
+            key = message.key()
+            named = "" if key is None else f" (key {key[:SHOWN_KEY_BYTES]!r})"
+            ending = "" if self._transactional_id is None else ". Nothing of the batch was committed"
+            self._failure = RowRefused(
+                f"a row of task {self._partition}{named} was not written to {message.topic()}: {error.str()}{ending}"
+            )
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _limit_of(self, topic: str) -> int:
+        if self._connections is None:
+            return MESSAGE_BYTES_MAX
+        limit = self._connections.limit_of(topic)
+        # A batch that is larger than its topic takes would be refused as a whole.
+        self._batch_bytes = min(self._batch_bytes, limit)
+        return limit
+
+
+def _ignore(_: KafkaError) -> None:
+    """Brokers that come and go are librdkafka's business; what cannot be delivered is told by its report."""

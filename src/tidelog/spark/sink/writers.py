@@ -1,0 +1,176 @@
+"""What Spark calls: tasks write on the executors, the driver commits or aborts.
+
+A streaming query's id, its run and the batch are known to tasks only (local properties of the task), so they come to the driver
+in the tasks' messages. A batch write has its ``writeId``, and a run of its own for each time that it is executed; without a
+``writeId`` it gets one that nobody else knows, and is not remembered.
+
+The driver's part runs in a Python process beside Spark's driver, the writer being made anew for each batch: what is worth keeping
+is in ``connections``.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tidelog.client.errors import InvalidArgument, TidelogError
+from tidelog.client.transactions.types import TransactionHandle
+from tidelog.spark.options import SinkOptions
+from tidelog.spark.sink.columns import Columns, check_columns
+from tidelog.spark.sink.connections import SinkConnections, check_security, forget_connections, sink_connections
+from tidelog.spark.sink.job import Start
+from tidelog.spark.sink.names import once_write_id, query_job, transactional_id, write_job
+from tidelog.spark.sink.task import TaskWriter
+
+QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+# A batch write is one batch.
+ONLY_BATCH = 0
+
+
+class Execution(NamedTuple):
+    """Of which job this is a part, and of which run of it."""
+
+    job: str
+    run: str
+    batch: int
+
+
+class TaskMessage(WriterCommitMessage):
+    """From a task to the driver."""
+
+    def __init__(self, execution: Execution, transaction: TransactionHandle | None) -> None:
+        self.execution = execution
+        self.transaction = transaction
+
+
+def stream_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    _check(options, overwrite)
+    if options.write_id is not None:
+        raise InvalidArgument("option writeId is for batch writes: a stream has its checkpoint")
+    return TidelogStreamWriter(options, check_columns(schema, options.topic))
+
+
+def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    _check(options, overwrite)
+    if options.write_id is not None and options.delivery_guarantee == "at_least_once":
+        raise InvalidArgument("option writeId: a write at least once is not remembered, so that nothing could be skipped")
+    return TidelogBatchWriter(options, check_columns(schema, options.topic))
+
+
+def _check(options: SinkOptions, overwrite: bool) -> None:
+    check_security(options)
+    if overwrite:
+        raise InvalidArgument('a topic cannot be overwritten: use mode("append"), or outputMode("append" or "update")')
+
+
+class TidelogStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        context = _task_context()
+        properties = [context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID)]
+        query_id, run, batch = properties
+        if query_id is None or run is None or batch is None:
+            raise TidelogError(f"Spark does not say of which query, run and batch this task is: {properties}")
+        execution = Execution(query_job(query_id), run, int(batch))
+        return _write_task(self._options, self._columns, execution, None, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark calls it so; the messages say which batch it is
+        _commit(self._options, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark calls it so; the messages say which batch it is
+        _abort(self._options, _collected(messages)[0])
+
+
+class TidelogBatchWriter(DataSourceArrowWriter):
+    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+        """On the driver, once for each execution; Spark carries it to the tasks and back."""
+        self._options = options
+        self._columns = columns
+        write_id = options.write_id or once_write_id(secrets.token_hex(16))
+        self._execution = Execution(write_job(write_id), secrets.token_hex(16), ONLY_BATCH)
+        self._start: Start | None = None
+        if options.delivery_guarantee == "exactly_once":
+            self._start = sink_connections(options).job(self._execution.job).start(self._execution.run, ONLY_BATCH)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        return _write_task(self._options, self._columns, self._execution, self._start, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _commit(self._options, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - of tasks that told nothing, too
+        _abort(self._options, self._execution)
+
+
+# -- on the executors ------------------------------------------------------------------------------------------------------------
+
+
+def _write_task(
+    options: SinkOptions, columns: Columns, execution: Execution, start: Start | None, batches: Iterable[pa.RecordBatch]
+) -> TaskMessage:
+    context = _task_context()
+    partition = context.partitionId()
+    if options.delivery_guarantee == "at_least_once":
+        TaskWriter(options, columns, None, partition, None).write(batches)
+        return TaskMessage(execution, None)
+    connections = sink_connections(options)
+    try:
+        begun = start or connections.job(execution.job).start(execution.run, execution.batch)
+        if begun.is_replay:
+            return TaskMessage(execution, None)
+        name = transactional_id(
+            options.transactional_id_prefix, execution.job, begun.generation, partition, context.attemptNumber()
+        )
+        return TaskMessage(execution, TaskWriter(options, columns, connections, partition, name).write(batches).transaction)
+    except Exception:
+        forget_connections(options)
+        raise
+
+
+def _task_context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise TidelogError("the sink's tasks run in Spark only")
+    return context
+
+
+# -- on the driver ---------------------------------------------------------------------------------------------------------------
+
+
+def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    execution, transactions = _collected(messages)
+    if execution is not None and options.delivery_guarantee == "exactly_once":
+        _keeping(options, lambda connections: connections.job(execution.job).commit(execution.run, execution.batch, transactions))
+
+
+def _abort(options: SinkOptions, execution: Execution | None) -> None:
+    """None: no task came so far as to tell of which query it is. Then the next run cleans up."""
+    if execution is not None and options.delivery_guarantee == "exactly_once":
+        _keeping(options, lambda connections: connections.job(execution.job).abort(execution.run))
+
+
+def _keeping(options: SinkOptions, call: Callable[[SinkConnections], None]) -> None:
+    try:
+        call(sink_connections(options))
+    except Exception:
+        forget_connections(options)
+        raise
+
+
+def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[Execution | None, list[TransactionHandle]]:
+    execution, transactions = None, []
+    for message in messages:
+        if isinstance(message, TaskMessage):
+            if execution is not None and message.execution != execution:
+                raise TidelogError(f"tasks of {execution} and of {message.execution} in one commit")
+            execution = message.execution
+            if message.transaction is not None:
+                transactions.append(message.transaction)
+    return execution, transactions

@@ -1,0 +1,202 @@
+"""Where the micro-batches of a stream begin and end. Asks the cluster; knows nothing of Spark.
+
+One look per trigger: the topics with their ids, and the end of each partition (the last stable offset under read_committed). A
+partition that is new is read from its earliest offset. What the checkpoint has and the cluster has not is told apart:
+
+- a topic of another id: refused, always: its offsets mean something else.
+- a topic that is gone: failure, or, with failOnDataLoss=false, left as it stands.
+- offsets before the log's start are lost; tasks meet that when they read (``OffsetsLost``), and say which.
+- offsets beyond the log's end: a leader that has just taken over may not know its end yet, so that is waited for; then it is a
+  failure, always: what was read is not there any more, and where to go on nobody knows.
+
+With ``hold_end`` (trigger availableNow), what was there at that moment is the end of all batches, partitions added later are not
+read, and waiting for ``minOffsetsPerTrigger`` makes no sense.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
+from tidelog.client.fetch.errors import OffsetsLost, OffsetsMissing, TopicRecreated
+from tidelog.client.fetch.types import TopicInfo
+from tidelog.client.topic_partition import Partition
+from tidelog.spark.catalogue import Asks, Catalogue, look, starting_positions, warn_of_loss, warn_of_missing_topic
+from tidelog.spark.offsets import StreamOffset, begin_of_batch, id_text
+from tidelog.spark.options import SourceOptions
+from tidelog.spark.planning import Span, limited, split
+
+# For a new leader to find out how far its log is committed.
+END_SECONDS_MAX = 10.0
+_PAUSE_SECONDS = 0.25
+_NO_ID = bytes(16)
+
+
+class _Seen(NamedTuple):
+    catalogue: Catalogue
+    ends: Mapping[Partition, int]
+
+
+class StreamPlan:
+    def __init__(
+        self,
+        options: SourceOptions,
+        client: Callable[[], Asks],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._client = client
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._held: _Seen | None = None
+        self._last_batch_seconds = monotonic()
+        self._missing_topics: set[str] = set()
+        self.latest: StreamOffset | None = None
+        """What was there at the last look."""
+
+    def initial(self) -> StreamOffset:
+        catalogue = look(self._client(), self._options.topics)
+        positions = starting_positions(self._client(), self._options, catalogue.partitions)
+        return StreamOffset(catalogue.ids, positions, is_initial=True)
+
+    def hold_end(self) -> None:
+        self._held = self._see()
+
+    def next_end(self, start: StreamOffset, offsets_max: int | None) -> StreamOffset:
+        """``start`` itself when there is nothing new, or not enough."""
+        self._check_wanted(start)
+        seen = self._held or self._see()
+        self._check(start, seen.catalogue)
+        if any(start.positions[partition] > end for partition, end in seen.ends.items() if partition in start.positions):
+            seen = self._wait_for_ends(start)
+        begins = self._begins(start, seen)
+        known = dict(start.positions) | begins
+        available = {partition: max(known[partition], seen.ends.get(partition, 0)) for partition in known}
+        ids = dict(start.ids) | seen.catalogue.ids
+        self.latest = StreamOffset(ids, available)
+        ends = self._admitted(known, available, offsets_max)
+        if not start.is_initial and not begins and ends == start.positions:
+            return start
+        self._last_batch_seconds = self._monotonic()
+        return StreamOffset(ids, ends, known if start.is_initial else begins)
+
+    def tasks(self, start: StreamOffset, end: StreamOffset) -> list[Span]:
+        """Asks nobody: that the topics are still the same, and the offsets there, each task sees for itself."""
+        self._check_wanted(end)
+        begins = begin_of_batch(start, end)
+        spans = [
+            Span(partition.topic, end.ids[partition.topic], partition.partition, begins[partition], position)
+            for partition, position in sorted(end.positions.items())
+        ]
+        for span in spans:
+            if span.size < 0:
+                raise TidelogError(
+                    f"the batch ends before it begins: {span.topic}[{span.partition}] from {span.start} to {span.end}: "
+                    "the checkpoint was changed, or is of another query"
+                )
+        return split(spans, self._options.min_partitions, self._options.max_records_per_partition)
+
+    # -- looking --------------------------------------------------------------------------------------------------------------
+
+    def _see(self) -> _Seen:
+        client = self._client()
+        try:
+            catalogue = look(client, self._options.topics)
+        except UnknownTopic:
+            if self._options.fails_on_data_loss:
+                raise
+            catalogue = self._what_is_left()
+        return _Seen(catalogue, client.offsets(catalogue.partitions, "latest") if catalogue.partitions else {})
+
+    def _what_is_left(self) -> Catalogue:
+        """Without those of the named topics that are gone."""
+        left: dict[str, TopicInfo] = {}
+        for topic in self._options.topics.names:
+            try:
+                left |= self._client().topics([topic])
+            except UnknownTopic:
+                continue
+        wanted = self._options.topics.assigned
+        every = tuple(Partition(topic, number) for topic, info in left.items() for number in range(info.partitions))
+        partitions = tuple(partition for partition in wanted if partition in every) if wanted else every
+        return Catalogue({topic: info.topic_id for topic, info in left.items()}, partitions)
+
+    def _wait_for_ends(self, start: StreamOffset) -> _Seen:
+        deadline = self._monotonic() + END_SECONDS_MAX
+        while True:
+            seen = self._see()
+            beyond = [(partition, end) for partition, end in seen.ends.items() if start.positions.get(partition, 0) > end]
+            if not beyond:
+                self._held = self._held and seen
+                return seen
+            if self._monotonic() > deadline:
+                partition, end = beyond[0]
+                raise OffsetsMissing(
+                    f"{partition.topic}[{partition.partition}]: the checkpoint is at offset {start.positions[partition]}, and "
+                    f"the log ends at {end}: it was cut back, or the checkpoint is of another cluster"
+                )
+            self._sleep(_PAUSE_SECONDS)
+
+    # -- what the checkpoint has against what there is ------------------------------------------------------------------------
+
+    def _check_wanted(self, offset: StreamOffset) -> None:
+        wanted = self._options.topics
+        strange = [topic for topic in offset.ids if not wanted.has(topic)]
+        strange += [
+            f"{topic}[{number}]"
+            for topic, number in offset.positions
+            if wanted.assigned and (topic, number) not in wanted.assigned
+        ]
+        if strange:
+            raise InvalidArgument(
+                f"the checkpoint has {', '.join(strange)}, and this query reads {wanted}: it is of another query. Use a "
+                "checkpointLocation of its own for each query, and a new one when a topic is left out"
+            )
+
+    def _check(self, start: StreamOffset, catalogue: Catalogue) -> None:
+        for topic, topic_id in start.ids.items():
+            now = catalogue.ids.get(topic)
+            if now is None:
+                self._topic_is_gone(topic)
+            elif topic_id != now and _NO_ID not in (topic_id, now):
+                raise TopicRecreated(
+                    f"{topic} was deleted and created again since the checkpoint was written (its id was {id_text(topic_id)} and "
+                    f"is {id_text(now)}): its offsets mean something else. Use a new checkpointLocation"
+                )
+
+    def _topic_is_gone(self, topic: str) -> None:
+        if self._options.fails_on_data_loss:
+            raise UnknownTopic(f"{topic} is gone, and was there when the checkpoint was written (failOnDataLoss=false goes on)")
+        if topic not in self._missing_topics:
+            self._missing_topics.add(topic)
+            warn_of_missing_topic(topic)
+
+    def _begins(self, start: StreamOffset, seen: _Seen) -> dict[Partition, int]:
+        """Of the partitions that the stream has not had so far."""
+        new = [partition for partition in seen.catalogue.partitions if partition not in start.positions]
+        if not new:
+            return {}
+        begins = self._client().offsets(new, "earliest")
+        for partition, log_start in begins.items():
+            # One that was added to a topic while the stream ran is wanted from its first message on.
+            was_added = partition.topic in start.ids and not self._options.topics.assigned
+            if was_added and log_start > 0:
+                if self._options.fails_on_data_loss:
+                    raise OffsetsLost(*partition, 0, log_start)
+                warn_of_loss(partition, 0, log_start)
+        return begins
+
+    # -- how much -------------------------------------------------------------------------------------------------------------
+
+    def _admitted(
+        self, known: Mapping[Partition, int], available: Mapping[Partition, int], offsets_max: int | None
+    ) -> dict[Partition, int]:
+        waiting = sum(available.values()) - sum(known.values())
+        least = self._options.min_offsets_per_trigger
+        if least is not None and waiting < least and self._held is None:
+            waited_ms = (self._monotonic() - self._last_batch_seconds) * 1000
+            if waited_ms < self._options.max_trigger_delay_ms:
+                return dict(known)
+        return dict(available) if offsets_max is None else limited(known, available, offsets_max)

@@ -1,0 +1,35 @@
+"""One Spark session for all tests that want one, and all of those in one process: it is large, and slow to start."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tidelog.spark.java import JavaMissing
+from tidelog.spark.spark_session import session
+
+CONFIG = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.pollingDelay": "10ms",
+    "spark.log.level": "OFF",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    warehouse = tmp_path_factory.mktemp("spark")
+    config = {**CONFIG, "spark.sql.warehouse.dir": str(warehouse), "spark.local.dir": str(warehouse / "local")}
+    try:
+        opened = session(app_name="tests", master="local[2]", config=config)
+    except JavaMissing as error:
+        pytest.skip(str(error))
+    yield opened
+    opened.stop()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")

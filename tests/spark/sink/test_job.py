@@ -1,0 +1,245 @@
+"""Every crash point of a job, on a cluster in memory: in the end each row is there once, and nothing is left open."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.spark.sink.fake_cluster import Crash, FakeCluster
+from tidelog.client.transactions.types import TransactionHandle, TransactionListing
+from tidelog.spark.sink.errors import BatchIncomplete, BehindLedger, Superseded, TransactionLost
+from tidelog.spark.sink.job import Job
+from tidelog.spark.sink.names import transactional_id
+
+TASKS = 3
+BATCHES = 3
+
+
+class Query:
+    """Spark as the sink sees it: batches in order, the last one again after a crash. ``done`` is its commit log."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.done = -1
+        self.runs = 0
+
+    def run(self, batches: int = BATCHES) -> None:
+        """One run, until all batches are done or somebody crashes."""
+        self.runs += 1
+        run = f"run-{self.runs}"
+        driver = self.job()
+        workers = [self.job() for _ in range(TASKS)]
+        for batch in range(self.done + 1, batches):
+            driver.commit(run, batch, list(self.write(workers, run, batch)))
+            self.done = batch
+
+    def write(self, workers: list[Job], run: str, batch: int) -> Iterator[TransactionHandle]:
+        for task, worker in enumerate(workers):
+            start = worker.start(run, batch)
+            if not start.is_replay:
+                name = transactional_id("p", "job", start.generation, task, 0)
+                yield self.cluster.write(name, [f"{batch}.{task}"])
+
+    def job(self) -> Job:
+        return Job("p", "job", self.cluster, self.cluster, lambda seconds: None)
+
+
+EXPECTED = sorted(f"{batch}.{task}" for batch in range(BATCHES) for task in range(TASKS))
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def query(cluster: FakeCluster) -> Query:
+    return Query(cluster)
+
+
+def effects_of_a_run() -> int:
+    cluster = FakeCluster()
+    Query(cluster).run()
+    return len(cluster.effects)
+
+
+def test_without_crashes(query: Query, cluster: FakeCluster) -> None:
+    query.run()
+    assert sorted(cluster.visible) == EXPECTED
+    assert cluster.open_ids == []
+    # A claim; then for each batch a record, its transactions, and that they have ended.
+    assert cluster.effects == ["ledger"] + ["ledger", *["commit"] * TASKS, "ledger"] * BATCHES
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("first", range(effects_of_a_run()))
+def test_a_crash_at_every_point_and_another_at_every_point_of_the_recovery(first: int, is_after: bool) -> None:
+    second = 0
+    while True:
+        cluster = FakeCluster()
+        query = Query(cluster)
+        cluster.crash_at, cluster.is_after = first, is_after
+        with pytest.raises(Crash):
+            query.run()
+        cluster.restart()
+        cluster.crash_at = second
+        try:
+            query.run()
+        except Crash:
+            cluster.restart()
+            query.run()
+            second += 1
+        else:
+            assert second > 0
+            return
+        assert sorted(cluster.visible) == EXPECTED
+        assert cluster.open_ids == []
+
+
+def test_a_crash_while_tasks_write_leaves_nothing_open(query: Query, cluster: FakeCluster) -> None:
+    workers = [query.job() for _ in range(TASKS)]
+    query.runs = 1
+    list(query.write(workers, "run-1", 0))
+    assert len(cluster.open_ids) == TASKS
+    query.run()
+    assert sorted(cluster.visible) == EXPECTED
+    assert cluster.open_ids == []
+    assert cluster.effects.count("abort") == TASKS
+
+
+def test_an_earlier_run_cannot_commit_once_a_later_one_has_begun(query: Query, cluster: FakeCluster) -> None:
+    zombie = query.job()
+    handles = list(query.write([zombie], "zombie", 0))
+    zombie.check(handles)
+    query.run()
+    with pytest.raises(Superseded):
+        zombie.record("zombie", 0, handles)
+    with pytest.raises(Superseded):
+        query.job().start("zombie", 0)
+    zombie.abort("zombie")
+    assert sorted(cluster.visible) == EXPECTED
+
+
+def test_a_task_of_an_earlier_run_that_wakes_late_disturbs_nothing(query: Query, cluster: FakeCluster) -> None:
+    generation = query.job().start("zombie", 0).generation
+    driver, workers = query.job(), [query.job() for _ in range(TASKS)]
+    handles = list(query.write(workers, "run", 0))
+    driver.check(handles)
+    entry = driver.record("run", 0, handles)
+    late = cluster.write(transactional_id("p", "job", generation, 0, 0), ["late"])
+    driver.finish(entry)
+    assert sorted(cluster.visible) == ["0.0", "0.1", "0.2"]
+    assert cluster.open_ids == [late.transactional_id]
+    query.done = 0
+    query.run()
+    assert sorted(cluster.visible) == EXPECTED
+    assert cluster.open_ids == []
+
+
+def test_a_transaction_that_timed_out_before_the_commit_point_is_no_loss(query: Query, cluster: FakeCluster) -> None:
+    job = query.job()
+    handles = list(query.write([query.job(), query.job()], "run-0", 0))
+    cluster.time_out(handles[1])
+    with pytest.raises(TransactionLost, match=handles[1].transactional_id):
+        job.commit("run-0", 0, handles)
+    job.abort("run-0")
+    assert cluster.visible == []
+    assert cluster.open_ids == []
+    query.run()
+    assert sorted(cluster.visible) == EXPECTED
+
+
+def test_a_transaction_that_timed_out_after_the_commit_point_stops_the_query(query: Query, cluster: FakeCluster) -> None:
+    job = query.job()
+    handles = list(query.write([query.job(), query.job()], "run-0", 0))
+    job.record("run-0", 0, handles)
+    cluster.time_out(handles[1])
+    for _ in range(2):  # And it does not go on the next time either.
+        with pytest.raises(BatchIncomplete, match=rf"batch 0 is in the ledger.*{handles[1].transactional_id}.*CompleteAbort"):
+            query.run()
+    assert cluster.visible == ["0.0"]
+
+
+def test_a_commit_that_somebody_did_before_is_fine(query: Query, cluster: FakeCluster) -> None:
+    job = query.job()
+    handles = list(query.write([query.job(), query.job()], "run-0", 0))
+    entry = job.record("run-0", 0, handles)
+    cluster.end_transactions(handles, is_commit=True)
+    job.finish(entry)
+    assert cluster.visible == ["0.0", "0.1"]
+
+
+def test_an_abort_after_the_commit_point_keeps_what_the_ledger_has(query: Query, cluster: FakeCluster) -> None:
+    job = query.job()
+    handles = list(query.write([query.job(), query.job()], "run-0", 0))
+    job.record("run-0", 0, handles)
+    job.abort("run-0")
+    assert sorted(cluster.open_ids) == sorted(each.transactional_id for each in handles)
+    query.run()
+    assert sorted(cluster.visible) == [*sorted(["0.0", "0.1"]), *EXPECTED[TASKS:]]
+    job.abort("run-0")
+    assert cluster.effects.count("abort") == 0
+
+
+def test_an_abort_before_the_commit_point_aborts(query: Query, cluster: FakeCluster) -> None:
+    list(query.write([query.job(), query.job()], "run-0", 0))
+    query.job().abort("run-0")
+    assert cluster.open_ids == []
+
+
+def test_an_abort_also_finds_what_a_task_opens_late(query: Query, cluster: FakeCluster) -> None:
+    generation = query.job().start("run", 0).generation
+
+    def pause(seconds: float) -> None:
+        if seconds:
+            cluster.write(transactional_id("p", "job", generation, 0, 0), [f"late {seconds}"])
+
+    Job("p", "job", cluster, cluster, pause).abort("run")
+    assert cluster.effects.count("abort") == 2
+    assert cluster.open_ids == []
+
+
+def test_an_abort_of_an_earlier_run_leaves_the_later_one_alone(query: Query, cluster: FakeCluster) -> None:
+    query.job().start("early", 0)
+    handles = list(query.write([query.job()], "late", 0))
+    query.job().abort("early")
+    assert cluster.open_ids == [handles[0].transactional_id]
+    query.job().commit("late", 0, handles)
+    assert cluster.visible == ["0.0"]
+
+
+def test_a_batch_without_rows_leaves_no_record(query: Query, cluster: FakeCluster) -> None:
+    job = query.job()
+    job.start("run", 0)
+    job.commit("run", 0, [])
+    assert cluster.effects == ["ledger"]
+
+
+def test_a_checkpoint_that_is_older_than_the_ledger_is_refused(query: Query) -> None:
+    query.run()
+    query.done = 0
+    with pytest.raises(BehindLedger, match="batch 1 comes after batch 2"):
+        query.run()
+
+
+def test_within_a_run_the_ledger_is_read_once(query: Query, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = query.job()
+    job.start("run", 0)
+    monkeypatch.setattr(cluster, "read", None)
+    assert not job.start("run", 1).is_replay
+
+
+def test_a_run_that_cleans_up_leaves_its_own_tasks_alone(
+    query: Query, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another task of the run finds the job taken over, and writes before the first one has looked for leftovers."""
+    listed = cluster.list_transactions
+    handles: list[TransactionHandle] = []
+
+    def list_transactions(*, states: Sequence[str]) -> list[TransactionListing]:
+        if not handles:
+            handles.extend(query.write([query.job()], "run", 0))
+        return listed(states=states)
+
+    monkeypatch.setattr(cluster, "list_transactions", list_transactions)
+    query.job().start("run", 0)
+    assert cluster.open_ids == [handles[0].transactional_id]

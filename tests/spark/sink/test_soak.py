@@ -1,0 +1,108 @@
+"""Thirty rounds of kills, each with a query of its own: ``make soak``.
+
+Drivers of their own, killed -9 at each point in turn; brokers killed at the same points; and on a standalone cluster of two
+workers an executor killed, and tasks that stand still while speculation runs them a second time elsewhere.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.compatibility.apache_kafka import wait_until
+from tests.spark.sink.killing import EXECUTOR, POINTS
+from tests.spark.sink.scene import DRIVER, Scene
+from tests.spark.sink.standalone import StandaloneCluster
+from tidelog.spark.java import JavaMissing, java_home
+from tidelog.testing import Broker
+
+pytestmark = pytest.mark.soak
+
+ROUNDS_OF_DRIVERS = 14
+ROUNDS_OF_BROKERS = 6
+ROUNDS_OF_EXECUTORS = 5
+ROUNDS_OF_SPECULATION = 5
+STRIKE_SECONDS_MAX = 200.0
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "500ms",
+}
+
+
+@pytest.fixture(autouse=True)
+def _java() -> None:
+    try:
+        java_home({})
+    except JavaMissing as error:
+        pytest.skip(str(error))
+
+
+def rounds(directory: Path, count: int, one: Callable[[Scene, Broker, int], None]) -> None:
+    with Broker() as broker:
+        for number in range(count):
+            scene = Scene(directory / str(number), broker.bootstrap_servers)
+            one(scene, broker, number)
+            assert scene.once.exists(), "nothing was struck"
+            scene.check()
+
+
+def test_drivers(tmp_path: Path) -> None:
+    def one(scene: Scene, _: Broker, number: int) -> None:
+        at = POINTS[number % len(POINTS)]
+        assert scene.run_driver(at, killPids=DRIVER) != 0
+        assert scene.run_driver(at) == 0
+
+    rounds(tmp_path, ROUNDS_OF_DRIVERS, one)
+
+
+def test_brokers(tmp_path: Path) -> None:
+    def one(scene: Scene, broker: Broker, number: int) -> None:
+        back = scene.directory / "back"
+
+        def kill() -> None:
+            wait_until(scene.once.exists, "it is the time to strike", STRIKE_SECONDS_MAX)
+            broker.kill()
+            broker.start()
+            back.touch()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        assert scene.run_driver(POINTS[number % len(POINTS)], waitFor=str(back)) == 0
+        killer.join()
+
+    rounds(tmp_path, ROUNDS_OF_BROKERS, one)
+
+
+def test_executors(tmp_path: Path) -> None:
+    with StandaloneCluster(tmp_path) as cluster:
+
+        def one(scene: Scene, _: Broker, number: int) -> None:
+            assert scene.run_driver("rows", master=cluster.master, config=_for_cluster(), killPids=EXECUTOR) == 0
+
+        rounds(tmp_path, ROUNDS_OF_EXECUTORS, one)
+
+
+def test_speculation(tmp_path: Path) -> None:
+    """A task that stands still in the middle of its rows is run again elsewhere; the first of the two is ended."""
+    with StandaloneCluster(tmp_path) as cluster:
+
+        def one(scene: Scene, _: Broker, number: int) -> None:
+            config = {**_for_cluster(), **SPECULATION}
+            assert scene.run_driver("rows", master=cluster.master, config=config, waitFor=str(scene.directory / "never")) == 0
+
+        rounds(tmp_path, ROUNDS_OF_SPECULATION, one)
+
+
+def _for_cluster() -> dict[str, str]:
+    root = str(Path(__file__).parents[3])
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.PYTHONPATH": root,
+    }

@@ -1,0 +1,44 @@
+"""A driver is killed in the middle of a batch, with all that belongs to it; the next one goes on: every message is there once."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.client.producing import new_topic
+from tests.compatibility.apache_kafka import wait_until
+from tests.spark.reading import Source, every, places, producer, send
+from tests.toolkit_broker import ToolkitBroker
+
+START_SECONDS_MAX = 200.0
+
+
+def is_in_batch(checkpoint: Path, number: int) -> bool:
+    """The batch is planned, and not done."""
+    return (checkpoint / "offsets" / str(number)).exists() and not (checkpoint / "commits" / str(number)).exists()
+
+
+def test_a_driver_is_killed_in_the_middle_of_a_batch(spark: SparkSession, kafka: ToolkitBroker, tmp_path: Path) -> None:
+    source = Source(spark, kafka.bootstrap, new_topic(kafka, partitions=2))
+    output, checkpoint = tmp_path / "output", tmp_path / "checkpoint"
+    sender = producer(kafka.bootstrap)
+    send(sender, source.topic, 2000, partitions=2)
+    command = [sys.executable, "-m", "tests.spark.driver", kafka.bootstrap, source.topic]
+    places_given = [str(output), str(checkpoint), str(tmp_path / "local")]
+    with open(tmp_path / "driver.log", "wb") as log:
+        driver = subprocess.Popen([*command, *places_given], stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_until(lambda: is_in_batch(checkpoint, 2), "the driver is in its third batch", seconds_max=START_SECONDS_MAX)
+    finally:
+        # Spark's Java, which is the driver in truth, is in the group of the process that started it.
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert not (checkpoint / "commits" / "19").exists()
+    source.available(str(output), str(checkpoint))
+    assert places(spark.read.parquet(str(output))) == every(2, 1000)
+    send(sender, source.topic, 100, first=2000, partitions=2)
+    source.available(str(output), str(checkpoint))
+    assert places(spark.read.parquet(str(output))) == every(2, 1050)

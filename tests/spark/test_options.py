@@ -1,0 +1,185 @@
+"""Options become values, and whatever is wrong with one is said in one sentence that names it."""
+
+import re
+
+import pytest
+
+from tidelog.client.errors import InvalidArgument
+from tidelog.client.topic_partition import Partition
+from tidelog.spark.options import RECORDS_PER_SPLIT, Bound, Connection, SinkOptions, SourceOptions
+
+HERE = {"bootstrap": "127.0.0.1:9092"}
+ORDERS = {**HERE, "subscribe": "orders"}
+
+
+def stream(**options: str) -> SourceOptions:
+    return SourceOptions.parse({**ORDERS, **options}, is_stream=True)
+
+
+def batch(**options: str) -> SourceOptions:
+    return SourceOptions.parse({**ORDERS, **options}, is_stream=False)
+
+
+def test_the_defaults_are_the_stock_connectors_but_for_the_isolation() -> None:
+    options = stream()
+    assert options.connection == Connection("127.0.0.1:9092", ())
+    assert options.topics.names == ("orders",)
+    assert options.starting == Bound("latest", "startingOffsets")
+    assert options.isolation == "read_committed"
+    assert options.fails_on_data_loss
+    assert not options.include_headers
+    assert options.group_id is None
+    assert options.min_partitions == 1
+    assert options.max_records_per_partition == RECORDS_PER_SPLIT
+    assert batch().starting.kind == "earliest"
+    assert batch().ending.kind == "latest"
+
+
+def test_names_of_options_are_taken_in_any_case() -> None:
+    assert SourceOptions.parse({"BOOTSTRAP": "h:1", "Subscribe": "A,b", "INCLUDEheaders": "True"}, is_stream=True).include_headers
+
+
+def test_the_long_name_of_the_bootstrap_servers_will_do_and_kafka_settings_are_handed_on() -> None:
+    options = SourceOptions.parse(
+        {
+            "kafka.bootstrap.servers": "a:1, b:2",
+            "subscribe": "orders",
+            "kafka.client.id": "me",
+            "kafka.isolation.level": "read_uncommitted",
+        },
+        is_stream=True,
+    )
+    assert options.connection == Connection("a:1,b:2", (("client.id", "me"),))
+    assert options.isolation == "read_uncommitted"
+
+
+@pytest.mark.parametrize("name", ["groupId", "kafka.group.id"])
+def test_the_group_of_the_progress(name: str) -> None:
+    options = stream(**{name: "spark-orders"})
+    assert options.group_id == "spark-orders"
+    assert options.connection.settings == ()
+
+
+def test_topics_by_name_pattern_and_partition() -> None:
+    assert stream(subscribe="a, b,a").topics.names == ("a", "b")
+    by_pattern = SourceOptions.parse({**HERE, "subscribePattern": "ord.*"}, is_stream=True).topics
+    assert by_pattern.pattern == re.compile("ord.*")
+    assert (by_pattern.has("orders"), by_pattern.has("borders")) == (True, False)
+    assigned = SourceOptions.parse({**HERE, "assign": '{"a": [1, 0], "b": [2]}'}, is_stream=True).topics
+    assert assigned.assigned == (Partition("a", 1), Partition("a", 0), Partition("b", 2))
+    assert assigned.names == ("a", "b")
+
+
+def test_offsets_and_times_and_which_of_them_counts() -> None:
+    offsets = batch(startingOffsets='{"orders": {"0": 23, "1": -2}}', endingOffsets='{"orders": {"0": 50, "1": -1}}')
+    assert offsets.starting.by_partition == {Partition("orders", 0): 23, Partition("orders", 1): -2}
+    assert offsets.ending.by_partition == {Partition("orders", 0): 50, Partition("orders", 1): -1}
+    by_time = batch(startingOffsets="earliest", startingOffsetsByTimestamp='{"orders": {"0": 1000}}')
+    assert (by_time.starting.kind, by_time.starting.by_partition) == ("timestamps", {Partition("orders", 0): 1000})
+    for_all = batch(startingOffsetsByTimestamp='{"orders": {"0": 1000}}', startingTimestamp="2000", endingTimestamp="3000")
+    assert (for_all.starting.kind, for_all.starting.timestamp_ms) == ("timestamp", 2000)
+    assert (for_all.ending.kind, for_all.ending.timestamp_ms) == ("timestamp", 3000)
+    assert stream(startingOffsetsByTimestampStrategy="latest").uses_latest_without_match
+
+
+def test_numbers_and_durations() -> None:
+    options = stream(maxOffsetsPerTrigger="1000", minOffsetsPerTrigger="10", maxTriggerDelay="2m", minPartitions="8")
+    assert (options.max_offsets_per_trigger, options.min_offsets_per_trigger) == (1000, 10)
+    assert (options.max_trigger_delay_ms, options.min_partitions) == (120_000, 8)
+    assert [stream(maxTriggerDelay=text).max_trigger_delay_ms for text in ("250", "250ms", "3s", "1 hour")] == [
+        250,
+        250,
+        3000,
+        3_600_000,
+    ]
+    assert stream().max_trigger_delay_ms == 900_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffset": "earliest"}, "has no option startingoffset: did you mean startingOffsets?"),
+        ({"maxOffsetPerTriger": "1"}, "did you mean maxOffsetsPerTrigger?"),
+        ({"zzzzzzzz": "1"}, "has no option zzzzzzzz; there are assign, bootstrap"),
+        ({"assign": '{"a": [0]}'}, "give one of subscribe, subscribePattern and assign: there are subscribe, assign"),
+        ({"kafka.bootstrap.servers": "other:1"}, "differ: give one"),
+        ({"endingOffsets": "latest"}, "a stream has no end"),
+        ({"startingOffsets": "erliest"}, "option startingOffsets is JSON such as"),
+        ({"startingOffsets": "[1]"}, "option startingOffsets is JSON such as"),
+        ({"startingOffsets": '{"orders": 5}'}, "'orders' has no numbers by partition"),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, "orders[0] has -3"),
+        ({"startingOffsets": '{"orders": {"0": true}}'}, "orders[0] has True"),
+        ({"startingOffsets": "{}"}, "names no partition"),
+        ({"startingTimestamp": "yesterday"}, "option startingTimestamp is a number"),
+        ({"failOnDataLoss": "maybe"}, "option failOnDataLoss is true or false: not 'maybe'"),
+        ({"maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger is a number from 1"),
+        ({"minPartitions": "1e3"}, "option minPartitions is a number from 1 to 100000"),
+        ({"maxTriggerDelay": "soon"}, "option maxTriggerDelay is a time such as 15m"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"}, "leave no room"),
+        ({"kafka.isolation.level": "dirty"}, "option kafka.isolation.level is read_committed or read_uncommitted"),
+        ({"kafka.auto.offset.reset": "earliest"}, "option kafka.auto.offset.reset: use startingOffsets"),
+        ({"kafka.sasl.jaas.config": "x"}, "kafka.sasl.username"),
+        ({"groupIdPrefix": "x"}, "option groupIdPrefix: there is no consumer"),
+        ({"path": "orders"}, "load() takes no path"),
+        ({"subscribe": "a,,b"}, "names of topics with commas"),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        stream(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": "latest"}, "a batch that begins at latest reads nothing"),
+        ({"startingOffsets": '{"orders": {"0": -1}}'}, "a batch that begins at latest reads nothing"),
+        ({"endingOffsets": "earliest"}, "a batch that ends at earliest reads nothing"),
+        ({"maxOffsetsPerTrigger": "5"}, "a batch has no triggers"),
+    ],
+)
+def test_what_makes_no_sense_for_a_batch(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        batch(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "a"}, "option bootstrap (or kafka.bootstrap.servers) is missing"),
+        ({"bootstrap": " ,", "subscribe": "a"}, "bootstrap servers are host:port"),
+        (HERE, "there are none"),
+        ({**HERE, "subscribePattern": "("}, "'(' is none"),
+        ({**HERE, "assign": '{"a": []}'}, "'a' has no list of partitions"),
+        ({**HERE, "assign": "{}"}, "names no partition"),
+    ],
+)
+def test_what_is_missing_is_said(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        SourceOptions.parse(options, is_stream=True)
+
+
+def test_options_of_the_sink() -> None:
+    defaults = SinkOptions.parse({**HERE, "checkpointLocation": "somewhere"})
+    assert (defaults.topic, defaults.delivery_guarantee, defaults.write_id) == (None, "exactly_once", None)
+    assert defaults.transaction_timeout_ms is None
+    given = SinkOptions.parse(
+        {**HERE, "topic": "out", "deliveryGuarantee": "at-least-once", "writeId": "w1", "kafka.linger.ms": "5"}
+    )
+    assert (given.topic, given.delivery_guarantee, given.write_id) == ("out", "at_least_once", "w1")
+    assert given.connection.settings == (("linger.ms", "5"),)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topics": "x"}, "the sink has no option topics: did you mean topic?"),
+        ({"subscribe": "x"}, "the sink has no option subscribe"),
+        ({"deliveryGuarantee": "hopefully"}, "exactly_once or at_least_once"),
+        ({"kafka.acks": "1"}, "option kafka.acks: it is always all"),
+        ({"transactionTimeoutMs": "5"}, "option transactionTimeoutMs is a number from 1000"),
+    ],
+)
+def test_what_is_wrong_for_the_sink_is_said(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        SinkOptions.parse({**HERE, **options})
