@@ -13,7 +13,23 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from bench import append, broker, commit, compaction, groups, partitions, read, records, recovery, recovery_point, transactions
+from bench import (
+    append,
+    broker,
+    commit,
+    compaction,
+    groups,
+    interference,
+    partitions,
+    read,
+    records,
+    recovery,
+    recovery_point,
+    toolkit,
+    toolkit_worker,
+    toolkit_worker_memory,
+    transactions,
+)
 from bench.measure import Row
 from bench.table import format_rows, to_json
 from bench.workspace import NotEnoughRoom, Workspace, workspace
@@ -37,6 +53,15 @@ BENCHMARKS: dict[str, Callable[[Workspace], list[Row]]] = {
     "transaction-rate": transactions.rate,
     "idempotence": transactions.idempotence,
     "producer-ids": transactions.producer_ids,
+    "idle-consumers": interference.idle_consumers,
+    "cold-history": interference.cold_history,
+    "compaction-latency": interference.compaction,
+    "toolkit-producer": toolkit.producer,
+    "toolkit-consumer": toolkit.consumer,
+    "toolkit-memory": toolkit.memory,
+    "toolkit-worker": toolkit_worker.messages,
+    "toolkit-worker-waiting": toolkit_worker.waiting,
+    "toolkit-worker-memory": toolkit_worker_memory.run,
 }
 DEFAULT_DIRECTORY = Path("build/bench")
 
@@ -46,7 +71,7 @@ def main() -> int:
     rows: list[Row] = []
     start = perf_counter()
     try:
-        with workspace(arguments.directory, arguments.quick) as place:
+        with workspace(arguments.directory, arguments.quick, arguments.minutes) as place:
             _say(f"{_machine()}; files in {arguments.directory}, {shutil.disk_usage(place.path).free / 2**30:.0f} GiB free")
             for name in arguments.only or BENCHMARKS:
                 began = perf_counter()
@@ -77,6 +102,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--only", metavar="NAME", action="append", choices=BENCHMARKS, help=f"one of {', '.join(BENCHMARKS)}")
     parser.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY, help="where to write; about 5 GB at the peak")
+    parser.add_argument("--minutes", type=float, default=1.0, help="of what runs long: toolkit-worker-memory (default: 1)")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
     parser.add_argument("--json", action="store_true", help="the rows as JSON")
     return parser.parse_args()

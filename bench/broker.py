@@ -43,12 +43,12 @@ class NotDelivered(Exception):
 
 
 def start(workspace: Workspace) -> list[Row]:
-    with workspace.directory("bytecode") as path, _compiled_modules(path):
+    with workspace.directory("bytecode") as path, compiled_modules(path):
         return _start(workspace)
 
 
 @contextmanager
-def _compiled_modules(path: Path) -> Iterator[None]:
+def compiled_modules(path: Path) -> Iterator[None]:
     """For processes that are started meanwhile; a first one has compiled them."""
     before = dict(os.environ)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -32,6 +32,12 @@ class NotEnoughRoom(Exception):
 class Workspace:
     path: Path
     is_quick: bool
+    minutes: float = 1.0
+
+    @property
+    def long_seconds(self) -> float:
+        """Of what goes on for a while, to see whether something grows."""
+        return 1.0 if self.is_quick else self.minutes * 60
 
     def rounds(self, count: int) -> int:
         return 1 if self.is_quick else count
@@ -51,7 +57,7 @@ class Workspace:
 
 
 @contextmanager
-def workspace(directory: Path, is_quick: bool) -> Iterator[Workspace]:
+def workspace(directory: Path, is_quick: bool, minutes: float = 1.0) -> Iterator[Workspace]:
     """A directory of our own below ``directory``; gone afterwards."""
     directory.mkdir(parents=True, exist_ok=True)
     wanted = FREE_BYTES_MIN_QUICK if is_quick else FREE_BYTES_MIN
@@ -63,7 +69,7 @@ def workspace(directory: Path, is_quick: bool) -> Iterator[Workspace]:
         )
     path = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=directory))
     try:
-        yield Workspace(path, is_quick)
+        yield Workspace(path, is_quick, minutes)
     finally:
         shutil.rmtree(path, ignore_errors=True)
 

@@ -31,7 +31,8 @@ SLF4J_BINDING_VERSION = "2.25.4"
 CLUSTER_ID = "dGlkZWxvZy1rYWZrYS4uLg"
 NODE_ID = 1
 
-HEAP_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+# For tests: little memory and a quick start. A benchmark of Kafka hands in the flags of Kafka's own start script instead.
+SMALL_HEAP_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 DOWNLOAD_SECONDS_MAX = 600.0
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 60.0
@@ -77,10 +78,15 @@ class KafkaFailed(Exception):
     """Kafka is there but did not do what was asked; the message ends with its own words."""
 
 
-def cache_directory() -> Path:
+def cache_root() -> Path:
+    """Where everything goes that tests fetch; outside of the repository, and kept."""
     if cache := os.environ.get("TIDELOG_CACHE"):
-        return Path(cache) / "kafka-4.3"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidelog" / "kafka-4.3"
+        return Path(cache)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidelog"
+
+
+def cache_directory() -> Path:
+    return cache_root() / "kafka-4.3"
 
 
 def find_program(name: str) -> str:
@@ -100,14 +106,14 @@ def kafka_classpath() -> str:
     cache = cache_directory()
     jars = cache / f"jars-{KAFKA_VERSION}"
     if not jars.is_dir():
-        with _locked(cache):
+        with locked(cache):
             if not jars.is_dir():
                 _fetch(cache, jars)
     return f"{jars}/*"
 
 
 @contextlib.contextmanager
-def _locked(cache: Path) -> Iterator[None]:
+def locked(cache: Path) -> Iterator[None]:
     """One fetch at a time on this machine, whatever number of test processes start together."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".lock").open("w") as lock:
@@ -142,8 +148,10 @@ def _run(command: list[str], seconds_max: float) -> subprocess.CompletedProcess[
     )
 
 
-def _java(main_class: str, *arguments: str, log_level: str = "ERROR") -> list[str]:
-    flags = (*HEAP_FLAGS, f"-Dorg.apache.logging.log4j.level={log_level}")
+def _java(
+    main_class: str, *arguments: str, log_level: str = "ERROR", heap_flags: tuple[str, ...] = SMALL_HEAP_FLAGS
+) -> list[str]:
+    flags = (*heap_flags, f"-Dorg.apache.logging.log4j.level={log_level}")
     return [find_program("java"), *flags, "-cp", kafka_classpath(), main_class, *arguments]
 
 
@@ -186,7 +194,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds_max: float = ST
 class ApacheKafka:
     """One Kafka broker, its own controller. ``root`` keeps its settings, log and metadata; ``data_directory`` the partitions.
 
-    A data directory that has a ``meta.properties`` is opened as it is; it must name ``cluster_id`` and ``NODE_ID``. Starting
+    A data directory that has a ``meta.properties`` is opened as it is; it must name ``cluster_id`` and ``node_id``. Starting
     again on the same root keeps the metadata, and so the topics and their ids.
     """
 
@@ -197,14 +205,18 @@ class ApacheKafka:
         data_directory: Path | None = None,
         configs: Mapping[str, str] | None = None,
         cluster_id: str = CLUSTER_ID,
+        node_id: int = NODE_ID,
+        heap_flags: tuple[str, ...] = SMALL_HEAP_FLAGS,
     ) -> None:
         self.root = root
         self.data_directory = data_directory or root / "data"
         self.metadata_directory = root / "metadata"
         self.output_path = root / "kafka.out"
         self.cluster_id = cluster_id
+        self.node_id = node_id
         self.port = 0
         self._configs = dict(configs or {})
+        self._heap_flags = heap_flags
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "ApacheKafka":
@@ -229,7 +241,23 @@ class ApacheKafka:
         """What the broker wrote since its last start."""
         return self.output_path.read_text(errors="replace")
 
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise KafkaFailed("not started")
+        return self._process.pid
+
     def start(self) -> None:
+        self.format()
+        self.launch()
+        try:
+            wait_until(self._has_started, "the broker answers")
+        except BaseException:
+            self.kill()
+            raise
+
+    def format(self) -> None:
+        """Choose the ports, write the settings, and make the data directory ready for a first start."""
         if self.is_running:
             raise KafkaFailed("already started")
         self.root.mkdir(parents=True, exist_ok=True)
@@ -237,18 +265,17 @@ class ApacheKafka:
         properties = self.root / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._properties(_free_port()).items()))
         run_tool("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", self.cluster_id, "-c", str(properties))
-        command = _java("kafka.Kafka", str(properties), log_level="INFO")
+
+    def launch(self) -> None:
+        """Start the process on what was formatted; it answers later."""
+        properties = self.root / "server.properties"
+        command = _java("kafka.Kafka", str(properties), log_level="INFO", heap_flags=self._heap_flags)
         if setpriv := shutil.which("setpriv"):
             command = [setpriv, "--pdeathsig", "KILL", *command]
         with self.output_path.open("wb") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.root
             )
-        try:
-            wait_until(self._has_started, "the broker answers")
-        except BaseException:
-            self.kill()
-            raise
 
     def stop(self) -> None:
         """Shut down cleanly: logs flushed and closed, the clean-shutdown mark written."""
@@ -277,8 +304,8 @@ class ApacheKafka:
     def _properties(self, controller_port: int) -> dict[str, str]:
         return {
             "process.roles": "broker,controller",
-            "node.id": str(NODE_ID),
-            "controller.quorum.voters": f"{NODE_ID}@127.0.0.1:{controller_port}",
+            "node.id": str(self.node_id),
+            "controller.quorum.voters": f"{self.node_id}@127.0.0.1:{controller_port}",
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "controller.listener.names": "CONTROLLER",

@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.cli.command import Command
 from tests.client.transactions.wire_producer import TIMEOUT_MS, WireProducer
 from tests.compatibility.apache_kafka import NODE_ID, ApacheKafka, KafkaUnavailable, kafka_classpath, run_tool, wait_until
 from tests.compatibility.kafka_client import admin_client, create_topic, read_partition
 from tidelog.client.transactions.admin import TransactionAdmin
+from tidelog.client.transactions.brokers import Brokers
 from tidelog.client.transactions.errors import BrokerError, UnknownPartition
+from tidelog.client.transactions.fenced_writer import Fenced, FencedWriter
 from tidelog.client.transactions.hanging import find_hanging
 from tidelog.client.transactions.types import AbortSpecification
 from tidelog.wire.errors import ErrorCode
@@ -126,3 +129,85 @@ def test_refusals(kafka: ApacheKafka, admin: TransactionAdmin) -> None:
     with pytest.raises(BrokerError) as raised:
         admin.list_transactions(pattern="(")
     assert raised.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+@pytest.fixture(scope="module", params=[0, 2])
+def kafka_by_version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """With that transaction.version: what a client's request means in a transaction differs between them."""
+    version = int(request.param)
+    try:
+        kafka_classpath()
+    except KafkaUnavailable as error:
+        pytest.skip(str(error))
+    with ApacheKafka(Path(tmp_path_factory.mktemp(f"kafka-{version}"))) as kafka:
+        words = ["--bootstrap-server", kafka.bootstrap_servers]
+        tool = "org.apache.kafka.tools.FeatureCommand"
+        if version == 0:
+            run_tool(tool, *words, "downgrade", "--feature", "transaction.version=0")
+        described = run_tool(tool, *words, "describe")
+        assert f"FinalizedVersionLevel: {version}" in next(
+            line for line in described.splitlines() if "transaction.version" in line
+        )
+        yield kafka
+
+
+def transactional_producer(kafka: ApacheKafka, transactional_id: str) -> Producer:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": transactional_id, "log_level": 0})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    return producer
+
+
+def test_another_process_s_transaction_is_ended(kafka_by_version: ApacheKafka) -> None:
+    """As librdkafka left it: of the second version it adds no partitions itself."""
+    kafka = kafka_by_version
+    topic = new_topic(kafka, "ended")
+    with TransactionAdmin(kafka.bootstrap_servers) as admin:
+        handles = {}
+        for name in ("kept", "dropped", "taken"):
+            producer = transactional_producer(kafka, name)
+            producer.produce(topic, name.encode(), partition=0)
+            assert producer.flush(60) == 0
+            (description,) = admin.describe_transactions([name]).values()
+            assert (description.state, description.partitions) == ("Ongoing", ((topic, 0),))
+            handles[name] = description.handle
+            del producer
+        for _ in range(3):  # Asked again, it is as it was.
+            admin.end_transaction(handles["kept"], is_commit=True)
+            admin.end_transaction(handles["dropped"], is_commit=False)
+        wait_until(lambda: admin.describe_transactions(["kept"])["kept"].state == "CompleteCommit", "it is committed")
+        assert admin.describe_transactions(["kept"])["kept"].handle == handles["kept"]
+        with pytest.raises(BrokerError) as raised:
+            admin.end_transaction(handles["dropped"], is_commit=True)
+        assert raised.value.code is ErrorCode.INVALID_TXN_STATE
+        transactional_producer(kafka, "taken")  # Takes the id over, which aborts what was open.
+        with pytest.raises(BrokerError) as raised:
+            admin.end_transaction(handles["taken"], is_commit=True)
+        assert raised.value.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+        with pytest.raises(BrokerError) as raised:
+            admin.end_transaction(handles["kept"]._replace(transactional_id="nobody"), is_commit=True)
+        assert raised.value.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert admin.longest_timeout_ms() == LONGEST_MS
+    records = read_partition(kafka.bootstrap_servers, topic, 0, committed_only=True).records
+    assert [record.value for record in records] == [b"kept"]
+
+
+def test_compare_and_set(kafka_by_version: ApacheKafka) -> None:
+    kafka = kafka_by_version
+    topic = new_topic(kafka, "compared")
+    brokers = Brokers(kafka.bootstrap_servers, "test", 3, 30)
+    early, late = FencedWriter(brokers, "ledger", 60_000), FencedWriter(brokers, "ledger", 60_000)
+    early.begin()
+    early.write(topic, 0, [(b"key", b"early")], now_ms())
+    late.begin()
+    with pytest.raises(Fenced):
+        early.commit()
+    for value in (b"late", b"later"):
+        late.write(topic, 0, [(b"key", value)], now_ms())
+    late.commit()
+    late.begin()
+    late.write(topic, 0, [(b"key", b"latest")], now_ms())
+    late.commit()
+    brokers.close()
+    records = read_partition(kafka.bootstrap_servers, topic, 0, committed_only=True).records
+    assert [record.value for record in records] == [b"late", b"later", b"latest"]

@@ -37,6 +37,14 @@ class Abort(Exception):
     """The transaction cannot be committed."""
 
 
+class Fatal(Exception):
+    """This worker cannot go on."""
+
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def read_journals(directory: Path) -> Outcomes:
     lines = [line.split(" ") for path in sorted(directory.glob("*.journal")) for line in path.read_text().splitlines()]
     committed = frozenset(transaction for outcome, transaction in lines if outcome == COMMITTED)
@@ -51,7 +59,7 @@ def insist(call: Callable[[], Any]) -> Any:
         except KafkaException as exception:
             error = exception.args[0]
             if error.fatal():
-                _end(error)
+                raise Fatal(error) from exception
             if error.txn_requires_abort():
                 raise Abort(str(error)) from exception
             if not error.retriable() and error.code() not in DOWN:
@@ -71,6 +79,8 @@ class Worker:
         self._random = Random()
         self._name = f"{slot}-{os.getpid()}"
         self._transactions = 0
+        # Of the transaction under way: whether the broker has certainly heard of it.
+        self._is_known = False
         self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._producer = Producer(
             {
@@ -129,21 +139,34 @@ class Worker:
         self._transactions += 1
         transaction = f"{self._name}-{self._transactions}"
         insist(self._producer.begin_transaction)
+        self._is_known = False
         try:
             self._write(orders, transaction)
             offsets = [TopicPartition(ORDERS, self._slot, next_offset)]
             group = self._consumer.consumer_group_metadata()
             insist(lambda: self._producer.send_offsets_to_transaction(offsets, group, CALL_SECONDS))
+            self._is_known = True
             if self._random.random() < ABORT_SHARE:
                 insist(lambda: self._producer.flush(CALL_SECONDS))
                 raise Abort("because it likes to")
         except Abort:
-            insist(lambda: self._producer.abort_transaction(CALL_SECONDS))
+            self._abort()
             self._note(ABORTED, transaction)
             return False
         self._commit()
         self._note(COMMITTED, transaction)
         return True
+
+    def _abort(self) -> None:
+        try:
+            insist(lambda: self._producer.abort_transaction(CALL_SECONDS))
+        except Fatal as fatal:
+            # The broker was away for as long as the transaction may take, and has never heard of it: as in Kafka there is nothing
+            # that it could end, and librdkafka gives up.
+            if self._is_known or fatal.error.code() != KafkaError.INVALID_TXN_STATE:
+                raise
+            print(fatal, flush=True)
+            os._exit(UNDECIDED_STATUS)
 
     def _commit(self) -> None:
         try:
@@ -172,4 +195,7 @@ if __name__ == "__main__":
     bootstrap_servers, slot, journal, parent = sys.argv[1:]
     if os.getppid() == int(parent):
         # Else the parent ended before the kernel was asked to tell.
-        Worker(bootstrap_servers, int(slot), Path(journal)).run()
+        try:
+            Worker(bootstrap_servers, int(slot), Path(journal)).run()
+        except Fatal as fatal:
+            _end(fatal.error)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ class DiskFaults:
     switches: str | None = None
     forgotten_file: str | None = None
     forgotten_directory: str | None = None
+    sync_seconds: float = 0.0
+    """What a sync of a file takes longer than it would."""
 
     def check(self, switch: str, path: str) -> None:
         if self.switches is None:
@@ -70,6 +73,7 @@ class _FaultyFile(RealFile):
 
     def sync(self) -> None:
         self._faults.check(SYNC_ERROR, self.path)
+        time.sleep(self._faults.sync_seconds)
         if self._faults.forgotten_file is not None and self._faults.forgotten_file in self.path:
             return
         finished = self._on_sync("file", self.path) if self._on_sync is not None else None

@@ -45,18 +45,23 @@ def produce_request(topic: str, records: bytes, acks: int = -1, correlation_id: 
 
 
 def batch_of(value_bytes: int) -> bytes:
-    return build_batch([Record(0, time.time_ns() // 1_000_000, None, Random(0).randbytes(value_bytes), ())])
+    return batch_of_value(Random(0).randbytes(value_bytes))
+
+
+def batch_of_value(value: bytes) -> bytes:
+    return build_batch([Record(0, time.time_ns() // 1_000_000, None, value, ())])
 
 
 class Peer:
     """A connection of a client that need not behave."""
 
-    def __init__(self, broker: Broker, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(self, broker: Broker | int, receive_buffer_bytes: int | None = None) -> None:
+        """``broker``: or the port of any."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if receive_buffer_bytes is not None:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self._socket.settimeout(TIMEOUT_SECONDS)
-        self._socket.connect((HOST, broker.port))
+        self._socket.connect((HOST, broker if isinstance(broker, int) else broker.port))
 
     def send(self, data: bytes) -> bool:
         """False when the broker has closed the connection."""
@@ -83,6 +88,13 @@ class Peer:
         """None when the connection ends instead. TimeoutError: neither came, which is a hang."""
         size = self._read(4)
         return None if size is None else self._read(struct.unpack(">i", size)[0])
+
+    def read_some(self, bytes_max: int) -> int:
+        """How much was there. ConnectionResetError: the broker has ended it."""
+        received = len(self._socket.recv(bytes_max))
+        if not received:
+            raise ConnectionResetError
+        return received
 
     def _read(self, length: int) -> bytes | None:
         data = bytearray()

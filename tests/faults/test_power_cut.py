@@ -5,6 +5,7 @@ import shutil
 import time
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
@@ -57,7 +58,8 @@ def test_a_broker_that_forgets_a_sync_is_found(tmp_path: Path, what: str) -> Non
     """Either records are gone, or the broker itself misses what its marks promise and takes the partition offline."""
     place = PowerCutPlace(tmp_path / "disk")
     place.prepare()
-    faults = DiskFaults(**({what: f"/{TOPIC}-"} if what != "nothing" else {}), switches=str(tmp_path))
+    forgotten: dict[str, Any] = {what: f"/{TOPIC}-"} if what != "nothing" else {}
+    faults = DiskFaults(**forgotten, switches=str(tmp_path))
     with FaultyBroker(place.data, CONFIGS, faults, place) as broker:
         create_topic(broker)
         history = History()

@@ -1,0 +1,96 @@
+"""``python -m bench.beside kafka``: Tidelog beside other brokers, as a table; ``--write`` puts it into docs/BENCHMARKS.md."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.beside import kafka, kafka_pictures, milliseconds, plots, scaling
+from bench.beside.document import PICTURES, comparison_tables, machine, replace_part
+from bench.beside.peers import run as peers
+from bench.beside.subjects import KafkaSubject, TidelogSubject
+from bench.measure import Figure
+from bench.workspace import NotEnoughRoom, Workspace, workspace
+from tests.compatibility.apache_kafka import KafkaUnavailable, kafka_classpath
+
+DEFAULT_DIRECTORY = Path("build/bench")
+
+
+def beside_kafka(place: Workspace, write: bool) -> str:
+    kinds: list[type[TidelogSubject] | type[KafkaSubject]] = [TidelogSubject]
+    try:
+        kafka_classpath()
+        kinds.append(KafkaSubject)
+    except KafkaUnavailable as error:
+        say(f"{error}: Tidelog is measured alone")
+    results = kafka.run(place, kinds, say)
+    text = f"{comparison_tables(results)}\n\n{machine()}"
+    if write:
+        (place.path.parent / "kafka.json").write_text(results.to_json())
+        pictures = kafka_pictures.draw(results, PICTURES)
+        shown = "\n\n".join(f"![{title}](benchmarks/{name})" for title, name in pictures)
+        replace_part("kafka", f"{text}\n\n{shown}")
+    return text
+
+
+def beside_peers(place: Workspace, write: bool) -> str:
+    found = peers.run(place, say)
+    text = f"{peers.table(found)}\n\n{machine()}"
+    if write:
+        title = "Messages of 100 B, one client"
+        series = {
+            "in": [Figure.of(figures.published).value for figures in found],
+            "out": [Figure.of(figures.read).value for figures in found],
+        }
+        names = [figures.name.replace(", ", "\n") for figures in found]
+        plots.bars(PICTURES / "peers.svg", title, "messages per second", names, series)
+        replace_part("peers", f"{text}\n\n![{title}](benchmarks/peers.svg)")
+    return text
+
+
+def growing(place: Workspace, write: bool) -> str:
+    text = f"{scaling.run(place, PICTURES if write else None, say)}\n\n{machine()}"
+    if write:
+        replace_part("scaling", text)
+    return text
+
+
+def one_message(place: Workspace, write: bool) -> str:
+    text = f"{milliseconds.run(place, say)}\n\n{machine()}"
+    if write:
+        replace_part("milliseconds", text)
+    return text
+
+
+BENCHMARKS: dict[str, Callable[[Workspace, bool], str]] = {
+    "kafka": beside_kafka,
+    "peers": beside_peers,
+    "scaling": growing,
+    "milliseconds": one_message,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.beside", description="Measure Tidelog beside other brokers.")
+    parser.add_argument("name", choices=BENCHMARKS)
+    parser.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY, help="where to write; about 5 GB at the peak")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
+    parser.add_argument("--write", action="store_true", help="put the result into docs/BENCHMARKS.md, with pictures")
+    arguments = parser.parse_args()
+    if arguments.quick and arguments.write:
+        parser.error("--quick measures nothing worth writing")
+    try:
+        with workspace(arguments.directory, arguments.quick) as place:
+            print(BENCHMARKS[arguments.name](place, arguments.write))
+    except NotEnoughRoom as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""The three pictures of the comparison with Kafka: throughput, latency, durable latency."""
+
+from pathlib import Path
+
+from bench.beside import plots
+from bench.beside.results import Results
+
+THROUGHPUT = ("produce 100 B", "produce 1 KB", "consume 100 B", "consume 1 KB")
+# Where a percentile stands on the axis: each step is ten times as rare.
+PERCENTILES = {"p50": 0.5, "p90": 1.0, "p99": 2.0, "p999": 3.0}
+NAMES = {0.5: "50 %", 1.0: "90 %", 2.0: "99 %", 3.0: "99.9 %"}
+
+
+def draw(results: Results, directory: Path) -> list[tuple[str, str]]:
+    """(title, file name) of each picture."""
+    values = {(durability, row.what): row for durability, row in results.rows()}
+    series: dict[str, list[float]] = {}
+    for place, label in enumerate(results.labels):
+        figures = [values["page cache", what] for what in THROUGHPUT]
+        series[label] = [row.ours.value if place == 0 or row.raw is None else row.raw.value for row in figures]
+    title = "Throughput, one client, one partition, page cache"
+    plots.bars(directory / "throughput.svg", title, "messages per second", THROUGHPUT, series)
+    drawn = [(title, "throughput.svg")]
+    for durability, name in (("page cache", "latency.svg"), ("fsynced", "durable-latency.svg")):
+        title = f"End to end at 5,000 messages per second, {durability}"
+        lines = {
+            f"{label}, acks={acks}": [(PERCENTILES[share], found[share]) for share in PERCENTILES]
+            for label in results.labels
+            for acks in ("1", "all")
+            if (found := results.percentiles_of(f"end to end, acks={acks} ({durability})", label))
+        }
+        plots.lines(
+            directory / name,
+            title,
+            "share of messages",
+            "milliseconds",
+            lines,
+            x_is_logarithmic=False,
+            y_is_logarithmic=True,
+            x_names=NAMES,
+        )
+        drawn.append((title, name))
+    return drawn
