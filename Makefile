@@ -9,13 +9,15 @@ MINUTES ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DRAWS := $(VENV)/.draws
+SPARK := $(VENV)/.spark
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check bench soak mutants compat clean
+.PHONY: help install run test check bench bench-kafka bench-peers bench-scaling bench-spark soak mutants compat test-on-kafka clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv and install Tidelog and its tools, at pinned versions
 
@@ -25,24 +27,41 @@ run: $(INSTALLED) ## Start a broker on 127.0.0.1:9092, its data under ./data
 test: check ## Check, then run all tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-check: $(INSTALLED) ## Lint, formatting, types, layering, tidiness
+check: $(SPARK) ## Lint, formatting, types, layering, tidiness
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy $(wildcard src simulation tests bench)
+	$(BIN)/mypy $(wildcard src simulation tests bench examples)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
 bench: $(INSTALLED) ## Measure the storage engine against the raw disk
 	$(BIN)/python -m bench
 
-soak: $(INSTALLED) ## Crash and compare for long (MINUTES=60)
+bench-kafka: $(DRAWS) ## Measure Tidelog beside Apache Kafka, into docs/BENCHMARKS.md (10 minutes)
+	$(BIN)/python -m bench.beside kafka --write
+
+bench-peers: $(DRAWS) ## Measure Tidelog beside RabbitMQ, NATS JetStream and Redis Streams, into docs/BENCHMARKS.md
+	$(PIP_INSTALL) --no-build-isolation --editable '.[peers]'
+	$(BIN)/python -m bench.beside peers --write
+
+bench-scaling: $(DRAWS) ## Measure how cost grows, and where the time of one message goes, into docs/BENCHMARKS.md
+	$(BIN)/python -m bench.beside scaling --write
+	$(BIN)/python -m bench.beside milliseconds --write
+
+bench-spark: $(SPARK) ## Measure the Spark source and sink beside the stock connector
+	$(BIN)/python -m bench.spark
+
+soak: $(SPARK) ## Crash and compare for long (MINUTES=60)
 	TIDELOG_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak --timeout=0 tests
 
 mutants: $(INSTALLED) ## Plant known bugs one by one; each must be found
 	$(BIN)/python -m tests.mutants
 
-compat: $(INSTALLED) ## Have Apache Kafka read what Tidelog wrote, and the reverse
-	$(BIN)/python -m pytest -m apache_kafka tests/compatibility
+compat: $(INSTALLED) ## Apache Kafka reads what Tidelog wrote, and the reverse; clients' own test suites on both
+	$(BIN)/python -m pytest -m 'apache_kafka or foreign_suite' tests/compatibility
+
+test-on-kafka: $(SPARK) ## The toolkit's tests on Apache Kafka instead of Tidelog (wants Java and Maven)
+	TIDELOG_TEST_ON=kafka $(BIN)/python -m pytest $(wildcard tests/client tests/worker tests/deadletters tests/spark tests/cli/test_dlq.py)
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -57,4 +76,14 @@ $(BIN)/python:
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) hatchling editables
 	$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+# What draws pictures is large, and only the benchmarks that write pages need it.
+$(DRAWS): $(INSTALLED)
+	$(PIP_INSTALL) --no-build-isolation --editable '.[bench]'
+	@touch $@
+
+# Spark is large as well. The checks read its types, and the tests run it; a broker needs none of it.
+$(SPARK): $(INSTALLED)
+	$(PIP_INSTALL) --no-build-isolation --editable '.[spark]'
 	@touch $@

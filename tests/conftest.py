@@ -2,7 +2,24 @@
 
 import signal
 
+import pytest
 from hypothesis import settings
+
+from tests import scheduling, toolkit_broker
+
+pytest_xdist_make_scheduler = scheduling.pytest_xdist_make_scheduler
+# What the toolkit's tests talk to; on Apache Kafka there is no broker of ours unless a test starts it.
+kafka = toolkit_broker.kafka
+if toolkit_broker.IS_ON_KAFKA:
+    tidelog_broker = toolkit_broker.tidelog_broker
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if toolkit_broker.IS_ON_KAFKA:
+        for item in items:
+            if item.get_closest_marker("tidelog_only"):
+                item.add_marker(pytest.mark.skip(reason="its broker is Tidelog itself"))
+
 
 # How long an example takes says how busy the machine is. What must be fast is measured in bench/.
 settings.register_profile("tidelog", deadline=None)

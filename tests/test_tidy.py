@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE_DIRECTORIES = ("src", "simulation", "bench", "tests")
+CODE_DIRECTORIES = ("src", "simulation", "bench", "examples", "tests")
 OTHER_FILES = ("*.md", "*.toml", "*.txt", "Makefile", ".ci/run", "docs/**/*.md")
 
 SOURCE_LINES_MAX = 400
@@ -25,8 +25,18 @@ TEST_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 
 # Test directories that mirror no package: real clients and foreign programs, crashes and hostile peers, the simulated ports,
-# planted bugs, stored bytes.
-TEST_DIRECTORIES_OF_THEIR_OWN = {"bench", "compatibility", "faults", "simulation", "mutants", "fixtures", "data"}
+# planted bugs, stored bytes, runnable examples, pages whose commands are run.
+TEST_DIRECTORIES_OF_THEIR_OWN = {
+    "docs",
+    "bench",
+    "compatibility",
+    "examples",
+    "faults",
+    "simulation",
+    "mutants",
+    "fixtures",
+    "data",
+}
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PURE_PACKAGES: list[str] = PROJECT["tool"]["tidelog"]["pure_packages"]

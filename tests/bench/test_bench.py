@@ -36,6 +36,15 @@ WORDS = {
     "transaction-rate": ["transactions of one message"],
     "idempotence": ["idempotent producer"],
     "producer-ids": ["producer ids"],
+    "idle-consumers": ["idle consumers"],
+    "cold-history": ["reads cold history"],
+    "compaction-latency": ["a log is compacted"],
+    "toolkit-producer": ["producer: send"],
+    "toolkit-consumer": ["consumer: poll"],
+    "toolkit-memory": ["message in flight"],
+    "toolkit-worker": ["a no-op handler"],
+    "toolkit-worker-waiting": ["a handler that waits"],
+    "toolkit-worker-memory": ["memory that it grows by"],
 }
 
 
@@ -50,7 +59,8 @@ def test_a_benchmark_runs_and_leaves_nothing_behind(tmp_path: Path, name: str) -
     rows = json.loads(done.stdout)
     whats = " ".join(row["what"] for row in rows)
     assert [word for word in WORDS[name] if word not in whats] == []
-    assert all(row["ours"]["median"] > 0 for row in rows)
+    # What memory grows by in a second may well be nothing, or less.
+    assert all(row["ours"]["median"] > 0 for row in rows if "grows by" not in row["what"])
     assert {row["verdict"] for row in rows} == {"-"}
     assert not list(tmp_path.iterdir())
 

@@ -8,9 +8,9 @@ GROUP_MUTANTS = (
         "groups: decisions answered before they are durable",
         "an acknowledged commit survives a power cut",
         "tidelog/coordinator/shard.py",
-        "        if newest is None:\n            self._finish(on_done, result.response, result.on_committed, None)\n",
+        "        if newest is None:\n            self._finish(on_done, response, on_committed, None)\n",
         "        if newest is not None:\n            newest.waiting.append((None, None, None))\n"
-        "        if True:\n            self._finish(on_done, result.response, result.on_committed, None)\n",
+        "        if True:\n            self._finish(on_done, response, on_committed, None)\n",
     ),
     Mutant(
         "groups: offsets read before they are durable",

@@ -1,0 +1,62 @@
+"""The comparison with other brokers: what becomes of its values, and that it runs; the figures are for ``make bench-kafka``."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.beside import kafka
+from bench.beside.document import MarksMissing, comparison_tables, replace_part
+from bench.beside.latency import Percentiles
+from bench.beside.results import Measurement, Results
+from bench.beside.subjects import TidelogSubject
+from bench.measure import Target
+from bench.workspace import workspace
+
+MEASUREMENTS = (
+    Measurement("rate", "msg/s", {"page cache": Target(">=", 1.0)}),
+    Measurement("memory", "MiB", {"page cache": Target("<=", 80)}, judges="ours"),
+)
+
+
+def test_ratios_are_of_pairs_and_judged() -> None:
+    results = Results(MEASUREMENTS, ["ours", "theirs"])
+    for ours, theirs in ((100, 100), (200, 400), (90, 30)):
+        results.add("rate", "page cache", "ours", ours)
+        results.add("rate", "page cache", "theirs", theirs)
+    ((durability, row),) = results.rows()
+    assert (durability, row.ratio and row.ratio.value, row.verdict) == ("page cache", 1.0, "ok")
+    results.add("rate", "page cache", "ours", 1)
+    results.add("rate", "page cache", "theirs", 1000)
+    ((_, row),) = results.rows()
+    assert row.verdict == "short"
+
+
+def test_alone_a_ratio_is_not_judged_but_a_figure_of_our_own_is() -> None:
+    results = Results(MEASUREMENTS, ["ours"])
+    results.add("rate", "page cache", "ours", 5)
+    results.add("memory", "page cache", "ours", 81)
+    assert [row.verdict for _, row in results.rows()] == ["-", "short"]
+    assert "| memory | 81 MiB |  | <= 80 MiB | short |" in comparison_tables(results)
+
+
+def test_percentiles() -> None:
+    found = Percentiles.of([float(number) for number in range(1000)])
+    assert found == Percentiles(500, 900, 990, 999, 999, mean=499.5)
+
+
+def test_only_the_part_between_the_marks_is_replaced(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- kafka: begin -->\nold\n<!-- kafka: end -->\nafter\n")
+    replace_part("kafka", "new", page)
+    assert page.read_text() == "before\n<!-- kafka: begin -->\nnew\n<!-- kafka: end -->\nafter\n"
+    with pytest.raises(MarksMissing, match="peers: begin"):
+        replace_part("peers", "new", page)
+
+
+def test_tidelog_is_measured_alone_where_there_is_no_kafka(tmp_path: Path) -> None:
+    with workspace(tmp_path, is_quick=True) as place:
+        results = kafka.run(place, [TidelogSubject], lambda _: None)
+    measured = {row.what for _, row in results.rows()}
+    assert measured == {measurement.what for measurement in kafka.MEASUREMENTS}
+    assert all(row.ours.value > 0 for _, row in results.rows())
+    assert not list(tmp_path.iterdir())
