@@ -4,6 +4,7 @@ import io
 import json
 import secrets
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,13 @@ def new_topic_name() -> str:
 @pytest.fixture
 def command(tidelog_broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     return Command(tidelog_broker.bootstrap_servers, capsys, monkeypatch)
+
+
+@pytest.fixture
+def command_of_a_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """With a broker of its own: a page names topics and groups as it likes, and what other tests left must not be among them."""
+    with Broker() as broker:
+        yield Command(broker.bootstrap_servers, capsys, monkeypatch)
 
 
 @pytest.fixture

@@ -105,11 +105,12 @@ def test_replay_to_the_origin_names_the_other_groups(command: Command, letters: 
     letters.write_many(1)
     alone = command("dlq", "replay", letters.topic, "--to-origin", "--dry-run")
     assert alone.err == f"warning: to {letters.source}: beside email, no group has read it; later ones see the messages twice\n"
-    consumer = Consumer({"bootstrap.servers": letters.bootstrap, "group.id": "billing", "log_level": 0})
+    group = f"billing-{letters.source}"
+    consumer = Consumer({"bootstrap.servers": letters.bootstrap, "group.id": group, "log_level": 0})
     consumer.commit(offsets=[TopicPartition(letters.source, 0, 0)], asynchronous=False)
     consumer.close()
     result = command("dlq", "replay", letters.topic, "--to-origin")
-    assert result.err == f"warning: to {letters.source}: beside email, these groups see the messages again: billing\n"
+    assert result.err == f"warning: to {letters.source}: beside email, these groups see the messages again: {group}\n"
     assert result.out == f"Replayed 1 letter (1 to {letters.source}).\n"
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.cli.command import Command
 from tidelog import Producer
-from tidelog.testing import Broker
 
 README = (Path(__file__).resolve().parent.parent.parent / "README.md").read_text()
 PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -25,16 +24,16 @@ def run_python(block: str) -> str:
     return finished.stdout
 
 
-def test_the_first_message_in_python(tidelog_broker: Broker) -> None:
+def test_the_first_message_in_python(command_of_a_page: Command) -> None:
     (block,) = (block for block in PYTHON_BLOCKS if "Producer(" in block)
-    assert "b'customer-42' b'hello from Python'" in run_python(block.replace(ADDRESS, tidelog_broker.bootstrap_servers))
+    assert "b'customer-42' b'hello from Python'" in run_python(block.replace(ADDRESS, command_of_a_page.bootstrap))
 
 
-def test_the_worker(tidelog_broker: Broker) -> None:
+def test_the_worker(command_of_a_page: Command) -> None:
     (block,) = (block for block in PYTHON_BLOCKS if "Worker(" in block)
-    with Producer(tidelog_broker.bootstrap_servers) as producer:
+    with Producer(command_of_a_page.bootstrap) as producer:
         producer.send("greetings", key="customer-42", value="hello").result(30)
-    block = block.replace(ADDRESS, tidelog_broker.bootstrap_servers)
+    block = block.replace(ADDRESS, command_of_a_page.bootstrap)
     # In the README it runs until somebody stops it.
     block = block.replace("message.text())\n", "message.text())\n    worker.stop()\n")
     assert "to b'customer-42' hello" in run_python(block)
@@ -46,9 +45,9 @@ def test_the_broker_for_tests() -> None:
 
 
 @pytest.mark.parametrize("line", [line for line in SHELL_BLOCKS[1].splitlines() if line.startswith("tidelog ")])
-def test_the_commands(command: Command, line: str) -> None:
-    command("produce", "greetings", stdin=b"hello\n")
-    assert command(*line.split()[1:]).code == 0
+def test_the_commands(command_of_a_page: Command, line: str) -> None:
+    command_of_a_page("produce", "greetings", stdin=b"hello\n")
+    assert command_of_a_page(*line.split()[1:]).code == 0
 
 
 def test_a_newcomers_commands_are_there() -> None:

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from tests.cli.command import Command
-from tidelog.testing import Broker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "TRANSACTIONS.md").read_text()
@@ -14,17 +13,17 @@ BLOCKS = [(kind, block) for kind, block in re.findall(r"```(\w*)\n(.*?)```", PAG
 ADDRESS = "127.0.0.1:9092"
 
 
-def test_the_commands_and_the_program(command: Command, tidelog_broker: Broker) -> None:
+def test_the_commands_and_the_program(command_of_a_page: Command) -> None:
     assert [kind for kind, _ in BLOCKS] == ["", "python", "", ""]
     said = {}
     for kind, block in BLOCKS:
         if kind == "python":
-            program = block.replace(ADDRESS, tidelog_broker.bootstrap_servers)
+            program = block.replace(ADDRESS, command_of_a_page.bootstrap)
             finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
             assert finished.returncode == 0, finished.stderr
             continue
         for line in block.splitlines():
-            said[line] = command(*line.split()[1:]).lines
+            said[line] = command_of_a_page(*line.split()[1:]).lines
     assert any("payments-1" in line for line in said["tidelog transactions list"])
     assert any("payments-1" in line for line in said["tidelog transactions describe payments-1"])
     (consume,) = (line for line in said if "consume" in line)
