@@ -85,5 +85,5 @@ $(DRAWS): $(INSTALLED)
 
 # Spark is large as well. The checks read its types, and the tests run it; a broker needs none of it.
 $(SPARK): $(INSTALLED)
-	$(PIP_INSTALL) --no-build-isolation --editable '.[spark]'
+	$(PIP_INSTALL) --no-build-isolation --editable '.[pipelines]'
 	@touch $@

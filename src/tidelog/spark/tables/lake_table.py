@@ -1,0 +1,188 @@
+"""A Delta table as the driver sees it: what it is of, how far it has come, what is committed to it, and its rows in Spark.
+
+**Positions.** A commit carries how far the table has come, in the same atomic step as its rows: for each source by name
+(``orders/3``) the offset that comes next, as Delta's own application transactions. Before a batch is written, the table is asked
+for them, not a checkpoint: a batch that runs again after a crash, or under a new checkpoint, finds its rows there and leaves them
+out. Two runs that write at the same time move the same position, and Delta refuses the second.
+
+The table says what it is (``tidelog.kind``, ``tidelog.topic``, ...) in its own properties, and is refused where something else
+is meant.
+"""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import Field as DeltaField
+from deltalake.transaction import AddAction
+
+from tidelog.spark.tables.columns import missing_columns
+from tidelog.spark.tables.data_files import DataFile, write_files
+from tidelog.spark.tables.errors import TableConflict, TableError, TableMissing, TableUnwritable, WrongTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PREFIX = "tidelog."
+KIND = "kind"
+
+
+class LakeTable:
+    """Made anew for every use: ``deltalake`` reads a table's log once, and does not see what others commit afterwards."""
+
+    def __init__(self, table: DeltaTable, place: Path) -> None:
+        self._table = table
+        self.place = place
+
+    @classmethod
+    def open(cls, place: str | Path, *, kind: str | None = None) -> "LakeTable":
+        path = local_path(place)
+        try:
+            found = cls(DeltaTable(str(path)), path)
+        except TableNotFoundError as error:
+            hint = "it has files, but no _delta_log" if path.is_dir() and any(path.iterdir()) else "nothing is there"
+            raise TableMissing(f"there is no table at {path}: {hint}") from error
+        except DeltaError as error:
+            raise WrongTable(f"the table at {path} cannot be opened: {error}") from error
+        if kind is not None:
+            found.check_identity({KIND: kind})
+        return found
+
+    @classmethod
+    def ensure(
+        cls, place: str | Path, columns: pa.Schema, *, partition_by: Sequence[str] = (), identity: Mapping[str, str]
+    ) -> "LakeTable":
+        """The table at this place, created or with the columns added that it lacks. ``identity`` is what it must be of."""
+        path = local_path(place)
+        if not DeltaTable.is_deltatable(str(path)):
+            return cls._create(path, columns, tuple(partition_by), identity)
+        table = cls.open(path)
+        table.check_identity(identity)
+        if table.partition_by != tuple(partition_by):
+            raise WrongTable(
+                f"the table {path} is partitioned by {table.partition_by}, the pipeline writes by {tuple(partition_by)}"
+            )
+        missing = missing_columns(table.columns, columns, str(path))
+        if not missing:
+            return table
+        table._table.alter.add_columns([_delta_field(field) for field in missing])
+        return cls.open(path)
+
+    @classmethod
+    def _create(cls, path: Path, columns: pa.Schema, partition_by: tuple[str, ...], identity: Mapping[str, str]) -> "LakeTable":
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise WrongTable(f"{path} is no table, and is not empty: name a new directory")
+        properties = {f"{PREFIX}{name}": value for name, value in identity.items()}
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            DeltaTable.create(
+                str(path),
+                _nullable(columns),
+                mode="ignore",
+                partition_by=list(partition_by),
+                configuration=properties,
+                raise_if_key_not_exists=False,
+            )
+        except OSError as error:
+            raise TableUnwritable(f"the table {path} cannot be created: {error.strerror or error}") from error
+        except DeltaError as error:
+            raise TableError(f"the table {path} cannot be created: {error}") from error
+        table = cls.open(path)
+        # Somebody else may have been faster.
+        table.check_identity(identity)
+        return table
+
+    @property
+    def version(self) -> int:
+        return self._table.version()
+
+    @property
+    def identity(self) -> dict[str, str]:
+        found = self._table.metadata().configuration
+        return {name.removeprefix(PREFIX): value for name, value in found.items() if name.startswith(PREFIX)}
+
+    @property
+    def columns(self) -> pa.Schema:
+        return pa.schema(self._table.schema().to_arrow())
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        return tuple(self._table.metadata().partition_columns)
+
+    @property
+    def delta(self) -> DeltaTable:
+        """For what only some pipelines do: merge, compact, vacuum."""
+        return self._table
+
+    def check_identity(self, expected: Mapping[str, str]) -> None:
+        found = self.identity
+        for name, value in expected.items():
+            if found.get(name) != value:
+                is_what = f"of {name} {found[name]}" if name in found else f"without a {name}: no table of a Tidelog pipeline"
+                raise WrongTable(f"the table {self.place} is {is_what}, not of {name} {value}: name another table")
+
+    def position(self, name: str) -> int:
+        """The offset that comes next for this source; 0 before the first."""
+        found = self._table.transaction_version(name)
+        return 0 if found is None else found
+
+    def append(self, files: Sequence[DataFile], positions: Mapping[str, int]) -> None:
+        """One commit: the files, and how far the table has come with them. TableConflict when another run was there first."""
+        actions: list[Any] = [
+            AddAction(file.path, file.size, file.partition_values, file.modified_ms, True, file.stats) for file in files
+        ]
+        try:
+            self._table.create_write_transaction(
+                actions, "append", self._table.schema(), list(self.partition_by), commit_properties=commit_properties(positions)
+            )
+        except CommitFailedError as error:
+            raise self.conflict(error) from error
+
+    def append_rows(self, rows: pa.Table, positions: Mapping[str, int]) -> None:
+        """Rows that the driver has: small outcomes of a pipeline."""
+        names = [name for name in self.columns.names if name in rows.column_names]
+        files = write_files(rows.select(names).to_batches(), self.place, self.partition_by, ())
+        self.append(files, positions)
+
+    def conflict(self, error: Exception) -> TableConflict:
+        return TableConflict(
+            f"another run wrote to the table {self.place} at the same time ({error}): nothing of this batch was committed; "
+            f"let one run alone write to it"
+        )
+
+    def frame(self, spark: "SparkSession", *, files: Sequence[str] | None = None) -> "DataFrame":
+        """Its rows as of this version, read by Spark's own Parquet reader. ``files`` are some of its files, by absolute path."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        schema = from_arrow_schema(self.columns)
+        paths = list(self._table.file_uris() if files is None else files)
+        if not paths:
+            return spark.createDataFrame([], schema)
+        reader = spark.read.schema(schema).option("basePath", str(self.place)).option("mergeSchema", "false")
+        return reader.parquet(*paths).select(*schema.names)
+
+
+def commit_properties(positions: Mapping[str, int]) -> CommitProperties:
+    now = int(datetime.datetime.now(datetime.UTC).timestamp() * 1000)
+    return CommitProperties(app_transactions=[Transaction(name, position, now) for name, position in positions.items()])
+
+
+def local_path(place: str | Path) -> Path:
+    text = str(place).removeprefix("file://")
+    if "://" in text:
+        raise WrongTable(f"{place}: a table is a directory that driver and executors see at the same path, not an address")
+    return Path(text).absolute()
+
+
+def _nullable(columns: pa.Schema) -> pa.Schema:
+    """A column that is added later is null in older rows; those of the first day are no better."""
+    return pa.schema([pa.field(field.name, field.type, nullable=True) for field in columns])
+
+
+def _delta_field(field: pa.Field) -> DeltaField:
+    (found,) = Schema.from_arrow(_nullable(pa.schema([field]))).fields
+    return found
