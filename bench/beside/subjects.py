@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Protocol
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from bench.broker_process import WAIT_SECONDS_MAX, Process
 from tests.compatibility.apache_kafka import KAFKA_VERSION, ApacheKafka
@@ -33,6 +33,9 @@ KAFKA_FLAGS = (
     "-Djava.awt.headless=true",
 )
 PORT_PROBE_SECONDS = 0.005
+
+# No broker makes any number of them at once.
+PARTITIONS_PER_REQUEST = 2_000
 
 
 class Reachable(Protocol):
@@ -115,7 +118,11 @@ def _takes_connections(port: int) -> bool:
 
 def create_topic(subject: Reachable, topic: str, configs: Mapping[str, str], partitions: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": subject.bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs))])[topic].result(WAIT_SECONDS_MAX)
+    made = min(partitions, PARTITIONS_PER_REQUEST)
+    admin.create_topics([NewTopic(topic, made, 1, config=dict(configs))])[topic].result(WAIT_SECONDS_MAX)
+    while made < partitions:
+        made = min(partitions, made + PARTITIONS_PER_REQUEST)
+        admin.create_partitions([NewPartitions(topic, made)])[topic].result(WAIT_SECONDS_MAX)
 
 
 def delete_topic(subject: Reachable, topic: str) -> None:
