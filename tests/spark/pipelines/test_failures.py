@@ -1,0 +1,60 @@
+"""The error behind Spark's: texts as Spark 4.3 makes them, shortened."""
+
+import pytest
+
+from tidelog.client.errors import BrokerUnavailable, InvalidArgument, TidelogError
+from tidelog.spark.pipelines.failures import error_behind, from_text
+from tidelog.spark.pipelines.pipeline import PipelineFailed
+from tidelog.spark.tables.errors import WrongSchema
+
+STREAM = "[STREAM_FAILED] Query [id = 9ba4, runId = 103e] terminated with exception: "
+STATE = "\n=== Streaming Query ===\nIdentifier: [id = 9ba4]\nCurrent Committed Offsets: {}\n"
+FRAME = '  File "stream_plan.py", line 60, in initial\n    catalogue = look(self._client())\n                ^^^^^^^^^^^\n'
+TRACEBACK = f"Traceback (most recent call last):\n{FRAME}"
+
+OF_SOURCE = (
+    f"{STREAM}[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform initialOffset: "
+    f"{TRACEBACK}tidelog.client.transactions.errors.BrokerUnreachable: connection refused\n\n"
+    f"The above exception was the direct cause of the following exception:\n\n{TRACEBACK}"
+    f"tidelog.client.errors.BrokerUnavailable: topics: no broker answers at 127.0.0.1:1: check the address\n"
+    f" SQLSTATE: 38000 SQLSTATE: XXKST{STATE}"
+)
+OF_FOREACH_BATCH = (
+    f"{STREAM}[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach batch sink. "
+    f"Reason: An exception was raised by the Python Proxy. Return Message: {TRACEBACK}"
+    f"tidelog.spark.tables.errors.WrongSchema: column a: is one,\nnot the other\n SQLSTATE: 39000 SQLSTATE: XXKST{STATE}"
+)
+OF_BATCH = (
+    f"[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: {TRACEBACK}"
+    "tidelog.client.errors.InvalidArgument: the source has no option bootstrapp: did you mean bootstrap?\n SQLSTATE: 38000"
+)
+OF_FOREIGN_CODE = (
+    f"{STREAM}[PYTHON_EXCEPTION] An exception was thrown: {TRACEBACK}OSError: [Errno 28] No space left on device{STATE}"
+)
+OF_SPARK = f"{STREAM}[USER_RAISED_EXCEPTION] x is too large SQLSTATE: P0001 SQLSTATE: XXKST{STATE}"
+OF_ANALYSIS = "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. SQLSTATE: 42703;\n'Project\n"
+OF_A_LOST_CLASS = f"{TRACEBACK}tidelog.spark.no_such_module.Gone: it is gone\n SQLSTATE: 38000"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        (OF_SOURCE, BrokerUnavailable, "topics: no broker answers at 127.0.0.1:1: check the address"),
+        (OF_FOREACH_BATCH, WrongSchema, "column a: is one, not the other"),
+        (OF_BATCH, InvalidArgument, "the source has no option bootstrapp: did you mean bootstrap?"),
+        (OF_FOREIGN_CODE, PipelineFailed, "Spark gave up: OSError: [Errno 28] No space left on device"),
+        (OF_SPARK, PipelineFailed, "Spark gave up: x is too large"),
+        (OF_ANALYSIS, PipelineFailed, "Spark gave up: A column with name `nope` cannot be resolved."),
+        (OF_A_LOST_CLASS, PipelineFailed, "it is gone"),
+        ("", PipelineFailed, "Spark gave up: "),
+    ],
+)
+def test_error_is_typed_again_in_one_line(text: str, kind: type[TidelogError], message: str) -> None:
+    found = from_text(text)
+    assert type(found) is kind
+    assert str(found) == message
+
+
+def test_what_is_ours_already_stays() -> None:
+    error = InvalidArgument("as it is")
+    assert error_behind(error) is error
