@@ -14,7 +14,7 @@ from tidelog.spark.pipelines.pipeline import PipelineFailed
 # Up to where Spark goes on with words of its own: an error state, the state of the query, a Java stack, the next traceback.
 _END = r"(?=\n\s*SQLSTATE|\n=== Streaming Query|\n\s+at |\n\nJVM stacktrace|\n\nThe above exception|\n\nDuring handling|\s*\Z)"
 _OURS = re.compile(rf"^(tidelog(?:\.\w+)*)\.(\w+): (.*?){_END}", re.MULTILINE | re.DOTALL)
-_OF_PYTHON = re.compile(rf"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w\S*(?:: .*?)?){_END}", re.MULTILINE | re.DOTALL)
+_OF_PYTHON = re.compile(rf"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)+(\w[\w.]*(?:: .*?)?){_END}", re.DOTALL)
 _OF_SPARK = re.compile(r"(?:terminated with exception: )?(?:\[[A-Z_.0-9]+\] )*(.+?)(?: SQLSTATE: \w+)*;?$")
 _SHOWN_CHARACTERS_MAX = 500
 
