@@ -43,6 +43,7 @@ def test_a_batch_is_what_was_produced(spark: SparkSession, kafka: ToolkitBroker)
     found = [{**row.asDict(), "headers": row.headers and [tuple(header) for header in row.headers]} for row in rows]
     assert [{**row, "key": _bytes(row["key"]), "value": _bytes(row["value"])} for row in found] == expected
     assert "headers" not in source.batch().columns
+    assert source.batch(includeHeaders="true", fetcher="librdkafka").orderBy("offset").collect() == rows
 
 
 def _bytes(value: bytearray | None) -> bytes | None:

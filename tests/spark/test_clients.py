@@ -26,6 +26,7 @@ def test_the_same_cluster_is_the_same_client_until_it_is_forgotten() -> None:
     assert fetch_client(options(startingOffsets="earliest")) is first
     assert fetch_client(options(**{"kafka.client.id": "me"})) is not first
     assert fetch_client(options(**{"kafka.isolation.level": "read_uncommitted"})) is not first
+    assert fetch_client(options(fetcher="librdkafka")) is not first
     forget_client(options())
     forget_client(options())
     assert fetch_client(options()) is not first

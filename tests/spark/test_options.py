@@ -183,3 +183,10 @@ def test_options_of_the_sink() -> None:
 def test_what_is_wrong_for_the_sink_is_said(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(message)):
         SinkOptions.parse({**HERE, **options})
+
+
+def test_who_fetches() -> None:
+    assert stream().fetcher == "own"
+    assert batch(fetcher="librdkafka").fetcher == "librdkafka"
+    with pytest.raises(InvalidArgument, match="option fetcher is own or librdkafka: not 'java'"):
+        stream(fetcher="java")

@@ -3,12 +3,13 @@
 import os
 
 from tidelog.client.fetch.client import FetchClient
+from tidelog.client.fetch.types import Fetcher
 from tidelog.spark.options import Connection, Isolation, SourceOptions
 
 # Queries that one worker serves at a time are few; whoever comes back later connects anew.
 CLIENTS_MAX = 8
 
-_Key = tuple[int, Connection, Isolation]
+_Key = tuple[int, Connection, Isolation, Fetcher]
 _clients: dict[_Key, FetchClient] = {}
 
 
@@ -19,7 +20,9 @@ def fetch_client(options: SourceOptions) -> FetchClient:
         if len(_clients) >= CLIENTS_MAX:
             _clients.pop(next(iter(_clients))).close()
         connection = options.connection
-        _clients[key] = FetchClient(connection.bootstrap, settings=dict(connection.settings), isolation=options.isolation)
+        _clients[key] = FetchClient(
+            connection.bootstrap, settings=dict(connection.settings), isolation=options.isolation, fetcher=options.fetcher
+        )
     return _clients[key]
 
 
@@ -31,4 +34,4 @@ def forget_client(options: SourceOptions) -> None:
 
 
 def _key(options: SourceOptions) -> _Key:
-    return os.getpid(), options.connection, options.isolation
+    return os.getpid(), options.connection, options.isolation, options.fetcher

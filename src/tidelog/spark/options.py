@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Self, cast
 
 from tidelog.client.configuration import bootstrap_addresses
 from tidelog.client.errors import InvalidArgument
+from tidelog.client.fetch.types import Fetcher
 from tidelog.client.topic_partition import Partition
 from tidelog.spark import option_values as values
 
@@ -36,6 +37,7 @@ _SOURCE = (
     "endingTimestamp",
     "endingOffsetsByTimestamp",
     "failOnDataLoss",
+    "fetcher",
     "groupId",
     "includeHeaders",
     "maxOffsetsPerTrigger",
@@ -166,6 +168,8 @@ class SourceOptions(NamedTuple):
     starting: Bound
     ending: Bound
     isolation: Isolation
+    fetcher: Fetcher
+    """Our own connection where it can be, or librdkafka always."""
     group_id: str | None
     """Of the consumer group that shows the progress; None: it is shown to none."""
     include_headers: bool
@@ -194,6 +198,7 @@ class SourceOptions(NamedTuple):
             starting=Bound.parse(given, "starting", "latest" if is_stream else "earliest"),
             ending=Bound.parse(given, "ending", "latest"),
             isolation=cast(Isolation, values.choice("kafka.isolation.level", isolation, ("read_committed", "read_uncommitted"))),
+            fetcher=cast(Fetcher, values.choice("fetcher", given.get("fetcher", "own"), ("own", "librdkafka"))),
             group_id=next((group_id for group_id in group_ids if group_id), None),
             include_headers=_wants_headers(given),
             fails_on_data_loss=values.boolean("failOnDataLoss", given.get("failondataloss", "true")),

@@ -284,3 +284,9 @@ def test_arguments_that_are_none(kafka: ToolkitBroker) -> None:
             client.offsets([Partition("orders", 0)], -5)
         with pytest.raises(InvalidArgument, match="list of names"):
             client.topics("orders")
+
+
+def test_librdkafka_reads_where_it_is_asked_for() -> None:
+    assert isinstance(FetchClient("h:1", fetcher="librdkafka")._source, LibrdkafkaSource)
+    with pytest.raises(InvalidArgument, match="fetcher is own or librdkafka: not 'java'"):
+        FetchClient("h:1", fetcher="java")  # type: ignore[arg-type]  # as one might write it

@@ -17,7 +17,7 @@ from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.broker_source import BrokerSource
 from tidelog.client.fetch.librdkafka_source import LibrdkafkaSource
 from tidelog.client.fetch.settings import own_settings
-from tidelog.client.fetch.types import ROWS_PER_BATCH, Isolation, OffsetAt, OldFormat, Range, Source, TopicInfo
+from tidelog.client.fetch.types import ROWS_PER_BATCH, Fetcher, Isolation, OffsetAt, OldFormat, Range, Source, TopicInfo
 from tidelog.client.topic_partition import Partition
 
 ROWS_PER_BATCH_MAX = 1_000_000
@@ -32,14 +32,20 @@ class FetchClient:
         *,
         settings: Mapping[str, str] | None = None,
         isolation: Isolation = "read_committed",
+        fetcher: Fetcher = "own",
     ) -> None:
-        """``settings`` are librdkafka's (without "kafka." before them). Connects on the first call."""
+        """``settings`` are librdkafka's (without "kafka." before them). Connects on the first call.
+
+        ``fetcher="librdkafka"`` reads by it whatever the settings are: for who wants a second witness of what is in a topic.
+        """
         if isolation not in ("read_committed", "read_uncommitted"):
             raise InvalidArgument(f"isolation is read_committed or read_uncommitted: not {isolation!r}")
+        if fetcher not in ("own", "librdkafka"):
+            raise InvalidArgument(f"fetcher is own or librdkafka: not {fetcher!r}")
         self._addresses = bootstrap_addresses(bootstrap)
         self._settings = dict(settings or {})
         self._isolation: Isolation = isolation
-        own = own_settings(self._settings)
+        own = own_settings(self._settings) if fetcher == "own" else None
         self._librdkafka: LibrdkafkaSource | None = None
         self._source: Source = self._by_librdkafka() if own is None else BrokerSource(self._addresses, own, isolation)
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from tidelog.client.topic_partition import Partition
 
 Isolation = Literal["read_committed", "read_uncommitted"]
+Fetcher = Literal["own", "librdkafka"]
 OffsetAt = Literal["earliest", "latest"] | int
 """An end of the log, or milliseconds since 1970: the first message of that time or later."""
 
