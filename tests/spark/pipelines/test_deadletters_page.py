@@ -1,0 +1,143 @@
+"""The page: the numbers that the report has, nothing that a letter could smuggle in, and the same bytes each time."""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.spark.pipelines.made_reports import HOSTILE, NOW_MS, TOPIC, error, read_page, report
+from tidelog.spark.pipelines.deadletters_page import dead_letters_page, shown_bytes
+from tidelog.spark.pipelines.deadletters_report import DAY_MS, HOUR_MS, Hour, Named, Totals, span_of
+
+TIMEOUT = {"exception_class": "TimeoutError", "waiting": 890, "replayable": 890, "first_failure_ms": NOW_MS - 30 * HOUR_MS}
+HOSTILE_BYTES = [text.encode("utf-8", "surrogatepass") for text in HOSTILE]
+
+
+def made(*, hides_values: bool = False, **given: Any) -> str:
+    found = report(error(of=TIMEOUT, message="no answer within # s"), error(of={"waiting": 300}), **given)
+    return dead_letters_page(found, hides_values=hides_values)
+
+
+def test_the_numbers_come_first() -> None:
+    text = read_page(made()).text
+    for number in ("1,190", "Different errors2", "1 d 6 h", "Worth a replay890", "3 replayed, 1 discarded, 2 no longer in"):
+        assert number in text
+    assert text.index("Waiting") < text.index("When and where") < text.index("Errors, the most frequent first")
+
+
+def test_an_error_has_its_verdict_its_command_and_one_letter() -> None:
+    text = read_page(made()).text
+    assert "Worth a replaythis kind of error passes by itself, and it is quiet" in text
+    assert "tidelog dlq replay orders.email.dlq --error=TimeoutError --since" in text
+    assert "Mend first" in text
+    for part in (
+        '{"order": 7}',
+        "customer-42",
+        "content-type: application/json",
+        "orders[1]@4711",
+        "tidelog dlq show orders.email.dlq 1:17",
+    ):
+        assert part in text
+    assert text.count("tidelog dlq replay") == 1, "only where it is worth it"
+
+
+def test_letters_that_the_command_takes_besides_are_named() -> None:
+    text = read_page(dead_letters_page(report(error(of=TIMEOUT, taken=892)))).text
+    assert "It takes 2 letters of other messages of this class too." in text
+
+
+def test_values_can_be_left_out() -> None:
+    text = read_page(made(hides_values=True)).text
+    for part in ('{"order": 7}', "customer-42", "application/json"):
+        assert part not in text
+    assert "no more of item 5512" in text
+
+
+def test_the_page_needs_no_network_and_runs_nothing() -> None:
+    page = made()
+    reader = read_page(page)
+    assert any(name == "content" and value.startswith("default-src 'none';") for name, value in reader.attributes)
+    assert not {"script", "link", "img", "iframe", "object", "base"} & set(reader.tags)
+    assert not [name for name, _ in reader.attributes if name.startswith("on") or name in ("src", "href", "action")]
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_hostile_letters_are_text(number: int) -> None:
+    text, raw = HOSTILE[number], HOSTILE_BYTES[number]
+    facts = {"exception_class": text, "topic": TOPIC, "versions": (text,)}
+    letter = {
+        "key": raw,
+        "value": raw,
+        "value_bytes": len(raw),
+        "headers": ((text, raw),),
+        "message": text,
+        "traceback": text,
+        "origin": text,
+    }
+    found = report(error(of=facts, like=letter, message=text, group=text))
+    found = found._replace(groups=(Named(text, 1),), origins=(Named(text, 1),))
+    page = dead_letters_page(found)
+    assert not {"script", "img", "b"} & set(read_page(page).tags)
+    assert len(page) < 100_000, "what is huge is cut"
+    page.encode("utf-8")
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2028]", page)
+
+
+def test_the_same_report_is_the_same_page() -> None:
+    assert made() == made()
+
+
+def test_nothing_waits() -> None:
+    text = read_page(dead_letters_page(report(totals=Totals(replayed=5)))).text
+    assert "Every letter was dealt with: 5 replayed" in text
+    assert "tidelog dlq depth --fail-above 0" in text
+    assert "no message has failed for good" in read_page(dead_letters_page(report(totals=Totals()))).text
+    assert "There are no dead-letter topics here" in read_page(dead_letters_page(report(totals=Totals(), topics=()))).text
+
+
+def test_many_names_become_the_first_and_the_rest() -> None:
+    found = report(error())._replace(groups=tuple(Named(f"group-{number}", 10) for number in range(12)))
+    text = read_page(dead_letters_page(found)).text
+    assert "group-7" in text
+    assert "group-8" not in text
+    assert "4 more40" in text
+
+
+def test_more_errors_than_are_shown_are_told() -> None:
+    assert "19 more with --top" in read_page(dead_letters_page(report(error(), totals=Totals(waiting=10, errors=20)))).text
+
+
+@pytest.mark.parametrize(
+    ("content", "whole", "shown"),
+    [
+        (None, None, "(null)"),
+        (b"", None, "(empty)"),
+        ("grün".encode(), None, "grün"),
+        ("grü".encode()[:-1], 10, "gr\n(10 bytes in all)"),
+        (b"\xff\x00\x01", None, "ff 00 01\n(3 bytes, not UTF-8)"),
+        (b"\xff" * 300, 9000, ("ff " * 256).strip() + " …\n(9,000 bytes, not UTF-8)"),
+    ],
+)
+def test_bytes_as_a_reader_wants_them(content: bytes | None, whole: int | None, shown: str) -> None:
+    assert shown_bytes(content, whole) == shown
+
+
+def test_time_is_shown_by_hour_or_by_day() -> None:
+    hour = NOW_MS - NOW_MS % HOUR_MS
+    short = span_of([Hour(hour - 2 * HOUR_MS, 1, 0)], NOW_MS)
+    assert short.step_ms == HOUR_MS
+    assert short.starts == tuple(range(hour - 23 * HOUR_MS, hour + 1, HOUR_MS))
+    long = span_of([Hour(hour - 100 * HOUR_MS, 1, 0), Hour(hour, 1, 0)], NOW_MS)
+    assert long.step_ms == DAY_MS
+    assert len(long.starts) == 5
+    assert long.fold({hour: 2, hour - HOUR_MS: 3, hour - 900 * HOUR_MS: 4}) == [0, 0, 0, 0, 5]
+
+
+def test_times_that_cannot_be_are_left_out_of_the_chart() -> None:
+    far = [Hour(0, 1, 0), Hour(NOW_MS + 999 * DAY_MS, 1, 0)]
+    assert span_of(far, NOW_MS).starts == ()
+    assert len(span_of([*far, Hour(NOW_MS - NOW_MS % HOUR_MS, 1, 0)], NOW_MS).starts) == 24
