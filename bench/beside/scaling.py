@@ -173,7 +173,7 @@ def _linger_and_compression(workspace: Workspace, subject: TidelogSubject, direc
     title = "Messages of 400 B: throughput against latency, for lingers of 0, 1, 5, 20 and 100 ms"
     _draw(directory, "linger.svg", title, "end to end at 1,000 messages per second, p50 in ms", series)
     headings = ("data", "codec", "linger", "messages/s", "end to end, p50 ms")
-    return _part("Linger and compression", "linger.svg", headings, sorted(lines))
+    return _part("Linger and compression", "linger.svg", headings, sorted(lines, key=lambda line: line[:2]))
 
 
 def _samples() -> dict[str, bytes]:
