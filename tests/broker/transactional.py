@@ -266,6 +266,5 @@ def stop_markers(machine: Machine) -> Callable[[], None]:
 
     def go_on() -> None:
         sender._is_scheduled = False
-        sender._schedule()
 
     return go_on

@@ -221,9 +221,15 @@ class Broker:
 
     def end_of_burst(self) -> None:
         """Requests, completions or timers were handled: what they appended is committed together."""
-        self.coordinators.flush()
-        self.partitions.advance_relaxed()
+        self._write_decisions()
         self.directory.kick()
+
+    def _write_decisions(self) -> None:
+        """With all that follows from them where writing is enough."""
+        self.coordinators.flush()
+        while self.partitions.has_relaxed:
+            self.partitions.advance_relaxed()
+            self.coordinators.flush()
 
     def _housekeeping(self) -> None:
         if self.is_running:
@@ -277,6 +283,8 @@ class Broker:
     def _on_synced(self, logs: list[PartitionLog]) -> None:
         self.backlog.pass_ended()
         self.partitions.on_synced(logs)
+        # What follows from this pass is part of the next one, which is about to begin.
+        self._write_decisions()
 
     # -- requests ------------------------------------------------------------------------------------------------------------
 

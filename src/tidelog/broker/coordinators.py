@@ -155,6 +155,7 @@ class Coordinators:
 
     def flush(self) -> None:
         """The end of a burst."""
+        self.markers.flush()
         self.groups.runtime.flush()
         self.transactions.runtime.flush()
 

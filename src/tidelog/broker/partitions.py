@@ -131,11 +131,14 @@ class Partitions:
         called from within an append."""
         self._relaxed[partition] = None
 
+    @property
+    def has_relaxed(self) -> bool:
+        return bool(self._relaxed)
+
     def advance_relaxed(self) -> None:
-        while self._relaxed:
-            relaxed, self._relaxed = self._relaxed, {}
-            for partition in relaxed:
-                partition.advance()
+        relaxed, self._relaxed = self._relaxed, {}
+        for partition in relaxed:
+            partition.advance()
 
     def wait_durable(self, partition: Partition, on_durable: OnReplicated) -> None:
         """Call back once all that was appended is on the disk, though the topic does not ask for that."""

@@ -1,9 +1,10 @@
 """Markers that end a transaction, on their way to its partitions.
 
-Asynchronously and one by one, though this broker leads every partition: so half-marked transactions exist, and are brought to
-their end, on one broker as in a cluster. A partition that cannot take its marker now is tried again until it can, or until the
-coordinator that sent it is gone; one that no longer exists needs none. Decisions take turns, so that a transaction over thousands
-of partitions does not keep small ones waiting.
+One by one, though this broker leads every partition: so half-marked transactions exist, and are brought to their end, on one
+broker as in a cluster. They are written at the end of the burst, and the pass of group commit that follows covers them. A
+partition that cannot take its marker now is tried again until it can, or until the coordinator that sent it is gone; one that no
+longer exists needs none. Decisions take turns, so that a transaction over thousands of partitions does not keep small ones
+waiting.
 
 A marker for ``__consumer_offsets`` goes through the group coordinator's shard, which alone writes there. In other internal topics
 there are no transactions, and a marker from here would come between a shard and its log: it is refused.
@@ -149,12 +150,11 @@ class TransactionMarkerSender:
         if not sending.is_queued:
             sending.is_queued = True
             self._queue.append(sending)
-        self._schedule()
 
-    def _schedule(self) -> None:
+    def flush(self) -> None:
+        """The end of a burst: a slice of what is to be written. What is left waits for ticks, which others share."""
         if self._queue and not self._is_scheduled:
-            self._is_scheduled = True
-            self._scheduler.schedule(0, self._run)
+            self._run()
 
     def _run(self) -> None:
         self._is_scheduled = False
@@ -168,7 +168,9 @@ class TransactionMarkerSender:
                 work.left -= 1
                 self._queue.append(sending)
                 self._deliver(delivery)
-        self._schedule()
+        if self._queue:
+            self._is_scheduled = True
+            self._scheduler.schedule(0, self._run)
 
     def _deliver(self, delivery: _Delivery) -> None:
         (topic, index), end = delivery.place, delivery.sending.end

@@ -273,11 +273,11 @@ class Shard(Generic[MachineType]):
         return True
 
     def _run_timed(self, decide: TimedDecision) -> None:
-        def done(_: Any, error: Exception | None) -> None:
-            if error is not None and not isinstance(error, NotCoordinator):
-                self._report("unexpected_error", {"where": f"a time-out of {self.name}", "error": repr(error)})
+        self.write(lambda _: decide(), self._timed_done)
 
-        self.write(lambda _: decide(), done)
+    def _timed_done(self, _: Any, error: Exception | None) -> None:
+        if error is not None and not isinstance(error, NotCoordinator):
+            self._report("unexpected_error", {"where": f"a time-out of {self.name}", "error": repr(error)})
 
     # -- writing -------------------------------------------------------------------------------------------------------------
 

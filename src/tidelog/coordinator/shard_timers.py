@@ -10,11 +10,12 @@ TimedDecision = Callable[[], CoordinatorResult]
 class ShardTimers:
     """``schedule`` under a name that is scheduled already replaces it."""
 
-    __slots__ = ("_by_name", "_run", "_scheduler")
+    __slots__ = ("_by_name", "_scheduler", "run")
 
     def __init__(self, scheduler: Scheduler, run: Callable[[TimedDecision], None]) -> None:
         self._scheduler = scheduler
-        self._run = run
+        self.run = run
+        """At once. Not from within what the shard itself calls back."""
         self._by_name: dict[Hashable, Cancellable] = {}
 
     def __len__(self) -> int:
@@ -28,7 +29,7 @@ class ShardTimers:
 
         def due() -> None:
             del self._by_name[name]
-            self._run(decide)
+            self.run(decide)
 
         self._by_name[name] = self._scheduler.schedule(max(0, delay_ms), due)
 

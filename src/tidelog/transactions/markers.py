@@ -53,7 +53,8 @@ class TransactionMarkers:
         assert value.state in PREPARED_STATES
         sending = self._sending[transactional_id] = _Sending(dict.fromkeys(each_partition(value.partitions)))
         if not sending.remaining:
-            self._complete_soon(transactional_id)
+            # Soon, because the shard is in the middle of telling who waited for the decision.
+            self._environment.timers.schedule(("complete", transactional_id), 0, lambda: self._complete(transactional_id))
             return
         markers = MarkersToSend(
             transactional_id,
@@ -73,10 +74,7 @@ class TransactionMarkers:
             return
         del sending.remaining[partition]
         if not sending.remaining:
-            self._complete_soon(transactional_id)
-
-    def _complete_soon(self, transactional_id: str) -> None:
-        self._environment.timers.schedule(("complete", transactional_id), 0, lambda: self._complete(transactional_id))
+            self._environment.timers.run(lambda: self._complete(transactional_id))
 
     def _complete(self, transactional_id: str) -> CoordinatorResult:
         metadata = self._table.find(transactional_id)
