@@ -9,6 +9,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -20,7 +21,13 @@ import pyarrow.parquet as pq
 from tidelog.spark.tables.errors import TableUnwritable
 
 COMPRESSION = "zstd"
+# What a reader can skip by, and what a writer keeps in memory for each file that it has open: whichever comes first.
 ROWS_PER_GROUP = 250_000
+BYTES_PER_GROUP = 32 << 20
+# A task that meets more days than this (times that producers made up) closes the file that it opened first.
+OPEN_FILES_MAX = 32
+# A file that is larger is no faster to read, and costs more to do again.
+ROWS_PER_FILE_MAX = 8 * ROWS_PER_GROUP
 _NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
 PartitionValues = tuple[str | None, ...]
@@ -46,23 +53,35 @@ class DataFileWriter:
         self._partition_by = partition_by
         self._stats_columns = stats_columns
         self._open: dict[PartitionValues, _OpenFile] = {}
+        self._finished: list[DataFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         for values, rows in split(batch, self._partition_by):
             if values not in self._open:
+                if len(self._open) >= OPEN_FILES_MAX:
+                    self._finish(next(iter(self._open)))
                 self._open[values] = self._new_file(values, rows.schema)
             self._open[values].write(rows)
+            if self._open[values].rows >= ROWS_PER_FILE_MAX:
+                self._finish(values)
 
     def finish(self) -> list[DataFile]:
-        files = [opened.finish() for opened in self._open.values()]
-        self._open.clear()
-        return files
+        for values in list(self._open):
+            self._finish(values)
+        return self._finished
 
     def abandon(self) -> None:
         """Removes what was written: the task failed."""
         for opened in self._open.values():
             opened.abandon()
         self._open.clear()
+        for file in self._finished:
+            (self._table / file.path).unlink(missing_ok=True)
+        self._finished.clear()
+
+    def _finish(self, values: PartitionValues) -> None:
+        self._finished.append(self._open[values].finish())
+        del self._open[values]
 
     def _new_file(self, values: PartitionValues, schema: pa.Schema) -> "_OpenFile":
         directory = "/".join(
@@ -86,7 +105,7 @@ class _OpenFile:
         self._path = table / relative
         self._values = values
         self._stats = {name: _Extent() for name in stats_columns if name in schema.names}
-        self._rows = 0
+        self.rows = 0
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # Dictionaries cost more time than they save on keys and values that hardly repeat; zstd finds what does.
         dictionary = [field.name for field in schema if pa.types.is_string(field.type)]
@@ -95,27 +114,29 @@ class _OpenFile:
         )
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
+        self._waiting_bytes = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
         for name, extent in self._stats.items():
             extent.add(rows.column(name))
-        self._rows += rows.num_rows
+        self.rows += rows.num_rows
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
-        if self._waiting_rows >= ROWS_PER_GROUP:
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_rows >= ROWS_PER_GROUP or self._waiting_bytes >= BYTES_PER_GROUP:
             self._write_group()
 
     def finish(self) -> DataFile:
         self._write_group()
         self._writer.close()
         stats = {
-            "numRecords": self._rows,
+            "numRecords": self.rows,
             "minValues": {name: extent.smallest for name, extent in self._stats.items() if extent.smallest is not None},
             "maxValues": {name: extent.greatest for name, extent in self._stats.items() if extent.greatest is not None},
             "nullCount": {name: extent.nulls for name, extent in self._stats.items()},
         }
         size = self._path.stat().st_size
-        return DataFile(self._relative, size, self._rows, self._values, int(time.time() * 1000), json.dumps(stats))
+        return DataFile(self._relative, size, self.rows, self._values, int(time.time() * 1000), json.dumps(stats))
 
     def abandon(self) -> None:
         self._writer.close()
@@ -124,7 +145,7 @@ class _OpenFile:
     def _write_group(self) -> None:
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting))
-        self._waiting, self._waiting_rows = [], 0
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
 
 class _Extent:
@@ -161,7 +182,10 @@ def split(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> Iterator[tupl
 
 
 def _is_constant(column: pa.Array) -> bool:
-    return len(column) == 0 or (column.null_count in (0, len(column)) and pc.count_distinct(column, mode="all").as_py() == 1)
+    if column.null_count:
+        return bool(column.null_count == len(column))
+    found = pc.min_max(column)
+    return bool(found["min"] == found["max"])
 
 
 def partition_text(value: Any) -> str | None:
@@ -171,18 +195,25 @@ def partition_text(value: Any) -> str | None:
     return value.isoformat() if isinstance(value, datetime.date) else None if value is None else str(value)
 
 
-def write_files(
-    batches: Iterable[pa.RecordBatch], table: Path, partition_by: tuple[str, ...], stats_columns: tuple[str, ...]
-) -> list[DataFile]:
-    """All of them; nothing stays when one cannot be written."""
-    writer = DataFileWriter(table, partition_by, stats_columns)
+@contextmanager
+def writing(writer: DataFileWriter, table: Path) -> Iterator[None]:
+    """Nothing stays when something goes wrong."""
     try:
-        for batch in batches:
-            writer.write(batch)
-        return writer.finish()
+        yield
     except OSError as error:
         writer.abandon()
         raise TableUnwritable(f"{table} cannot be written: {error.strerror or error}") from error
     except BaseException:
         writer.abandon()
         raise
+
+
+def write_files(
+    batches: Iterable[pa.RecordBatch], table: Path, partition_by: tuple[str, ...], stats_columns: tuple[str, ...]
+) -> list[DataFile]:
+    """All of them, or none."""
+    writer = DataFileWriter(table, partition_by, stats_columns)
+    with writing(writer, table):
+        for batch in batches:
+            writer.write(batch)
+        return writer.finish()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PREFIX = "tidelog."
 KIND = "kind"
+# Whoever opens a table reads the commits since the last checkpoint of its log one by one: at most so many.
+COMMITS_PER_CHECKPOINT = 25
 
 
 class LakeTable:
@@ -77,6 +79,7 @@ class LakeTable:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise WrongTable(f"{path} is no table, and is not empty: name a new directory")
         properties = {f"{PREFIX}{name}": value for name, value in identity.items()}
+        properties["delta.checkpointInterval"] = str(COMMITS_PER_CHECKPOINT)
         try:
             path.mkdir(parents=True, exist_ok=True)
             DeltaTable.create(
@@ -130,17 +133,36 @@ class LakeTable:
         found = self._table.transaction_version(name)
         return 0 if found is None else found
 
-    def append(self, files: Sequence[DataFile], positions: Mapping[str, int]) -> None:
-        """One commit: the files, and how far the table has come with them. TableConflict when another run was there first."""
+    def append(
+        self,
+        files: Sequence[DataFile],
+        positions: Mapping[str, int],
+        *,
+        expected: Mapping[str, int] | None = None,
+        notes: Mapping[str, int] | None = None,
+    ) -> None:
+        """One commit: the files, and how far the table has come with them. TableConflict when another run was there first.
+
+        ``expected`` is where the table stood when the rows were chosen. ``notes`` stay in the table's history.
+        """
+        for name, position in (expected or {}).items():
+            if self.position(name) != position:
+                raise self.conflict(f"{name} was at {position}, and is at {self.position(name)}")
         actions: list[Any] = [
             AddAction(file.path, file.size, file.partition_values, file.modified_ms, True, file.stats) for file in files
         ]
         try:
             self._table.create_write_transaction(
-                actions, "append", self._table.schema(), list(self.partition_by), commit_properties=commit_properties(positions)
+                actions,
+                "append",
+                self._table.schema(),
+                list(self.partition_by),
+                commit_properties=commit_properties(positions, notes),
             )
         except CommitFailedError as error:
             raise self.conflict(error) from error
+        except (DeltaError, OSError) as error:
+            raise TableUnwritable(f"nothing can be committed to the table {self.place}: {error}") from error
 
     def append_rows(self, rows: pa.Table, positions: Mapping[str, int]) -> None:
         """Rows that the driver has: small outcomes of a pipeline."""
@@ -148,9 +170,9 @@ class LakeTable:
         files = write_files(rows.select(names).to_batches(), self.place, self.partition_by, ())
         self.append(files, positions)
 
-    def conflict(self, error: Exception) -> TableConflict:
+    def conflict(self, reason: object) -> TableConflict:
         return TableConflict(
-            f"another run wrote to the table {self.place} at the same time ({error}): nothing of this batch was committed; "
+            f"another run wrote to the table {self.place} at the same time ({reason}): nothing of this batch was committed; "
             f"let one run alone write to it"
         )
 
@@ -166,9 +188,12 @@ class LakeTable:
         return reader.parquet(*paths).select(*schema.names)
 
 
-def commit_properties(positions: Mapping[str, int]) -> CommitProperties:
+def commit_properties(positions: Mapping[str, int], notes: Mapping[str, int] | None = None) -> CommitProperties:
     now = int(datetime.datetime.now(datetime.UTC).timestamp() * 1000)
-    return CommitProperties(app_transactions=[Transaction(name, position, now) for name, position in positions.items()])
+    return CommitProperties(
+        app_transactions=[Transaction(name, position, now) for name, position in positions.items()],
+        custom_metadata={f"{PREFIX}{name}": value for name, value in (notes or {}).items()},
+    )
 
 
 def local_path(place: str | Path) -> Path:

@@ -1,0 +1,123 @@
+"""``format("tidelog_table")``: rows of topics into a Delta table, each exactly once, from a stream or a batch.
+
+Option ``path`` is the table, which is there already (``LakeTable.ensure``). Rows have the columns ``topic``, ``partition`` and
+``offset``, and any others of the table.
+
+Tasks ask the table how far it has come, leave out what it has, and write the rest to Parquet files that belong to nobody yet. The
+driver commits all files of a batch and the new positions at once. So whatever is done again after a crash, or under a new
+checkpoint, finds its rows in the table; and of two runs at a time one is refused. Files of a batch that was not committed are
+orphans: nobody sees them, and a vacuum removes them (not ``abort``: a commit that failed may have come through).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tidelog.client.errors import InvalidArgument
+from tidelog.spark.tables.data_files import DataFile, DataFileWriter, writing
+from tidelog.spark.tables.errors import WrongSchema
+from tidelog.spark.tables.lake_table import LakeTable, local_path
+from tidelog.spark.tables.positions import PLACE_COLUMNS, Positions
+
+FORMAT = "tidelog_table"
+BAD = "bad"
+"""Where a table is partitioned by such a column, rows with it are counted by themselves."""
+
+
+class TableMessage(WriterCommitMessage):
+    """From a task to the driver."""
+
+    def __init__(self, files: Sequence[DataFile], seen: Mapping[str, int], following: Mapping[str, int]) -> None:
+        self.files = files
+        self.seen = seen
+        self.next = following
+
+
+class TidelogTableSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return BatchTableWriter(_checked_path(self.options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        return StreamTableWriter(_checked_path(self.options, schema, overwrite))
+
+
+class StreamTableWriter(DataSourceStreamArrowWriter):
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TableMessage:
+        return write_task(self._place, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark calls it so; positions say what is new
+        commit_tasks(self._place, messages)
+
+
+class BatchTableWriter(DataSourceArrowWriter):
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TableMessage:
+        return write_task(self._place, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        commit_tasks(self._place, messages)
+
+
+def _checked_path(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Path:
+    given = {name.lower(): value for name, value in dict(options).items()}
+    if "path" not in given:
+        raise InvalidArgument("option path is missing: the directory of the table")
+    if overwrite:
+        raise InvalidArgument('a table of topics only grows: use mode("append"), or outputMode("append")')
+    if missing := [name for name in PLACE_COLUMNS if name not in schema.names]:
+        raise WrongSchema(f"the rows have no column {missing[0]}: without it nobody can tell which of them the table has already")
+    place = local_path(given["path"])
+    columns = LakeTable.open(place).columns
+    if strange := [name for name in schema.names if name not in columns.names]:
+        raise WrongSchema(f"the table {place} has no column {strange[0]}: leave it out, or add it to the table first")
+    return place
+
+
+def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
+    """On an executor: the rows that the table lacks, as files."""
+    table = LakeTable.open(place)
+    positions = Positions(table.position)
+    writer = DataFileWriter(place, table.partition_by, ("partition", "offset"))
+    columns = table.columns
+    with writing(writer, place):
+        for batch in batches:
+            for rows in positions.missing(batch):
+                writer.write(as_in_table(rows, columns))
+        return TableMessage(writer.finish(), positions.seen, positions.next)
+
+
+def as_in_table(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """By the table's types and in its order: Spark gives times the zone of the session, and lists names of its own."""
+    schema = pa.schema([field for field in columns if field.name in rows.schema.names])
+    return pa.record_batch([rows.column(field.name).cast(field.type) for field in schema], schema=schema)
+
+
+def commit_tasks(place: Path, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """On the driver: what all tasks wrote, at once."""
+    told = [message for message in messages if isinstance(message, TableMessage)]
+    files = [file for message in told for file in message.files]
+    if not files:
+        return
+    positions: dict[str, int] = {}
+    for message in told:
+        for name, position in message.next.items():
+            positions[name] = max(positions.get(name, 0), position)
+    bad_rows = sum(file.rows for file in files if file.partition_values.get(BAD) == "true")
+    LakeTable.open(place).append(
+        files,
+        positions,
+        expected={name: message.seen[name] for message in told for name in message.next},
+        notes={"rows": sum(file.rows for file in files), "badRows": bad_rows},
+    )

@@ -1,0 +1,136 @@
+"""archive on a real broker: what is in the topic is in the table, once, and what is refused is refused before it reads."""
+
+import json
+import shutil
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.sql import Row, SparkSession
+
+from tests.compatibility.apache_kafka import wait_until
+from tests.spark.reading import producer
+from tests.toolkit_broker import ToolkitBroker, create_topic
+from tidelog.client.errors import InvalidArgument, UnknownTopic
+from tidelog.spark.pipelines import archive
+from tidelog.spark.pipelines.archive import ArchiveOptions
+from tidelog.spark.pipelines.archive_rows import archive_rows
+from tidelog.spark.pipelines.pipeline import Outcome, Silent
+from tidelog.spark.tables.errors import WrongSchema, WrongTable
+from tidelog.spark.tables.lake_table import LakeTable
+
+SCHEMA = "id BIGINT NOT NULL, city STRING"
+
+
+class Scene(NamedTuple):
+    spark: SparkSession
+    bootstrap: str
+    topic: str
+    place: Path
+
+    def send(self, numbers: range, *, partitions: int = 2) -> None:
+        """Every tenth is bad."""
+        sender = producer(self.bootstrap)
+        for number in numbers:
+            value = b"poison" if number % 10 == 9 else json.dumps({"id": number, "city": "Ulm", "new": 1}).encode()
+            headers = [("h", b"%d" % number)]
+            sender.produce(self.topic, value, b"k%d" % number, partition=number % partitions, headers=headers)
+        assert sender.flush(60) == 0
+
+    def run(self, **given: Any) -> Outcome:
+        table = given.pop("table", str(self.place))
+        topic = given.pop("topic", (self.topic,))
+        options = ArchiveOptions(topic=topic, table=table, **{"bootstrap": self.bootstrap, "schema": SCHEMA, **given})
+        return archive.run(self.spark, options, Silent())
+
+    def rows(self) -> list[Row]:
+        return LakeTable.open(self.place, kind="archive").frame(self.spark).collect()
+
+    def keys(self) -> list[str]:
+        return sorted(row.key.decode() for row in self.rows())
+
+
+def keys(count: int) -> list[str]:
+    return sorted(f"k{number}" for number in range(count))
+
+
+@pytest.fixture
+def scene(spark: SparkSession, kafka: ToolkitBroker, tmp_path: Path) -> Scene:
+    return Scene(spark, kafka.bootstrap, create_topic(kafka.bootstrap, f"archive-{token_hex(4)}", partitions=2), tmp_path / "t")
+
+
+def test_from_topic_to_table_and_on(scene: Scene) -> None:
+    """One story, for each run costs seconds: all rows, then new ones, a new partition, a new field, and a lost checkpoint."""
+    scene.send(range(100))
+    outcome = scene.run()
+    assert (outcome.figures["rows"], outcome.figures["bad_rows"]) == (100, 10)
+    assert outcome.figures["positions"] == "0: 50, 1: 50"
+    rows = scene.rows()
+    assert scene.keys() == keys(100)
+    assert {(row.id, row.city, row.error) for row in rows if row.bad} == {(None, None, "not JSON")}
+    assert sorted(row.id for row in rows if not row.bad) == [number for number in range(100) if number % 10 != 9]
+    assert all(row.headers[0].value == row.key[1:] and row.topic == scene.topic for row in rows)
+
+    admin = AdminClient({"bootstrap.servers": scene.bootstrap, "log_level": 0})
+    admin.create_partitions([NewPartitions(scene.topic, 3)])[scene.topic].result()
+    wait_until(lambda: len(admin.list_topics(scene.topic).topics[scene.topic].partitions) == 3, "the partition is seen")
+    scene.send(range(100, 130), partitions=3)
+    version = LakeTable.open(scene.place).version
+    outcome = scene.run(schema=f"{SCHEMA}, new INT")
+    assert outcome.figures["rows"] == 30
+    assert LakeTable.open(scene.place).version == version + 2, "the column, and the rows of one batch"
+    assert {row.new for row in scene.rows() if row.key == b"k5"} == {None}
+    assert {row.new for row in scene.rows() if row.key == b"k125"} == {1}
+
+    shutil.rmtree(scene.place / "_tidelog")
+    scene.send(range(130, 140), partitions=3)
+    assert scene.run().figures["rows"] == 10
+    assert scene.keys() == keys(140)
+
+    # A checkpoint that knows nothing of what the table has, as when it was restored from a copy: all rows come again.
+    version = LakeTable.open(scene.place).version
+    messages = scene.spark.read.format("tidelog").option("bootstrap", scene.bootstrap).option("subscribe", scene.topic)
+    rows_again = archive_rows(messages.option("includeHeaders", "true").load(), None)
+    rows_again.write.format("tidelog_table").mode("append").save(str(scene.place))
+    assert LakeTable.open(scene.place).version == version
+
+
+def test_what_is_refused_before_anything_is_read(scene: Scene, tmp_path: Path) -> None:
+    with pytest.raises(UnknownTopic):
+        scene.run(topic=("no-such-topic",))
+    with pytest.raises(InvalidArgument, match="has a field offset"):
+        scene.run(schema="offset BIGINT")
+    assert not scene.place.exists()
+    other = create_topic(scene.bootstrap, f"archive-{token_hex(4)}")
+    scene.send(range(2))
+    scene.run()
+    with pytest.raises(WrongSchema, match="has column id as int64, the pipeline writes string"):
+        scene.run(schema="id STRING")
+    with pytest.raises(WrongTable, match=f"is of topic {scene.topic}, not of topic {other}"):
+        scene.run(topic=(other,))
+    admin = AdminClient({"bootstrap.servers": scene.bootstrap, "log_level": 0})
+    admin.delete_topics([scene.topic])[scene.topic].result()
+    wait_until(lambda: scene.topic not in admin.list_topics().topics, "the topic is gone")
+    create_topic(scene.bootstrap, scene.topic)
+    with pytest.raises(WrongTable, match="is of topic_id"):
+        scene.run()
+    assert scene.keys() == keys(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"topic": ()}, "--topic is missing"),
+        ({"topic": ("a", "a")}, "--topic: one is named twice"),
+        ({"table": ""}, "--table is missing"),
+        ({"schema": "a INT", "schema_file": "b"}, "give one of them"),
+        ({"trigger_seconds": 0}, "--trigger-seconds"),
+        ({"batch_rows": 0}, "--batch-rows"),
+        ({"kafka": ("sasl.username",)}, "--kafka sasl.username: expected NAME=VALUE"),
+    ],
+)
+def test_options_that_make_no_sense(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        ArchiveOptions(**{"topic": ("orders",), "table": "lake/orders", **given})
