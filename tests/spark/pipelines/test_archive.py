@@ -128,6 +128,7 @@ def test_what_is_refused_before_anything_is_read(scene: Scene, tmp_path: Path) -
         ({"schema": "a INT", "schema_file": "b"}, "give one of them"),
         ({"trigger_seconds": 0}, "--trigger-seconds"),
         ({"batch_rows": 0}, "--batch-rows"),
+        ({"retention_hours": 0}, "--retention-hours"),
         ({"kafka": ("sasl.username",)}, "--kafka sasl.username: expected NAME=VALUE"),
     ],
 )

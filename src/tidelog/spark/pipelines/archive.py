@@ -22,6 +22,7 @@ from tidelog.spark.pipelines.query_run import QueryEnd, run_query, stop_on_signa
 from tidelog.spark.tables.lake_table import LakeTable, local_path
 from tidelog.spark.tables.positions import position_name
 from tidelog.spark.tables.table_sink import FORMAT, TidelogTableSink
+from tidelog.spark.tables.upkeep import RETENTION_HOURS, RETENTION_HOURS_MIN, vacuumed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +62,9 @@ class ArchiveOptions:
         default=None, metadata={"help": "Show the progress as a consumer group, for who watches lag.", "metavar": "NAME"}
     )
     batch_rows: int = field(default=ROWS_PER_BATCH, metadata={"help": "At most so many in one commit.", "metavar": "COUNT"})
+    retention_hours: int = field(
+        default=RETENTION_HOURS, metadata={"help": "Files that the table has no more are removed after that.", "metavar": "HOURS"}
+    )
     skip_lost: bool = field(default=False, metadata={"help": "Go on where the topic has lost messages before they were read."})
 
     def __post_init__(self) -> None:
@@ -76,6 +80,8 @@ class ArchiveOptions:
             raise InvalidArgument(f"--trigger-seconds is more than 0: not {self.trigger_seconds}")
         if self.batch_rows < 1:
             raise InvalidArgument(f"--batch-rows is 1 or more: not {self.batch_rows}")
+        if self.retention_hours < RETENTION_HOURS_MIN:
+            raise InvalidArgument(f"--retention-hours is {RETENTION_HOURS_MIN} or more: not {self.retention_hours}")
         kafka_settings(self.kafka)
 
 
@@ -98,10 +104,11 @@ def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> O
     topics = find_topics(options.bootstrap, options.kafka, options.topic)
     # All of them before the first one begins: what is refused is refused before anything is read.
     targets = [_target(options, topic, schema) for topic in topics]
-    if options.continuous and len(targets) > 1:
-        is_stopped = _take_turns(spark, options, schema, targets, reporter)
-    else:
-        is_stopped = any(_run_one(spark, options, schema, target, reporter).is_stopped for target in targets)
+    with vacuumed([target.place for target in targets], retention_hours=options.retention_hours):
+        if options.continuous and len(targets) > 1:
+            is_stopped = _take_turns(spark, options, schema, targets, reporter)
+        else:
+            is_stopped = any(_run_one(spark, options, schema, target, reporter).is_stopped for target in targets)
     return outcome_of([added_since(target.place, target.version, target.topic) for target in targets], is_stopped=is_stopped)
 
 

@@ -17,7 +17,15 @@ def missing_columns(table: pa.Schema, wanted: pa.Schema, place: str) -> list[pa.
                 f"the table {place} has column {field.name} as {found}, the pipeline writes {field.type}: "
                 f"give the field another name, or write to a new table"
             )
-    return [field for field in wanted if field.name not in table.names]
+    missing = [field for field in wanted if field.name not in table.names]
+    by_lower = {name.lower(): name for name in table.names}
+    for field in missing:
+        if field.name.lower() in by_lower:
+            raise WrongSchema(
+                f"the table {place} has column {by_lower[field.name.lower()]}, and cannot have {field.name} beside it: Spark "
+                "does not tell upper from lower case"
+            )
+    return missing
 
 
 def is_same(one: pa.DataType, other: pa.DataType) -> bool:

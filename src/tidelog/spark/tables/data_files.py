@@ -57,13 +57,17 @@ class DataFileWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         for values, rows in split(batch, self._partition_by):
-            if values not in self._open:
-                if len(self._open) >= OPEN_FILES_MAX:
-                    self._finish(next(iter(self._open)))
-                self._open[values] = self._new_file(values, rows.schema)
-            self._open[values].write(rows)
-            if self._open[values].rows >= ROWS_PER_FILE_MAX:
-                self._finish(values)
+            self.write_part(values, rows)
+
+    def write_part(self, values: PartitionValues, rows: pa.RecordBatch) -> None:
+        """Rows without the columns whose values these are."""
+        if values not in self._open:
+            if len(self._open) >= OPEN_FILES_MAX:
+                self._finish(next(iter(self._open)))
+            self._open[values] = self._new_file(values, rows.schema)
+        self._open[values].write(rows)
+        if self._open[values].rows >= ROWS_PER_FILE_MAX:
+            self._finish(values)
 
     def finish(self) -> list[DataFile]:
         for values in list(self._open):

@@ -12,16 +12,17 @@ is meant.
 import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Field as DeltaField
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from tidelog.spark.tables.columns import missing_columns
-from tidelog.spark.tables.data_files import DataFile, write_files
+from tidelog.spark.tables.data_files import DataFile, partition_text, write_files
 from tidelog.spark.tables.errors import TableConflict, TableError, TableMissing, TableUnwritable, WrongTable
 
 if TYPE_CHECKING:
@@ -29,8 +30,20 @@ if TYPE_CHECKING:
 
 PREFIX = "tidelog."
 KIND = "kind"
+# A position like those of sources: how often rows were put into other files.
+REWRITES = "tidelog/rewrites"
 # Whoever opens a table reads the commits since the last checkpoint of its log one by one: at most so many.
 COMMITS_PER_CHECKPOINT = 25
+
+
+class StoredFile(NamedTuple):
+    """A file of the table."""
+
+    path: str
+    """From the table on, as it is on disk."""
+    size: int
+    rows: int
+    partition_values: Mapping[str, str | None]
 
 
 class LakeTable:
@@ -71,7 +84,12 @@ class LakeTable:
         missing = missing_columns(table.columns, columns, str(path))
         if not missing:
             return table
-        table._table.alter.add_columns([_delta_field(field) for field in missing])
+        try:
+            table._table.alter.add_columns([_delta_field(field) for field in missing])
+        except CommitFailedError as error:
+            raise table.conflict(error) from error
+        except (DeltaError, OSError) as error:
+            raise TableUnwritable(f"the table {path} does not take column {missing[0].name}: {error}") from error
         return cls.open(path)
 
     @classmethod
@@ -148,21 +166,40 @@ class LakeTable:
         for name, position in (expected or {}).items():
             if self.position(name) != position:
                 raise self.conflict(f"{name} was at {position}, and is at {self.position(name)}")
-        actions: list[Any] = [
-            AddAction(file.path, file.size, file.partition_values, file.modified_ms, True, file.stats) for file in files
-        ]
+        self._commit([_add(file, is_new=True) for file in files], commit_properties(positions, notes))
+
+    def replace(self, old: Sequence[StoredFile], new: Sequence[DataFile]) -> None:
+        """The same rows in other files. TableConflict when somebody else did that meanwhile.
+
+        ``deltalake`` does not notice that two commits remove the same file, and both copies of its rows would stay (its own
+        ``optimize.compact`` is no better): so whoever rewrites files counts it, and of two that count at once one is refused.
+        """
+        now_ms = _now_ms()
+        removed = [RemoveAction(file.path, False, now_ms, file.size, dict(file.partition_values)) for file in old]
+        properties = commit_properties({REWRITES: self.position(REWRITES) + 1})
+        self._commit([*removed, *(_add(file, is_new=False) for file in new)], properties)
+
+    def _commit(self, actions: list[Any], properties: CommitProperties) -> None:
         try:
             self._table.create_write_transaction(
-                actions,
-                "append",
-                self._table.schema(),
-                list(self.partition_by),
-                commit_properties=commit_properties(positions, notes),
+                actions, "append", self._table.schema(), list(self.partition_by), commit_properties=properties
             )
         except CommitFailedError as error:
             raise self.conflict(error) from error
         except (DeltaError, OSError) as error:
             raise TableUnwritable(f"nothing can be committed to the table {self.place}: {error}") from error
+
+    def files(self) -> list[StoredFile]:
+        """Those of this version, the oldest first."""
+        found = pa.table(self._table.get_add_actions(flatten=True))
+        columns = [found.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", "modification_time")]
+        names = self.partition_by
+        values = [found.column(f"partition.{name}").to_pylist() for name in names]
+        stored = [
+            (modified, StoredFile(unquote(path), size, rows or 0, dict(zip(names, map(partition_text, by), strict=True))))
+            for path, size, rows, modified, *by in zip(*columns, *values, strict=True)
+        ]
+        return [file for _, file in sorted(stored, key=lambda each: each[0])]
 
     def append_rows(self, rows: pa.Table, positions: Mapping[str, int]) -> None:
         """Rows that the driver has: small outcomes of a pipeline."""
@@ -189,11 +226,20 @@ class LakeTable:
 
 
 def commit_properties(positions: Mapping[str, int], notes: Mapping[str, int] | None = None) -> CommitProperties:
-    now = int(datetime.datetime.now(datetime.UTC).timestamp() * 1000)
+    now_ms = _now_ms()
     return CommitProperties(
-        app_transactions=[Transaction(name, position, now) for name, position in positions.items()],
+        app_transactions=[Transaction(name, position, now_ms) for name, position in positions.items()],
         custom_metadata={f"{PREFIX}{name}": value for name, value in (notes or {}).items()},
     )
+
+
+def _now_ms() -> int:
+    return int(datetime.datetime.now(datetime.UTC).timestamp() * 1000)
+
+
+def _add(file: DataFile, *, is_new: bool) -> AddAction:
+    """``is_new``: it has rows that the table had not."""
+    return AddAction(file.path, file.size, file.partition_values, file.modified_ms, is_new, file.stats)
 
 
 def local_path(place: str | Path) -> Path:

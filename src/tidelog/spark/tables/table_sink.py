@@ -6,7 +6,8 @@ Option ``path`` is the table, which is there already (``LakeTable.ensure``). Row
 Tasks ask the table how far it has come, leave out what it has, and write the rest to Parquet files that belong to nobody yet. The
 driver commits all files of a batch and the new positions at once. So whatever is done again after a crash, or under a new
 checkpoint, finds its rows in the table; and of two runs at a time one is refused. Files of a batch that was not committed are
-orphans: nobody sees them, and a vacuum removes them (not ``abort``: a commit that failed may have come through).
+orphans: nobody sees them, and a vacuum removes them (not ``abort``: a commit that failed may have come through). Small files are
+merged after a commit (``upkeep``).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from tidelog.spark.tables.data_files import DataFile, DataFileWriter, writing
 from tidelog.spark.tables.errors import WrongSchema
 from tidelog.spark.tables.lake_table import LakeTable, local_path
 from tidelog.spark.tables.positions import PLACE_COLUMNS, Positions
+from tidelog.spark.tables.upkeep import STATS_COLUMNS, merge_after_commit
 
 FORMAT = "tidelog_table"
 BAD = "bad"
@@ -89,7 +91,7 @@ def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
     """On an executor: the rows that the table lacks, as files."""
     table = LakeTable.open(place)
     positions = Positions(table.position)
-    writer = DataFileWriter(place, table.partition_by, ("partition", "offset"))
+    writer = DataFileWriter(place, table.partition_by, STATS_COLUMNS)
     columns = table.columns
     with writing(writer, place):
         for batch in batches:
@@ -121,3 +123,4 @@ def commit_tasks(place: Path, messages: Sequence[WriterCommitMessage | None]) ->
         expected={name: message.seen[name] for message in told for name in message.next},
         notes={"rows": sum(file.rows for file in files), "badRows": bad_rows},
     )
+    merge_after_commit(place)

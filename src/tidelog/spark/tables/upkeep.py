@@ -1,0 +1,154 @@
+"""What keeps a table small to list: small files become large ones, and what belongs to nobody any more is removed.
+
+**Merging.** Every batch adds a file for each task and day. When a partition of the table has FILES_MAX files smaller than
+SMALL_BYTES, these become files of twice that size, all but the last one, which takes part again. So a partition has fewer than
+FILES_MAX small files after a merge that was not disturbed, and one large file for each SMALL_BYTES of rows at most, however many
+batches there were. Each file that a batch adds costs at most the rewriting of SMALL_BYTES / FILES_MAX.
+
+Rows stay as they are, and so does how far the table has come. Who appends meanwhile is not disturbed. Of two that merge at once
+one is refused (``LakeTable.replace``). A merge that fails, or is killed, leaves files that nobody refers to.
+
+**Vacuum.** Removes files that the table does not have (of tasks that died, of commits that failed, of merges) when they are older
+than the retention, which is longer than any batch and any reader takes. What begins with ``_`` is left alone: the table's log,
+and Tidelog's own.
+"""
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.client.errors import InvalidArgument
+from tidelog.spark.tables.data_files import DataFile, DataFileWriter, PartitionValues, writing
+from tidelog.spark.tables.lake_table import LakeTable, StoredFile
+
+SMALL_BYTES = 64 << 20
+FILES_MAX = 64
+RETENTION_HOURS = 7 * 24
+# Less could remove what a batch that is under way has written.
+RETENTION_HOURS_MIN = 1
+VACUUM_EVERY_HOURS = 24.0
+# Of which columns the log keeps the least and the greatest value, where a table has them.
+STATS_COLUMNS = ("partition", "offset")
+_ROWS_PER_READ = 65_536
+
+_logger = logging.getLogger(__name__)
+
+
+class Merged(NamedTuple):
+    files_before: int
+    files_after: int
+
+
+def merge_small_files(place: Path, *, small_bytes: int = SMALL_BYTES, files_max: int = FILES_MAX) -> Merged:
+    """One commit for all partitions that have too many."""
+    table = LakeTable.open(place)
+    bins = [
+        (values, each)
+        for values, files in _small_files(table, small_bytes).items()
+        if len(files) >= files_max
+        for each in pack(files, 2 * small_bytes)
+        if len(each) > 1
+    ]
+    if not bins:
+        return Merged(0, 0)
+    columns = pa.schema([field for field in table.columns if field.name not in table.partition_by])
+    written: list[DataFile] = []
+    for values, files in bins:
+        written += _rewritten(table, values, files, columns)
+    old = [file for _, files in bins for file in files]
+    # A commit that fails may have come through: what it wrote is left to the vacuum.
+    table.replace(old, written)
+    return Merged(len(old), len(written))
+
+
+def pack(files: Sequence[StoredFile], bytes_max: int) -> list[list[StoredFile]]:
+    """In their order, as many to each as fit. Of files that are less than half of that, all but the last have more than half."""
+    bins: list[list[StoredFile]] = []
+    size = 0
+    for file in files:
+        if not bins or size + file.size > bytes_max:
+            bins.append([])
+            size = 0
+        bins[-1].append(file)
+        size += file.size
+    return bins
+
+
+def remove_orphans(place: Path, *, retention_hours: int = RETENTION_HOURS) -> int:
+    """How many files were removed."""
+    if retention_hours < RETENTION_HOURS_MIN:
+        raise InvalidArgument(f"files are kept for {RETENTION_HOURS_MIN} hour at least: not {retention_hours}")
+    table = LakeTable.open(place).delta
+    found = table.vacuum(retention_hours=retention_hours, enforce_retention_duration=False, full=True)
+    if found:
+        table.vacuum(retention_hours=retention_hours, enforce_retention_duration=False, full=True, dry_run=False)
+    return len(found)
+
+
+def merge_after_commit(place: Path, *, files_max: int = FILES_MAX) -> None:
+    """Between two batches. The rows are in the table: whatever goes wrong here must not fail the batch."""
+    try:
+        merge_small_files(place, files_max=files_max)
+    except Exception as error:
+        _logger.warning("the small files of %s are not merged: %s", place, error)
+
+
+@contextmanager
+def vacuumed(places: Sequence[Path], *, retention_hours: int, every_hours: float = VACUUM_EVERY_HOURS) -> Iterator[None]:
+    """While a run goes on, now and then, and when it has ended well."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(every_hours * 3600):
+            _vacuum_all(places, retention_hours)
+
+    thread = threading.Thread(target=watch, name="vacuum", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    _vacuum_all(places, retention_hours)
+
+
+def _vacuum_all(places: Sequence[Path], retention_hours: int) -> None:
+    for place in places:
+        try:
+            remove_orphans(place, retention_hours=retention_hours)
+        except Exception as error:
+            _logger.warning("old files of %s are not removed: %s", place, error)
+
+
+def _small_files(table: LakeTable, small_bytes: int) -> dict[PartitionValues, list[StoredFile]]:
+    found: dict[PartitionValues, list[StoredFile]] = defaultdict(list)
+    for file in table.files():
+        if file.size < small_bytes:
+            found[tuple(file.partition_values[name] for name in table.partition_by)].append(file)
+    return found
+
+
+def _rewritten(table: LakeTable, values: PartitionValues, files: Sequence[StoredFile], columns: pa.Schema) -> list[DataFile]:
+    writer = DataFileWriter(table.place, table.partition_by, STATS_COLUMNS)
+    with writing(writer, table.place):
+        for file in files:
+            with pq.ParquetFile(table.place / file.path) as opened:
+                for batch in opened.iter_batches(_ROWS_PER_READ):
+                    writer.write_part(values, _with_all(batch, columns))
+        return writer.finish()
+
+
+def _with_all(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """A file from before a column was added has none of it."""
+    arrays = [
+        rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in columns
+    ]
+    return pa.record_batch(arrays, schema=columns)
