@@ -37,6 +37,7 @@ COMMANDS = (
     "groups",
     "worker",
     "dlq",
+    "pipeline",
     "transactions",
     "configs",
     "quotas",

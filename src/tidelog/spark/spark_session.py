@@ -7,11 +7,13 @@ The workers run this Python, in which Tidelog is installed, and Java is found by
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.conf import SparkConf
 from pyspark.sql import SparkSession
 
 from tidelog.spark.java import java_home
+from tidelog.spark.java_process import start_apart
 
 LOCAL_MASTER = "local[*]"
 
@@ -23,10 +25,17 @@ _LOCAL_SETTINGS = {
 }
 
 
-def session(*, app_name: str = "tidelog", master: str | None = None, config: Mapping[str, object] | None = None) -> SparkSession:
+def session(
+    *,
+    app_name: str = "tidelog",
+    master: str | None = None,
+    config: Mapping[str, object] | None = None,
+    log_file: Path | None = None,
+) -> SparkSession:
     """The session of this process, or a new one. ``config`` has Spark's settings, and wins over ours.
 
-    JavaMissing, with what to do, when there is no Java that Spark can run on.
+    With ``log_file``, what Java and the workers write goes there, and Ctrl-C reaches this process alone; under spark-submit,
+    where Java was there first, it changes nothing. JavaMissing, with what to do, when there is no Java that Spark can run on.
     """
     # spark-submit has started Java already, and has put its settings where SparkConf finds them.
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -36,6 +45,8 @@ def session(*, app_name: str = "tidelog", master: str | None = None, config: Map
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     given = {name: str(value) for name, value in (config or {}).items()}
     settings = settings_of(master, given, SparkConf().get("spark.master") if is_submitted else None)
+    if log_file is not None and not is_submitted:
+        start_apart(SparkConf().setAppName(app_name).setAll(list(settings.items())), log_file)
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)

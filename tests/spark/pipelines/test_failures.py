@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, TidelogError
-from tidelog.spark.pipelines.failures import error_behind, from_text
+from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind, from_text
 from tidelog.spark.pipelines.pipeline import PipelineFailed
 from tidelog.spark.tables.errors import WrongSchema
 
@@ -42,11 +42,11 @@ OF_A_LOST_CLASS = f"{TRACEBACK}tidelog.spark.no_such_module.Gone: it is gone\n S
         (OF_SOURCE, BrokerUnavailable, "topics: no broker answers at 127.0.0.1:1: check the address"),
         (OF_FOREACH_BATCH, WrongSchema, "column a: is one, not the other"),
         (OF_BATCH, InvalidArgument, "the source has no option bootstrapp: did you mean bootstrap?"),
-        (OF_FOREIGN_CODE, PipelineFailed, "Spark gave up: OSError: [Errno 28] No space left on device"),
-        (OF_SPARK, PipelineFailed, "Spark gave up: x is too large"),
-        (OF_ANALYSIS, PipelineFailed, "Spark gave up: A column with name `nope` cannot be resolved."),
+        (OF_FOREIGN_CODE, SparkGaveUp, "Spark gave up: OSError: [Errno 28] No space left on device"),
+        (OF_SPARK, SparkGaveUp, "Spark gave up: x is too large"),
+        (OF_ANALYSIS, SparkGaveUp, "Spark gave up: A column with name `nope` cannot be resolved."),
         (OF_A_LOST_CLASS, PipelineFailed, "it is gone"),
-        ("", PipelineFailed, "Spark gave up: "),
+        ("", SparkGaveUp, "Spark gave up: "),
     ],
 )
 def test_error_is_typed_again_in_one_line(text: str, kind: type[TidelogError], message: str) -> None:

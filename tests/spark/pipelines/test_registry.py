@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.spark.pipelines.registry import NAMES, UnknownPipeline, hint_for, load
+from tidelog.spark.pipelines.registry import MODULES, UnknownPipeline, hint_for, load
 
 
 def test_nearest_is_named() -> None:
@@ -11,4 +11,4 @@ def test_nearest_is_named() -> None:
 
 
 def test_all_are_named_when_none_is_near() -> None:
-    assert hint_for("zzz", NAMES) == f": there are {', '.join(NAMES)}"
+    assert hint_for("zzz", MODULES) == f": there are {', '.join(MODULES)}"

@@ -1,7 +1,7 @@
 """What was behind an error of Spark's: the exception that our own code raised in some process, typed again, in one sentence.
 
 Spark hands an exception of Python on as text: the traceback, in a message of its own, in a message of Java's. The last line of
-the traceback names the class, which is looked up and made anew. What never was ours becomes a ``PipelineFailed`` with the line of
+the traceback names the class, which is looked up and made anew. What never was ours becomes ``SparkGaveUp`` with the line of
 Spark's that says most.
 """
 
@@ -19,6 +19,10 @@ _OF_SPARK = re.compile(r"(?:terminated with exception: )?(?:\[[A-Z_.0-9]+\] )*(.
 _SHOWN_CHARACTERS_MAX = 500
 
 
+class SparkGaveUp(PipelineFailed):
+    """Something that is neither the user's nor ours; Spark's log has the rest of it."""
+
+
 def error_behind(error: BaseException) -> TidelogError:
     """The typed error; ``error`` itself where it is one already."""
     return error if isinstance(error, TidelogError) else from_text(str(error))
@@ -30,7 +34,7 @@ def from_text(text: str) -> TidelogError:
         return _typed(ours[-1][1], ours[-1][2], _one_line(ours[-1][3]))
     of_python = _OF_PYTHON.findall(text)
     said = of_python[-1] if of_python else _line_of_spark(text)
-    return PipelineFailed(f"Spark gave up: {_one_line(said)[:_SHOWN_CHARACTERS_MAX]}")
+    return SparkGaveUp(f"Spark gave up: {_one_line(said)[:_SHOWN_CHARACTERS_MAX]}")
 
 
 def _typed(module: str, name: str, message: str) -> TidelogError:

@@ -134,7 +134,12 @@ class Seen:
 def _has_ended(query: "StreamingQuery", stop: threading.Event) -> bool:
     # Waiting in Java would keep signals waiting as well.
     stop.wait(POLL_SECONDS)
-    return not query.isActive and bool(query.awaitTermination(0))
+    if query.isActive:
+        return False
+    error = query.exception()
+    if error is not None:
+        raise error
+    return True
 
 
 def _look(query: "StreamingQuery", seen: Seen, reporter: Reporter, unit: str) -> None:

@@ -8,8 +8,12 @@ from typing import cast
 from tidelog.client.errors import InvalidArgument
 from tidelog.spark.pipelines.pipeline import Pipeline
 
+_PACKAGE = "tidelog.spark.pipelines"
+
 # In the order in which lists show them.
-NAMES = ("archive", "materialize", "replay", "deadletters", "metrics", "audit", "enrich")
+MODULES = {
+    name: f"{_PACKAGE}.{name}" for name in ("archive", "materialize", "replay", "deadletters", "metrics", "audit", "enrich")
+}
 
 
 class UnknownPipeline(InvalidArgument):
@@ -17,9 +21,9 @@ class UnknownPipeline(InvalidArgument):
 
 
 def load(name: str) -> Pipeline:
-    if name not in NAMES:
-        raise UnknownPipeline(f"there is no pipeline {name}{hint_for(name, NAMES)}")
-    return cast("Pipeline", import_module(f"tidelog.spark.pipelines.{name}"))
+    if name not in MODULES:
+        raise UnknownPipeline(f"there is no pipeline {name}{hint_for(name, MODULES)}")
+    return cast("Pipeline", import_module(MODULES[name]))
 
 
 def hint_for(name: str, known: Iterable[str]) -> str:

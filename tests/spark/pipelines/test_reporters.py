@@ -1,0 +1,52 @@
+"""What a run shows while it runs, and at its end."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from tidelog.spark.pipelines.pipeline import Outcome
+from tidelog.spark.pipelines.reporters import BarReporter, PlainReporter, show_outcome
+
+
+def test_plain_lines_come_at_steps_now_and_then_and_at_the_end() -> None:
+    out, now = io.StringIO(), [0.0]
+    shown = PlainReporter(out, lambda: now[0])
+    shown.step("reading orders")
+    for second in range(25):
+        now[0] = float(second)
+        shown.progress(second * 1000, 30_000)
+    shown.progress(30_000, 30_000)
+    shown.progress(30_000, 30_000)
+    assert out.getvalue().splitlines() == [
+        "reading orders",
+        "10,000 of 30,000 rows (33 %)",
+        "20,000 of 30,000 rows (66 %)",
+        "30,000 of 30,000 rows (100 %)",
+    ]
+
+
+def test_a_bar_leaves_a_line_for_each_step_that_is_done() -> None:
+    out = io.StringIO()
+    with Progress(TextColumn("{task.description}"), console=Console(file=out, width=100), disable=True) as bar:
+        shown = BarReporter(bar)
+        shown.step("reading [orders]")
+        shown.progress(5, 10, "letters")
+        shown.step("compacting")
+    assert out.getvalue().splitlines() == ["✓ reading [orders] 5 of 10 letters (50 %)"]
+
+
+def test_outcome_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome("12,000 rows [of orders] archived", {"rows": 12_000, "seconds": 1.5, "table": "lake/[orders]"}, 3)
+    show_outcome("archive", outcome, as_json=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines[1:] == [["rows", "12,000"], ["seconds", "1.50"], ["table", "lake/[orders]"]]
+    show_outcome("archive", outcome, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {
+        "pipeline": "archive",
+        "summary": "12,000 rows [of orders] archived",
+        "figures": {"rows": 12_000, "seconds": 1.5, "table": "lake/[orders]"},
+        "exit_code": 3,
+    }
