@@ -1,0 +1,186 @@
+"""A keyed or compacted topic to a Delta table of the newest row per key: upserts, and deletes where the value is null.
+
+Each micro-batch is reduced to its newest row per key by Spark, and merged into the table in one commit that carries, by
+partition, the offset that comes next. Rows before that are left out of every later batch, so that whatever comes again, after a
+crash or under another checkpoint, changes nothing: no older row returns, and none that a tombstone deleted.
+
+A table is cut into buckets by key, whose number it keeps for life. Beside it, in ``_tidelog``, are the checkpoint and the rows of
+the batch that is being merged.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from tidelog.client.errors import InvalidArgument
+from tidelog.spark.pipelines.archive import starting_offsets
+from tidelog.spark.pipelines.archive_rows import archive_rows
+from tidelog.spark.pipelines.archive_schema import archive_columns, read_schema
+from tidelog.spark.pipelines.checkpoint_offsets import last_batch_done, planned_batch
+from tidelog.spark.pipelines.cluster_options import BOOTSTRAP, Topic, find_topics, kafka_settings, spark_options
+from tidelog.spark.pipelines.materialize_batches import MaterializeBatches
+from tidelog.spark.pipelines.materialize_rows import BUCKET, with_bucket
+from tidelog.spark.pipelines.pipeline import Outcome, Reporter
+from tidelog.spark.pipelines.query_run import run_query
+from tidelog.spark.tables.errors import TableMissing, WrongTable
+from tidelog.spark.tables.lake_table import LakeTable, local_path
+from tidelog.spark.tables.positions import position_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SUMMARY = "A keyed or compacted topic to a Delta table of the newest row per key."
+EXAMPLE = "tidelog pipeline run materialize --topic customers --table lake/customers --schema 'name STRING, city STRING'"
+
+KIND = "materialize"
+BUCKETS = 16
+BUCKETS_MAX = 4096
+# Of 1 KiB each they are half a GiB, and a merge has them in memory.
+ROWS_PER_BATCH = 500_000
+
+
+@dataclass(frozen=True)
+class MaterializeOptions:
+    topic: str = field(metadata={"help": "The topic; its messages have keys.", "metavar": "NAME"})
+    table: str = field(metadata={"help": "The table's directory.", "metavar": "DIRECTORY"})
+    bootstrap: str = field(default=BOOTSTRAP, metadata={"help": "host:port of a broker.", "metavar": "ADDRESS"})
+    kafka: tuple[str, ...] = field(
+        default=(), metadata={"help": "A setting of librdkafka, say sasl.username=me; several are fine.", "metavar": "NAME=VALUE"}
+    )
+    schema: str | None = field(
+        default=None,
+        metadata={"help": "Fields of the values' JSON that become columns: 'name STRING, city STRING'.", "metavar": "DDL"},
+    )
+    schema_file: str | None = field(
+        default=None, metadata={"help": "The same from a file, as DDL or as the JSON of a StructType.", "metavar": "FILE"}
+    )
+    buckets: int | None = field(
+        default=None, metadata={"help": f"Parts by key of a new table, for good; {BUCKETS} if not given.", "metavar": "COUNT"}
+    )
+    strict: bool = field(default=False, metadata={"help": "Fail on a message without a key, which else is left out and counted."})
+    checkpoint: str | None = field(
+        default=None, metadata={"help": "Where Spark keeps its progress; else within the table.", "metavar": "DIRECTORY"}
+    )
+    continuous: bool = field(default=False, metadata={"help": "Go on with what comes, until stopped."})
+    trigger_seconds: float = field(default=10.0, metadata={"help": "Between batches, when continuous.", "metavar": "SECONDS"})
+    group_id: str | None = field(
+        default=None, metadata={"help": "Show the progress as a consumer group, for who watches lag.", "metavar": "NAME"}
+    )
+    batch_rows: int = field(default=ROWS_PER_BATCH, metadata={"help": "At most so many in one merge.", "metavar": "COUNT"})
+
+    def __post_init__(self) -> None:
+        if not self.topic:
+            raise InvalidArgument("--topic is missing: the topic to materialize")
+        if not self.table:
+            raise InvalidArgument("--table is missing: the directory of the table")
+        if self.schema is not None and self.schema_file is not None:
+            raise InvalidArgument("--schema and --schema-file: give one of them")
+        if self.buckets is not None and not 1 <= self.buckets <= BUCKETS_MAX:
+            raise InvalidArgument(f"--buckets is 1 to {BUCKETS_MAX}: not {self.buckets}")
+        if self.trigger_seconds <= 0:
+            raise InvalidArgument(f"--trigger-seconds is more than 0: not {self.trigger_seconds}")
+        if self.batch_rows < 1:
+            raise InvalidArgument(f"--batch-rows is 1 or more: not {self.batch_rows}")
+        kafka_settings(self.kafka)
+
+    @property
+    def place(self) -> Path:
+        return local_path(self.table)
+
+    @property
+    def checkpoint_place(self) -> Path:
+        return local_path(self.checkpoint) if self.checkpoint else self.place / "_tidelog" / "checkpoint"
+
+
+OPTIONS = MaterializeOptions
+
+
+def run(spark: "SparkSession", options: MaterializeOptions, reporter: Reporter) -> Outcome:
+    schema = read_schema(options.schema, options.schema_file)
+    (topic,) = find_topics(options.bootstrap, options.kafka, [options.topic])
+    table = ensure_table(options, topic, schema)
+    check_checkpoint(table, options.checkpoint_place)
+    reporter.step(f"merging {topic.name}, {topic.partitions} partitions, into {table.place}")
+    batches = MaterializeBatches(table.place, options.checkpoint_place, strict=options.strict)
+    rows = materialized_rows(messages_of(spark, options, topic, table), schema, int(table.identity["buckets"]))
+    writer = rows.writeStream.foreachBatch(batches).option("checkpointLocation", str(options.checkpoint_place))
+    if options.continuous:
+        writer = writer.trigger(processingTime=f"{int(options.trigger_seconds * 1000)} milliseconds")
+    else:
+        writer = writer.trigger(availableNow=True)
+    end = run_query(writer.start(), reporter, unit="messages")
+    return outcome_of(options, batches, is_stopped=end.is_stopped)
+
+
+def table_columns(schema: StructType | None) -> pa.Schema:
+    """Those of an archive, but for the day: a row is replaced, not kept by its time."""
+    fields = [field for field in archive_columns(schema) if field.name != "day"]
+    return pa.schema([*fields, pa.field(BUCKET, pa.int32())])
+
+
+def materialized_rows(messages: "DataFrame", schema: StructType | None, buckets: int) -> "DataFrame":
+    return with_bucket(archive_rows(messages, schema), buckets).select(*table_columns(schema).names)
+
+
+def ensure_table(options: MaterializeOptions, topic: Topic, schema: StructType | None) -> LakeTable:
+    if schema is not None and BUCKET in [name.lower() for name in schema.names]:
+        raise InvalidArgument(
+            f"the schema has a field {BUCKET}, and the table has a column of that name of its own: leave it out"
+        )
+    try:
+        buckets = LakeTable.open(options.place, kind=KIND).identity.get("buckets", "")
+    except TableMissing:
+        buckets = str(BUCKETS)
+    identity = {"kind": KIND, "topic": topic.name} | ({"topic_id": topic.topic_id} if topic.topic_id else {})
+    identity["buckets"] = buckets if options.buckets is None else str(options.buckets)
+    return LakeTable.ensure(options.place, table_columns(schema), partition_by=(BUCKET,), identity=identity)
+
+
+def check_checkpoint(table: LakeTable, checkpoint: Path) -> None:
+    """A query goes on where its checkpoint says: where that is ahead of the table, the rows between would be in neither."""
+    done = last_batch_done(checkpoint)
+    if done is None:
+        return
+    for partition, end in planned_batch(checkpoint, done).offset.positions.items():
+        position = table.position(position_name(*partition))
+        if position < end:
+            raise WrongTable(
+                f"the checkpoint {checkpoint} has done {position_name(*partition)} up to offset {end}, and the table "
+                f"{table.place} has it up to {position}: it is of another table; remove it, or name another with --checkpoint"
+            )
+
+
+def messages_of(spark: "SparkSession", options: MaterializeOptions, topic: Topic, table: LakeTable) -> "DataFrame":
+    given = {
+        **spark_options(options.bootstrap, options.kafka),
+        "subscribe": topic.name,
+        "includeHeaders": "true",
+        "startingOffsets": starting_offsets(topic, table),
+        "maxOffsetsPerTrigger": str(options.batch_rows),
+    }
+    if options.group_id is not None:
+        given["groupId"] = options.group_id
+    return spark.readStream.format("tidelog").options(**given).load()
+
+
+def outcome_of(options: MaterializeOptions, batches: MaterializeBatches, *, is_stopped: bool) -> Outcome:
+    counts = batches.counts
+    table = LakeTable.open(options.place)
+    keys = table.delta.count()
+    stopped = "; stopped, the same command goes on from here" if is_stopped else ""
+    return Outcome(
+        f"{counts.messages:,} messages of {options.topic} merged: {keys:,} keys are in {options.table}{stopped}",
+        {
+            "messages": counts.messages,
+            "without_key": counts.keyless,
+            "bad": counts.bad,
+            "inserted": counts.inserted,
+            "updated": counts.updated,
+            "deleted": counts.deleted,
+            "keys": keys,
+            "version": table.version,
+        },
+    )

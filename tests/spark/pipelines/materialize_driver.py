@@ -1,0 +1,49 @@
+"""A driver of ``materialize`` in a process group of its own, which kills itself at its second merge.
+
+Arguments: bootstrap servers, topic, table, temporary directory, and whether it dies ``before`` or ``after`` the merge.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.spark.conftest import CONFIG
+from tests.spark.pipelines.customers import SCHEMA
+from tidelog.spark.pipelines import materialize_batches
+from tidelog.spark.pipelines.materialize import MaterializeOptions, run
+from tidelog.spark.pipelines.materialize_merge import Merged, merge
+from tidelog.spark.pipelines.pipeline import Silent
+from tidelog.spark.spark_session import session
+from tidelog.spark.tables.lake_table import LakeTable
+
+merges = 0
+
+
+def main() -> None:
+    bootstrap, topic, place, local, point = sys.argv[1:]
+
+    def deadly_merge(table: LakeTable, newest: Path, positions: Mapping[str, int]) -> Merged:
+        global merges
+        merges += 1
+        if merges == 2 and point == "before":
+            die()
+        merged = merge(table, newest, positions)
+        if merges == 2 and point == "after":
+            die()
+        return merged
+
+    setattr(materialize_batches, "merge", deadly_merge)  # noqa: B010 - it is not exported, and an assignment would be a mistake
+    spark = session(app_name="driver", master="local[2]", config={**CONFIG, "spark.local.dir": local})
+    options = MaterializeOptions(topic=topic, table=place, bootstrap=bootstrap, schema=SCHEMA, buckets=4, batch_rows=100)
+    run(spark, options, Silent())
+
+
+def die() -> None:
+    """With Spark's Java, which is in the same group."""
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

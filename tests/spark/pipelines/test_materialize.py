@@ -1,0 +1,140 @@
+"""The pipeline on a real broker: the table is what a fold of the topic is, whatever comes again; and what is refused."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.pipelines.customers import Customers
+from tests.toolkit_broker import ToolkitBroker
+from tidelog import Admin
+from tidelog.client.errors import InvalidArgument, UnknownTopic
+from tidelog.spark.pipelines import materialize_batches
+from tidelog.spark.pipelines.checkpoint_offsets import last_batch_done, planned_batch
+from tidelog.spark.pipelines.materialize import MaterializeOptions
+from tidelog.spark.pipelines.pipeline import PipelineFailed
+from tidelog.spark.tables.errors import WrongSchema, WrongTable
+from tidelog.spark.tables.lake_table import LakeTable
+from tidelog.spark.tables.positions import position_name
+
+DRIVER_SECONDS_MAX = 240.0
+
+
+@pytest.fixture
+def customers(spark: SparkSession, kafka: ToolkitBroker, tmp_path: Path) -> Customers:
+    return Customers(spark, kafka, tmp_path)
+
+
+def test_the_newest_rows_over_runs_and_old_checkpoints(customers: Customers, tmp_path: Path) -> None:
+    customers.change(250)
+    customers.send_keyless(3)
+    first = customers.run()
+    customers.check()
+    customers.check_as_a_client_has_it()
+    assert (first.figures["messages"], first.figures["without_key"]) == (253, 3)
+    checkpoint = customers.place / "_tidelog" / "checkpoint"
+    shutil.copytree(checkpoint, tmp_path / "old")
+    customers.change(100)
+    assert customers.run().figures["messages"] == 100
+    customers.check()
+    version = LakeTable.open(customers.place).version
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "old", checkpoint)
+    assert customers.run().figures["messages"] == 0, "of a batch that is run again nothing is left"
+    shutil.rmtree(checkpoint)
+    assert customers.run().figures["messages"] == 0, "without a checkpoint it begins where the table is"
+    customers.check()
+    assert LakeTable.open(customers.place).version == version
+    assert [path.name for path in (customers.place / "_tidelog").iterdir()] == ["checkpoint"], "no staged rows are left"
+
+
+def test_a_batch_that_fails_changes_nothing_and_comes_again(customers: Customers, monkeypatch: pytest.MonkeyPatch) -> None:
+    customers.change(60)
+    customers.send_keyless(2)
+    with pytest.raises(PipelineFailed, match="2 messages of this batch have no key, and --strict was given"):
+        customers.run(strict=True)
+    assert customers.rows() == []
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(materialize_batches, "merge", fail)
+        with pytest.raises(PipelineFailed, match="the disk is gone"):
+            customers.run()
+    assert customers.rows() == []
+    customers.run()
+    customers.check()
+
+
+def test_what_is_refused(spark: SparkSession, kafka: ToolkitBroker, tmp_path: Path, customers: Customers) -> None:
+    customers.change(20)
+    customers.run()
+    rows = customers.rows()
+    other = Customers(spark, kafka, tmp_path)
+    with pytest.raises(WrongTable, match=f"is of topic {customers.topic}, not of topic {other.topic}"):
+        other.run()
+    with pytest.raises(WrongTable, match="is of buckets 4, not of buckets 8"):
+        customers.run(buckets=8)
+    with pytest.raises(WrongSchema, match="has column name as string, the pipeline writes int64"):
+        customers.run(schema="name BIGINT")
+    with pytest.raises(InvalidArgument, match="has a field bucket"):
+        customers.run(schema="bucket STRING")
+    other.topic = "no-such-topic"
+    with pytest.raises(UnknownTopic):
+        other.run()
+    assert customers.rows() == rows
+    moved = tmp_path / "checkpoint"
+    shutil.move(customers.place / "_tidelog" / "checkpoint", moved)
+    shutil.rmtree(customers.place)
+    with pytest.raises(WrongTable, match=r"has done .* up to offset \d+, and the table .* has it up to 0"):
+        customers.run(checkpoint=str(moved))
+    assert customers.rows() == []
+    with Admin(kafka.bootstrap) as admin:
+        admin.delete_topic(customers.topic)
+        admin.create_topic(customers.topic, partitions=3)
+    with pytest.raises(WrongTable, match="is of topic_id"):
+        customers.run()
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"topic": ""}, "--topic is missing"),
+        ({"table": ""}, "--table is missing"),
+        ({"buckets": 0}, "--buckets is 1 to 4096: not 0"),
+        ({"batch_rows": 0}, "--batch-rows"),
+        ({"trigger_seconds": 0.0}, "--trigger-seconds"),
+        ({"kafka": ("nonsense",)}, "--kafka nonsense"),
+        ({"schema": "a STRING", "schema_file": "a.ddl"}, "--schema and --schema-file"),
+    ],
+)
+def test_options(given: dict[str, Any], reason: str) -> None:
+    options: dict[str, Any] = {"topic": "customers", "table": "lake/customers", **given}
+    with pytest.raises(InvalidArgument, match=reason):
+        MaterializeOptions(**options)
+
+
+@pytest.mark.parametrize("point", ["after", pytest.param("before", marks=pytest.mark.soak)])
+def test_the_driver_is_killed_at_a_merge(customers: Customers, tmp_path: Path, point: str) -> None:
+    """Committed to the table and not known to Spark, or not even that: the next run ends with what a fold has."""
+    customers.change(250)
+    arguments = [customers.bootstrap, customers.topic, str(customers.place), str(tmp_path / "local"), point]
+    command = [sys.executable, "-m", "tests.spark.pipelines.materialize_driver", *arguments]
+    with open(tmp_path / "driver.log", "wb") as log:
+        driver = subprocess.run(command, stdout=log, stderr=log, timeout=DRIVER_SECONDS_MAX, start_new_session=True, check=False)
+    assert driver.returncode == -signal.SIGKILL, (tmp_path / "driver.log").read_text()
+    checkpoint = customers.place / "_tidelog" / "checkpoint"
+    assert last_batch_done(checkpoint) == 0
+    planned = planned_batch(checkpoint, 1).offset.positions
+    table = LakeTable.open(customers.place)
+    is_committed = all(table.position(position_name(*partition)) == end for partition, end in planned.items())
+    assert is_committed == (point == "after")
+    customers.change(50)
+    customers.run()
+    customers.check()
