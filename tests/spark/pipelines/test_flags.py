@@ -20,15 +20,20 @@ class Options:
     headers: bool = True
 
 
-def parse(*words: str) -> Any:
+@dataclass(frozen=True)
+class OfSeveral:
+    topic: tuple[str, ...]
+
+
+def parse(*words: str, options: type[Any] = Options) -> Any:
     found: list[Any] = []
 
     def called(given: Mapping[str, Any]) -> int:
-        found.append(build(Options, given))
+        found.append(build(options, given))
         return 0
 
     app = typer.Typer(add_completion=False)
-    app.command("sample")(function_with(parameters_of(Options), called, "A sample."))
+    app.command("sample")(function_with(parameters_of(options), called, "A sample."))
     app(list(words), standalone_mode=False)
     return found[0] if found else None
 
@@ -58,6 +63,13 @@ def test_every_kind_of_field() -> None:
 def test_a_field_without_a_default_is_required() -> None:
     with pytest.raises(typer.TyperException) as caught:
         parse()
+    assert caught.value.format_message() == "Missing option '--topic'."
+
+
+def test_at_least_one_of_several() -> None:
+    assert parse("--topic", "a", "--topic", "b", options=OfSeveral) == OfSeveral(("a", "b"))
+    with pytest.raises(typer.TyperException) as caught:
+        parse(options=OfSeveral)
     assert caught.value.format_message() == "Missing option '--topic'."
 
 

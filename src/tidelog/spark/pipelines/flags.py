@@ -47,7 +47,7 @@ def _parameter(field: "dataclasses.Field[Any]", kind: Any) -> inspect.Parameter:
     if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
     if _is_repeatable(kind):
-        kind, default = list[str] | None, default or None
+        kind, default = (list[str], default) if default is dataclasses.MISSING else (list[str] | None, default or None)
     declaration = f"{flag}/--no-{flag[2:]}" if kind is bool and default is True else flag
     metavar = field.metadata.get("metavar")
     option = typer.Option(declaration, help=field.metadata.get("help", ""), metavar=None if kind is bool else metavar)
