@@ -60,6 +60,11 @@ def test_bounds_and_splits(spark: SparkSession, kafka: ToolkitBroker) -> None:
     between = source.batch(startingOffsets=offsets % 45, endingOffsets=offsets % 50, minPartitions="4")
     assert between.rdd.getNumPartitions() == 4
     assert places(between) == [(1, offset) for offset in range(45, 50)]
+    ranges = f'{{"{source.topic}": {{"0": [[0, 2], [7, 9]], "1": [[48, %d]]}}}}'
+    assert places(source.batch(offsetRanges=ranges % 50)) == [(0, 0), (0, 1), (0, 7), (0, 8), (1, 48), (1, 49)]
+    for wrong, reason in ((ranges % 51, "ends at 50, and a range goes on"), (ranges.replace('"1"', '"2"') % 50, "is not read")):
+        with pytest.raises(PySparkException, match=reason):
+            source.batch(offsetRanges=wrong).count()
     by_time = source.batch(startingTimestamp=str(FIRST_MS + 20), endingTimestamp=str(FIRST_MS + 30))
     assert numbers(by_time) == list(range(20, 30))
     split = source.batch(maxRecordsPerPartition="7")

@@ -190,3 +190,26 @@ def test_who_fetches() -> None:
     assert batch(fetcher="librdkafka").fetcher == "librdkafka"
     with pytest.raises(InvalidArgument, match="option fetcher is own or librdkafka: not 'java'"):
         stream(fetcher="java")
+
+
+def test_ranges_of_offsets() -> None:
+    ranges = batch(offsetRanges='{"orders": {"0": [[0, 100], [500, 600]], "1": []}}').offset_ranges
+    assert ranges == {Partition("orders", 0): ((0, 100), (500, 600)), Partition("orders", 1): ()}
+    assert batch().offset_ranges is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"offsetRanges": "[]"}, "option offsetRanges is JSON such as"),
+        ({"offsetRanges": '{"orders": [1]}'}, "'orders' has no ranges by partition"),
+        ({"offsetRanges": '{"orders": {"0": [[5, 4]]}}'}, "which is no list of ranges of offsets"),
+        ({"offsetRanges": '{"orders": {"x": []}}'}, "which is no list of ranges of offsets"),
+        ({"offsetRanges": "{}", "endingOffsets": "latest"}, "and so does endingoffsets: give one of them"),
+    ],
+)
+def test_ranges_of_offsets_that_make_no_sense(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        batch(**given)
+    with pytest.raises(InvalidArgument, match="offsetRanges"):
+        stream(**given)

@@ -109,6 +109,26 @@ def numbers_by_partition(name: str, text: str, least: int) -> dict[Partition, in
     return found
 
 
+def ranges_by_partition(name: str, text: str) -> dict[Partition, tuple[tuple[int, int], ...]]:
+    """{"orders": {"0": [[0, 100], [500, 600]]}}; ends are not in the ranges."""
+    example = '{"orders": {"0": [[0, 100], [500, 600]]}}'
+    found = {}
+    for topic, by_partition in _object(name, text, example).items():
+        if not isinstance(by_partition, dict):
+            raise InvalidArgument(f"option {name} is JSON such as {example}: {topic!r} has no ranges by partition")
+        for partition, ranges in by_partition.items():
+            if not (partition.isascii() and partition.isdigit() and isinstance(ranges, list) and all(map(_is_range, ranges))):
+                raise InvalidArgument(
+                    f"option {name}: {topic}[{partition}] has {ranges!r}, which is no list of ranges of offsets"
+                )
+            found[Partition(topic, int(partition))] = tuple((start, end) for start, end in ranges)
+    return found
+
+
+def _is_range(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and 0 <= value[0] <= value[1]
+
+
 def _object(name: str, text: str, example: str) -> dict[str, object]:
     try:
         value = json.loads(text)

@@ -5,7 +5,7 @@ reason, as is whatever would weaken a promise: none is ignored.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Self, cast
 
 from tidelog.client.configuration import bootstrap_addresses
@@ -45,6 +45,7 @@ _SOURCE = (
     "maxTriggerDelay",
     "minOffsetsPerTrigger",
     "minPartitions",
+    "offsetRanges",
 )
 _SINK = (*_CONNECTION, "topic", "deliveryGuarantee", "transactionalIdPrefix", "transactionTimeoutMs", "writeId")
 # Spark's own, which it hands to the sink with the rest.
@@ -167,6 +168,8 @@ class SourceOptions(NamedTuple):
     topics: Topics
     starting: Bound
     ending: Bound
+    offset_ranges: Mapping[Partition, Sequence[tuple[int, int]]] | None
+    """Of a batch, instead of one starting and one ending offset for each partition."""
     isolation: Isolation
     fetcher: Fetcher
     """Our own connection where it can be, or librdkafka always."""
@@ -197,6 +200,7 @@ class SourceOptions(NamedTuple):
             topics=Topics.parse(given),
             starting=Bound.parse(given, "starting", "latest" if is_stream else "earliest"),
             ending=Bound.parse(given, "ending", "latest"),
+            offset_ranges=_offset_ranges(given),
             isolation=cast(Isolation, values.choice("kafka.isolation.level", isolation, ("read_committed", "read_uncommitted"))),
             fetcher=cast(Fetcher, values.choice("fetcher", given.get("fetcher", "own"), ("own", "librdkafka"))),
             group_id=next((group_id for group_id in group_ids if group_id), None),
@@ -264,9 +268,20 @@ def _uses_latest(given: Mapping[str, str]) -> bool:
     return values.choice(name, given.get(name.lower(), "error"), ("error", "latest")) == "latest"
 
 
+def _offset_ranges(given: Mapping[str, str]) -> Mapping[Partition, Sequence[tuple[int, int]]] | None:
+    name = "offsetRanges"
+    if name.lower() not in given:
+        return None
+    if others := [
+        other for other in given if other.startswith(("startingoffsets", "startingtime", "endingoffsets", "endingtime"))
+    ]:
+        raise InvalidArgument(f"option {name}: it says where to begin and to end, and so does {others[0]}: give one of them")
+    return values.ranges_by_partition(name, given[name.lower()])
+
+
 def _check_source(options: SourceOptions, given: Mapping[str, str], *, is_stream: bool) -> None:
     if is_stream:
-        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "offsetRanges"):
             if name.lower() in given:
                 raise InvalidArgument(f"option {name}: a stream has no end; read a batch, or use trigger(availableNow=True)")
     else:
