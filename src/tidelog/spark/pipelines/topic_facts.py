@@ -1,0 +1,81 @@
+"""What a pipeline that looks back asks about a topic, by librdkafka: its id, where its partitions begin and end, its settings.
+
+And its rows by ranges of offsets, as a frame.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
+from pyspark.sql import DataFrame, SparkSession
+
+from tidelog.client.admin import Admin
+from tidelog.client.errors import from_kafka_error
+from tidelog.client.fetch.client import FetchClient
+from tidelog.client.fetch.settings import librdkafka_settings
+from tidelog.client.topic_partition import Partition
+from tidelog.spark.options import SourceOptions
+from tidelog.spark.pipelines.cluster_options import spark_options
+from tidelog.spark.pipelines.offset_ranges import OffsetRange
+
+SETTINGS_SECONDS_MAX = 30.0
+
+
+class TopicFacts(NamedTuple):
+    topic: str
+    topic_id: bytes
+    log_starts: Mapping[int, int]
+    ends: Mapping[int, int]
+    """Of what a reader sees: before transactions that are open."""
+    settings: Mapping[str, str]
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.settings.get("cleanup.policy", "")
+
+
+def source_options(bootstrap: str, kafka: Sequence[str], topic: str) -> dict[str, str]:
+    """librdkafka reads: whoever looks at a table's rows must not look with the eyes of who wrote them."""
+    ours = {"subscribe": topic, "fetcher": "librdkafka", "includeHeaders": "true", "failOnDataLoss": "false"}
+    return {**spark_options(bootstrap, kafka), **ours}
+
+
+def ask_topic(given: Mapping[str, str]) -> TopicFacts:
+    """By the options of the source."""
+    options = SourceOptions.parse(given, is_stream=False)
+    (topic,) = options.topics.names
+    connection = options.connection
+    settings = dict(connection.settings)
+    with FetchClient(connection.bootstrap, settings=settings, isolation=options.isolation, fetcher=options.fetcher) as client:
+        info = client.topics([topic])[topic]
+        partitions = [Partition(topic, number) for number in range(info.partitions)]
+        # The ends first: where a log starts only grows, and no start must be taken for later than it was.
+        ends = client.offsets(partitions, "latest")
+        starts = client.offsets(partitions, "earliest")
+    return TopicFacts(topic, info.topic_id, _numbered(starts), _numbered(ends), _settings(connection.bootstrap, settings, topic))
+
+
+def _numbered(offsets: Mapping[Partition, int]) -> dict[int, int]:
+    return {partition.partition: offset for partition, offset in offsets.items()}
+
+
+def _settings(bootstrap: str, given: Mapping[str, str], topic: str) -> dict[str, str]:
+    with Admin(bootstrap, config=librdkafka_settings(given)) as admin:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        (future,) = admin.handle.describe_configs([resource], request_timeout=SETTINGS_SECONDS_MAX).values()
+        try:
+            return {name: str(entry.value) for name, entry in future.result().items()}
+        except KafkaException as error:
+            raise from_kafka_error(error.args[0], f"settings of {topic}", bootstrap) from error
+
+
+def topic_rows(spark: SparkSession, options: Mapping[str, str], topic: str, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """Rows of these offsets, with headers; of what retention takes meanwhile, nothing."""
+    wanted: dict[str, list[tuple[int, int]]] = {}
+    for each in ranges:
+        wanted.setdefault(str(each.partition), []).append((each.start, each.end))
+    reader = spark.read.format("tidelog").options(**options)
+    reader = reader.option("minPartitions", spark.sparkContext.defaultParallelism)
+    return reader.option("offsetRanges", json.dumps({topic: wanted})).load()

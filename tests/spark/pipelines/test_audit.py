@@ -1,0 +1,164 @@
+"""An audit of a table against its topic on a real broker: whatever is planted is named, and nothing else is."""
+
+import json
+import secrets
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from tests.spark.pipelines.archived import archive, plant, remove, rows_of, send, send_in_transactions, with_column
+from tests.toolkit_broker import ToolkitBroker, create_topic
+from tidelog.client.admin import Admin
+from tidelog.client.errors import InvalidArgument, UnknownTopic
+from tidelog.client.fetch.errors import TopicRecreated
+from tidelog.spark.pipelines import audit_ranges
+from tidelog.spark.pipelines.audit import AuditOptions, run
+from tidelog.spark.pipelines.pipeline import Outcome, Silent
+from tidelog.spark.tables.errors import WrongTable
+
+ROWS = 120
+KEPT = {"retention.ms": "-1"}
+
+
+@pytest.fixture
+def topic(kafka: ToolkitBroker) -> str:
+    """Partition 0 has transactions, of which every second one was aborted."""
+    name = create_topic(kafka.bootstrap, f"audit-{secrets.token_hex(4)}", partitions=2, config=KEPT)
+    send(kafka.bootstrap, name, range(ROWS), partitions=2)
+    send_in_transactions(kafka.bootstrap, name, range(ROWS, ROWS + 40))
+    return name
+
+
+def audit(spark: SparkSession, kafka: ToolkitBroker, table: Path, **given: object) -> Outcome:
+    return run(spark, AuditOptions(table=str(table), bootstrap=kafka.bootstrap, **given), Silent())  # type: ignore[arg-type]  # fields by name
+
+
+def named(found: Outcome, topic: str) -> dict[str, str]:
+    return {place.removeprefix(topic): str(what) for place, what in found.figures.items() if place.startswith(f"{topic}[")}
+
+
+def test_a_clean_table_and_one_that_is_behind(spark: SparkSession, kafka: ToolkitBroker, topic: str, tmp_path: Path) -> None:
+    table = archive(tmp_path / "table", kafka.bootstrap, topic)
+    found = audit(spark, kafka, table, topic=topic)
+    assert found.exit_code == 0
+    assert "holds exactly what" in found.summary
+    assert named(found, topic) == {}
+    assert [found.figures[name] for name in ("rows of the topic", "rows of the table")] == [ROWS + 20] * 2
+    assert found.figures["portions that differ"] == "0 of 2"
+    assert found.figures["not archived yet"] == 0, "markers and aborted messages at the end are nothing to archive"
+    behind = archive(tmp_path / "behind", kafka.bootstrap, topic, until={0: 10, 1: 0})
+    found = audit(spark, kafka, behind)
+    assert (found.exit_code, found.figures["rows of the topic"]) == (0, 10)
+    assert found.figures["not archived yet"] == ROWS + 20 - 10
+
+
+def test_each_planted_fault_is_named(spark: SparkSession, kafka: ToolkitBroker, topic: str, tmp_path: Path) -> None:
+    table = archive(tmp_path / "table", kafka.bootstrap, topic)
+    for offset in (7, 8):
+        remove(table, 0, offset)
+    plant(table, rows_of(table, 1, [20]))
+    changed = rows_of(table, 1, [30, 31, 32])
+    for offset in (30, 31, 32):
+        remove(table, 1, offset)
+    values = changed.column("value").to_pylist()
+    changed = with_column(changed, "value", [b"Value" + (values[0] or b"")[5:], *values[1:]])
+    headers = changed.column("headers").to_pylist()
+    changed = with_column(changed, "headers", [headers[0], None if headers[1] else [{"key": "x", "value": b""}], headers[2]])
+    keys = changed.column("key").to_pylist()
+    plant(table, with_column(changed, "key", [keys[0], keys[1], b"" if keys[2] is None else None]))
+    strange = rows_of(table, 0, [1, 2, 3, 4])
+    strange = with_column(strange, "topic", ["payments", topic, topic, topic])
+    # Of another topic; at the offset of a marker; past the end; of a partition that there is not.
+    strange = with_column(strange, "offset", [1, ROWS // 2 + 10, 5000, 4])
+    plant(table, with_column(strange, "partition", [0, 0, 0, 9]))
+    report = tmp_path / "report.json"
+    found = audit(spark, kafka, table, report=str(report))
+    assert found.exit_code == 3
+    assert named(found, topic) == {
+        "[0] offset 1": "foreign: of topic payments",
+        "[0] offsets 7 to 8": "gap",
+        f"[0] offset {ROWS // 2 + 10}": "foreign: the topic has no such message",
+        "[0] offset 5000": "foreign: the archive has not come to this offset, or the topic does not go so far",
+        "[1] offset 20": "duplicate: 2 copies",
+        "[1] offset 30": "changed: value",
+        "[1] offset 31": "changed: headers",
+        "[1] offset 32": "changed: key",
+        "[9] offset 4": "foreign: the topic has no such partition",
+    }
+    assert "2 gaps, 1 duplicates, 3 changed rows, 4 foreign rows" in found.summary
+    written = json.loads(report.read_text())
+    assert written["counts"] == {"gap": 2, "duplicate": 1, "changed": 3, "foreign": 4, "expired": 0, "compacted": 0}
+    assert not written["is_clean"]
+    assert {"kind": "gap", "partition": 0, "first": 7, "last": 8, "detail": ""} in written["findings"]
+
+
+def test_what_retention_and_compaction_took_is_counted(
+    spark: SparkSession, kafka: ToolkitBroker, topic: str, tmp_path: Path
+) -> None:
+    table = archive(tmp_path / "table", kafka.bootstrap, topic)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    admin.delete_records([TopicPartition(topic, 1, 25)])[TopicPartition(topic, 1, 25)].result(30)
+    found = audit(spark, kafka, table)
+    assert (found.exit_code, found.figures["expired since"]) == (0, 25)
+    with Admin(kafka.bootstrap) as settings:
+        # The broker would begin at once otherwise, and nobody knew what it took.
+        settings.alter_topic(topic, **{"cleanup.policy": "compact,delete", "min.compaction.lag.ms": str(10**15)})
+    # What the topic does not have, as after a compaction; and in what has expired a fault that the table alone can tell.
+    plant(table, with_column(rows_of(table, 0, [1]), "offset", [ROWS // 2 + 10]))
+    plant(table, rows_of(table, 1, [3]))
+    remove(table, 1, 40)
+    found = audit(spark, kafka, table)
+    assert named(found, topic) == {"[1] offset 3": "duplicate: 2 copies", "[1] offset 40": "gap"}
+    assert [found.figures[name] for name in ("expired since", "compacted since", "foreign rows")] == [26, 1, 0]
+
+
+def test_a_sample_and_ranges(
+    spark: SparkSession, kafka: ToolkitBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_ranges, "PORTION_OFFSETS", 10)
+    table = archive(tmp_path / "table", kafka.bootstrap, topic)
+    for offset in range(5, 60, 10):
+        remove(table, 1, offset)
+    found = audit(spark, kafka, table, sample=0.5, seed=3)
+    assert found.figures["sample"] == "0.5 (--sample 0.5 --seed 3)"
+    assert (found.exit_code, found.figures["gaps"]) == (3, 3), "one in each portion: half of six"
+    within = audit(spark, kafka, table, offsets=("1:6-25", "0:0-20"))
+    assert named(within, topic) == {"[1] offset 15": "gap"}
+    assert within.figures["offsets compared"] == 19 + 20
+
+
+def test_a_table_without_rows(spark: SparkSession, kafka: ToolkitBroker, topic: str, tmp_path: Path) -> None:
+    table = archive(tmp_path / "table", kafka.bootstrap, topic, until={0: 0, 1: 0})
+    found = audit(spark, kafka, table)
+    assert (found.exit_code, found.figures["rows of the table"], found.figures["not archived yet"]) == (0, 0, ROWS + 20)
+
+
+def test_what_cannot_be_compared(spark: SparkSession, kafka: ToolkitBroker, topic: str, tmp_path: Path) -> None:
+    table = archive(tmp_path / "table", kafka.bootstrap, topic)
+    with pytest.raises(WrongTable, match=f"is of topic {topic}, not of topic payments"):
+        audit(spark, kafka, table, topic="payments")
+    with Admin(kafka.bootstrap) as admin:
+        admin.delete_topic(topic)
+        with pytest.raises(UnknownTopic):
+            audit(spark, kafka, table)
+        admin.create_topic(topic, partitions=2)
+        with pytest.raises(TopicRecreated, match="deleted and created again"):
+            audit(spark, kafka, table)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sample": 1.5}, "--sample is a share from 0 to 1"),
+        ({"sample": 0.1, "whole": True}, "--sample and --whole"),
+        ({"offsets": ("x",)}, "--offsets is a partition and offsets"),
+        ({"kafka": ("x",)}, "--kafka x: expected NAME=VALUE"),
+        ({"table": " "}, "--table is missing"),
+    ],
+)
+def test_options_that_make_no_sense(given: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        AuditOptions(**{"table": "t", **given})  # type: ignore[arg-type]  # fields by name
