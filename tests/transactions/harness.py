@@ -18,6 +18,7 @@ from tidelog.coordinator.shard import Shard, ShardState
 from tidelog.coordinator.shard_timers import ShardTimers
 from tidelog.transactions.environment import MarkersToSend, OnPartitionMarked, TransactionEnvironment
 from tidelog.transactions.machine import TransactionMachine
+from tidelog.transactions.markers import COMPLETE_MS
 from tidelog.transactions.producer_ids import OnBlock, ProducerIdBlock, ProducerIds
 from tidelog.transactions.records import RECORD_CODEC, TransactionValue
 from tidelog.transactions.results import EndTransactionResult, InitProducerIdResult
@@ -134,7 +135,7 @@ class TransactionBench:
         for _ in range(10):
             while self.sendings:
                 self.sendings[0].deliver(len(self.sendings[0].left))
-            self.run_for(1)
+            self.run_for(COMPLETE_MS)
 
     def crash(self, keeps_uncommitted: bool = True) -> None:
         """Memory is lost, and with it whatever was on its way. What was not committed may be found in the log again, or not."""

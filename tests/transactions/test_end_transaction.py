@@ -72,7 +72,7 @@ def test_a_transaction_without_partitions_can_be_aborted() -> None:
     result = bench.end(producer, False)
     assert result == EndTransactionResult(ErrorCode.NONE, producer[0], 1)
     assert bench.sendings == []
-    bench.run_for(1)
+    bench.settle()
     assert bench.state() == "COMPLETE_ABORT"
     assert bench.value().start_timestamp_ms > 0
     assert bench.end(producer, False) == result

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.transactions.harness import TransactionBench
+from tidelog.transactions.markers import COMPLETE_MS, COMPLETED_PER_SLICE
 from tidelog.transactions.records import TopicPartitions
 from tidelog.transactions.transaction import TopicPartition
 from tidelog.wire.errors import ErrorCode
@@ -102,14 +103,14 @@ def test_the_end_is_written_when_the_last_partition_has_its_marker() -> None:
     bench, producer = committing()
     (sending,) = bench.sendings
     sending.deliver(99)
-    bench.run_for(5)
+    bench.run_for(COMPLETE_MS + 1)
     assert bench.state() == "PREPARE_COMMIT"
     described = bench.machine.describe_transaction("id")
     assert described is not None
     assert described.partitions == (TopicPartitions("topic-4", (19,)),)
     assert bench.end(producer, True).error is ErrorCode.CONCURRENT_TRANSACTIONS
     sending.deliver()
-    bench.run_for(5)
+    bench.run_for(COMPLETE_MS + 1)
     assert bench.state() == "COMPLETE_COMMIT"
     assert len(bench.machine.markers) == 0
 
@@ -117,7 +118,7 @@ def test_the_end_is_written_when_the_last_partition_has_its_marker() -> None:
 def test_a_crash_before_the_end_is_committed_sends_all_again() -> None:
     bench, _ = committing()
     bench.sendings[0].deliver(100)
-    bench.scheduler.run_for(1000)
+    bench.scheduler.run_for((COMPLETE_MS + 1) * 1000)
     bench.runtime.flush()
     assert bench.state() == "COMPLETE_COMMIT"
     bench.crash(keeps_uncommitted=False)
@@ -139,11 +140,11 @@ def test_a_dropped_shard_cancels_what_it_sends_and_hears_no_more_of_it() -> None
     assert new is not old
     for partition in list(old.left):
         old._on_marked(*partition)
-    bench.run_for(5)
+    bench.run_for(COMPLETE_MS + 1)
     assert bench.state() == "PREPARE_COMMIT"
     assert [event for event, _ in bench.events] == ["coordinator_shard_dropped"]
     new.deliver(100)
-    bench.run_for(5)
+    bench.run_for(COMPLETE_MS + 1)
     assert bench.state() == "COMPLETE_COMMIT"
 
 
@@ -164,7 +165,7 @@ def test_a_partition_that_is_told_twice_counts_once() -> None:
     (sending,) = bench.sendings
     for _ in range(100):
         sending._on_marked(*HUNDRED[0])
-    bench.run_for(5)
+    bench.run_for(COMPLETE_MS + 1)
     assert bench.state() == "PREPARE_COMMIT"
 
 
@@ -182,9 +183,11 @@ def test_who_waits_for_the_end_is_told() -> None:
     assert bench.add((producer[0], 1), ("t", 0)) is ErrorCode.NONE
 
 
+@pytest.mark.parametrize("is_early", [True, False])
 @pytest.mark.parametrize("is_commit", [True, False])
 @pytest.mark.parametrize("version", [0, 2])
-def test_the_end_and_the_next_begin_are_one_batch(version: int, is_commit: bool) -> None:
+def test_the_end_and_the_next_begin_are_one_batch(version: int, is_commit: bool, is_early: bool) -> None:
+    """Whether it comes before or after the last marker."""
     bench, (producer_id, epoch) = committing(version, is_commit=is_commit)
     if version == 2:
         epoch += 1
@@ -196,10 +199,14 @@ def test_the_end_and_the_next_begin_are_one_batch(version: int, is_commit: bool)
             lambda response, error: answers.append(error or response),
         )
 
-    bench.machine.when_settled("id", begin_next)
     batches = len(bench.log.batches)
+    if is_early:
+        assert bench.machine.when_settled("id", begin_next)
     bench.sendings[0].deliver(100)
-    bench.scheduler.run_for(1000)
+    if not is_early:
+        bench.scheduler.run_for(COMPLETE_MS * 500)
+        assert bench.state() in ("PREPARE_COMMIT", "PREPARE_ABORT")
+        assert bench.machine.when_settled("id", begin_next)
     bench.runtime.flush()
     assert len(bench.log.batches) == batches + 1
     assert bench.state() == "ONGOING"
@@ -209,11 +216,44 @@ def test_the_end_and_the_next_begin_are_one_batch(version: int, is_commit: bool)
     assert not bench.machine.is_pending("id")
 
 
+def test_an_end_that_nobody_waits_for_is_written_after_a_while() -> None:
+    bench, _ = committing()
+    bench.sendings[0].deliver(100)
+    bench.scheduler.run_for(COMPLETE_MS * 1000 - 1000)
+    assert bench.state() == "PREPARE_COMMIT"
+    assert len(bench.machine.markers) == 0
+    bench.scheduler.run_for(2000)
+    assert bench.state() == "COMPLETE_COMMIT"
+
+
+def test_many_ends_are_written_in_slices() -> None:
+    bench = TransactionBench()
+    ids = [f"id-{number}" for number in range(2 * COMPLETED_PER_SLICE + 1)]
+    for transactional_id in ids:
+        producer = bench.started(transactional_id)
+        assert bench.add(producer, ("t", 0), transactional_id=transactional_id) is ErrorCode.NONE
+        assert bench.end(producer, True, transactional_id).error is ErrorCode.NONE
+    while bench.sendings:
+        bench.sendings[0].deliver()
+    assert {bench.state(each) for each in ids} == {"PREPARE_COMMIT"}
+    seen = set()
+
+    def completed() -> int:
+        return sum(bench.state(each) == "COMPLETE_COMMIT" for each in ids)
+
+    while completed() < len(ids):
+        seen.add(completed())
+        assert bench.scheduler.step()
+    assert seen >= {0, COMPLETED_PER_SLICE, 2 * COMPLETED_PER_SLICE}
+    bench.commit()
+    assert not any(bench.machine.is_pending(each) for each in ids)
+
+
 def test_the_next_begin_is_lost_with_the_end() -> None:
     """Both or neither: what a crash leaves is the decision, and all markers are sent again."""
     bench, (producer_id, epoch) = committing()
     bench.sendings[0].deliver(100)
-    bench.scheduler.run_for(1000)
+    bench.scheduler.run_for((COMPLETE_MS + 1) * 1000)
     answers = bench.begin(lambda machine: machine.add_partitions("id", producer_id, epoch + 1, [("t", 0)], 2))
     bench.runtime.flush()
     assert bench.state() == "ONGOING"

@@ -15,7 +15,7 @@ class ShardTimers:
     def __init__(self, scheduler: Scheduler, run: Callable[[TimedDecision], None]) -> None:
         self._scheduler = scheduler
         self.run = run
-        """At once. Not from within what the shard itself calls back."""
+        """At once."""
         self._by_name: dict[Hashable, Cancellable] = {}
 
     def __len__(self) -> int:

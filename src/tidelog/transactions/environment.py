@@ -28,8 +28,8 @@ OnPartitionMarked = Callable[[str, int], None]
 
 SendMarkers = Callable[[MarkersToSend, OnPartitionMarked], Cancellable]
 """Sends in its own time and never gives up by itself. After ``cancel`` nothing more is written: who is told to stop may no longer
-be the coordinator, and a late marker could end the producer's next transaction. Does not call back before it returns, nor from
-within what the shard calls back; must not raise."""
+be the coordinator, and a late marker could end the producer's next transaction. Does not call back before it returns; must not
+raise."""
 
 
 class TransactionEnvironment:
