@@ -63,8 +63,9 @@ def command(tidelog_broker: Broker, capsys: pytest.CaptureFixture[str], monkeypa
 
 
 @pytest.fixture
-def command_of_a_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """With a broker of its own: a page names topics and groups as it likes, and what other tests left must not be among them."""
+def fresh_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """With a broker of its own: for a page that names topics and groups as it likes, for what all clients of a broker feel, and
+    for lists that hold nothing else."""
     with Broker() as broker:
         yield Command(broker.bootstrap_servers, capsys, monkeypatch)
 

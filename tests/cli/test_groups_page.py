@@ -11,11 +11,11 @@ PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "GROUPS.md").re
 LINES = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines() if block[0] not in "${"]
 
 
-def test_the_commands(command_of_a_page: Command, tmp_path: Path) -> None:
+def test_the_commands(fresh_command: Command, tmp_path: Path) -> None:
     assert len(LINES) > 8
     said = {}
     for line in LINES:
-        words = re.sub(r"\btidelog ([^|>]*)", rf"{sys.executable} -m tidelog \1 --bootstrap {command_of_a_page.bootstrap} ", line)
+        words = re.sub(r"\btidelog ([^|>]*)", rf"{sys.executable} -m tidelog \1 --bootstrap {fresh_command.bootstrap} ", line)
         finished = subprocess.run(["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
         assert finished.returncode == 0, (line, finished.stderr)
         said[line] = finished.stdout

@@ -5,18 +5,8 @@ import pytest
 from tests.cli.command import Command
 
 
-@pytest.fixture(autouse=True)
-def _none_left(command: Command) -> None:
-    for document in command("quotas", "list", "--json").documents:
-        words = [word for kind, name in document["entity"].items() for word in _option(kind, name)]
-        command("quotas", "delete", *words)
-
-
-def _option(kind: str, name: str | None) -> list[str]:
-    return ["--default", kind] if name is None else [f"--{kind}", name]
-
-
-def test_set_list_and_delete(command: Command) -> None:
+def test_set_list_and_delete(fresh_command: Command) -> None:
+    command = fresh_command
     assert command("quotas", "list").lines == ["No quotas are set."]
     done = command("quotas", "set", "--client-id", "loader", "producer_byte_rate=1048576", "request_percentage=12.5")
     assert done.lines == ["Set producer_byte_rate, request_percentage of client-id loader."]
@@ -36,7 +26,8 @@ def test_set_list_and_delete(command: Command) -> None:
     assert len(command("quotas", "list", "--json").documents) == 1
 
 
-def test_validate_only_does_nothing(command: Command) -> None:
+def test_validate_only_does_nothing(fresh_command: Command) -> None:
+    command = fresh_command
     done = command("quotas", "set", "--ip", "10.0.0.1", "connection_creation_rate=3", "--validate-only")
     assert done.lines == ["Would set connection_creation_rate of ip 10.0.0.1."]
     assert command("quotas", "list", "--json").documents == []

@@ -24,16 +24,16 @@ def run_python(block: str) -> str:
     return finished.stdout
 
 
-def test_the_first_message_in_python(command_of_a_page: Command) -> None:
+def test_the_first_message_in_python(fresh_command: Command) -> None:
     (block,) = (block for block in PYTHON_BLOCKS if "Producer(" in block)
-    assert "b'customer-42' b'hello from Python'" in run_python(block.replace(ADDRESS, command_of_a_page.bootstrap))
+    assert "b'customer-42' b'hello from Python'" in run_python(block.replace(ADDRESS, fresh_command.bootstrap))
 
 
-def test_the_worker(command_of_a_page: Command) -> None:
+def test_the_worker(fresh_command: Command) -> None:
     (block,) = (block for block in PYTHON_BLOCKS if "Worker(" in block)
-    with Producer(command_of_a_page.bootstrap) as producer:
+    with Producer(fresh_command.bootstrap) as producer:
         producer.send("greetings", key="customer-42", value="hello").result(30)
-    block = block.replace(ADDRESS, command_of_a_page.bootstrap)
+    block = block.replace(ADDRESS, fresh_command.bootstrap)
     # In the README it runs until somebody stops it.
     block = block.replace("message.text())\n", "message.text())\n    worker.stop()\n")
     assert "to b'customer-42' hello" in run_python(block)
@@ -45,9 +45,9 @@ def test_the_broker_for_tests() -> None:
 
 
 @pytest.mark.parametrize("line", [line for line in SHELL_BLOCKS[1].splitlines() if line.startswith("tidelog ")])
-def test_the_commands(command_of_a_page: Command, line: str) -> None:
-    command_of_a_page("produce", "greetings", stdin=b"hello\n")
-    assert command_of_a_page(*line.split()[1:]).code == 0
+def test_the_commands(fresh_command: Command, line: str) -> None:
+    fresh_command("produce", "greetings", stdin=b"hello\n")
+    assert fresh_command(*line.split()[1:]).code == 0
 
 
 def test_a_newcomers_commands_are_there() -> None:

@@ -13,17 +13,17 @@ BLOCKS = [(kind, block) for kind, block in re.findall(r"```(\w*)\n(.*?)```", PAG
 ADDRESS = "127.0.0.1:9092"
 
 
-def test_the_commands_and_the_program(command_of_a_page: Command) -> None:
+def test_the_commands_and_the_program(fresh_command: Command) -> None:
     assert [kind for kind, _ in BLOCKS] == ["", "python", "", ""]
     said = {}
     for kind, block in BLOCKS:
         if kind == "python":
-            program = block.replace(ADDRESS, command_of_a_page.bootstrap)
+            program = block.replace(ADDRESS, fresh_command.bootstrap)
             finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
             assert finished.returncode == 0, finished.stderr
             continue
         for line in block.splitlines():
-            said[line] = command_of_a_page(*line.split()[1:]).lines
+            said[line] = fresh_command(*line.split()[1:]).lines
     assert any("payments-1" in line for line in said["tidelog transactions list"])
     assert any("payments-1" in line for line in said["tidelog transactions describe payments-1"])
     (consume,) = (line for line in said if "consume" in line)
