@@ -6,6 +6,7 @@ import pytest
 
 from tests.spark.sink.fake_cluster import Crash, FakeCluster
 from tidelog.client.transactions.types import TransactionHandle, TransactionListing
+from tidelog.spark.sink.entry import LedgerEntry
 from tidelog.spark.sink.errors import BatchIncomplete, BehindLedger, Superseded, TransactionLost
 from tidelog.spark.sink.job import Job
 from tidelog.spark.sink.names import transactional_id
@@ -205,6 +206,37 @@ def test_an_abort_of_an_earlier_run_leaves_the_later_one_alone(query: Query, clu
     assert cluster.open_ids == [handles[0].transactional_id]
     query.job().commit("late", 0, handles)
     assert cluster.visible == ["0.0"]
+
+
+def test_a_stage_that_is_run_again_leaves_the_tasks_of_its_first_attempt_alone(
+    query: Query, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have the same numbers, and either one's answer may come to the commit; here a third comes in the middle of it."""
+    job, first, second = query.job(), query.job(), query.job()
+    generation = job.start("run", 0).generation
+    committed = cluster.write(first.name_for(generation, 0, 0), ["0.0"])
+    cluster.write(second.name_for(generation, 0, 0), ["0.0 again"])
+    finish = job.finish
+
+    def finish_late(entry: LedgerEntry) -> None:
+        cluster.write(second.name_for(generation, 0, 0), ["0.0 late"])
+        finish(entry)
+
+    monkeypatch.setattr(job, "finish", finish_late)
+    job.commit("run", 0, [committed])
+    assert cluster.visible == ["0.0"]
+    assert cluster.open_ids == []
+    assert second.name_for(generation, 0, 0) == committed.transactional_id
+
+
+def test_the_numbers_of_stage_attempts_are_those_of_the_job(query: Query, cluster: FakeCluster) -> None:
+    """What a second attempt of the stage left is found by the next run, too."""
+    generation = query.job().start("run-0", 0).generation
+    for _ in range(2):
+        cluster.write(query.job().name_for(generation, 0, 0), ["lost"])
+    query.run()
+    assert cluster.open_ids == []
+    assert sorted(cluster.visible) == EXPECTED
 
 
 def test_a_batch_without_rows_leaves_no_record(query: Query, cluster: FakeCluster) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.toolkit_broker import ToolkitBroker, create_topic
+from tidelog.client.transactions.admin import TransactionAdmin
 from tidelog.client.transactions.brokers import Brokers
 from tidelog.client.transactions.fenced_writer import FencedWriter
 from tidelog.spark.sink import ledger as ledger_module
 from tidelog.spark.sink.entry import LedgerEntry, encode_entry
 from tidelog.spark.sink.errors import LedgerUnusable, Superseded
 from tidelog.spark.sink.job import Decision
-from tidelog.spark.sink.ledger import LEDGER_TIMEOUT_MS, TopicLedger
+from tidelog.spark.sink.ledger import LEDGER_PARTITIONS, LEDGER_TIMEOUT_MS, TopicLedger
 from tidelog.spark.sink.names import ledger_topic, write_job
 
 DAY_MS = 24 * 3_600_000
@@ -26,13 +27,15 @@ class Place:
         self.bootstrap = bootstrap
         self.prefix = f"test-{secrets.token_hex(4)}"
         self.brokers = Brokers(bootstrap, "test", 3, 30)
+        self.admin = TransactionAdmin(bootstrap)
         self.days = 0
         """From today on."""
         self._made: list[TopicLedger] = []
 
     def ledger(self, job: str = "job") -> TopicLedger:
-        self._made.append(TopicLedger(self.bootstrap, {}, self.prefix, job, self.brokers, self.now_ms))
-        return self._made[-1]
+        made = TopicLedger(self.bootstrap, {}, self.prefix, job, self.brokers, self.admin.topic_config, self.now_ms)
+        self._made.append(made)
+        return made
 
     def now_ms(self) -> int:
         return int(time.time() * 1000) + self.days * DAY_MS
@@ -41,6 +44,7 @@ class Place:
         for each in self._made:
             each.close()
         self.brokers.close()
+        self.admin.close()
 
 
 def becomes(entry: LedgerEntry) -> Decision:
@@ -135,6 +139,13 @@ def test_old_entries_of_writes_are_deleted_and_queries_stay(place: Place, monkey
 def test_a_topic_that_is_no_ledger_is_refused(place: Place) -> None:
     create_topic(place.bootstrap, ledger_topic(place.prefix), partitions=2)
     with pytest.raises(LedgerUnusable, match="has 2 partitions, not 8"):
+        place.ledger().read()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_ledger_that_would_forget_is_refused(place: Place, policy: str) -> None:
+    create_topic(place.bootstrap, ledger_topic(place.prefix), partitions=LEDGER_PARTITIONS, config={"cleanup.policy": policy})
+    with pytest.raises(LedgerUnusable, match=f"has cleanup.policy={policy}"):
         place.ledger().read()
 
 

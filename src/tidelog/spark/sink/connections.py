@@ -61,7 +61,7 @@ class SinkConnections:
             if len(self._jobs) >= JOBS_MAX:
                 self._jobs.pop(next(iter(self._jobs)))[1].close()
             prefix = self._options.transactional_id_prefix
-            ledger = TopicLedger(self._options.connection.bootstrap, {}, prefix, name, self._brokers)
+            ledger = TopicLedger(self._options.connection.bootstrap, {}, prefix, name, self._brokers, self.admin.topic_config)
             self._jobs[name] = Job(prefix, name, ledger, self.admin), ledger
         return self._jobs[name][0]
 

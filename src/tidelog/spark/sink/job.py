@@ -11,19 +11,27 @@
 
 Earlier runs cannot add to the ledger once a later one has taken the job over: every change of it is compare-and-set. So a task
 may take over a transactional id only after ``start``, when no earlier run can commit what was open under it.
+
+Within a run, Spark may run a stage again while tasks of its first attempt have finished or are still running, and either one's
+answer may come to the commit. PySpark does not tell a task the attempt of its stage, so two of them have the same numbers:
+whoever finds its id open leaves it alone and takes another (``name_for``). What nobody commits is aborted when the batch is
+committed, so that an open id is always one of this batch.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from tidelog.client.errors import TidelogError
 from tidelog.client.transactions.errors import BrokerError, ClientError
 from tidelog.client.transactions.types import TransactionDescription, TransactionHandle, TransactionListing
 from tidelog.spark.sink import entry as decisions
 from tidelog.spark.sink.entry import LedgerEntry
 from tidelog.spark.sink.errors import BatchIncomplete
-from tidelog.spark.sink.names import shown, slot_in, slot_of
+from tidelog.spark.sink.names import ATTEMPTS_PER_STAGE, shown, slot_in, slot_of, transactional_id
 
+# Spark gives a stage up after four attempts in a row (spark.stage.maxConsecutiveAttempts).
+STAGE_ATTEMPTS_MAX = 32
 ABORT_PAUSES_SECONDS = (0.0, 0.3, 1.0)
 
 Decision = Callable[[LedgerEntry | None], LedgerEntry | None]
@@ -84,6 +92,16 @@ class Job:
         self._started = entry
         return Start(entry.generation, decisions.is_replay(self.name, entry, batch))
 
+    def name_for(self, generation: int, partition: int, attempt: int) -> str:
+        """The transactional id for a task, that no other task of its batch holds."""
+        for stage_attempt in range(STAGE_ATTEMPTS_MAX):
+            number = stage_attempt * ATTEMPTS_PER_STAGE + attempt
+            name = transactional_id(self._prefix, self.name, generation, partition, number)
+            found = self._coordinators.describe_transactions([name]).get(name)
+            if found is None or found.state != decisions.OPEN:
+                return name
+        raise TidelogError(f"{shown(self.name)}: task {partition} has {STAGE_ATTEMPTS_MAX} transactions open in one batch")
+
     def commit(self, run: str, batch: int, transactions: Sequence[TransactionHandle]) -> None:
         """``transactions`` of all tasks that wrote rows: none when the batch was a replay, or had no rows."""
         if not transactions:
@@ -92,8 +110,7 @@ class Job:
         self.check(transactions)
         entry = self.record(run, batch, transactions)
         self.finish(entry)
-        self._abort_others(transactions, entry)
-        self._clean_up(entry)
+        self._clean_up(entry, is_batch_done=True)
 
     def abort(self, run: str) -> None:
         """When the run has failed, whatever it has open, but not what the ledger has: its commit may have failed after the point
@@ -105,7 +122,7 @@ class Job:
             return  # Another run goes on, and has cleaned up after this one.
         for seconds in ABORT_PAUSES_SECONDS:
             self._pause(seconds)
-            self._abort_open(entry, slot=None)
+            self._abort_open(entry, lambda _: True)
 
     # -- the steps of a commit ------------------------------------------------------------------------------------------------
 
@@ -147,18 +164,21 @@ class Job:
 
     # -- what others left -----------------------------------------------------------------------------------------------------
 
-    def _clean_up(self, entry: LedgerEntry) -> None:
-        """Once for each run in each process: the first to do it may have ended in the middle."""
-        if self._cleaned_run == entry.run:
-            return
-        # Tasks of this run may be writing by now.
-        self._abort_open(entry, slot=slot_of(entry.generation))
+    def _clean_up(self, entry: LedgerEntry, *, is_batch_done: bool = False) -> None:
+        """Of other runs once for each run in each process: the first to do it may have ended in the middle. Of this run when a
+        batch is done: before, its tasks may be writing."""
+        own = slot_of(entry.generation)
+        is_cleaned = self._cleaned_run == entry.run
+        self._abort_open(entry, lambda slot: is_batch_done if slot == own else not is_cleaned)
         self._cleaned_run = entry.run
 
-    def _abort_open(self, entry: LedgerEntry, slot: int | None) -> None:
-        """Those that the ledger lacks, but not in this slot."""
-        listed = [each.transactional_id for each in self._coordinators.list_transactions(states=[decisions.OPEN])]
-        names = [name for name in listed if slot_in(self._prefix, self.name, name) not in (None, slot)]
+    def _abort_open(self, entry: LedgerEntry, is_wanted: Callable[[int], bool]) -> None:
+        """Those that the ledger lacks, in the slots that are wanted."""
+        slots = {
+            each.transactional_id: slot_in(self._prefix, self.name, each.transactional_id)
+            for each in self._coordinators.list_transactions(states=[decisions.OPEN])
+        }
+        names = [name for name, slot in slots.items() if slot is not None and is_wanted(slot)]
         if names:
             strays = decisions.leftovers(entry, self._coordinators.describe_transactions(names))
             self._coordinators.end_transactions(strays, is_commit=False)
@@ -169,12 +189,6 @@ class Job:
             if entry.run != run:
                 raise decisions.superseded(self.name)
             self.finish(entry)
-
-    def _abort_others(self, transactions: Sequence[TransactionHandle], entry: LedgerEntry) -> None:
-        """When the batch was committed by others already, these are not to be seen."""
-        strays = [] if not entry.transactions else [each for each in transactions if each not in entry.transactions]
-        if strays:
-            self._coordinators.end_transactions(strays, is_commit=False)
 
 
 def _is_refusal(error: ClientError) -> bool:

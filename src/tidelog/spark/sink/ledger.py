@@ -45,9 +45,10 @@ TOPIC_SECONDS_MAX = 30.0
 WRITE_ENTRY_DAYS = 30
 ONCE_ENTRY_DAYS = 1
 DELETED_AT_ONCE_MAX = 100
+CLEANUP_POLICY = "compact"
 # Small segments: compaction leaves the newest alone, and all of it is read when a query starts.
 TOPIC_CONFIG = {
-    "cleanup.policy": "compact",
+    "cleanup.policy": CLEANUP_POLICY,
     "segment.bytes": str(4 << 20),
     "min.cleanable.dirty.ratio": "0.1",
     "max.compaction.lag.ms": str(24 * 3_600_000),
@@ -65,6 +66,7 @@ class TopicLedger:
         prefix: str,
         job: str,
         brokers: Brokers,
+        topic_config: Callable[[str, str], str],
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self._job = job
@@ -75,6 +77,7 @@ class TopicLedger:
         self._committed = FetchClient(bootstrap, settings=settings, isolation="read_committed")
         self._everything = FetchClient(bootstrap, settings=settings, isolation="read_uncommitted")
         self._writer = FencedWriter(brokers, ledger_transactional_id(prefix, job), LEDGER_TIMEOUT_MS)
+        self._topic_config = topic_config
         self._now_ms = now_ms
         self._is_ready = False
         self._holds = False
@@ -177,6 +180,13 @@ class TopicLedger:
             raise LedgerUnusable(
                 f"topic {self._topic} has {info.partitions} partitions, not {LEDGER_PARTITIONS}: it is not a ledger of ours. "
                 "Choose another transactionalIdPrefix"
+            )
+        # With retention the entry of a query goes with time, and what it has committed would be written again.
+        policy = self._topic_config(self._topic, "cleanup.policy")
+        if policy != CLEANUP_POLICY:
+            raise LedgerUnusable(
+                f"topic {self._topic} has cleanup.policy={policy}: a ledger forgets what was committed unless that is "
+                f"{CLEANUP_POLICY}. Set it so (tidelog topics alter), or choose another transactionalIdPrefix"
             )
         self._is_ready = True
 

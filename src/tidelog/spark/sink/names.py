@@ -13,6 +13,8 @@ import re
 
 # So many restarts would a forgotten task have to outlive to meet its own name again; and then the commit notices.
 GENERATION_SLOTS = 16
+# No task is tried as often within one attempt of its stage: spark.task.maxFailures is 4, and speculation adds to it.
+ATTEMPTS_PER_STAGE = 1000
 _WRITE = "write-"
 _ONCE = "write-once-"
 

@@ -23,7 +23,7 @@ from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.columns import Columns, check_columns
 from tidelog.spark.sink.connections import SinkConnections, check_security, forget_connections, sink_connections
 from tidelog.spark.sink.job import Start
-from tidelog.spark.sink.names import once_write_id, query_job, transactional_id, write_job
+from tidelog.spark.sink.names import once_write_id, query_job, write_job
 from tidelog.spark.sink.task import TaskWriter
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
@@ -122,12 +122,11 @@ def _write_task(
         return TaskMessage(execution, None)
     connections = sink_connections(options)
     try:
-        begun = start or connections.job(execution.job).start(execution.run, execution.batch)
+        job = connections.job(execution.job)
+        begun = start or job.start(execution.run, execution.batch)
         if begun.is_replay:
             return TaskMessage(execution, None)
-        name = transactional_id(
-            options.transactional_id_prefix, execution.job, begun.generation, partition, context.attemptNumber()
-        )
+        name = job.name_for(begun.generation, partition, context.attemptNumber())
         return TaskMessage(execution, TaskWriter(options, columns, connections, partition, name).write(batches).transaction)
     except Exception:
         forget_connections(options)
