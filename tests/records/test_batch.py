@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.records.strategies import compressions, record_lists, without_deadline
-from tidelog.records.batch import build_batch, iterate_keys, read_records
+from tidelog.records.batch import build_batch, build_batch_of_pairs, iterate_keys, read_records
 from tidelog.records.compression import CompressionType
 from tidelog.records.errors import CorruptBatch, DecompressionLimitExceeded, InvalidBatch, RecordError, UnsupportedCompression
 from tidelog.records.header import HEADER_SIZE, BatchHeader, check_header, crc_is_valid, read_header
@@ -273,3 +273,18 @@ def test_garbage_records_give_only_record_errors(body: bytes, compression: Compr
     for read in READERS:
         with suppress(RecordError):
             list(read(bytes(HEADER_SIZE) + body, 0, header, size_max=10_000, count_max=100))
+
+
+@without_deadline
+@given(
+    st.lists(st.tuples(st.binary(max_size=200), st.none() | st.binary(max_size=200)), min_size=1, max_size=150),
+    st.integers(0, 1 << 60),
+    st.sampled_from([(-1, -1), (7, 3)]),
+)
+def test_a_coordinators_batch_is_like_any_other(
+    pairs: list[tuple[bytes, bytes | None]], timestamp: int, producer: tuple[int, int]
+) -> None:
+    producer_id, producer_epoch = producer
+    records = [Record(index, timestamp, key, value) for index, (key, value) in enumerate(pairs)]
+    expected = build_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, transactional=producer_id >= 0)
+    assert build_batch_of_pairs(pairs, timestamp, producer_id, producer_epoch) == expected

@@ -12,6 +12,7 @@ there are no transactions, and a marker from here would come between a shard and
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from tidelog.broker.coordinator_service import CoordinatorService
 from tidelog.broker.partitions import Partitions
@@ -174,10 +175,7 @@ class TransactionMarkerSender:
 
     def _deliver(self, delivery: _Delivery) -> None:
         (topic, index), end = delivery.place, delivery.sending.end
-
-        def done(error: Exception | None) -> None:
-            self._delivered(delivery, error)
-
+        done = partial(self._delivered, delivery)
         try:
             if topic == GROUPS_TOPIC:
                 self._to_group_coordinator(index, end, done)
@@ -211,14 +209,13 @@ class TransactionMarkerSender:
     def _once_durable(self, partition: Partition, on_done: OnCommitted) -> OnCommitted:
         """On a topic with relaxed durability a power cut could take the marker and leave the records, when no coordinator knows
         of the transaction any more."""
+        return partial(self._written, partition, on_done)
 
-        def written(error: Exception | None) -> None:
-            if error is None and partition.log.settings.is_relaxed:
-                self._partitions.wait_durable(partition, on_done)
-            else:
-                on_done(error)
-
-        return written
+    def _written(self, partition: Partition, on_done: OnCommitted, error: Exception | None) -> None:
+        if error is None and partition.log.settings.is_relaxed:
+            self._partitions.wait_durable(partition, on_done)
+        else:
+            on_done(error)
 
     def _delivered(self, delivery: _Delivery, error: Exception | None) -> None:
         sending = delivery.sending

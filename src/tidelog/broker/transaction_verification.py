@@ -7,6 +7,7 @@ ends: read_committed would wait at it for ever. Clients of transactions v1 have 
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from tidelog.broker.coordinator_service import CoordinatorService
@@ -64,13 +65,6 @@ class TransactionVerification:
 
     def _look(self, question: Question, on_verified: OnVerified, has_waited: bool = False) -> None:
         """``has_waited``: what was loaded is committed, so that only later decisions about the id count."""
-
-        def waited(_: None, error: Exception | None) -> None:
-            if error is not None:
-                _answer_all(question, _code_of(error), on_verified)
-            else:
-                self._look(question, on_verified, has_waited=True)
-
         try:
             shard = self._transactions.shard_of(question.transactional_id)
         except Exception as error:
@@ -84,7 +78,13 @@ class TransactionVerification:
         if machine is not None and is_known:
             _answer(machine, question, on_verified)
         else:
-            shard.read(lambda _: None, waited)
+            shard.read(lambda _: None, partial(self._waited, question, on_verified))
+
+    def _waited(self, question: Question, on_verified: OnVerified, _: None, error: Exception | None) -> None:
+        if error is not None:
+            _answer_all(question, _code_of(error), on_verified)
+        else:
+            self._look(question, on_verified, has_waited=True)
 
     def _add(self, question: Question, on_verified: OnVerified) -> None:
         transactional_id, producer_id, producer_epoch, partitions, _ = question

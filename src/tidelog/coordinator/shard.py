@@ -11,6 +11,7 @@ differ, so the machine is dropped, everybody who waits is told to try again, and
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Generic
 
 from tidelog.coordinator.errors import (
@@ -34,10 +35,9 @@ from tidelog.coordinator.machine import (
 from tidelog.coordinator.shard_timers import ShardTimers, TimedDecision
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Executor
-from tidelog.records.batch import build_batch
+from tidelog.records.batch import build_batch_of_pairs
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
 from tidelog.records.header import HEADER_SIZE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from tidelog.records.record import Record
 
 # What a record needs beside its key and value: lengths, deltas, the count of headers.
 RECORD_OVERHEAD_BYTES = 32
@@ -46,9 +46,6 @@ FLUSH_BYTES = 256 << 10
 # Between a failure and the next try to load.
 RELOAD_MS_MIN = 100
 RELOAD_MS_MAX = 10_000
-
-# Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every decision makes one.
-_new_tuple = tuple.__new__
 
 # Id and epoch.
 Producer = tuple[int, int]
@@ -288,12 +285,9 @@ class Shard(Generic[MachineType]):
             return
         self._open = None
         self._in_flight.append(batch)
-        now_ms = self._clock.now_ms()
-        records = [_new_tuple(Record, (index, now_ms, key, value, ())) for index, (key, value) in enumerate(batch.records)]
         producer_id, producer_epoch = batch.producer
-        is_transactional = producer_id != NO_PRODUCER_ID
-        data = build_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, transactional=is_transactional)
-        self._append(batch, data, len(records))
+        data = build_batch_of_pairs(batch.records, self._clock.now_ms(), producer_id, producer_epoch)
+        self._append(batch, data, len(batch.records))
 
     def _append(self, batch: _Batch, data: bytes, count: int) -> bool:
         try:
@@ -302,7 +296,7 @@ class Shard(Generic[MachineType]):
             self.drop(error)
             return False
         assert first_offset == batch.first_offset, "nobody else writes to a shard's partition"
-        self._log.wait_committed(first_offset + count, lambda error: self._committed(batch, error))
+        self._log.wait_committed(first_offset + count, partial(self._committed, batch))
         return True
 
     def end_transaction(

@@ -4,7 +4,7 @@ A frozen snapshot: a configuration change hands the log a new one. Names are Kaf
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 DAY_MS = 86_400_000
@@ -35,11 +35,11 @@ class LogSettings:
     flush_messages: int = 1
     flush_ms: int = LONG_MAX
     producer_id_expiration_ms: int = DAY_MS
+    is_relaxed: bool = field(init=False, repr=False, compare=False)
+    """Acknowledged from the page cache, synced in the background: only where the topic asked for it. Every append asks."""
 
-    @property
-    def is_relaxed(self) -> bool:
-        """Acknowledged from the page cache, synced in the background: only where the topic asked for it."""
-        return self.flush_messages > 1
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_relaxed", self.flush_messages > 1)
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> "LogSettings":

@@ -33,7 +33,7 @@ from tidelog.records.header import (
     BatchHeader,
     check_header,
 )
-from tidelog.records.record import Record, decode_keys, decode_records, encode_records
+from tidelog.records.record import Record, decode_keys, decode_records, encode_pairs, encode_records
 
 
 def build_batch(
@@ -77,8 +77,11 @@ def build_batch(
     if records and compression is not CompressionType.NONE:
         attributes |= compression
         body = compress(compression, body, compression_level)
-    try:
-        checksummed = CHECKSUMMED_HEADER.pack(
+    return _joined(
+        base_offset,
+        leader_epoch,
+        body,
+        (
             attributes,
             last_offset_delta,
             base_timestamp,
@@ -87,7 +90,40 @@ def build_batch(
             producer_epoch,
             base_sequence,
             len(records),
-        )
+        ),
+    )
+
+
+def build_batch_of_pairs(
+    pairs: Sequence[tuple[bytes, bytes | None]], timestamp: int, producer_id: int, producer_epoch: int
+) -> bytes:
+    """What a coordinator writes: keys and values of one moment, in a producer's transaction unless ``producer_id`` is -1."""
+    attributes = 0 if producer_id == NO_PRODUCER_ID else TRANSACTIONAL_MASK
+    return assemble_batch(
+        encode_pairs(pairs), len(pairs), attributes, timestamp, producer_id=producer_id, producer_epoch=producer_epoch
+    )
+
+
+def assemble_batch(
+    body: bytes,
+    count: int,
+    attributes: int,
+    timestamp: int,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """Of ``count`` records that are encoded already, all of one time, without gaps and without sequence numbers."""
+    fields = (attributes, count - 1, timestamp, timestamp, producer_id, producer_epoch, NO_SEQUENCE, count)
+    return _joined(base_offset, leader_epoch, body, fields)
+
+
+def _joined(base_offset: int, leader_epoch: int, body: bytes, fields: tuple[int, ...]) -> bytes:
+    """``fields`` are those that the CRC covers."""
+    try:
+        checksummed = CHECKSUMMED_HEADER.pack(*fields)
         crc = _crc32c(body, _crc32c(checksummed))
         prefix = PREFIX_MAGIC_CRC.pack(base_offset, BATCH_LENGTH_MIN + len(body), leader_epoch, MAGIC, crc)
     except struct.error as error:

@@ -10,14 +10,22 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.ports.disk import Buffer
-from tidelog.records.batch import build_batch, read_records
+from tidelog.records.batch import assemble_batch, read_records
 from tidelog.records.errors import InvalidBatch
-from tidelog.records.header import BatchHeader
+from tidelog.records.header import BATCH_LENGTH_MIN, CONTROL_MASK, HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader
 from tidelog.records.record import Record
 
 _KEY = struct.Struct(">hh")
 _END_TRANSACTION_VALUE = struct.Struct(">hi")
 _CONTROL_VERSION = 0
+
+# A marker's record as we write it, which every transaction does for each of its partitions: length, attributes and deltas, key
+# length; the key; value length; the value; no headers.
+_MARKER = struct.Struct(">5shhchic")
+_MARKER_BEGIN = b"\x20\x00\x00\x00\x08"
+_MARKER_VALUE_LENGTH = b"\x0c"
+_MARKER_END = b"\x00"
+_MARKER_ATTRIBUTES = TRANSACTIONAL_MASK | CONTROL_MASK
 
 # A control batch is a few dozen bytes; the metadata log's voter records are the largest, with some hundred bytes a voter.
 CONTROL_SIZE_MAX = 1024 * 1024
@@ -38,6 +46,9 @@ class ControlType(IntEnum):
 class EndTransactionMarker(NamedTuple):
     control_type: ControlType
     coordinator_epoch: int
+
+
+_MARKER_TYPES = {int(each): each for each in (ControlType.ABORT, ControlType.COMMIT)}
 
 
 def control_key(control_type: ControlType) -> bytes:
@@ -64,17 +75,21 @@ def build_end_transaction_marker(
     leader_epoch: int = -1,
 ) -> bytes:
     """The batch that ends a producer's transaction in one partition."""
-    if marker.control_type not in (ControlType.ABORT, ControlType.COMMIT):
-        raise ValueError(f"{marker.control_type.name} does not end a transaction")
-    value = _END_TRANSACTION_VALUE.pack(_CONTROL_VERSION, marker.coordinator_epoch)
-    return build_batch(
-        [Record(base_offset, timestamp, control_key(marker.control_type), value)],
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
+    control_type, coordinator_epoch = marker
+    if control_type not in _MARKER_TYPES:
+        raise ValueError(f"{control_type.name} does not end a transaction")
+    record = _MARKER.pack(
+        _MARKER_BEGIN, _CONTROL_VERSION, control_type, _MARKER_VALUE_LENGTH, _CONTROL_VERSION, coordinator_epoch, _MARKER_END
+    )
+    return assemble_batch(
+        record,
+        1,
+        _MARKER_ATTRIBUTES,
+        timestamp,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
     )
 
 
@@ -85,6 +100,15 @@ def read_control_type(buffer: Buffer, position: int, header: BatchHeader) -> Con
 
 def read_end_transaction_marker(buffer: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker:
     """InvalidBatch when the batch is no control batch, or a control batch of another type."""
+    if (
+        header.batch_length == BATCH_LENGTH_MIN + _MARKER.size
+        and header.attributes == _MARKER_ATTRIBUTES
+        and header.record_count == 1
+    ):
+        begin, key_version, code, length, version, coordinator_epoch, end = _MARKER.unpack_from(buffer, position + HEADER_SIZE)
+        is_ours = begin == _MARKER_BEGIN and length == _MARKER_VALUE_LENGTH and end == _MARKER_END
+        if is_ours and key_version == version == _CONTROL_VERSION and code in _MARKER_TYPES:
+            return EndTransactionMarker(_MARKER_TYPES[code], coordinator_epoch)
     record = _first_record(buffer, position, header)
     control_type = parse_control_key(record.key)
     if control_type not in (ControlType.ABORT, ControlType.COMMIT):

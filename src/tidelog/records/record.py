@@ -79,6 +79,36 @@ def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: 
     return join(parts)
 
 
+def encode_pairs(pairs: Iterable[tuple[bytes, bytes | None]]) -> bytes:
+    """Records without headers, all of the batch's base timestamp, from its base offset on without a gap: a coordinator writes no
+    others, one or two at a time."""
+    parts: list[bytes] = []
+    small = SMALL_VARINTS
+    small_count = SMALL_VARINTS_COUNT
+    for delta, (key, value) in enumerate(pairs):
+        length = len(key)
+        key_length = small[length] if length < small_count else encode_varint(length)
+        if value is None:
+            value_length, value = _NULL, b""
+        else:
+            length = len(value)
+            value_length = small[length] if length < small_count else encode_varint(length)
+        offset_delta = small[delta] if delta < small_count else encode_varint(delta)
+        # Attributes, timestamp delta and number of headers are a byte each.
+        length = 3 + len(offset_delta) + len(key_length) + len(key) + len(value_length) + len(value)
+        parts += (
+            small[length] if length < small_count else encode_varint(length),
+            b"\x00\x00",
+            offset_delta,
+            key_length,
+            key,
+            value_length,
+            value,
+            _NO_HEADERS,
+        )
+    return b"".join(parts)
+
+
 def _encode_headers(headers: RecordHeaders) -> bytes:
     parts = [encode_varint(len(headers))]
     for key, value in headers:

@@ -101,7 +101,8 @@ class Partition:
             return
         if len(self.isr) < self.min_insync_replicas:
             return
-        before, stable_before = log.high_watermark, log.last_stable_offset
+        before = log.high_watermark
+        stable_before = log.last_stable_offset if self._fetch_waiters else before
         log.advance_high_watermark(log.log_end_offset if log.settings.is_relaxed else log.durable.offset)
         high_watermark = log.high_watermark
         if high_watermark != before:

@@ -1,5 +1,6 @@
 """How a decision about one id becomes a record, and what follows once that is committed."""
 
+from functools import partial
 from typing import Any
 
 from tidelog.coordinator.machine import CoordinatorResult
@@ -31,13 +32,14 @@ class Decisions:
         version = min(1, self.environment.transaction_version())
         record = TransactionRecord(transactional_id, value, version, last_producer_epoch)
 
-        def committed(error: Exception | None) -> None:
-            if error is None:
-                self.table.settle(transactional_id)
-                if value.state in PREPARED_STATES:
-                    self.markers.begin(transactional_id)
-
+        committed = partial(self._committed, transactional_id, value.state in PREPARED_STATES)
         return CoordinatorResult([record], response, committed)
+
+    def _committed(self, transactional_id: str, is_prepared: bool, error: Exception | None) -> None:
+        if error is None:
+            self.table.settle(transactional_id)
+            if is_prepared:
+                self.markers.begin(transactional_id)
 
 
 def answer(response: Any) -> CoordinatorResult:

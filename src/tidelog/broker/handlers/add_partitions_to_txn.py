@@ -4,8 +4,9 @@ Up to version 3 it is one producer's request; from version 4 on it is what broke
 some only to be verified.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.transaction_verification import ClientKind, Question
@@ -29,18 +30,6 @@ BATCHED_SINCE = CLIENT_VERSIONS[1] + 1
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
-class _Transaction(NamedTuple):
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    is_verified_only: bool
-    topics: Sequence[AddPartitionsToTxnTopic]
-
-    @property
-    def partitions(self) -> list[TopicPartition]:
-        return [(topic.name, partition) for topic in self.topics for partition in topic.partitions]
-
-
 def decode(header: RequestHeader, frame: memoryview) -> AddPartitionsToTxnRequest | Message:
     if header.api_version >= BATCHED_SINCE:
         return decode_request(header, frame)
@@ -48,58 +37,86 @@ def decode(header: RequestHeader, frame: memoryview) -> AddPartitionsToTxnReques
 
 
 def handle(context: RequestContext, request: AddPartitionsToTxnRequest | Message) -> None:
-    transactions = _transactions(request)
-    answers: list[Codes | None] = [None] * len(transactions)
-    if not transactions:
-        _reply(context, transactions, [])
-    for position, transaction in enumerate(transactions):
-        _Asked(context, transactions, answers, position, transaction).ask()
-
-
-def _transactions(request: AddPartitionsToTxnRequest | Message) -> list[_Transaction]:
     if isinstance(request, AddPartitionsToTxnRequest):
         transactional_id, producer_id, producer_epoch, topics = request
-        return [_Transaction(transactional_id, producer_id, producer_epoch, False, topics)]
-    return [
-        _Transaction(each.transactional_id, each.producer_id, each.producer_epoch, each.verify_only, each.topics)
-        for each in request.transactions
-    ]
+        _Asked(context, transactional_id, producer_id, producer_epoch, topics, partial(_reply, context, topics)).ask()
+    elif request.transactions:
+        _Batch(context, request).ask()
+    else:
+        context.reply({"error_code": ErrorCode.NONE, "results_by_transaction": []})
+
+
+class _Batch:
+    """What another broker asks: the last transaction to be answered answers the request."""
+
+    __slots__ = ("_answers", "_context", "_request")
+
+    def __init__(self, context: RequestContext, request: Message) -> None:
+        self._context = context
+        self._request = request
+        self._answers: dict[int, Codes] = {}
+
+    def ask(self) -> None:
+        for position, each in enumerate(self._request.transactions):
+            _Asked(
+                self._context,
+                each.transactional_id,
+                each.producer_id,
+                each.producer_epoch,
+                each.topics,
+                partial(self._answered, position),
+                is_verified_only=each.verify_only,
+            ).ask()
+
+    def _answered(self, position: int, codes: Codes) -> None:
+        self._answers[position] = codes
+        if len(self._answers) == len(self._request.transactions):
+            by_transaction = [
+                {
+                    "transactional_id": each.transactional_id,
+                    "topic_results": _fields(_results(self._context, each.topics, self._answers[position])),
+                }
+                for position, each in enumerate(self._request.transactions)
+            ]
+            self._context.reply({"error_code": ErrorCode.NONE, "results_by_transaction": by_transaction})
 
 
 class _Asked:
-    """One transaction of a request; the last to be answered answers the request."""
+    """One transaction of a request."""
 
-    __slots__ = ("_answers", "_context", "_position", "_transaction", "_transactions")
+    __slots__ = ("_context", "_is_verified_only", "_on_answer", "_partitions", "_producer", "_transactional_id")
 
     def __init__(
         self,
         context: RequestContext,
-        transactions: list[_Transaction],
-        answers: list[Codes | None],
-        position: int,
-        transaction: _Transaction,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        topics: Sequence[AddPartitionsToTxnTopic],
+        on_answer: Callable[[Codes], None],
+        is_verified_only: bool = False,
     ) -> None:
         self._context = context
-        self._transactions = transactions
-        self._answers = answers
-        self._position = position
-        self._transaction = transaction
+        self._transactional_id = transactional_id
+        self._producer = producer_id, producer_epoch
+        self._partitions = [(topic.name, partition) for topic in topics for partition in topic.partitions]
+        self._on_answer = on_answer
+        self._is_verified_only = is_verified_only
 
     def ask(self) -> None:
-        transactional_id, producer_id, producer_epoch, is_verified_only, _ = self._transaction
-        partitions = self._transaction.partitions
+        transactional_id, (producer_id, producer_epoch), partitions = self._transactional_id, self._producer, self._partitions
         broker = self._context.broker
         refused = {partition: code for partition in partitions if (code := self._check(partition)) is not ErrorCode.NONE}
         if refused:
             self._answered({**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **refused})
-        elif is_verified_only:
+        elif self._is_verified_only:
             question = Question(transactional_id, producer_id, producer_epoch, partitions, ClientKind.BROKER)
             broker.transaction_verification.verify(question, self._answered)
         else:
             broker.settling.write(
                 transactional_id,
                 lambda machine: machine.add_partitions(transactional_id, producer_id, producer_epoch, partitions),
-                lambda code: code,
+                _code_itself,
                 self._added,
             )
 
@@ -115,37 +132,30 @@ class _Asked:
             code, _ = self._context.code_of(error)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if code is None else code
         shown = error_for_version(code, self._context.header.api_version, FENCED_SINCE_ADD_PARTITIONS)
-        self._answered(dict.fromkeys(self._transaction.partitions, shown))
+        self._answered(dict.fromkeys(self._partitions, shown))
 
     def _answered(self, codes: Codes) -> None:
-        self._answers[self._position] = codes
-        answers = [answer for answer in self._answers if answer is not None]
-        if len(answers) == len(self._transactions):
-            try:
-                _reply(self._context, self._transactions, answers)
-            except Exception as error:
-                self._context.fail(error)  # This may be a callback, and then nobody else hears of it.
+        try:
+            self._on_answer(codes)
+        except Exception as error:
+            self._context.fail(error)  # This may be a callback, and then nobody else hears of it.
 
 
-def _reply(context: RequestContext, transactions: Sequence[_Transaction], answers: Sequence[Codes]) -> None:
-    results = [_topic_results(transaction.topics, codes) for transaction, codes in zip(transactions, answers, strict=True)]
-    for topics in results:
-        for _, partitions in topics:
-            for _, code in partitions:
-                if code is not ErrorCode.NONE:
-                    context.count_error(code)
+def _code_itself(code: ErrorCode) -> ErrorCode:
+    return code
+
+
+def _reply(context: RequestContext, topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> None:
+    """To a client."""
     version = context.header.api_version
-    if version < BATCHED_SINCE:
-        context.reply_parts([encode_add_partitions_to_txn_response(version, results[0], context.throttle_time_ms())])
-        return
-    by_transaction = [
-        {"transactional_id": transaction.transactional_id, "topic_results": _fields(topics)}
-        for transaction, topics in zip(transactions, results, strict=True)
-    ]
-    context.reply({"error_code": ErrorCode.NONE, "results_by_transaction": by_transaction})
+    results = _results(context, topics, codes)
+    context.reply_parts([encode_add_partitions_to_txn_response(version, results, context.throttle_time_ms())])
 
 
-def _topic_results(topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> list[TopicResult]:
+def _results(context: RequestContext, topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> list[TopicResult]:
+    for code in codes.values():
+        if code is not ErrorCode.NONE:
+            context.count_error(code)
     return [(topic.name, [(index, codes[topic.name, index]) for index in topic.partitions]) for topic in topics]
 
 
