@@ -21,10 +21,10 @@ from tidelog.spark.pipelines import audit_rows as rows
 from tidelog.spark.pipelines.audit_findings import FINDINGS, differences, settled
 from tidelog.spark.pipelines.audit_ranges import fraction_of, portion_size, portions, sampled
 from tidelog.spark.pipelines.audit_report import COLLECTED_MAX, Compared, Finding, document, outcome
-from tidelog.spark.pipelines.audit_table import frame_of
 from tidelog.spark.pipelines.cluster_options import BOOTSTRAP, id_text, kafka_settings
 from tidelog.spark.pipelines.offset_ranges import OffsetRange, bridged, clipped, parse_ranges, total_size
 from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Reporter
+from tidelog.spark.pipelines.table_files import frame_of
 from tidelog.spark.pipelines.topic_facts import TopicFacts, ask_topic, source_options, topic_rows
 from tidelog.spark.tables.lake_table import LakeTable
 from tidelog.spark.tables.positions import position_name

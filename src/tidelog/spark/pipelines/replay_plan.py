@@ -1,0 +1,148 @@
+"""What a replay is of, cut into chunks once, and kept: a run that follows one that was killed goes on with the same cut.
+
+    <table>/_tidelog/replays/<id>.json       arguments and chunks, written whole before anything is sent, never changed
+    <table>/_tidelog/replays/<id>.progress   how many chunks were sent
+
+The second may lag behind by a chunk: the sink knows by its ledger whether it was sent. Keep both as long as somebody may run the
+same replay again. Rows are named by their offsets, not by the table's files: those may be compacted and vacuumed meanwhile.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidelog.client.errors import InvalidArgument
+from tidelog.spark.pipelines.offset_ranges import OffsetRange
+from tidelog.spark.pipelines.pipeline import PipelineFailed
+from tidelog.spark.pipelines.replay_chunks import Chunk
+from tidelog.spark.sink.ledger import WRITE_ENTRY_DAYS
+
+VERSION = 1
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_DAY_SECONDS = 86_400
+
+
+class Plan(NamedTuple):
+    replay_id: str
+    arguments: Mapping[str, Any]
+    table_version: int
+    keeps_partitions: bool
+    """Partition 3 to partition 3; else by key. Decided once: the topic may get more partitions meanwhile."""
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(chunk.rows for chunk in self.chunks)
+
+    def rows_of(self, chunks: int) -> int:
+        """Of the first so many chunks."""
+        return sum(chunk.rows for chunk in self.chunks[:chunks])
+
+    def write_id(self, chunk: Chunk) -> str:
+        """With what the chunk is of in it: a plan that was lost and made anew from other rows is not taken for this one."""
+        return f"replay-{self.replay_id}-{digest([self.arguments, chunk.ranges])}-{chunk.number}"
+
+
+def checked_id(option: str, text: str) -> str:
+    if not _ID.fullmatch(text):
+        raise InvalidArgument(f"{option} has up to 64 of the characters a-z A-Z 0-9 . _ -: not {text!r}")
+    return text
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class PlanFile:
+    def __init__(self, table: Path, replay_id: str) -> None:
+        self._directory = table / "_tidelog" / "replays"
+        self._plan = self._directory / f"{replay_id}.json"
+        self._progress = self._directory / f"{replay_id}.progress"
+        self._id = replay_id
+
+    def read(self, arguments: Mapping[str, Any]) -> Plan | None:
+        """None when there is none yet. PipelineFailed when it is of something else."""
+        try:
+            written = json.loads(self._plan.read_text())
+            if written["version"] != VERSION:
+                raise PipelineFailed(f"{self._plan} is of version {written['version']}: a newer Tidelog wrote it")
+            chunks = tuple(
+                Chunk(number, rows, tuple(OffsetRange(*each) for each in ranges))
+                for number, (rows, ranges) in enumerate(written["chunks"])
+            )
+            plan = Plan(self._id, written["arguments"], written["table_version"], written["keeps_partitions"], chunks)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unusable(error) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise PipelineFailed(f"{self._plan} is damaged ({error}): give another --id, and know what was sent") from error
+        # As JSON: a list is a tuple there.
+        if plan.arguments != json.loads(json.dumps(dict(arguments))):
+            names = [name for name in plan.arguments if plan.arguments[name] != arguments.get(name)]
+            raise PipelineFailed(f"replay {self._id} was begun with another {', '.join(names)}: give another --id")
+        return plan
+
+    def create(self, plan: Plan) -> Plan:
+        """Whole or not at all; another one that was faster is taken in its place."""
+        document = {
+            "version": VERSION,
+            "arguments": dict(plan.arguments),
+            "table_version": plan.table_version,
+            "keeps_partitions": plan.keeps_partitions,
+            "chunks": [(chunk.rows, chunk.ranges) for chunk in plan.chunks],
+        }
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            draft = self._draft(json.dumps(document))
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.link(draft, self._plan)
+            finally:
+                draft.unlink()
+        except OSError as error:
+            raise self._unusable(error) from error
+        found = self.read(plan.arguments)
+        if found is None:
+            raise PipelineFailed(f"{self._plan} is gone while the replay begins: somebody removes it")
+        return found
+
+    def chunks_done(self, plan: Plan, now_seconds: float | None = None) -> int:
+        try:
+            done = int(self._progress.read_text())
+            touched = self._progress.stat().st_mtime
+        except FileNotFoundError:
+            done, touched = 0, self._plan.stat().st_mtime
+        except (OSError, ValueError) as error:
+            raise self._unusable(error) from error
+        days = ((time.time() if now_seconds is None else now_seconds) - touched) / _DAY_SECONDS
+        if done < len(plan.chunks) and days > WRITE_ENTRY_DAYS - 1:
+            raise PipelineFailed(
+                f"replay {self._id} stopped {days:.0f} days ago, after {done} of {len(plan.chunks)} chunks: the ledger may have "
+                "forgotten whether the next was sent. Look at the topic; then give another --id and the --offsets that are left"
+            )
+        return done
+
+    def note(self, chunks_done: int) -> None:
+        try:
+            os.replace(self._draft(str(chunks_done)), self._progress)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _draft(self, text: str) -> Path:
+        handle, name = tempfile.mkstemp(dir=self._directory, prefix=".draft-")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        return Path(name)
+
+    def _unusable(self, error: Exception) -> PipelineFailed:
+        return PipelineFailed(f"the plan of the replay cannot be kept in {self._directory}: {error}")

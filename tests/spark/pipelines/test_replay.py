@@ -1,0 +1,161 @@
+"""From a topic to a table and back, on a real broker: the same messages in the same order, each once, whatever dies meanwhile."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.pipelines.archived import FIRST_MS, archive, send, send_in_transactions
+from tests.spark.sink.reader import committed_messages
+from tests.toolkit_broker import ToolkitBroker, create_topic
+from tidelog.client.errors import InvalidArgument, UnknownTopic
+from tidelog.spark.pipelines import archive as archive_pipeline
+from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Silent
+from tidelog.spark.pipelines.replay import ReplayOptions, run
+from tidelog.spark.pipelines.replay_plan import PlanFile
+from tidelog.spark.tables.errors import TableMissing
+
+ROWS = 300
+PARTITIONS = 3
+KEPT = {"retention.ms": "-1"}
+DRIVER_SECONDS_MAX = 240.0
+CHUNK_ROWS = 96
+
+
+def new_topic(kafka: ToolkitBroker, *, partitions: int = PARTITIONS, config: Mapping[str, str] = KEPT) -> str:
+    return create_topic(kafka.bootstrap, f"replay-{secrets.token_hex(4)}", partitions=partitions, config=config)
+
+
+@pytest.fixture
+def source(kafka: ToolkitBroker) -> str:
+    name = new_topic(kafka)
+    send(kafka.bootstrap, name, range(ROWS), partitions=PARTITIONS)
+    send_in_transactions(kafka.bootstrap, name, range(ROWS, ROWS + 40))
+    return name
+
+
+def replay(spark: SparkSession, kafka: ToolkitBroker, table: Path, topic: str, **given: Any) -> Outcome:
+    return run(spark, ReplayOptions(table=str(table), topic=topic, bootstrap=kafka.bootstrap, **given), Silent())
+
+
+def whole(message: Any) -> tuple[Any, ...]:
+    return message.key(), message.value(), tuple(message.headers() or ()), message.timestamp()[1]
+
+
+def by_partition(kafka: ToolkitBroker, topic: str) -> dict[int, list[Any]]:
+    found = defaultdict(list)
+    for message in committed_messages(kafka.bootstrap, topic):
+        found[message.partition()].append(whole(message))
+    return dict(found)
+
+
+def by_key(kafka: ToolkitBroker, topic: str) -> dict[bytes | None, list[Any]]:
+    found = defaultdict(list)
+    for messages in by_partition(kafka, topic).values():
+        for message in messages:
+            found[message[0]].append(message)
+    return dict(found)
+
+
+def test_there_and_back(spark: SparkSession, kafka: ToolkitBroker, source: str, tmp_path: Path) -> None:
+    table, target = tmp_path / "table", new_topic(kafka)
+    # Values are no JSON: all of them are bad, and come back all the same.
+    options = archive_pipeline.ArchiveOptions(
+        topic=(source,), table=str(table), bootstrap=kafka.bootstrap, schema="id BIGINT NOT NULL"
+    )
+    archive_pipeline.run(spark, options, Silent())
+    dry = replay(spark, kafka, table, target, chunk_rows=100, dry_run=True)
+    assert dry.summary == f"{ROWS + 20} rows would be sent to {target}, in 4 chunks; nothing was sent"
+    found = replay(spark, kafka, table, target, chunk_rows=100)
+    assert found.summary == f"{ROWS + 20} rows sent to {target}"
+    assert (found.figures["chunks"], found.figures["partitions"]) == (4, "the same as in the archive")
+    assert by_partition(kafka, target) == by_partition(kafka, source)
+    again = replay(spark, kafka, table, target)
+    assert "was done before" in again.summary
+    assert again.figures["sent by this run"] == 0
+    assert len(committed_messages(kafka.bootstrap, target)) == ROWS + 20
+
+
+def test_a_part_of_it_by_key(spark: SparkSession, kafka: ToolkitBroker, source: str, tmp_path: Path) -> None:
+    table, target = archive(tmp_path / "table", kafka.bootstrap, source), new_topic(kafka, partitions=2)
+    moment = datetime.fromtimestamp((FIRST_MS + 30_000) / 1000, UTC).isoformat()
+    given: dict[str, Any] = {"from_time": moment, "to_time": str(FIRST_MS + 250_000), "key": ("k1", "k2"), "chunk_rows": 20}
+    found = replay(spark, kafka, table, target, offsets=("0", "2:5-80"), **given)
+    assert found.figures["partitions"] == "by key"
+    wanted = defaultdict(list)
+    for message in committed_messages(kafka.bootstrap, source):
+        is_in = message.partition() == 0 or (message.partition() == 2 and 5 <= message.offset() < 80)
+        is_in &= FIRST_MS + 30_000 <= message.timestamp()[1] < FIRST_MS + 250_000
+        if is_in and message.key() in (b"k1", b"k2"):
+            wanted[message.partition(), message.key()].append(whole(message))
+    sent = by_key(kafka, target)
+    assert sum(map(len, sent.values())) == sum(map(len, wanted.values())) == found.figures["rows"]
+    for (_, key), messages in wanted.items():
+        assert [message for message in sent[key] if message in messages] == messages, "in the order of its partition"
+
+
+def test_a_driver_that_is_killed(spark: SparkSession, kafka: ToolkitBroker, source: str, tmp_path: Path) -> None:
+    table, target = archive(tmp_path / "table", kafka.bootstrap, source), new_topic(kafka)
+    given = {"table": str(table), "topic": target, "bootstrap": kafka.bootstrap, "chunk_rows": CHUNK_ROWS}
+    text = json.dumps({"options": given, "local": str(tmp_path / "local")})
+    root = str(Path(__file__).parents[3])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "tests.spark.pipelines.replay_driver", text]
+    with (tmp_path / "driver.out").open("wb") as output:
+        ended = subprocess.run(
+            command, cwd=root, env=environment, stdout=output, stderr=output, timeout=DRIVER_SECONDS_MAX, check=False
+        )
+    assert ended.returncode == -9, (tmp_path / "driver.out").read_text()
+    # The next one dies after a chunk was committed, before it could write that down.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlanFile, "note", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            replay(spark, kafka, table, target)
+    found = replay(spark, kafka, table, target)
+    assert by_partition(kafka, target) == by_partition(kafka, source)
+    assert "rows sent" in found.summary
+    assert found.figures["sent before"] == CHUNK_ROWS, "what was committed and not written down is not counted, nor sent again"
+
+
+def test_what_is_refused_before_anything_is_sent(spark: SparkSession, kafka: ToolkitBroker, source: str, tmp_path: Path) -> None:
+    table = archive(tmp_path / "table", kafka.bootstrap, source)
+    with pytest.raises(UnknownTopic, match="nowhere"):
+        replay(spark, kafka, table, "nowhere")
+    with pytest.raises(PipelineFailed, match=r"would see these messages a second time.*--same-topic"):
+        replay(spark, kafka, table, source)
+    stamping = new_topic(kafka, config={"message.timestamp.type": "LogAppendTime"})
+    with pytest.raises(PipelineFailed, match=r"LogAppendTime.*--new-timestamps"):
+        replay(spark, kafka, table, stamping)
+    with pytest.raises(TableMissing):
+        replay(spark, kafka, tmp_path / "none", source)
+    assert not (table / "_tidelog").exists()
+    assert "would be sent" in replay(spark, kafka, table, source, same_topic=True, dry_run=True).summary
+    assert "nothing to replay" in replay(spark, kafka, table, stamping, new_timestamps=True, from_time="2040-01-01").summary
+    assert committed_messages(kafka.bootstrap, stamping) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rate": 0}, "--rate is rows a second"),
+        ({"chunk_rows": 0}, "--chunk-rows is 1 or more"),
+        ({"from_time": "noon"}, "--from-time is a time such as"),
+        ({"from_time": "2026-01-02", "to_time": "2026-01-02T00:00:00+00:00"}, "is not before --to-time"),
+        ({"offsets": ("0-5",)}, "--offsets is a partition and offsets"),
+        ({"id": "a/b"}, "--id has up to 64"),
+        ({"topic": ""}, "--topic is missing"),
+        ({"kafka": ("x",)}, "--kafka x: expected NAME=VALUE"),
+    ],
+)
+def test_options_that_make_no_sense(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        ReplayOptions(**{"table": "t", "topic": "again", **given})
