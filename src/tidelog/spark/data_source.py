@@ -1,4 +1,8 @@
-"""What Spark finds under ``format("tidelog")``: options in, readers and writers out."""
+"""What Spark finds under ``format("tidelog")``: options in, readers and writers out.
+
+Spark starts a Python process for every stream, and the stream begins when it has loaded this: what only a sink needs is loaded
+on use.
+"""
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -13,7 +17,6 @@ from tidelog.client.errors import InvalidArgument
 from tidelog.spark.batch_reader import TidelogReader
 from tidelog.spark.options import SinkOptions, SourceOptions, wants_headers
 from tidelog.spark.schema import schema_text
-from tidelog.spark.sink.writers import batch_writer, stream_writer
 from tidelog.spark.stream_reader import TidelogStreamReader
 
 
@@ -38,9 +41,13 @@ class TidelogDataSource(DataSource):
         return TidelogStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from tidelog.spark.sink.writers import batch_writer
+
         return batch_writer(SinkOptions.parse(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        from tidelog.spark.sink.writers import stream_writer
+
         return stream_writer(SinkOptions.parse(self.options), schema, overwrite)
 
 

@@ -4,7 +4,7 @@ Spark keeps one Python process per stream for planning, and pickles the reader f
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -12,18 +12,20 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from tidelog.spark.batch_reader import SpanPartition
 from tidelog.spark.clients import fetch_client, forget_client
-from tidelog.spark.group_progress import GroupProgress
 from tidelog.spark.offsets import StreamOffset
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.stream_plan import StreamPlan
 from tidelog.spark.task import read_span
+
+if TYPE_CHECKING:
+    from tidelog.spark.group_progress import GroupProgress
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._plan = StreamPlan(options, lambda: fetch_client(options))
-        self._progress = GroupProgress(options.connection, options.group_id) if options.group_id else None
+        self._progress = _progress(options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._options,)
@@ -64,3 +66,12 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._progress is not None:
             self._progress.close()
         forget_client(self._options)
+
+
+def _progress(options: SourceOptions) -> "GroupProgress | None":
+    if not options.group_id:
+        return None
+    # On use: it brings librdkafka's admin client, and the stream waits for what is loaded.
+    from tidelog.spark.group_progress import GroupProgress
+
+    return GroupProgress(options.connection, options.group_id)

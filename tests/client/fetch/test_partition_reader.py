@@ -8,8 +8,7 @@ import pytest
 from tests.client.fetch.rows import Row, oracle_rows, rows_of, without_headers
 from tests.client.transactions.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tidelog.client.errors import BrokerUnavailable, NotAuthorized, TidelogError, TimedOut, UnknownTopic
-from tidelog.client.fetch import client as client_module
-from tidelog.client.fetch import partition_reader
+from tidelog.client.fetch import librdkafka_source, partition_reader
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.fetch.errors import BrokenBatch, OffsetsLost, OffsetsMissing, TopicRecreated
 from tidelog.client.fetch.types import Range
@@ -311,7 +310,7 @@ def test_messages_of_old_formats_are_left_to_librdkafka(
             asked.append(wanted)
             yield from ()
 
-    monkeypatch.setattr(client_module, "LibrdkafkaSource", Librdkafka)
+    monkeypatch.setattr(librdkafka_source, "LibrdkafkaSource", Librdkafka)
     assert offsets(client, 0, 10) == [0, 1, 2, 3, 4]
     assert [(wanted.start, wanted.end) for wanted in asked] == [(5, 10)]
 

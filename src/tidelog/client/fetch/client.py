@@ -8,17 +8,19 @@ what ``librdkafka_source`` says.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from tidelog.client.configuration import bootstrap_addresses
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.broker_source import BrokerSource
-from tidelog.client.fetch.librdkafka_source import LibrdkafkaSource
 from tidelog.client.fetch.settings import own_settings
 from tidelog.client.fetch.types import ROWS_PER_BATCH, Fetcher, Isolation, OffsetAt, OldFormat, Range, Source, TopicInfo
 from tidelog.client.topic_partition import Partition
+
+if TYPE_CHECKING:
+    from tidelog.client.fetch.librdkafka_source import LibrdkafkaSource
 
 ROWS_PER_BATCH_MAX = 1_000_000
 
@@ -104,7 +106,10 @@ class FetchClient:
         except OldFormat as old:
             yield from self._by_librdkafka().read(wanted._replace(start=old.position))
 
-    def _by_librdkafka(self) -> LibrdkafkaSource:
+    def _by_librdkafka(self) -> "LibrdkafkaSource":
         if self._librdkafka is None:
+            # On use: most have no need of it, and each stream of Spark waits for what is loaded.
+            from tidelog.client.fetch.librdkafka_source import LibrdkafkaSource
+
             self._librdkafka = LibrdkafkaSource(self._addresses, self._settings, self._isolation)
         return self._librdkafka
