@@ -23,6 +23,7 @@ body { margin: 0; background: var(--page); color: var(--ink); -webkit-text-size-
 main { max-width: 68rem; margin: 0 auto; padding: 2.25rem 1.25rem 4rem; }
 h1 { font-size: 1.75rem; line-height: 1.2; letter-spacing: -0.015em; margin: 0; }
 h2 { font-size: 1.1rem; letter-spacing: -0.005em; margin: 2.5rem 0 0.75rem; }
+.card > h2 { margin-top: 0; }
 h3 { font-size: 1rem; margin: 0; overflow-wrap: anywhere; }
 p { margin: 0.35rem 0; }
 small, .soft { color: var(--soft); font-size: 0.87rem; }
@@ -48,7 +49,7 @@ figcaption { font-weight: 600; margin-bottom: 0.5rem; }
 .grid { stroke: var(--line); stroke-width: 1; vector-effect: non-scaling-stroke; }
 .bars { list-style: none; margin: 0; padding: 0; }
 .bars li { display: grid; grid-template-columns: minmax(0, 1fr) auto; gap: 0.1rem 0.75rem; margin: 0 0 0.6rem; }
-.bars .name { overflow-wrap: anywhere; } .bars small { margin-left: 0.5rem; }
+.bars .name { overflow-wrap: anywhere; } .bars small { display: block; line-height: 1.35; margin-bottom: 0.15rem; }
 .number { font-variant-numeric: tabular-nums; font-weight: 600; }
 .bar { grid-column: 1 / -1; width: 100%; height: 7px; border-radius: 4px; display: block; }
 .legend { display: flex; gap: 1.1rem; color: var(--soft); font-size: 0.87rem; margin: 0 0 0.6rem; }
@@ -81,7 +82,7 @@ footer li { margin: 0.2rem 0; }
 @media (max-width: 34rem) {
   main { padding: 1.4rem 0.9rem 3rem; } .numbers { grid-template-columns: 1fr 1fr; } .numbers dd { font-size: 1.5rem; }
   .card, .chart { padding: 0.85rem 0.9rem; } .columns { height: 8rem; } .sparkline { width: 5.5rem; }
-  .axis span:nth-child(even) { display: none; } }
+  .axis span:nth-child(even):not(:last-child) { display: none; } }
 @media print { body { background: none; } .card, .chart { break-inside: avoid; } }
 """
 

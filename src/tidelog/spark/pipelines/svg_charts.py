@@ -13,7 +13,8 @@ from tidelog.spark.pipelines.html_elements import Html, element
 # Of a column's place, what stays empty beside it.
 _GAP = 0.18
 _HEIGHT = 100
-_LABELS_MAX = 6
+# An odd number: where there is room for every second one only, the last one is among them.
+_LABELS_MAX = 5
 
 
 class Bar(NamedTuple):
