@@ -14,7 +14,7 @@ SPARK := $(VENV)/.spark
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check bench bench-kafka bench-peers bench-scaling bench-spark soak mutants compat test-on-kafka clean
+.PHONY: help install run demo test check bench bench-kafka bench-peers bench-scaling bench-spark soak mutants compat test-on-kafka clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,13 +24,16 @@ install: $(INSTALLED) ## Make .venv and install Tidelog and its tools, at pinned
 run: $(INSTALLED) ## Start a broker on 127.0.0.1:9092, its data under ./data
 	@$(BIN)/tidelog start
 
+demo: $(SPARK) ## Orders through a broker, a worker and Spark pipelines, and the proof that all agree (a minute, wants Java)
+	@$(BIN)/python -m demo
+
 test: check ## Check, then run all tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 check: $(SPARK) ## Lint, formatting, types, layering, tidiness
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy $(wildcard src simulation tests bench examples)
+	$(BIN)/mypy $(wildcard src simulation tests bench examples demo)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
@@ -65,7 +68,7 @@ test-on-kafka: $(SPARK) ## The toolkit's tests on Apache Kafka instead of Tidelo
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src simulation bench tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src simulation bench demo tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Tidelog needs Python >= 3.11 on the PATH, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }

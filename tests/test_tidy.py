@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE_DIRECTORIES = ("src", "simulation", "bench", "examples", "tests")
+CODE_DIRECTORIES = ("src", "simulation", "bench", "examples", "demo", "tests")
 OTHER_FILES = ("*.md", "*.toml", "*.txt", "Makefile", ".ci/run", "docs/**/*.md")
 
 SOURCE_LINES_MAX = 400
@@ -25,11 +25,12 @@ TEST_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 
 # Test directories that mirror no package: real clients and foreign programs, crashes and hostile peers, the simulated ports,
-# planted bugs, stored bytes, runnable examples, pages whose commands are run.
+# planted bugs, stored bytes, runnable examples, pages whose commands are run, the demo.
 TEST_DIRECTORIES_OF_THEIR_OWN = {
     "docs",
     "bench",
     "compatibility",
+    "demo",
     "examples",
     "faults",
     "simulation",
