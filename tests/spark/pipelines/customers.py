@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.client.producing import new_topic
 from tests.spark.reading import SECONDS_MAX, producer
 from tests.toolkit_broker import ToolkitBroker
-from tidelog import Table
+from tidelog import Admin, Table
 from tidelog.spark.pipelines.materialize import MaterializeOptions, run
 from tidelog.spark.pipelines.pipeline import Outcome, Silent
 from tidelog.spark.tables.lake_table import LakeTable
@@ -41,6 +41,10 @@ class Customers:
                 value = b"not JSON"
             self._send(key, value)
         assert self._sender.flush(SECONDS_MAX) == 0
+
+    def compact(self, **more: str) -> None:
+        with Admin(self.bootstrap) as admin:
+            admin.alter_topic(self.topic, **{"cleanup.policy": "compact", **more})
 
     def send_keyless(self, count: int) -> None:
         """Which a compacted topic would refuse."""

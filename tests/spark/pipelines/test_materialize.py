@@ -1,5 +1,7 @@
 """The pipeline on a real broker: the table is what a fold of the topic is, whatever comes again; and what is refused."""
 
+import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -17,6 +19,7 @@ from tidelog.client.errors import InvalidArgument, UnknownTopic
 from tidelog.spark.pipelines import materialize_batches
 from tidelog.spark.pipelines.checkpoint_offsets import last_batch_done, planned_batch
 from tidelog.spark.pipelines.materialize import MaterializeOptions
+from tidelog.spark.pipelines.materialize_deletes import DeletesMissed
 from tidelog.spark.pipelines.pipeline import PipelineFailed
 from tidelog.spark.tables.errors import WrongSchema, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable
@@ -110,6 +113,7 @@ def test_what_is_refused(spark: SparkSession, kafka: ToolkitBroker, tmp_path: Pa
         ({"buckets": 0}, "--buckets is 1 to 4096: not 0"),
         ({"batch_rows": 0}, "--batch-rows"),
         ({"trigger_seconds": 0.0}, "--trigger-seconds"),
+        ({"retention_hours": 0}, "--retention-hours is 1 or more"),
         ({"kafka": ("nonsense",)}, "--kafka nonsense"),
         ({"schema": "a STRING", "schema_file": "a.ddl"}, "--schema and --schema-file"),
     ],
@@ -123,12 +127,17 @@ def test_options(given: dict[str, Any], reason: str) -> None:
 @pytest.mark.parametrize("point", ["after", pytest.param("before", marks=pytest.mark.soak)])
 def test_the_driver_is_killed_at_a_merge(customers: Customers, tmp_path: Path, point: str) -> None:
     """Committed to the table and not known to Spark, or not even that: the next run ends with what a fold has."""
+    customers.compact()
     customers.change(250)
     arguments = [customers.bootstrap, customers.topic, str(customers.place), str(tmp_path / "local"), point]
     command = [sys.executable, "-m", "tests.spark.pipelines.materialize_driver", *arguments]
     with open(tmp_path / "driver.log", "wb") as log:
-        driver = subprocess.run(command, stdout=log, stderr=log, timeout=DRIVER_SECONDS_MAX, start_new_session=True, check=False)
-    assert driver.returncode == -signal.SIGKILL, (tmp_path / "driver.log").read_text()
+        driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        assert driver.wait(DRIVER_SECONDS_MAX) == -signal.SIGKILL, (tmp_path / "driver.log").read_text()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
     checkpoint = customers.place / "_tidelog" / "checkpoint"
     assert last_batch_done(checkpoint) == 0
     planned = planned_batch(checkpoint, 1).offset.positions
@@ -137,4 +146,10 @@ def test_the_driver_is_killed_at_a_merge(customers: Customers, tmp_path: Path, p
     assert is_committed == (point == "after")
     customers.change(50)
     customers.run()
+    customers.check()
+    customers.compact(**{"delete.retention.ms": "0"})
+    customers.change(5)
+    with pytest.raises(DeletesMissed, match=r"the topic keeps deletes for 0\.0 h.*go on with --skip-lost"):
+        customers.run()
+    customers.run(skip_lost=True)
     customers.check()

@@ -8,6 +8,7 @@ A table is cut into buckets by key, whose number it keeps for life. Beside it, i
 the batch that is being merged.
 """
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,13 +22,16 @@ from tidelog.spark.pipelines.archive_rows import archive_rows
 from tidelog.spark.pipelines.archive_schema import archive_columns, read_schema
 from tidelog.spark.pipelines.checkpoint_offsets import last_batch_done, planned_batch
 from tidelog.spark.pipelines.cluster_options import BOOTSTRAP, Topic, find_topics, kafka_settings, spark_options
-from tidelog.spark.pipelines.materialize_batches import MaterializeBatches
+from tidelog.spark.pipelines.materialize_batches import MaterializeBatches, remove_leftovers
+from tidelog.spark.pipelines.materialize_deletes import CAUGHT_UP, check_deletes, first_time, is_at_end
 from tidelog.spark.pipelines.materialize_rows import BUCKET, with_bucket
 from tidelog.spark.pipelines.pipeline import Outcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query
+from tidelog.spark.pipelines.topic_facts import TopicFacts, ask_topic
 from tidelog.spark.tables.errors import TableMissing, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable, local_path
 from tidelog.spark.tables.positions import position_name
+from tidelog.spark.tables.upkeep import RETENTION_HOURS_MIN, vacuumed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +44,8 @@ BUCKETS = 16
 BUCKETS_MAX = 4096
 # Of 1 KiB each they are half a GiB, and a merge has them in memory.
 ROWS_PER_BATCH = 500_000
+# Every merge rewrites files: what it leaves behind is of use to readers that have begun before, and to nobody else.
+RETENTION_HOURS = 24
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,12 @@ class MaterializeOptions:
         default=None, metadata={"help": "Show the progress as a consumer group, for who watches lag.", "metavar": "NAME"}
     )
     batch_rows: int = field(default=ROWS_PER_BATCH, metadata={"help": "At most so many in one merge.", "metavar": "COUNT"})
+    retention_hours: int = field(
+        default=RETENTION_HOURS, metadata={"help": "Files that the table has no more are removed after that.", "metavar": "HOURS"}
+    )
+    skip_lost: bool = field(
+        default=False, metadata={"help": "Go on where the topic has lost messages, or deletes, before they were read."}
+    )
 
     def __post_init__(self) -> None:
         if not self.topic:
@@ -84,6 +96,8 @@ class MaterializeOptions:
             raise InvalidArgument(f"--trigger-seconds is more than 0: not {self.trigger_seconds}")
         if self.batch_rows < 1:
             raise InvalidArgument(f"--batch-rows is 1 or more: not {self.batch_rows}")
+        if self.retention_hours < RETENTION_HOURS_MIN:
+            raise InvalidArgument(f"--retention-hours is {RETENTION_HOURS_MIN} or more: not {self.retention_hours}")
         kafka_settings(self.kafka)
 
     @property
@@ -103,15 +117,26 @@ def run(spark: "SparkSession", options: MaterializeOptions, reporter: Reporter) 
     (topic,) = find_topics(options.bootstrap, options.kafka, [options.topic])
     table = ensure_table(options, topic, schema)
     check_checkpoint(table, options.checkpoint_place)
+    began_ms = now_ms()
+    remove_leftovers(table.place, began_ms / 1000)
+    facts = facts_of(options)
+    if not options.skip_lost:
+        check_deletes(table, facts, began_ms)
+    if noted := first_time(table, facts, began_ms):
+        table.append([], noted)
     reporter.step(f"merging {topic.name}, {topic.partitions} partitions, into {table.place}")
-    batches = MaterializeBatches(table.place, options.checkpoint_place, strict=options.strict)
+    at_end_rows = options.batch_rows if options.continuous and facts.is_compacted else 0
+    batches = MaterializeBatches(table.place, options.checkpoint_place, strict=options.strict, at_end_rows=at_end_rows)
     rows = materialized_rows(messages_of(spark, options, topic, table), schema, int(table.identity["buckets"]))
     writer = rows.writeStream.foreachBatch(batches).option("checkpointLocation", str(options.checkpoint_place))
     if options.continuous:
         writer = writer.trigger(processingTime=f"{int(options.trigger_seconds * 1000)} milliseconds")
     else:
         writer = writer.trigger(availableNow=True)
-    end = run_query(writer.start(), reporter, unit="messages")
+    with vacuumed([table.place], retention_hours=options.retention_hours):
+        end = run_query(writer.start(), reporter, unit="messages")
+    if facts.is_compacted:
+        note_caught_up(options, None if end.is_stopped else began_ms)
     return outcome_of(options, batches, is_stopped=end.is_stopped)
 
 
@@ -160,10 +185,27 @@ def messages_of(spark: "SparkSession", options: MaterializeOptions, topic: Topic
         "includeHeaders": "true",
         "startingOffsets": starting_offsets(topic, table),
         "maxOffsetsPerTrigger": str(options.batch_rows),
+        "failOnDataLoss": str(not options.skip_lost).lower(),
     }
     if options.group_id is not None:
         given["groupId"] = options.group_id
     return spark.readStream.format("tidelog").options(**given).load()
+
+
+def facts_of(options: MaterializeOptions) -> TopicFacts:
+    return ask_topic({**spark_options(options.bootstrap, options.kafka), "subscribe": options.topic})
+
+
+def note_caught_up(options: MaterializeOptions, reached_ms: int | None) -> None:
+    """The end as it was at ``reached_ms`` is passed; it may be that nothing has come since."""
+    table, asked_ms = LakeTable.open(options.place), now_ms()
+    caught_up_ms = asked_ms if is_at_end(table, facts_of(options)) else reached_ms
+    if caught_up_ms is not None:
+        table.append([], {CAUGHT_UP: caught_up_ms})
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def outcome_of(options: MaterializeOptions, batches: MaterializeBatches, *, is_stopped: bool) -> Outcome:

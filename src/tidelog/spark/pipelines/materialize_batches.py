@@ -12,14 +12,29 @@ from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines.archive_schema import BAD
 from tidelog.spark.pipelines.checkpoint_offsets import planned_batch
+from tidelog.spark.pipelines.materialize_deletes import CAUGHT_UP
 from tidelog.spark.pipelines.materialize_merge import merge
 from tidelog.spark.pipelines.materialize_rows import keyed, newest_per_key, unsettled
 from tidelog.spark.pipelines.pipeline import PipelineFailed
 from tidelog.spark.tables.lake_table import LakeTable
 from tidelog.spark.tables.positions import position_name
+from tidelog.spark.tables.upkeep import merge_after_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+# Of one bucket. A merge makes one of those in which it changes a row; new keys alone add a file each time.
+SMALL_FILES_MAX = 16
+STAGED_IN, STAGED = "_tidelog", "batch-"
+# Longer than any batch takes.
+STAGED_HOURS_MAX = 24
+
+
+def remove_leftovers(place: Path, now_seconds: float) -> None:
+    """Of drivers that were killed in the middle of a batch."""
+    for path in (place / STAGED_IN).glob(f"{STAGED}*"):
+        if now_seconds - path.stat().st_mtime > STAGED_HOURS_MAX * 3600:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @dataclass
@@ -35,21 +50,26 @@ class Counts:
 class MaterializeBatches:
     """Called by Spark in this process, one batch after the other."""
 
-    def __init__(self, place: Path, checkpoint: Path, *, strict: bool) -> None:
+    def __init__(self, place: Path, checkpoint: Path, *, strict: bool, at_end_rows: int = 0) -> None:
+        """A batch of fewer offsets than ``at_end_rows`` ends at the topic's end, and the table notes that; 0: none does."""
         self._place = place
         self._checkpoint = checkpoint
         self._strict = strict
+        self._at_end_rows = at_end_rows
         # Not the checkpoint's, nor the same for all: of two runs on one table neither may read the other's rows.
-        self._staged = place / "_tidelog" / f"batch-{secrets.token_hex(8)}"
+        self._staged = place / STAGED_IN / f"{STAGED}{secrets.token_hex(8)}"
         self.counts = Counts()
 
     def __call__(self, rows: "DataFrame", number: int) -> None:
         table = LakeTable.open(self._place)
-        ends = planned_batch(self._checkpoint, number).offset.positions
+        planned = planned_batch(self._checkpoint, number)
+        ends = planned.offset.positions
         standing = {partition: table.position(position_name(*partition)) for partition in ends}
         if all(end <= standing[partition] for partition, end in ends.items()):
             return
         positions = {position_name(*partition): max(end, standing[partition]) for partition, end in ends.items()}
+        if sum(end - standing[partition] for partition, end in ends.items()) < self._at_end_rows:
+            positions[CAUGHT_UP] = planned.planned_ms
         fresh = unsettled(rows, {partition.partition: position for partition, position in standing.items()})
         try:
             self._stage(fresh)
@@ -59,6 +79,7 @@ class MaterializeBatches:
         self.counts.inserted += merged.inserted
         self.counts.updated += merged.updated
         self.counts.deleted += merged.deleted
+        merge_after_commit(self._place, files_max=SMALL_FILES_MAX)
 
     def _stage(self, rows: "DataFrame") -> None:
         """Writes the newest rows to files, and counts those that they come from."""
