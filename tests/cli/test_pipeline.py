@@ -1,12 +1,18 @@
 """``tidelog pipeline`` without Spark: names, options, and one line for everything that is wrong. Runs are in tests/spark."""
 
+import json
+import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from tidelog.cli.main import main
-from tidelog.spark.pipelines import registry
+from tidelog.spark.pipelines import command_line, registry
+from tidelog.spark.pipelines.flags import build
+from tidelog.spark.pipelines.pipeline import Pipeline
 from tidelog.spark.pipelines.registry import MODULES
 
 WITHOUT_PYSPARK = """
@@ -36,6 +42,30 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> str:
     assert err.startswith("tidelog: ")
     assert err.count("\n") == 1
     return err.removeprefix("tidelog: ").removesuffix("\n")
+
+
+def test_list_has_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "list", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["name"] for each in found] == list(MODULES)
+    assert main(["pipeline", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert [each["name"] for each in found if each["summary"] not in shown] == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_example_is_one_that_the_pipeline_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: list[object] = []
+
+    def build_only(_name: str, pipeline: Pipeline, given: Mapping[str, Any]) -> int:
+        options.append(build(pipeline.OPTIONS, given))
+        return 0
+
+    monkeypatch.setattr(command_line, "_run", build_only)
+    program, *words = shlex.split(registry.load(name).EXAMPLE)
+    assert (program, words[:3]) == ("tidelog", ["pipeline", "run", name])
+    assert main(words) == 0
+    assert len(options) == 1
 
 
 def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
