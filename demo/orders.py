@@ -51,7 +51,7 @@ class Order(NamedTuple):
     @property
     def value(self) -> bytes:
         if self.kind is Kind.NOT_JSON:
-            return b"\xff\xfe order %d, cut off in the mid" % self.number
+            return b"\x80 order %d, cut off in the mid" % self.number
         fields = {"id": self.number, "customer": self.customer, "amount": self.amount, "currency": self.currency}
         if self.kind is Kind.NO_AMOUNT:
             del fields["amount"]
