@@ -16,7 +16,6 @@ from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.errors import InvalidArgument, UnknownTopic
 from tidelog.spark.pipelines import archive
 from tidelog.spark.pipelines.archive import ArchiveOptions
-from tidelog.spark.pipelines.archive_rows import archive_rows
 from tidelog.spark.pipelines.pipeline import Outcome, Silent
 from tidelog.spark.tables.errors import WrongSchema, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable
@@ -62,39 +61,37 @@ def scene(spark: SparkSession, kafka: ToolkitBroker, tmp_path: Path) -> Scene:
 
 
 def test_from_topic_to_table_and_on(scene: Scene) -> None:
-    """One story, for each run costs seconds: all rows, then new ones, a new partition, a new field, and a lost checkpoint."""
+    """One story, for each run costs seconds: all messages, then new ones with a schema and from a new partition, a new field
+    under a new checkpoint."""
     scene.send(range(100))
-    outcome = scene.run()
-    assert (outcome.figures["rows"], outcome.figures["bad_rows"]) == (100, 10)
+    outcome = scene.run(schema=None)
+    assert (outcome.figures["rows"], outcome.figures["bad_rows"]) == (100, 0)
     assert outcome.figures["positions"] == "0: 50, 1: 50"
-    rows = scene.rows()
     assert scene.keys() == keys(100)
-    assert {(row.id, row.city, row.error) for row in rows if row.bad} == {(None, None, "not JSON")}
-    assert sorted(row.id for row in rows if not row.bad) == [number for number in range(100) if number % 10 != 9]
-    assert all(row.headers[0].value == row.key[1:] and row.topic == scene.topic for row in rows)
 
     admin = AdminClient({"bootstrap.servers": scene.bootstrap, "log_level": 0})
     admin.create_partitions([NewPartitions(scene.topic, 3)])[scene.topic].result()
     wait_until(lambda: len(admin.list_topics(scene.topic).topics[scene.topic].partitions) == 3, "the partition is seen")
     scene.send(range(100, 130), partitions=3)
     version = LakeTable.open(scene.place).version
-    outcome = scene.run(schema=f"{SCHEMA}, new INT")
-    assert outcome.figures["rows"] == 30
-    assert LakeTable.open(scene.place).version == version + 2, "the column, and the rows of one batch"
-    assert {row.new for row in scene.rows() if row.key == b"k5"} == {None}
-    assert {row.new for row in scene.rows() if row.key == b"k125"} == {1}
+    outcome = scene.run()
+    assert (outcome.figures["rows"], outcome.figures["bad_rows"]) == (30, 3)
+    assert LakeTable.open(scene.place).version == version + 2, "the columns, and the rows of one batch"
 
     shutil.rmtree(scene.place / "_tidelog")
     scene.send(range(130, 140), partitions=3)
-    assert scene.run().figures["rows"] == 10
-    assert scene.keys() == keys(140)
-
-    # A checkpoint that knows nothing of what the table has, as when it was restored from a copy: all rows come again.
-    version = LakeTable.open(scene.place).version
-    messages = scene.spark.read.format("tidelog").option("bootstrap", scene.bootstrap).option("subscribe", scene.topic)
-    rows_again = archive_rows(messages.option("includeHeaders", "true").load(), None)
-    rows_again.write.format("tidelog_table").mode("append").save(str(scene.place))
-    assert LakeTable.open(scene.place).version == version
+    assert scene.run(schema=f"{SCHEMA}, new INT").figures["rows"] == 10
+    assert scene.run(schema=f"{SCHEMA}, new INT").figures["rows"] == 0
+    rows = scene.rows()
+    assert sorted(row.key.decode() for row in rows) == keys(140)
+    assert all(row.headers[0].value == row.key[1:] and row.topic == scene.topic for row in rows)
+    found = {int(row.key[1:]): (row.id, row.city, row.new, row.error) for row in rows}
+    assert [found[number] for number in (5, 105, 109, 135)] == [
+        (None, None, None, None),
+        (105, "Ulm", None, None),
+        (None, None, None, "not JSON"),
+        (135, "Ulm", 1, None),
+    ]
 
 
 def test_what_is_refused_before_anything_is_read(scene: Scene, tmp_path: Path) -> None:
@@ -119,6 +116,18 @@ def test_what_is_refused_before_anything_is_read(scene: Scene, tmp_path: Path) -
     assert scene.keys() == keys(2)
 
 
+def test_plain_parquet(scene: Scene) -> None:
+    scene.send(range(20))
+    outcome = scene.run(format="parquet")
+    assert (outcome.figures["rows"], outcome.figures["bad_rows_in_all"]) == (20, 2)
+    found = scene.spark.read.parquet(str(scene.place)).collect()
+    assert sorted(row.key.decode() for row in found) == keys(20)
+    with pytest.raises(WrongTable, match="every message would come a second time"):
+        scene.run(format="parquet", checkpoint=str(scene.place.parent / "other"))
+    with pytest.raises(WrongTable, match="is no table, and is not empty"):
+        scene.run()
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -128,6 +137,7 @@ def test_what_is_refused_before_anything_is_read(scene: Scene, tmp_path: Path) -
         ({"schema": "a INT", "schema_file": "b"}, "give one of them"),
         ({"trigger_seconds": 0}, "--trigger-seconds"),
         ({"batch_rows": 0}, "--batch-rows"),
+        ({"format": "avro"}, "--format is delta or parquet"),
         ({"retention_hours": 0}, "--retention-hours"),
         ({"kafka": ("sasl.username",)}, "--kafka sasl.username: expected NAME=VALUE"),
     ],

@@ -14,23 +14,29 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.spark.pipelines.archive_outcome import added_since, outcome_of
+from tidelog.spark.pipelines.archive_parquet import check_parquet_place, parquet_outcome
 from tidelog.spark.pipelines.archive_rows import archive_rows
 from tidelog.spark.pipelines.archive_schema import PARTITION_BY, archive_columns, read_schema
+from tidelog.spark.pipelines.archive_source import FORMAT as FILES
+from tidelog.spark.pipelines.archive_source import TABLE_OPTION, ArchiveFilesSource
 from tidelog.spark.pipelines.cluster_options import BOOTSTRAP, Topic, find_topics, kafka_settings, spark_options
 from tidelog.spark.pipelines.pipeline import Outcome, Reporter
-from tidelog.spark.pipelines.query_run import QueryEnd, run_query, stop_on_signals
+from tidelog.spark.pipelines.query_run import run_query, stop_on_signals
 from tidelog.spark.tables.lake_table import LakeTable, local_path
 from tidelog.spark.tables.positions import position_name
-from tidelog.spark.tables.table_sink import FORMAT, TidelogTableSink
+from tidelog.spark.tables.table_sink import FORMAT as TABLE
+from tidelog.spark.tables.table_sink import TidelogTableSink
 from tidelog.spark.tables.upkeep import RETENTION_HOURS, RETENTION_HOURS_MIN, vacuumed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 SUMMARY = "Topics to Delta tables, every message exactly once, with the fields of its JSON as columns."
 EXAMPLE = "tidelog pipeline run archive --topic orders --table lake/orders --schema 'id BIGINT NOT NULL, city STRING'"
 
 KIND = "archive"
+DELTA, PARQUET = "delta", "parquet"
 # A batch that a crash interrupts is done again: this many are seconds of work.
 ROWS_PER_BATCH = 5_000_000
 _EARLIEST = -2
@@ -46,6 +52,7 @@ class ArchiveOptions:
     kafka: tuple[str, ...] = field(
         default=(), metadata={"help": "A setting of librdkafka, say sasl.username=me; several are fine.", "metavar": "NAME=VALUE"}
     )
+    format: str = field(default=DELTA, metadata={"help": "delta, or parquet: files without a table's log.", "metavar": "NAME"})
     schema: str | None = field(
         default=None,
         metadata={"help": "Fields of the values' JSON that become columns: 'id BIGINT NOT NULL, city STRING'.", "metavar": "DDL"},
@@ -74,6 +81,8 @@ class ArchiveOptions:
             raise InvalidArgument("--topic: one is named twice")
         if not self.table:
             raise InvalidArgument("--table is missing: the directory of the table")
+        if self.format not in (DELTA, PARQUET):
+            raise InvalidArgument(f"--format is {DELTA} or {PARQUET}: not {self.format!r}")
         if self.schema is not None and self.schema_file is not None:
             raise InvalidArgument("--schema and --schema-file: give one of them")
         if self.trigger_seconds <= 0:
@@ -95,35 +104,45 @@ class Target(NamedTuple):
     place: Path
     checkpoint: Path
     version: int
-    """Of the table, before this run."""
+    """Of the table, before this run; 0 where it has none."""
 
 
 def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> Outcome:
     spark.dataSource.register(TidelogTableSink)
+    spark.dataSource.register(ArchiveFilesSource)
     schema = read_schema(options.schema, options.schema_file)
     topics = find_topics(options.bootstrap, options.kafka, options.topic)
     # All of them before the first one begins: what is refused is refused before anything is read.
     targets = [_target(options, topic, schema) for topic in topics]
+    if options.format == PARQUET:
+        is_stopped, rows = _run_all(spark, options, schema, targets, reporter)
+        return parquet_outcome(spark, [target.place for target in targets], rows, is_stopped=is_stopped)
     with vacuumed([target.place for target in targets], retention_hours=options.retention_hours):
-        if options.continuous and len(targets) > 1:
-            is_stopped = _take_turns(spark, options, schema, targets, reporter)
-        else:
-            is_stopped = any(_run_one(spark, options, schema, target, reporter).is_stopped for target in targets)
+        is_stopped, _ = _run_all(spark, options, schema, targets, reporter)
     return outcome_of([added_since(target.place, target.version, target.topic) for target in targets], is_stopped=is_stopped)
 
 
-def messages_of(spark: "SparkSession", options: ArchiveOptions, topic: Topic, table: LakeTable) -> "DataFrame":
+def rows_of(spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, target: Target) -> "DataFrame":
+    """Into a table and without a schema, of the files that tasks have written."""
+    starting = "earliest" if options.format == PARQUET else starting_offsets(target.topic, LakeTable.open(target.place))
+    given = source_options(options, target.topic, starting)
+    if schema is None and options.format == DELTA:
+        return spark.readStream.format(FILES).options(**given, **{TABLE_OPTION: str(target.place)}).load()
+    return archive_rows(spark.readStream.format("tidelog").options(**given).load(), schema)
+
+
+def source_options(options: ArchiveOptions, topic: Topic, starting: str) -> dict[str, str]:
     given = {
         **spark_options(options.bootstrap, options.kafka),
         "subscribe": topic.name,
         "includeHeaders": "true",
-        "startingOffsets": starting_offsets(topic, table),
+        "startingOffsets": starting,
         "maxOffsetsPerTrigger": str(options.batch_rows),
         "failOnDataLoss": str(not options.skip_lost).lower(),
     }
     if options.group_id is not None:
         given["groupId"] = options.group_id
-    return spark.readStream.format("tidelog").options(**given).load()
+    return given
 
 
 def starting_offsets(topic: Topic, table: LakeTable) -> str:
@@ -137,42 +156,43 @@ def starting_offsets(topic: Topic, table: LakeTable) -> str:
 def _target(options: ArchiveOptions, topic: Topic, schema: StructType | None) -> Target:
     is_only = len(options.topic) == 1
     place = local_path(options.table) if is_only else local_path(options.table) / topic.name
+    within = place / "_tidelog" / "checkpoint"
+    checkpoint = within if options.checkpoint is None else Path(options.checkpoint) / ("" if is_only else topic.name)
+    if options.format == PARQUET:
+        check_parquet_place(place, checkpoint)
+        return Target(topic, place, checkpoint, 0)
     identity = {"kind": KIND, "topic": topic.name} | ({"topic_id": topic.topic_id} if topic.topic_id else {})
     table = LakeTable.ensure(place, archive_columns(schema), partition_by=PARTITION_BY, identity=identity)
-    within = place / "_tidelog" / "checkpoint"
-    chosen = within if options.checkpoint is None else Path(options.checkpoint) / ("" if is_only else topic.name)
-    return Target(topic, place, chosen, table.version)
+    return Target(topic, place, checkpoint, table.version)
 
 
-def _run_one(
-    spark: "SparkSession",
-    options: ArchiveOptions,
-    schema: StructType | None,
-    target: Target,
-    reporter: Reporter,
-    *,
-    is_turn: bool = False,
-) -> QueryEnd:
-    reporter.step(f"archiving {target.topic.name}, {target.topic.partitions} partitions, to {target.place}")
-    rows = archive_rows(messages_of(spark, options, target.topic, LakeTable.open(target.place)), schema)
-    writer = (
-        rows.writeStream.format(FORMAT).option("path", str(target.place)).option("checkpointLocation", str(target.checkpoint))
-    )
-    if options.continuous and not is_turn:
-        writer = writer.trigger(processingTime=f"{int(options.trigger_seconds * 1000)} milliseconds")
-    else:
-        writer = writer.trigger(availableNow=True)
-    return run_query(writer.start(), reporter)
-
-
-def _take_turns(
+def _run_all(
     spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, targets: list[Target], reporter: Reporter
-) -> bool:
-    """Several topics without an end: what is there now of each, and again."""
+) -> tuple[bool, int]:
+    """Whether it was stopped, and how many rows came through Spark. Several topics without an end are taken in turns."""
+    rows = 0
     with stop_on_signals() as stop:
         while True:
             for target in targets:
-                if _run_one(spark, options, schema, target, reporter, is_turn=True).is_stopped:
-                    return True
+                reporter.step(f"archiving {target.topic.name}, {target.topic.partitions} partitions, to {target.place}")
+                end = run_query(_start(spark, options, schema, target, is_only=len(targets) == 1), reporter)
+                rows += end.rows
+                if end.is_stopped:
+                    return True, rows
+            if not options.continuous:
+                return False, rows
             if stop.wait(options.trigger_seconds):
-                return True
+                return True, rows
+
+
+def _start(
+    spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, target: Target, *, is_only: bool
+) -> "StreamingQuery":
+    writer = rows_of(spark, options, schema, target).writeStream.option("checkpointLocation", str(target.checkpoint))
+    if options.continuous and is_only:
+        writer = writer.trigger(processingTime=f"{int(options.trigger_seconds * 1000)} milliseconds")
+    else:
+        writer = writer.trigger(availableNow=True)
+    if options.format == PARQUET:
+        return writer.format("parquet").partitionBy(*PARTITION_BY).start(str(target.place))
+    return writer.format(TABLE).start(str(target.place))

@@ -13,11 +13,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from tidelog.spark.pipelines.archive_schema import BAD, DAY, RAW_COLUMNS
+from tidelog.spark.pipelines.archive_schema import BAD, DAY, FIRST_DAY, LAST_DAY, RAW_COLUMNS
 
 SECONDS_PER_DAY = 86_400
-# A producer may write any 64 bits as a time. Days are those that a date can be written down of, others are null.
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _STRICT = {"mode": "PERMISSIVE", "allowSingleQuotes": "false", "allowNonNumericNumbers": "false", "timeZone": "UTC"}
 _CORRUPT = "corrupt"
 
@@ -37,7 +35,7 @@ def archive_rows(messages: DataFrame, schema: StructType | None) -> DataFrame:
 def _day() -> Column:
     """In UTC, whatever the zone of the session is."""
     day = F.floor(F.unix_seconds("timestamp") / SECONDS_PER_DAY).cast("int")
-    return F.when(day.between(_FIRST_DAY, _LAST_DAY), F.date_from_unix_date(day))
+    return F.when(day.between(FIRST_DAY, LAST_DAY), F.date_from_unix_date(day))
 
 
 def _parsed(text: Column, schema: StructType) -> Column:

@@ -31,6 +31,8 @@ RAW_COLUMNS = pa.schema(
 DAY, BAD = "day", "bad"
 PARTITION_COLUMNS = pa.schema([(DAY, pa.date32()), (BAD, pa.bool_())])
 PARTITION_BY = (DAY, BAD)
+# In days since 1970. A producer may write any 64 bits as a time: a day that no date can be written down of is null.
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 _RESERVED = {name.lower() for name in (*RAW_COLUMNS.names, *PARTITION_COLUMNS.names)}
 # Names of columns become names in Parquet files, where Delta allows none of these.
 _FORBIDDEN_CHARACTERS = " ,;{}()\n\t="

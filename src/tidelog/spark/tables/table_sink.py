@@ -10,7 +10,9 @@ orphans: nobody sees them, and a vacuum removes them (not ``abort``: a commit th
 merged after a commit (``upkeep``).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +27,8 @@ from tidelog.spark.tables.positions import PLACE_COLUMNS, Positions
 from tidelog.spark.tables.upkeep import STATS_COLUMNS, merge_after_commit
 
 FORMAT = "tidelog_table"
+MESSAGE_COLUMN = "message"
+"""Rows with this column alone are messages of tasks that wrote the files themselves."""
 BAD = "bad"
 """Where a table is partitioned by such a column, rows with it are counted by themselves."""
 
@@ -36,6 +40,14 @@ class TableMessage(WriterCommitMessage):
         self.files = files
         self.seen = seen
         self.next = following
+
+    def encode(self) -> bytes:
+        return json.dumps([self.files, self.seen, self.next]).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "TableMessage":
+        files, seen, following = json.loads(data)
+        return cls([DataFile(*file) for file in files], seen, following)
 
 
 class TidelogTableSink(DataSource):
@@ -78,9 +90,11 @@ def _checked_path(options: Mapping[str, str], schema: StructType, overwrite: boo
         raise InvalidArgument("option path is missing: the directory of the table")
     if overwrite:
         raise InvalidArgument('a table of topics only grows: use mode("append"), or outputMode("append")')
+    place = local_path(given["path"])
+    if schema.names == [MESSAGE_COLUMN]:
+        return place
     if missing := [name for name in PLACE_COLUMNS if name not in schema.names]:
         raise WrongSchema(f"the rows have no column {missing[0]}: without it nobody can tell which of them the table has already")
-    place = local_path(given["path"])
     columns = LakeTable.open(place).columns
     if strange := [name for name in schema.names if name not in columns.names]:
         raise WrongSchema(f"the table {place} has no column {strange[0]}: leave it out, or add it to the table first")
@@ -89,6 +103,10 @@ def _checked_path(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
     """On an executor: the rows that the table lacks, as files."""
+    first = next(batches, None)
+    if first is None or first.schema.names == [MESSAGE_COLUMN]:
+        return gathered(chain(() if first is None else (first,), batches))
+    batches = chain((first,), batches)
     table = LakeTable.open(place)
     positions = Positions(table.position)
     writer = DataFileWriter(place, table.partition_by, STATS_COLUMNS)
@@ -98,6 +116,24 @@ def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
             for rows in positions.missing(batch):
                 writer.write(as_in_table(rows, columns))
         return TableMessage(writer.finish(), positions.seen, positions.next)
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> TableMessage:
+    """What other tasks told, as one."""
+    told = [TableMessage.decode(data) for batch in batches for data in batch.column(MESSAGE_COLUMN).to_pylist()]
+    return TableMessage(
+        [file for message in told for file in message.files],
+        {name: position for message in told for name, position in message.seen.items()},
+        furthest(told),
+    )
+
+
+def furthest(messages: Iterable[TableMessage]) -> dict[str, int]:
+    positions: dict[str, int] = {}
+    for message in messages:
+        for name, position in message.next.items():
+            positions[name] = max(positions.get(name, 0), position)
+    return positions
 
 
 def as_in_table(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
@@ -112,14 +148,10 @@ def commit_tasks(place: Path, messages: Sequence[WriterCommitMessage | None]) ->
     files = [file for message in told for file in message.files]
     if not files:
         return
-    positions: dict[str, int] = {}
-    for message in told:
-        for name, position in message.next.items():
-            positions[name] = max(positions.get(name, 0), position)
     bad_rows = sum(file.rows for file in files if file.partition_values.get(BAD) == "true")
     LakeTable.open(place).append(
         files,
-        positions,
+        furthest(told),
         expected={name: message.seen[name] for message in told for name in message.next},
         notes={"rows": sum(file.rows for file in files), "badRows": bad_rows},
     )

@@ -1,0 +1,61 @@
+"""Tasks that write files themselves write what Spark would have written. Without Spark but for the comparison."""
+
+import datetime
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from tidelog.client.fetch.schema import SCHEMA_WITH_HEADERS
+from tidelog.spark.pipelines.archive_rows import archive_rows
+from tidelog.spark.pipelines.archive_schema import PARTITION_BY, archive_columns
+from tidelog.spark.pipelines.archive_source import raw_rows, write_raw
+from tidelog.spark.schema import schema_text
+from tidelog.spark.tables.lake_table import LakeTable
+from tidelog.spark.tables.table_sink import commit_tasks
+
+MOMENT = datetime.datetime(2026, 11, 16, 23, 59, 59, tzinfo=datetime.UTC)
+LAST_MICROSECOND = 2**63 - 1
+
+
+def messages(first: int, count: int) -> pa.RecordBatch:
+    columns = [
+        pa.array([None, b"k"] * count, pa.binary()).slice(0, count),
+        pa.array([b"not JSON", None] * count, pa.binary()).slice(0, count),
+        pa.array(["orders"] * count),
+        pa.array([0] * count, pa.int32()),
+        pa.array(range(first, first + count), pa.int64()),
+        pa.array([MOMENT + datetime.timedelta(seconds=number) for number in range(count)], pa.timestamp("us", "UTC")),
+        pa.array([0] * count, pa.int32()),
+        pa.array([[{"key": "h", "value": b"x"}]] * count, SCHEMA_WITH_HEADERS.field("headers").type),
+    ]
+    return pa.record_batch(columns, schema=SCHEMA_WITH_HEADERS)
+
+
+def test_the_rows_are_those_of_the_long_way(spark: SparkSession, tmp_path: Path) -> None:
+    LakeTable.ensure(tmp_path, archive_columns(None), partition_by=PARTITION_BY, identity={})
+    commit_tasks(tmp_path, [write_raw(tmp_path, [messages(0, 4)])])
+    short = LakeTable.open(tmp_path).frame(spark)
+    given = messages(0, 4).to_pylist()
+    long = archive_rows(spark.createDataFrame([tuple(row.values()) for row in given], f"struct<{schema_text(True)}>"), None)
+    assert short.schema.names == long.schema.names
+    assert sorted(short.collect(), key=lambda row: row.offset) == sorted(long.collect(), key=lambda row: row.offset)
+    assert {row.day.isoformat() for row in short.collect()} == {"2026-11-16", "2026-11-17"}
+
+
+def test_what_the_table_has_is_not_written(tmp_path: Path) -> None:
+    LakeTable.ensure(tmp_path, archive_columns(None), partition_by=PARTITION_BY, identity={})
+    commit_tasks(tmp_path, [write_raw(tmp_path, [messages(0, 4)])])
+    again = write_raw(tmp_path, [messages(2, 4)])
+    assert (sum(file.rows for file in again.files), again.seen, again.next) == (2, {"orders/0": 4}, {"orders/0": 6})
+    assert write_raw(tmp_path, [messages(0, 4)]).files == []
+    assert write_raw(tmp_path, []).files == []
+
+
+def test_a_day_that_no_date_can_be_written_of_is_null() -> None:
+    batch = messages(0, 3)
+    index = batch.schema.get_field_index("timestamp")
+    times = pa.array([LAST_MICROSECOND, -LAST_MICROSECOND, -1], pa.timestamp("us", "UTC"))
+    found = {values: rows.column("offset").to_pylist() for values, rows in raw_rows(batch.set_column(index, "timestamp", times))}
+    assert found[("1969-12-31", "false")] == [2]
+    assert set(found) == {(None, "false"), ("1969-12-31", "false")}
