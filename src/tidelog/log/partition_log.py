@@ -134,7 +134,8 @@ class PartitionLog:
 
     def append_as_leader(self, records: Buffer, leader_epoch: int, origin: AppendOrigin = _CLIENT) -> AppendResult:
         """Check ``records`` (whole batches), give them offsets, write them. Durable once ``durable.offset`` has passed them."""
-        self.check_online()
+        if self.offline_reason is not None:
+            self.check_online()
         if leader_epoch < self.epochs.latest_epoch:
             raise FencedLeaderEpoch(
                 f"{self.name} is led in epoch {self.epochs.latest_epoch}, the append is of epoch {leader_epoch}"
@@ -286,13 +287,13 @@ class PartitionLog:
 
     def begin_sync(self, with_recovery_point: bool = False) -> SyncPlan:
         """What must be synced for everything appended so far to be durable. The caller runs it and calls ``finish_sync``."""
-        active = self.segments.active
+        active, unsynced = self.segments.active, self.unsynced
         plan = SyncPlan(
-            end=OffsetPosition(self.log_end_offset, active.base_offset, active.size),
+            end=_new_tuple(OffsetPosition, (self.log_end_offset, active.base_offset, active.size)),
             truncations=self.truncations,
-            segments=self.unsynced.segments,
-            files=[*self.unsynced.files, *(segment.file() for segment in self.unsynced.segments)],
-            directories=list(self.unsynced.directories),
+            segments=unsynced.segments,
+            files=[*unsynced.files, *[segment.file() for segment in unsynced.segments]],
+            directories=list(unsynced.directories),
         )
         self.unsynced = Unsynced()
         self.is_dirty = False
