@@ -14,7 +14,7 @@ SPARK := $(VENV)/.spark
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test check bench bench-kafka bench-peers bench-scaling bench-spark soak mutants compat test-on-kafka clean
+.PHONY: help install run demo test check bench bench-kafka bench-peers bench-scaling bench-spark bench-pipelines soak mutants compat test-on-kafka clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench-scaling: $(DRAWS) ## Measure how cost grows, and where the time of one mes
 
 bench-spark: $(SPARK) ## Measure the Spark source and sink beside the stock connector
 	$(BIN)/python -m bench.spark
+
+bench-pipelines: $(SPARK) ## Measure archive beside the stock connector, as its backlog grows, and after many small batches
+	$(BIN)/python -m bench.pipelines
 
 soak: $(SPARK) ## Crash and compare for long (MINUTES=60)
 	TIDELOG_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak --timeout=0 tests
