@@ -28,7 +28,6 @@ ROWS = 300
 PARTITIONS = 3
 KEPT = {"retention.ms": "-1"}
 DRIVER_SECONDS_MAX = 240.0
-CHUNK_ROWS = 96
 
 
 def new_topic(kafka: ToolkitBroker, *, partitions: int = PARTITIONS, config: Mapping[str, str] = KEPT) -> str:
@@ -105,7 +104,7 @@ def test_a_part_of_it_by_key(spark: SparkSession, kafka: ToolkitBroker, source: 
 
 def test_a_driver_that_is_killed(spark: SparkSession, kafka: ToolkitBroker, source: str, tmp_path: Path) -> None:
     table, target = archive(tmp_path / "table", kafka.bootstrap, source), new_topic(kafka)
-    given = {"table": str(table), "topic": target, "bootstrap": kafka.bootstrap, "chunk_rows": CHUNK_ROWS}
+    given = {"table": str(table), "topic": target, "bootstrap": kafka.bootstrap, "chunk_rows": 90}
     text = json.dumps({"options": given, "local": str(tmp_path / "local")})
     root = str(Path(__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
@@ -123,12 +122,14 @@ def test_a_driver_that_is_killed(spark: SparkSession, kafka: ToolkitBroker, sour
     found = replay(spark, kafka, table, target)
     assert by_partition(kafka, target) == by_partition(kafka, source)
     assert "rows sent" in found.summary
-    assert found.figures["sent before"] == CHUNK_ROWS, "what was committed and not written down is not counted, nor sent again"
+    (plan,) = (table / "_tidelog" / "replays").glob("*.json")
+    first_chunk_rows, _ = json.loads(plan.read_text())["chunks"][0]
+    assert found.figures["sent before"] == first_chunk_rows, "the second was sent, and not written down"
 
 
 def test_what_is_refused_before_anything_is_sent(spark: SparkSession, kafka: ToolkitBroker, source: str, tmp_path: Path) -> None:
     table = archive(tmp_path / "table", kafka.bootstrap, source)
-    with pytest.raises(UnknownTopic, match="nowhere"):
+    with pytest.raises(UnknownTopic, match=r"topic nowhere: .*create it first"):
         replay(spark, kafka, table, "nowhere")
     with pytest.raises(PipelineFailed, match=r"would see these messages a second time.*--same-topic"):
         replay(spark, kafka, table, source)

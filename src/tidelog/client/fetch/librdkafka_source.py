@@ -85,7 +85,7 @@ class LibrdkafkaSource:
             if not names:
                 return {}
             futures = self._admin.describe_topics(TopicCollection(names), request_timeout=CALL_SECONDS_MAX)
-            described = {name: future.result() for name, future in futures.items()}
+            described = {name: self._described(name, future) for name, future in futures.items()}
         except KafkaException as error:
             raise self._translated(error, "topics") from error
         return {
@@ -178,6 +178,12 @@ class LibrdkafkaSource:
                 f"{(expected or ZERO_UUID).hex()} was asked for; offsets of the old topic mean nothing in the new one"
             )
         return info.topic_id
+
+    def _described(self, topic: str, future: Any) -> Any:
+        try:
+            return future.result()
+        except KafkaException as error:
+            raise self._translated(error, f"topic {topic}") from error
 
     def _greet(self) -> None:
         if not self._has_answered:
