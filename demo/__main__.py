@@ -7,11 +7,15 @@ went wrong, 3 two sides differ, 130 interrupted. However it ends, no process is 
 import argparse
 import logging
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 from demo.orders import POISON_EVERY, Kind, counts, orders
 from demo.proof import Lake, claims
@@ -28,6 +32,7 @@ PARTITIONS = 4
 ORDERS = 20_000
 DIRECTORY = Path("data/demo")
 MARKER = ".tidelog-demo"
+STOPPED = "stopped; nothing is left running"
 EXIT_ERROR, EXIT_DIFFERENT, EXIT_INTERRUPTED = 1, 3, 130
 
 
@@ -39,12 +44,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.orders < POISON_EVERY:
         parser.error(f"--orders is {POISON_EVERY} or more: fewer have not every kind of poison among them")
     logging.getLogger("tidelog").setLevel(logging.CRITICAL)
+    with interrupts() as is_interrupted:
+        try:
+            return run(options.directory, options.orders)
+        except KeyboardInterrupt:
+            return _fail(STOPPED, EXIT_INTERRUPTED)
+        except (TidelogError, BrokerFailed, TimeoutError, OSError) as error:
+            # A terminal's Ctrl-C ends the broker as well, and whoever talks to it may notice that first.
+            return _fail(STOPPED, EXIT_INTERRUPTED) if is_interrupted.is_set() else _fail(str(error), EXIT_ERROR)
+
+
+@contextmanager
+def interrupts() -> Iterator[threading.Event]:
+    """SIGINT and SIGTERM alike; set when one of them came."""
+    is_interrupted = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        is_interrupted.set()
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return run(options.directory, options.orders)
-    except KeyboardInterrupt:
-        return _fail("stopped; nothing is left running", EXIT_INTERRUPTED)
-    except (TidelogError, BrokerFailed, TimeoutError, OSError) as error:
-        return _fail(str(error), EXIT_ERROR)
+        yield is_interrupted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run(directory: Path, count: int) -> int:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from demo.orders import CURRENCIES
 from demo.proof import Lake
 from demo.story import Story
+from tidelog.spark.java_process import end_java
 from tidelog.spark.pipelines import archive, audit, deadletters, metrics
 from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind
 from tidelog.spark.pipelines.pipeline import Outcome
@@ -84,11 +85,13 @@ class Analysis:
         self._is_stopped = True
         if self._spark is not None:
             self._spark.stop()
+            end_java()
 
     def _start(self) -> SparkSession:
         self._spark = session(app_name="tidelog demo", log_file=self._places.spark_log)
         if self._is_stopped:
-            self._spark.stop()
+            self.stop()
+            raise SparkGaveUp("stopped while Spark was starting")
         return self._spark
 
     @contextmanager

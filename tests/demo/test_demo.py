@@ -58,6 +58,7 @@ def test_everything_agrees(tmp_path: Path, environment: dict[str, str]) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(SECONDS_MAX)
 @pytest.mark.parametrize("at", ["3  A worker", "5  archive", "8  audit"])
 def test_ctrl_c_leaves_nothing_behind(at: str, tmp_path: Path, environment: dict[str, str]) -> None:
     with (tmp_path / "out").open("wb") as out:

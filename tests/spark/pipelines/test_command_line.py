@@ -35,6 +35,7 @@ def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.MODULES, "sample", "tests.spark.pipelines.sample_pipeline")
     monkeypatch.setattr(command_line, "_session", lambda *_: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    monkeypatch.setattr(command_line, "_end_java", lambda: None)
 
 
 def committed(table: Path) -> int:

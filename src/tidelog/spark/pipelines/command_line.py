@@ -121,6 +121,7 @@ def _run(name: str, pipeline: Pipeline, given: Mapping[str, Any]) -> int:
             outcome = pipeline.run(spark, options, shown)
         finally:
             spark.stop()
+            _end_java()
     show_outcome(name, outcome, as_json=given["as_json"])
     return outcome.exit_code
 
@@ -131,6 +132,11 @@ def _session(name: str, master: str | None, config: Mapping[str, str], log_file:
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     spark_session = import_module("tidelog.spark.spark_session")
     return spark_session.session(app_name=f"tidelog {name}", master=master, config=config, log_file=log_file)
+
+
+def _end_java() -> None:
+    """What was started for this run does not outlive it; under spark-submit nothing was."""
+    import_module("tidelog.spark.java_process").end_java()
 
 
 @contextmanager
