@@ -189,6 +189,7 @@ def test_a_page_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     [
         ({"table": ""}, "--table"),
         ({"page": ""}, "--page"),
+        ({"page": "t/page.html"}, "lies within the table"),
         ({"topic": ("orders",)}, "--topic orders: no dead-letter topic"),
         ({"top": 0}, "--top"),
         ({"quiet_minutes": -1.0}, "--quiet-minutes"),

@@ -69,6 +69,8 @@ class DeadLettersOptions:
             raise InvalidArgument("--table is missing: the directory of the table")
         if not self.page:
             raise InvalidArgument("--page is missing: the file that the report goes to")
+        if Path(self.page).absolute().is_relative_to(local_path(self.table)):
+            raise InvalidArgument(f"--page {self.page} lies within the table, whose upkeep would remove it: name another place")
         for name in self.topic:
             if not is_dead_letter_topic(name):
                 raise InvalidArgument(f"--topic {name}: no dead-letter topic; they are called TOPIC.GROUP{DEAD_LETTER_SUFFIX}")
