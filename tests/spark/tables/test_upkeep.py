@@ -57,11 +57,16 @@ def test_large_files_are_left_alone_and_small_ones_become_large(tmp_path: Path) 
     assert merged.files_before == 40
     assert merged.files_after < 20
     large = {file.path for file in LakeTable.open(tmp_path).files() if file.size >= max(sizes)}
-    fill_more = rows(200, 10)
-    append(ensure(tmp_path), fill_more, 210)
+    append(ensure(tmp_path), rows(200, 10), 210)
     merge_small_files(tmp_path, small_bytes=max(sizes), files_max=2)
     assert large <= {file.path for file in LakeTable.open(tmp_path).files()}
     assert offsets(tmp_path) == list(range(210))
+
+
+def test_files_that_are_large_enough_are_not_counted(tmp_path: Path) -> None:
+    fill(tmp_path, 4)
+    least = min(file.size for file in LakeTable.open(tmp_path).files())
+    assert merge_small_files(tmp_path, small_bytes=least, files_max=2) == (0, 0)
 
 
 def test_files_are_packed_in_their_order() -> None:

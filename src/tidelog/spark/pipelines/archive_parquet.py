@@ -33,7 +33,7 @@ def check_parquet_place(place: Path, checkpoint: Path) -> None:
 
 def parquet_outcome(spark: "SparkSession", places: Sequence[Path], rows: int, *, is_stopped: bool) -> Outcome:
     written = [place for place in places if (place / "_spark_metadata").exists()]
-    bad = sum(spark.read.parquet(str(place)).where(BAD).count() for place in written if _parquet_files(place))
+    bad = sum(spark.read.parquet(str(place)).where(f"{BAD} = 'true'").count() for place in written if _parquet_files(place))
     files = [file for place in written for file in _parquet_files(place)]
     figures: dict[str, int | float | str] = {
         "rows": rows,
