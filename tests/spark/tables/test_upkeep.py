@@ -63,10 +63,12 @@ def test_large_files_are_left_alone_and_small_ones_become_large(tmp_path: Path) 
     assert offsets(tmp_path) == list(range(210))
 
 
-def test_files_that_are_large_enough_are_not_counted(tmp_path: Path) -> None:
-    fill(tmp_path, 4)
-    least = min(file.size for file in LakeTable.open(tmp_path).files())
-    assert merge_small_files(tmp_path, small_bytes=least, files_max=2) == (0, 0)
+def test_large_files_do_not_count(tmp_path: Path) -> None:
+    for first, count in ((0, 5000), (5000, 5000), (10_000, 10), (10_010, 10)):
+        append(ensure(tmp_path), rows(first, count), first + count)
+    sizes = sorted(file.size for file in LakeTable.open(tmp_path).files())
+    assert merge_small_files(tmp_path, small_bytes=sizes[4], files_max=3) == (0, 0)
+    assert merge_small_files(tmp_path, small_bytes=sizes[4], files_max=2) == (4, 2)
 
 
 def test_files_are_packed_in_their_order() -> None:
