@@ -27,7 +27,8 @@ class Customers:
         self.topic = new_topic(kafka, partitions=PARTITIONS)
         self.place = directory / "table"
         self.fold: dict[bytes, bytes] = {}
-        self._sender = producer(kafka.bootstrap)
+        self._refused: list[Any] = []
+        self._sender = producer(kafka.bootstrap, on_delivery=lambda error, _: self._refused.append(error) if error else None)
         self._dice = random.Random(self.topic)
 
     def change(self, count: int) -> None:
@@ -40,7 +41,7 @@ class Customers:
             elif self._dice.random() < 0.05:
                 value = b"not JSON"
             self._send(key, value)
-        assert self._sender.flush(SECONDS_MAX) == 0
+        assert (self._sender.flush(SECONDS_MAX), self._refused) == (0, [])
 
     def compact(self, **more: str) -> None:
         with Admin(self.bootstrap) as admin:
@@ -50,7 +51,7 @@ class Customers:
         """Which a compacted topic would refuse."""
         for _ in range(count):
             self._sender.produce(self.topic, value=b"{}")
-        assert self._sender.flush(SECONDS_MAX) == 0
+        assert (self._sender.flush(SECONDS_MAX), self._refused) == (0, [])
 
     def _send(self, key: bytes, value: bytes | None) -> None:
         self._sender.produce(self.topic, key=key, value=value)

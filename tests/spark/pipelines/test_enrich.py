@@ -1,0 +1,140 @@
+"""The pipeline on a real broker: events with their rows, sessions over a killed driver, and what is refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.compatibility.apache_kafka import wait_until
+from tests.spark.pipelines.made_table import put_customers
+from tests.spark.pipelines.orders import Orders
+from tests.spark.pipelines.test_enrich_rows import at, expected_sessions
+from tests.spark.reading import SECONDS_MAX
+from tests.spark.test_driver_kills import is_in_batch
+from tests.toolkit_broker import ToolkitBroker
+from tidelog.client.errors import InvalidArgument, UnknownTopic
+from tidelog.spark.pipelines.enrich import EnrichOptions, run, table_rows
+from tidelog.spark.pipelines.enrich_rows import join_with_table
+from tidelog.spark.pipelines.enrich_table import MaterializedTable
+from tidelog.spark.pipelines.pipeline import Silent
+from tidelog.spark.tables.errors import TableMissing, WrongTable
+from tidelog.spark.tables.lake_table import LakeTable
+
+DRIVER_SECONDS_MAX = 240.0
+
+
+@pytest.fixture
+def orders(kafka: ToolkitBroker, tmp_path: Path) -> Orders:
+    return Orders(kafka.bootstrap, tmp_path)
+
+
+def test_events_with_the_rows_of_the_moment(spark: SparkSession, orders: Orders) -> None:
+    orders.send([(second, ["ada", "bob", "nobody"][second % 3], second) for second in range(30)], bad=2)
+    outcome = run(spark, orders.options(), Silent())
+    assert outcome.figures == {"messages": 32, "bad": 2, "events": 30, "without_row": 10}
+    put_customers(orders.table, {"ada": "Utrecht", "bob": None, "nobody": "Breda"})
+    orders.send([(40, "ada", 40), (41, "bob", 41), (42, "nobody", 42)])
+    run(spark, orders.options(), Silent())
+    cities: list[dict[str, str | None]] = [{"ada": "Delft", "bob": "Gouda"}, {"ada": "Utrecht", "nobody": "Breda"}]
+    expected = [
+        {"customer": customer, "amount": second, "city": cities[second >= 40].get(customer)}
+        for second in [*range(30), 40, 41, 42]
+        for customer in [["ada", "bob", "nobody"][(second - 40 * (second >= 40)) % 3]]
+    ]
+    assert orders.values() == sorted(expected, key=str)
+    for message in orders.written():
+        amount = json.loads(message.value())["amount"]
+        assert (message.key(), message.headers()) == (b"%d" % amount, [("h", b"1")])
+        assert message.timestamp()[1] == int(at(amount).timestamp() * 1000)
+
+
+def test_the_table_is_read_anew_in_every_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """One query, two batches, and between them the table changes: by a merge, and with its old files gone."""
+    place, source = tmp_path / "customers", tmp_path / "source"
+    table = put_customers(place, {"ada": "Delft", "bob": "Gouda"})
+    source.mkdir()
+    for number in range(2):
+        (source / f"{number}.json").write_text('{"customer": "ada"}\n{"customer": "bob"}\n')
+    spark.dataSource.register(MaterializedTable)
+    events = spark.readStream.schema("customer string").option("maxFilesPerTrigger", "1").json(str(source))
+    joined = join_with_table(events, table_rows(spark, table, ["city"]), "customer", ["city"])
+    found: list[dict[str, str | None]] = []
+
+    def collect_and_change(rows: DataFrame, _: int) -> None:
+        found.append({row.customer: row.city for row in rows.collect()})
+        put_customers(place, {"ada": "Utrecht", "bob": None})
+        LakeTable.open(place).delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+    writer = joined.writeStream.foreachBatch(collect_and_change).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(SECONDS_MAX)
+    assert found == [{"ada": "Delft", "bob": "Gouda"}, {"ada": "Utrecht", "bob": None}]
+
+
+def test_sessions_over_a_driver_that_is_killed(spark: SparkSession, orders: Orders, tmp_path: Path) -> None:
+    sent = [(second * 400, ["ada", "bob", "eve"][second % 3 if second % 20 < 10 else 0], second) for second in range(60)]
+    orders.send(sent)
+    places = [str(orders.table), orders.output, str(orders.checkpoint), str(tmp_path / "local")]
+    command = [sys.executable, "-m", "tests.spark.pipelines.enrich_driver", orders.bootstrap, orders.topic, *places]
+    with open(tmp_path / "driver.log", "wb") as log:
+        driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_until(lambda: is_in_batch(orders.checkpoint, 1), "the driver is in its second batch", DRIVER_SECONDS_MAX)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    options = orders.options(gap="10m", watermark="0s", sum=("amount",))
+    run(spark, options, Silent())
+    # A day later: every session before is over. One that is late by then is left out.
+    orders.send([(90_000, "ada", 0), (0, "bob", 1_000_000)])
+    run(spark, options, Silent())
+    cities = {"ada": "Delft", "bob": "Gouda", "eve": "Leiden"}
+    rows = [(at(seconds), customer, amount) for seconds, customer, amount in sent]
+    expected = [{**each, "city": cities[each["customer"]]} for each in expected_sessions(rows)]
+    assert orders.values() == sorted(expected, key=str)
+    assert max(each["events"] for each in expected) > 1
+
+
+def test_what_is_refused(spark: SparkSession, orders: Orders, tmp_path: Path) -> None:
+    for given, error, reason in (
+        ({"on": "client"}, InvalidArgument, "--on client is no field of --schema: there are customer, amount"),
+        ({"gap": "5m", "sum": ("customer",)}, InvalidArgument, "--sum customer is no number"),
+        ({"take": ("town",)}, InvalidArgument, "--take town is no column of .*city"),
+        ({"schema": "customer STRING, city STRING"}, InvalidArgument, "--take city: what goes out has a field of that name"),
+        ({"output": "no-such-topic"}, UnknownTopic, "no-such-topic"),
+        ({"table": str(tmp_path / "none")}, TableMissing, "there is no table"),
+    ):
+        with pytest.raises(error, match=reason):
+            run(spark, orders.options(**given), Silent())
+    columns = LakeTable.open(orders.table).columns
+    other = LakeTable.ensure(tmp_path / "archive", columns, identity={"kind": "archive", "topic": "customers"})
+    with pytest.raises(WrongTable, match="is of kind archive, not of kind materialize"):
+        run(spark, orders.options(table=str(other.place)), Silent())
+    assert not orders.checkpoint.exists()
+    assert orders.written() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"topic": ""}, "--topic is missing"),
+        ({"output": "orders"}, "--output orders is the topic of the events"),
+        ({"sum": ("amount",)}, "--sum is of sessions: give --gap"),
+        ({"start": "now"}, "--start is earliest or latest: not now"),
+        ({"gap": "soon"}, "--gap is a time such as 15m"),
+        ({"watermark": "late"}, "--watermark is a time"),
+        ({"trigger_seconds": 0.0}, "--trigger-seconds"),
+        ({"batch_rows": 0}, "--batch-rows"),
+        ({"kafka": ("nonsense",)}, "--kafka nonsense"),
+    ],
+)
+def test_options(given: dict[str, Any], reason: str) -> None:
+    settings = {"topic": "orders", "schema": "customer STRING", "on": "customer", "table": "t", "output": "o", "checkpoint": "c"}
+    with pytest.raises(InvalidArgument, match=reason):
+        EnrichOptions(**{**settings, **given})
