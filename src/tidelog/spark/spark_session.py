@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tidelog.spark.java import java_home
 from tidelog.spark.java_process import start_apart
+from tidelog.spark.worker_python import worker_python
 
 LOCAL_MASTER = "local[*]"
 
@@ -39,12 +40,13 @@ def session(
     """
     # spark-submit has started Java already, and has put its settings where SparkConf finds them.
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not is_submitted:
-        os.environ["JAVA_HOME"] = java_home(os.environ)
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     given = {name: str(value) for name, value in (config or {}).items()}
     settings = settings_of(master, given, SparkConf().get("spark.master") if is_submitted else None)
+    if not is_submitted:
+        os.environ["JAVA_HOME"] = java_home(os.environ)
+        is_local = settings["spark.master"].startswith("local")
+        os.environ.setdefault("PYSPARK_PYTHON", worker_python(os.environ) if is_local else sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if log_file is not None and not is_submitted:
         start_apart(SparkConf().setAppName(app_name).setAll(list(settings.items())), log_file)
     builder = SparkSession.builder.appName(app_name)
