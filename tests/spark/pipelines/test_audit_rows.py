@@ -104,3 +104,22 @@ def test_sums_and_findings(spark: SparkSession) -> None:
         now = settled(found, bounds(spark, [(0, log_start, 20)]), is_compacted).where("offset = 9").collect()
         assert [each.kind for each in now] == [meaning]
     found.unpersist()
+
+
+def test_sums_alone_tell_a_changed_byte_and_what_counts_do_not(spark: SparkSession) -> None:
+    def partition(number: int, values: list[bytes], offsets: tuple[int, ...] = (5, 6, 7)) -> list[tuple[Any, ...]]:
+        return [row(offset, partition=number, value=value) for offset, value in zip(offsets, values, strict=True)]
+
+    sent = [each for number in range(4) for each in partition(number, [b"a", b"b", b"b"])]
+    # As it was; a byte changed; two values swapped; one row twice and another that is like it gone.
+    kept = partition(0, [b"a", b"b", b"b"]) + partition(1, [b"a", b"b", b"c"]) + partition(2, [b"b", b"a", b"b"])
+    kept += partition(3, [b"a", b"b", b"b"], (5, 6, 6))
+    places = bounds(spark, [(number, 5, 20) for number in range(4)])
+    topic, table = placed_topic(frame(spark, sent), places, SIZE), placed_table(frame(spark, kept), "orders", places, SIZE)
+    cells = rows_of(compared(sums(topic, SIZE), sums(table, SIZE)))
+    assert [(cell.partition, cell.topic_rows, cell.table_rows, cell.differs) for cell in cells] == [
+        (0, 3, 3, False),
+        (1, 3, 3, True),
+        (2, 3, 3, True),
+        (3, 3, 3, True),
+    ]
