@@ -111,6 +111,10 @@ def test_a_driver_is_killed_between_table_and_topic(point: str, spark: SparkSess
     run(spark, scene.options, Silent())
     assert scene.in_table(spark) == windows
     assert scene.windows_in_topic() == [("2026-01-31T12:00:00.000Z", 3), ("2026-01-31T12:00:10.000Z", 2)]
+    scene.send(26, 40)
+    run(spark, scene.options, Silent())
+    assert scene.in_table(spark) == [*windows, (20, 2)], "the window that was open has what it had before"
+    assert len(scene.windows_in_topic()) == 3
 
 
 def test_what_is_refused_before_anything_is_read(scene: Scene) -> None:

@@ -74,6 +74,8 @@ class MetricsBatches:
         spark = rows.sparkSession
         table = LakeTable.open(self.place)
         if table.position(query_id) > number:
+            # The open windows are kept by running the frame, also when nobody wants its rows: Spark would miss their state.
+            rows.write.format("noop").mode("overwrite").save()
             return table.frame(spark).where((F.col("query_id") == query_id) & (F.col("batch") == number))
         found = by_topic(rows, self._partitions)
         named = found.withColumns({"query_id": F.lit(query_id), "batch": F.lit(number).cast("bigint")})
