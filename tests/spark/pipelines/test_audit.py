@@ -88,7 +88,7 @@ def test_each_planted_fault_is_named(spark: SparkSession, kafka: ToolkitBroker, 
         "[1] offset 32": "changed: key",
         "[9] offset 4": "foreign: the topic has no such partition",
     }
-    assert "2 gaps, 1 duplicates, 3 changed rows, 4 foreign rows" in found.summary
+    assert "2 gaps, 1 duplicate, 3 changed rows, 4 foreign rows" in found.summary
     written = json.loads(report.read_text())
     assert written["counts"] == {"gap": 2, "duplicate": 1, "changed": 3, "foreign": 4, "expired": 0, "compacted": 0}
     assert not written["is_clean"]

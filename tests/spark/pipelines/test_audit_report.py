@@ -46,7 +46,7 @@ def test_all_findings_are_counted_and_the_first_are_shown() -> None:
     findings = [Finding("gap", 0, 2 * number, "") for number in range(SHOWN_MAX + 20)]
     found = outcome(CLEAN, {"gap": 5_000, "changed": 1}, findings)
     assert found.exit_code == 3
-    assert "5,000 gaps, 1 changed rows" in found.summary
+    assert "5,000 gaps, 1 changed row" in found.summary
     assert sum(place.startswith("orders[") for place in found.figures) == SHOWN_MAX
     assert found.figures["more findings"] == "not shown; all are counted"
     written = document(CLEAN, {"gap": 5_000, "changed": 1}, findings)

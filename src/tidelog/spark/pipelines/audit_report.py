@@ -92,7 +92,7 @@ def outcome(compared: Compared, counts: Mapping[str, int], findings: Sequence[Fi
         "rows of the table": compared.table_rows,
         "offsets compared": compared.offsets,
         "portions that differ": f"{compared.portions_differing:,} of {compared.portions:,}",
-        **{_PLURAL[kind]: counts.get(kind, 0) for kind in FINDINGS},
+        **{_plural(kind): counts.get(kind, 0) for kind in FINDINGS},
         "expired since": counts.get(EXPIRED, 0),
         "compacted since": counts.get(COMPACTED, 0),
     }
@@ -113,7 +113,8 @@ def outcome(compared: Compared, counts: Mapping[str, int], findings: Sequence[Fi
     return Outcome(_summary(compared, counts, total), figures, DIFFERENT if total else 0)
 
 
-_PLURAL = {"gap": "gaps", "duplicate": "duplicates", "changed": "changed rows", "foreign": "foreign rows"}
+def _plural(kind: str) -> str:
+    return {"gap": "gaps", "duplicate": "duplicates", "changed": "changed rows", "foreign": "foreign rows"}[kind]
 
 
 def _summary(compared: Compared, counts: Mapping[str, int], total: int) -> str:
@@ -121,7 +122,11 @@ def _summary(compared: Compared, counts: Mapping[str, int], total: int) -> str:
     extent = "" if compared.fraction == 1 else f" in a sample of {compared.fraction:.4g}"
     if not total:
         return f"{what} holds exactly what {compared.topic} holds{extent}: {compared.topic_rows:,} rows compared"
-    parts = [f"{counts[kind]:,} {_PLURAL[kind]}" for kind in FINDINGS if counts.get(kind)]
+    parts = [
+        f"{counts[kind]:,} {_plural(kind).removesuffix('s' if counts[kind] == 1 else '')}"
+        for kind in FINDINGS
+        if counts.get(kind)
+    ]
     return f"{what} differs from {compared.topic}{extent}: {', '.join(parts)}"
 
 
