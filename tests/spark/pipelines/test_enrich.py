@@ -1,5 +1,6 @@
 """The pipeline on a real broker: events with their rows, sessions over a killed driver, and what is refused."""
 
+import contextlib
 import json
 import os
 import signal
@@ -78,16 +79,22 @@ def test_the_table_is_read_anew_in_every_batch(spark: SparkSession, tmp_path: Pa
 
 
 def test_sessions_over_a_driver_that_is_killed(spark: SparkSession, orders: Orders, tmp_path: Path) -> None:
-    sent = [(second * 400, ["ada", "bob", "eve"][second % 3 if second % 20 < 10 else 0], second) for second in range(60)]
+    sent = [(second * 400, ["ada", "bob", "eve"][second % 3 if second % 20 < 10 else 0], second) for second in range(40)]
     orders.send(sent)
     places = [str(orders.table), orders.output, str(orders.checkpoint), str(tmp_path / "local")]
     command = [sys.executable, "-m", "tests.spark.pipelines.enrich_driver", orders.bootstrap, orders.topic, *places]
     with open(tmp_path / "driver.log", "wb") as log:
         driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        wait_until(lambda: is_in_batch(orders.checkpoint, 1), "the driver is in its second batch", DRIVER_SECONDS_MAX)
+        wait_until(
+            lambda: driver.poll() is not None or is_in_batch(orders.checkpoint, 1),
+            "the driver is in its second batch",
+            DRIVER_SECONDS_MAX,
+        )
+        assert driver.poll() is None, (tmp_path / "driver.log").read_text()
     finally:
-        os.killpg(driver.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     options = orders.options(gap="10m", watermark="0s", sum=("amount",))
     run(spark, options, Silent())
