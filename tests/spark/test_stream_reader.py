@@ -147,6 +147,8 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_is_written(
     newest.write_text("\n".join([*lines[:-1], json.dumps({source.topic: {"0": 10}})]))
     newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
     refuses("the checkpoint has offsets that this source did not write")
+    newest.write_text("\n".join([*lines[:-1], lines[-1][: len(lines[-1]) // 2]]))
+    refuses("JSON")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,26 @@ import pyspark
 from tests.compatibility.apache_kafka import wait_until
 from tidelog.spark.java import java_home
 
-START_SECONDS_MAX = 120.0
+START_SECONDS_MAX = 300.0
 STOP_SECONDS_MAX = 30.0
 WORKERS = 2
+ROOT = str(Path(__file__).parents[3])
+# For a driver on this machine.
+CLUSTER_CONFIG = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.executor.memory": "512m",
+    "spark.executorEnv.PYTHONPATH": ROOT,
+}
+# A task that takes longer than the others is run a second time.
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "500ms",
+}
 
 
 class StandaloneCluster:
@@ -60,17 +77,16 @@ class StandaloneCluster:
 
     def _start(self, name: str, words: list[str]) -> Path:
         path = self._directory / f"{name}.out"
-        root = str(Path(__file__).parents[3])
         home = str(Path(pyspark.__file__).parent)
         environment = {
             **os.environ,
             "JAVA_HOME": java_home(os.environ),
             "SPARK_HOME": home,
             "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": root,
+            "PYTHONPATH": ROOT,
             "SPARK_DAEMON_MEMORY": "512m",
         }
         with path.open("wb") as output:
             command = [str(Path(home) / "bin" / "spark-class"), *words]
-            self._processes.append(subprocess.Popen(command, cwd=root, env=environment, stdout=output, stderr=output))
+            self._processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output))
         return path

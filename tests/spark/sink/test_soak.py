@@ -13,7 +13,7 @@ import pytest
 from tests.compatibility.apache_kafka import wait_until
 from tests.spark.sink.killing import EXECUTOR, POINTS
 from tests.spark.sink.scene import DRIVER, Scene
-from tests.spark.sink.standalone import StandaloneCluster
+from tests.spark.sink.standalone import CLUSTER_CONFIG, SPECULATION, StandaloneCluster
 from tidelog.spark.java import JavaMissing, java_home
 from tidelog.testing import Broker
 
@@ -24,13 +24,6 @@ ROUNDS_OF_BROKERS = 6
 ROUNDS_OF_EXECUTORS = 5
 ROUNDS_OF_SPECULATION = 5
 STRIKE_SECONDS_MAX = 200.0
-SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.quantile": "0.5",
-    "spark.speculation.multiplier": "1.1",
-    "spark.speculation.minTaskRuntime": "500ms",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +74,7 @@ def test_executors(tmp_path: Path) -> None:
     with StandaloneCluster(tmp_path) as cluster:
 
         def one(scene: Scene, _: Broker, number: int) -> None:
-            assert scene.run_driver("rows", master=cluster.master, config=_for_cluster(), killPids=EXECUTOR) == 0
+            assert scene.run_driver("rows", master=cluster.master, config=CLUSTER_CONFIG, killPids=EXECUTOR) == 0
 
         rounds(tmp_path, ROUNDS_OF_EXECUTORS, one)
 
@@ -91,18 +84,7 @@ def test_speculation(tmp_path: Path) -> None:
     with StandaloneCluster(tmp_path) as cluster:
 
         def one(scene: Scene, _: Broker, number: int) -> None:
-            config = {**_for_cluster(), **SPECULATION}
+            config = {**CLUSTER_CONFIG, **SPECULATION}
             assert scene.run_driver("rows", master=cluster.master, config=config, waitFor=str(scene.directory / "never")) == 0
 
         rounds(tmp_path, ROUNDS_OF_SPECULATION, one)
-
-
-def _for_cluster() -> dict[str, str]:
-    root = str(Path(__file__).parents[3])
-    return {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.executor.memory": "512m",
-        "spark.executorEnv.PYTHONPATH": root,
-    }

@@ -33,7 +33,7 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch_client import FetchedPartition
 
 # Opened batches are decoded together once there are this many bytes of them, or the rows of an Arrow batch. What fits into a
-# processor's cache is cheaper to copy, here and in Spark: of 1 kB messages, a fifth of all processor time less than with 8 MB.
+# processor's cache is cheaper to copy, here and in Spark: of 1 kB messages, 15 % of all processor time less than with 8 MB.
 CHUNK_BYTES = 2 << 20
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
 
