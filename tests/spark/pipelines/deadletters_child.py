@@ -13,6 +13,9 @@ from tidelog.spark.pipelines import deadletters, positioned_sink
 from tidelog.spark.pipelines.pipeline import Silent
 from tidelog.spark.spark_session import session
 
+# Of this program; the processes that Spark starts for Python have groups of their own, and take the number along.
+DRIVER = os.getpgrp()
+
 
 def die(*_arguments: Any, **_named: Any) -> Any:
     os.killpg(0, signal.SIGKILL)
@@ -32,7 +35,7 @@ def main() -> None:
 
 class KillingWriter(positioned_sink.PositionedWriter):
     def commit(self, _messages: Any) -> None:
-        os.killpg(os.getpgid(os.getppid()), signal.SIGKILL)
+        os.killpg(DRIVER, signal.SIGKILL)
 
 
 class KillingSink(positioned_sink.PositionedSink):
