@@ -69,6 +69,22 @@ def test_of_two_runs_one_is_refused(tmp_path: Path) -> None:
     assert stored(place) == list(range(60))
 
 
+def test_tasks_that_saw_the_table_at_different_times_are_refused(tmp_path: Path) -> None:
+    """Another run commits in between. Whichever of them asked last, the rows of the other would be there twice."""
+    place = table_at(tmp_path)
+    early = batch_of(place, (0, 100))
+    commit_tasks(place, batch_of(place, (0, 100)))
+    late = batch_of(place, (100, 50))
+    for told in ([*early, *late], [*late, *early]):
+        with pytest.raises(TableConflict, match="orders/0 went from 0 to 100 while tasks of the batch ran"):
+            commit_tasks(place, told)
+        encoded = pa.array([message.encode() for message in told if message], pa.binary())
+        together = gathered([pa.record_batch({MESSAGE_COLUMN: encoded})])
+        with pytest.raises(TableConflict, match="orders/0 was at 0, and is at 100"):
+            commit_tasks(place, [together])
+    assert stored(place) == list(range(100))
+
+
 def test_a_commit_that_fails_leaves_nothing_to_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = table_at(tmp_path)
     told = batch_of(place, (0, 50))

@@ -121,11 +121,18 @@ def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
 def gathered(batches: Iterable[pa.RecordBatch]) -> TableMessage:
     """What other tasks told, as one."""
     told = [TableMessage.decode(data) for batch in batches for data in batch.column(MESSAGE_COLUMN).to_pylist()]
-    return TableMessage(
-        [file for message in told for file in message.files],
-        {name: position for message in told for name, position in message.seen.items()},
-        furthest(told),
-    )
+    # Where they do not agree the table has moved on from the least of them: the driver refuses it.
+    seen = {name: min(positions) for name, positions in seen_by_tasks(told).items()}
+    return TableMessage([file for message in told for file in message.files], seen, furthest(told))
+
+
+def seen_by_tasks(messages: Iterable[TableMessage]) -> dict[str, set[int]]:
+    """Where the table stood for those that add to it. A partition is several tasks, and each of them asked at its own time."""
+    seen: dict[str, set[int]] = {}
+    for message in messages:
+        for name in message.next:
+            seen.setdefault(name, set()).add(message.seen[name])
+    return seen
 
 
 def furthest(messages: Iterable[TableMessage]) -> dict[str, int]:
@@ -149,10 +156,15 @@ def commit_tasks(place: Path, messages: Sequence[WriterCommitMessage | None]) ->
     if not files:
         return
     bad_rows = sum(file.rows for file in files if file.partition_values.get(BAD) == "true")
-    LakeTable.open(place).append(
+    table = LakeTable.open(place)
+    seen = seen_by_tasks(told)
+    for name, positions in seen.items():
+        if len(positions) > 1:
+            raise table.conflict(f"{name} went from {min(positions)} to {max(positions)} while tasks of the batch ran")
+    table.append(
         files,
         furthest(told),
-        expected={name: message.seen[name] for message in told for name in message.next},
+        expected={name: min(positions) for name, positions in seen.items()},
         notes={"rows": sum(file.rows for file in files), "badRows": bad_rows},
     )
     merge_after_commit(place)
