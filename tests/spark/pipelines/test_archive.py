@@ -138,7 +138,7 @@ def test_plain_parquet(scene: Scene) -> None:
         ({"trigger_seconds": 0}, "--trigger-seconds"),
         ({"batch_rows": 0}, "--batch-rows"),
         ({"format": "avro"}, "--format is delta or parquet"),
-        ({"retention_hours": 0}, "--retention-hours"),
+        ({"retention_hours": 23}, "--retention-hours is 24 or more"),
         ({"kafka": ("sasl.username",)}, "--kafka sasl.username: expected NAME=VALUE"),
     ],
 )

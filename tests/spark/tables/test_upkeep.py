@@ -148,10 +148,10 @@ def test_old_orphans_are_removed_and_nothing_else(tmp_path: Path) -> None:
 def test_merged_files_stay_for_those_who_read_them(tmp_path: Path) -> None:
     fill(tmp_path, 4)
     merge_small_files(tmp_path, files_max=2)
-    assert remove_orphans(tmp_path, retention_hours=1) == 0
+    assert remove_orphans(tmp_path, retention_hours=24) == 0
     assert len(list(tmp_path.rglob("*.parquet"))) == 10
-    with pytest.raises(InvalidArgument, match="1 hour at least"):
-        remove_orphans(tmp_path, retention_hours=0)
+    with pytest.raises(InvalidArgument, match="24 hours at least"):
+        remove_orphans(tmp_path, retention_hours=23)
 
 
 def test_a_long_run_is_vacuumed_now_and_then_and_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,10 +165,10 @@ def test_a_long_run_is_vacuumed_now_and_then_and_at_its_end(tmp_path: Path, monk
         raise OSError("nobody stops for that")
 
     monkeypatch.setattr(upkeep, "remove_orphans", note)
-    with vacuumed([tmp_path], retention_hours=1, every_hours=1e-6):
+    with vacuumed([tmp_path], retention_hours=24, every_hours=1e-6):
         assert twice.wait(60)
     during = len(calls)
-    with vacuumed([tmp_path], retention_hours=1):
+    with vacuumed([tmp_path], retention_hours=24):
         pass
     assert len(calls) == during + 1
 

@@ -32,7 +32,7 @@ SMALL_BYTES = 64 << 20
 FILES_MAX = 64
 RETENTION_HOURS = 7 * 24
 # Less could remove what a batch that is under way has written.
-RETENTION_HOURS_MIN = 1
+RETENTION_HOURS_MIN = 24
 VACUUM_EVERY_HOURS = 24.0
 # Of which columns the log keeps the least and the greatest value, where a table has them.
 STATS_COLUMNS = ("partition", "offset")
@@ -84,7 +84,7 @@ def pack(files: Sequence[StoredFile], bytes_max: int) -> list[list[StoredFile]]:
 def remove_orphans(place: Path, *, retention_hours: int = RETENTION_HOURS) -> int:
     """How many files were removed."""
     if retention_hours < RETENTION_HOURS_MIN:
-        raise InvalidArgument(f"files are kept for {RETENTION_HOURS_MIN} hour at least: not {retention_hours}")
+        raise InvalidArgument(f"files are kept for {RETENTION_HOURS_MIN} hours at least: not {retention_hours}")
     table = LakeTable.open(place).delta
     found = table.vacuum(retention_hours=retention_hours, enforce_retention_duration=False, full=True)
     if found:
