@@ -4,6 +4,7 @@ import datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 from tidelog.client.fetch.schema import SCHEMA_WITH_HEADERS
@@ -59,3 +60,13 @@ def test_a_day_that_no_date_can_be_written_of_is_null() -> None:
     found = {values: rows.column("offset").to_pylist() for values, rows in raw_rows(batch.set_column(index, "timestamp", times))}
     assert found[("1969-12-31", "false")] == [2]
     assert set(found) == {(None, "false"), ("1969-12-31", "false")}
+
+
+@pytest.mark.parametrize("times", [[None, 0, None], [None, None, None], [None, LAST_MICROSECOND, 0]])
+def test_a_message_without_a_time_is_kept(times: list[int | None]) -> None:
+    batch = messages(0, 3)
+    index = batch.schema.get_field_index("timestamp")
+    given = batch.set_column(index, "timestamp", pa.array(times, pa.timestamp("us", "UTC")))
+    found = [(values, offset) for values, rows in raw_rows(given) for offset in rows.column("offset").to_pylist()]
+    days = ["1970-01-01" if time == 0 else None for time in times]
+    assert sorted(found, key=lambda each: each[1]) == [((day, "false"), offset) for offset, day in enumerate(days)]

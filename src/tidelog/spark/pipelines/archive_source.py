@@ -84,13 +84,13 @@ def _by_day(rows: pa.RecordBatch) -> Iterator[tuple[Any, pa.RecordBatch]]:
     days = rows.column("timestamp").cast(pa.date32()).cast(pa.int32())
     extent = pc.min_max(days).as_py()
     # Nearly always all of them are of one day.
-    if extent["min"] == extent["max"]:
+    if extent["min"] == extent["max"] and not days.null_count:
         yield _date(extent["min"]), rows
         return
     for day in pc.unique(days).to_pylist():
-        yield _date(day), rows.filter(pc.equal(days, day))
+        yield _date(day), rows.filter(pc.is_null(days) if day is None else pc.equal(days, day))
 
 
-def _date(days: int) -> Any:
+def _date(days: int | None) -> Any:
     """None for those that cannot be written down."""
-    return pa.scalar(days, pa.date32()).as_py() if FIRST_DAY <= days <= LAST_DAY else None
+    return pa.scalar(days, pa.date32()).as_py() if days is not None and FIRST_DAY <= days <= LAST_DAY else None
