@@ -12,7 +12,7 @@ At least once: an idempotent producer, no transaction; what is written stays, wh
 import contextlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -65,14 +65,16 @@ class TaskWriter:
         columns: Columns,
         connections: SinkConnections | None,
         partition: int,
-        transactional_id: str | None,
+        name: Callable[[], str] | None,
     ) -> None:
-        """``connections`` is None where our own cannot be had; then the sizes are for the brokers to check."""
+        """``connections`` is None where our own cannot be had; then the sizes are for the brokers to check. ``name`` finds a
+        transactional id that nobody has open: asked right before it is opened, which may be long after the task began."""
         self._options = options
         self._columns = columns
         self._connections = connections
         self._partition = partition
-        self._transactional_id = transactional_id
+        self._name = name
+        self._transactional_id: str | None = None
         self._producer: Producer | None = None
         self._batch_bytes = BATCH_BYTES
         self._identity: tuple[int, int] | None = None
@@ -102,9 +104,10 @@ class TaskWriter:
             settings["batch.size"] = self._batch_bytes
             settings |= {_JAVA_NAMES.get(name, name): value for name, value in self._options.connection.settings}
             settings |= {"on_delivery": self._on_delivery, "error_cb": _ignore, "log_level": 2}
-            if self._transactional_id is None or self._connections is None:
+            if self._name is None or self._connections is None:
                 self._producer = Producer(settings)
                 return self._producer
+            self._transactional_id = self._name()
             settings |= {
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": self._connections.transaction_timeout_ms,

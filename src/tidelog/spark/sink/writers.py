@@ -126,7 +126,10 @@ def _write_task(
         begun = start or job.start(execution.run, execution.batch)
         if begun.is_replay:
             return TaskMessage(execution, None)
-        name = job.name_for(begun.generation, partition, context.attemptNumber())
+
+        def name() -> str:
+            return job.name_for(begun.generation, partition, context.attemptNumber())
+
         return TaskMessage(execution, TaskWriter(options, columns, connections, partition, name).write(batches).transaction)
     except Exception:
         forget_connections(options)
