@@ -36,6 +36,9 @@ def test_a_clean_one() -> None:
     sample = CLEAN._replace(fraction=0.01, seed=17, later_rows=None, later_offsets=12, lost_offsets=5)
     found = outcome(sample, {}, [])
     assert "in a sample of 0.01" in found.summary
+    assert found.summary.endswith("; 12 offsets not archived yet; 5 offsets lost before they were archived")
+    part = outcome(CLEAN._replace(ranges=("0:5-6", "1")), {}, [])
+    assert "holds exactly what orders holds in offsets 0:5-6, 1:" in part.summary
     assert found.figures["sample"] == "0.01 (--sample 0.01 --seed 17)"
     assert found.figures["offsets not archived yet"] == 12
     assert found.figures["offsets lost before they were archived"] == 5

@@ -3,6 +3,7 @@
 import pytest
 
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, TidelogError
+from tidelog.client.fetch.errors import OffsetsLost
 from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind, from_text
 from tidelog.spark.pipelines.pipeline import PipelineFailed
 from tidelog.spark.tables.errors import WrongSchema
@@ -58,3 +59,21 @@ def test_error_is_typed_again_in_one_line(text: str, kind: type[TidelogError], m
 def test_what_is_ours_already_stays() -> None:
     error = InvalidArgument("as it is")
     assert error_behind(error) is error
+
+
+def test_errors_that_are_made_from_other_things_than_a_message() -> None:
+    found = from_text("tidelog.client.fetch.errors.OffsetsLost: orders[0]: offsets 3 to 9 are lost")
+    assert type(found) is OffsetsLost
+    assert str(found) == "orders[0]: offsets 3 to 9 are lost"
+
+
+def test_every_error_of_ours_can_be_typed_again() -> None:
+    kinds, found = [TidelogError], []
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        found.append(kind)
+    named = [kind for kind in found if kind.__module__.startswith("tidelog.") and "<" not in kind.__qualname__]
+    assert len(named) > 15
+    for kind in named:
+        assert type(from_text(f"{kind.__module__}.{kind.__name__}: a reason")) is kind

@@ -118,7 +118,7 @@ def run(spark: SparkSession, options: AuditOptions, reporter: Reporter) -> Outco
         counts, findings = audit.findings(differing)
     # Those of rows that are gone from both sums alike were counted when rows were looked at.
     counts["expired"] = counts.get("expired", 0) + sum(cell.table_rows for cell in cells if cell.place == rows.EXPIRED)
-    compared = _compared(table, scope, cells, seed)
+    compared = _compared(table, scope, cells, seed, tuple(options.offsets))
     if options.report is not None:
         _write(Path(options.report), document(compared, counts, findings))
     return outcome(compared, counts, findings)
@@ -129,6 +129,8 @@ def scope_of(facts: TopicFacts, positions: dict[int, int], options: AuditOptions
         number: (start, max(start, min(positions[number], facts.ends[number]))) for number, start in facts.log_starts.items()
     }
     every = clipped(bounds, parse_ranges("--offsets", options.offsets))
+    if options.offsets and not total_size(every):
+        raise InvalidArgument(f"--offsets {', '.join(options.offsets)}: the archive has come to none of them")
     fraction = fraction_of(every, options.sample, options.whole)
     size = portion_size(total_size(every))
     later = clipped({number: (max(positions[number], facts.log_starts[number]), end) for number, end in facts.ends.items()})
@@ -219,7 +221,7 @@ def _within(ranges: Sequence[OffsetRange], outer: Sequence[OffsetRange]) -> list
     ]
 
 
-def _compared(table: LakeTable, scope: Scope, cells: Sequence[Any], seed: int) -> Compared:
+def _compared(table: LakeTable, scope: Scope, cells: Sequence[Any], seed: int, ranges: tuple[str, ...]) -> Compared:
     inside = [cell for cell in cells if cell.place == rows.INSIDE]
     return Compared(
         topic=scope.facts.topic,
@@ -235,6 +237,7 @@ def _compared(table: LakeTable, scope: Scope, cells: Sequence[Any], seed: int) -
         later_rows=sum(cell.topic_rows for cell in cells if cell.place == rows.LATER) if scope.counts_later else None,
         later_offsets=total_size(scope.later),
         lost_offsets=scope.lost_offsets,
+        ranges=ranges,
     )
 
 

@@ -63,6 +63,8 @@ class Compared(NamedTuple):
     later_offsets: int
     lost_offsets: int
     """That retention took before the archive came to them."""
+    ranges: tuple[str, ...] = ()
+    """As they were asked for; none of them is all."""
 
 
 def runs(findings: Sequence[Finding]) -> list[Run]:
@@ -119,15 +121,26 @@ def _plural(kind: str) -> str:
 
 def _summary(compared: Compared, counts: Mapping[str, int], total: int) -> str:
     what = f"{compared.table} (version {compared.version})"
-    extent = "" if compared.fraction == 1 else f" in a sample of {compared.fraction:.4g}"
+    extent = f" in offsets {', '.join(compared.ranges)}" if compared.ranges else ""
+    extent += "" if compared.fraction == 1 else f" in a sample of {compared.fraction:.4g}"
     if not total:
-        return f"{what} holds exactly what {compared.topic} holds{extent}: {compared.topic_rows:,} rows compared"
+        rows = f"{compared.topic_rows:,} rows compared{_left_out(compared)}"
+        return f"{what} holds exactly what {compared.topic} holds{extent}: {rows}"
     parts = [
         f"{counts[kind]:,} {_plural(kind).removesuffix('s' if counts[kind] == 1 else '')}"
         for kind in FINDINGS
         if counts.get(kind)
     ]
     return f"{what} differs from {compared.topic}{extent}: {', '.join(parts)}"
+
+
+def _left_out(compared: Compared) -> str:
+    """What "exactly" does not speak of."""
+    later, unit = (compared.later_offsets, "offsets") if compared.later_rows is None else (compared.later_rows, "rows")
+    parts = [f"; {later:,} {unit} not archived yet"] if later else []
+    if compared.lost_offsets:
+        parts.append(f"; {compared.lost_offsets:,} offsets lost before they were archived")
+    return "".join(parts)
 
 
 def document(compared: Compared, counts: Mapping[str, int], findings: Sequence[Finding]) -> dict[str, Any]:

@@ -43,7 +43,10 @@ def _typed(module: str, name: str, message: str) -> TidelogError:
     except ImportError:
         found = None
     if isinstance(found, type) and issubclass(found, TidelogError):
-        return found(message)
+        error = found.__new__(found)
+        # Not by its own arguments, which the text does not tell.
+        TidelogError.__init__(error, message)
+        return error
     return PipelineFailed(message)
 
 

@@ -8,6 +8,7 @@ A table is cut into buckets by key, whose number it keeps for life. Beside it, i
 the batch that is being merged.
 """
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from tidelog.spark.pipelines.materialize_rows import BUCKET, with_bucket
 from tidelog.spark.pipelines.pipeline import Outcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query
 from tidelog.spark.pipelines.topic_facts import TopicFacts, ask_topic
-from tidelog.spark.tables.errors import TableMissing, WrongTable
+from tidelog.spark.tables.errors import TableConflict, TableMissing, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable, local_path
 from tidelog.spark.tables.positions import position_name
 from tidelog.spark.tables.upkeep import RETENTION_HOURS_MIN, vacuumed
@@ -201,7 +202,9 @@ def note_caught_up(options: MaterializeOptions, reached_ms: int | None) -> None:
     table, asked_ms = LakeTable.open(options.place), now_ms()
     caught_up_ms = asked_ms if is_at_end(table, facts_of(options)) else reached_ms
     if caught_up_ms is not None:
-        table.append([], {CAUGHT_UP: caught_up_ms})
+        # Another run may be noting the same.
+        with contextlib.suppress(TableConflict):
+            table.append([], {CAUGHT_UP: caught_up_ms})
 
 
 def now_ms() -> int:

@@ -92,7 +92,8 @@ class MaterializeBatches:
         counts = {"messages": F.lit(1), "keyless": F.when(F.col("key").isNull(), 1), BAD: F.when(F.col(BAD), 1)}
         observed = rows.observe(counted, *[F.count(column).alias(name) for name, column in counts.items()])
         newest_per_key(keyed(observed)).write.mode("overwrite").parquet(str(self._staged))
-        found = counted.get
+        # Where there are no rows at all, Spark may leave out what would count them.
+        found = dict.fromkeys(counts, 0) | counted.get
         if self._strict and found["keyless"]:
             raise PipelineFailed(
                 f"{found['keyless']} messages of this batch have no key, and --strict was given: nothing of the batch was merged"

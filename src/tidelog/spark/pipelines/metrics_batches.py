@@ -73,6 +73,12 @@ class MetricsBatches:
 
         spark = rows.sparkSession
         table = LakeTable.open(self.place)
+        if table.position(query_id) > number + 1:
+            raise PipelineFailed(
+                f"the checkpoint {self._checkpoint} is at batch {number}, and the table {self.place} has batch "
+                f"{table.position(query_id) - 1} of its query: an older copy of the checkpoint would leave windows out; "
+                f"take the newest one, or a new table and a new checkpoint"
+            )
         if table.position(query_id) > number:
             # The open windows are kept by running the frame, also when nobody wants its rows: Spark would miss their state.
             rows.write.format("noop").mode("overwrite").save()
@@ -81,7 +87,11 @@ class MetricsBatches:
         named = found.withColumns({"query_id": F.lit(query_id), "batch": F.lit(number).cast("bigint")})
         appended = append_frame(named.coalesce(1), table, {query_id: number + 1})
         self.windows += appended.rows
-        return LakeTable.open(self.place).frame(spark, files=appended.files) if appended.files else None
+        if not appended.files:
+            return None
+        # Files of another run may be among those that are new.
+        written = LakeTable.open(self.place).frame(spark, files=appended.files)
+        return written.where((F.col("query_id") == query_id) & (F.col("batch") == number))
 
 
 def messages(found: "DataFrame") -> "DataFrame":

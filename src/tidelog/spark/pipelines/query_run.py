@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidelog.client.errors import TidelogError
 from tidelog.client.topic_partition import Partition
 from tidelog.spark.offsets import StreamOffset, begin_of_batch
-from tidelog.spark.pipelines.failures import error_behind
+from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind
 from tidelog.spark.pipelines.pipeline import Reporter
 
 if TYPE_CHECKING:
@@ -50,9 +50,10 @@ def run_query(query: "StreamingQuery", reporter: Reporter, *, unit: str = "rows"
                     _end_after_batch(query)
                     break
         except StreamingQueryException as error:
-            # A stop in the middle of a batch can look like a failure.
-            if not stop.is_set():
-                raise error_behind(error) from None
+            behind = error_behind(error)
+            # A stop in the middle of a batch can look like a failure of Spark's, but not like one that we know.
+            if not stop.is_set() or not isinstance(behind, SparkGaveUp):
+                raise behind from None
         except BaseException:
             query.stop()
             raise

@@ -105,6 +105,8 @@ class PlanFile:
             try:
                 with contextlib.suppress(FileExistsError):
                     os.link(draft, self._plan)
+                # The name too has to last before anything is sent by it.
+                _sync_directory(self._directory)
             finally:
                 draft.unlink()
         except OSError as error:
@@ -146,3 +148,11 @@ class PlanFile:
 
     def _unusable(self, error: Exception) -> PipelineFailed:
         return PipelineFailed(f"the plan of the replay cannot be kept in {self._directory}: {error}")
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
