@@ -95,6 +95,8 @@ def test_nothing_waits() -> None:
     text = read_page(dead_letters_page(report(totals=Totals(replayed=5)))).text
     assert "Every letter was dealt with: 5 replayed" in text
     assert "tidelog dlq depth --fail-above 0" in text
+    lost = read_page(dead_letters_page(report(totals=Totals(gone=500, replayed=1)))).text
+    assert "500 letters left their topic before anybody dealt with them" in lost
     assert "no message has failed for good" in read_page(dead_letters_page(report(totals=Totals()))).text
     assert "There are no dead-letter topics here" in read_page(dead_letters_page(report(totals=Totals(), topics=()))).text
 

@@ -73,11 +73,13 @@ def _last_boundary(content: bytes) -> int:
 
 def _nothing_waits(report: Report) -> Html:
     totals = report.totals
-    done = f"{totals.replayed:,} replayed, {totals.discarded:,} discarded, {totals.gone:,} no longer in their topic."
+    done = f"{totals.replayed:,} replayed, {totals.discarded:,} discarded"
     if not report.topics:
         what = "There are no dead-letter topics here. A worker makes one (TOPIC.GROUP.dlq) when a message fails for good."
-    elif totals.replayed or totals.discarded or totals.gone:
-        what = f"Every letter was dealt with: {done}"
+    elif totals.gone:
+        what = f"{totals.gone:,} letters left their topic before anybody dealt with them (retention, or a deletion); {done}."
+    elif totals.replayed or totals.discarded:
+        what = f"Every letter was dealt with: {done}."
     else:
         what = "The dead-letter topics are empty: no message has failed for good."
     return element(
