@@ -40,17 +40,23 @@ def _day() -> Column:
 
 def _parsed(text: Column, schema: StructType) -> Column:
     """Spark stops reading behind the first object and does not mind what follows: so it gets the text as a part of another
-    object, whose end it has to come to."""
+    object, whose end it has to come to. A text may go on as that object does (``_is_one`` tells)."""
     whole = F.concat(F.lit('{"value":'), text, F.lit(',"end":true}'))
     wanted = StructType().add("value", schema).add("end", "boolean").add(_CORRUPT, "string")
     return F.from_json(whole, wanted, {**_STRICT, "columnNameOfCorruptRecord": _CORRUPT})
+
+
+def _is_one(text: Column) -> Column:
+    """Whoever writes ``{"id":1},"end":true} more`` goes on as the object around it does. No text does that and is one element of
+    a list as well."""
+    return F.coalesce(F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1, F.lit(False))
 
 
 def _error(schema: StructType) -> Column:
     """Null for what is good."""
     text = F.col("value").cast("string")
     parsed, value = F.col("parsed"), F.col("parsed.value")
-    is_whole = parsed[_CORRUPT].isNull() & parsed["end"].isNotNull() & value.isNotNull()
+    is_whole = parsed[_CORRUPT].isNull() & parsed["end"].isNotNull() & value.isNotNull() & _is_one(text)
     found = F.when(F.col("value").isNull(), None).when(~F.is_valid_utf8(text), "not UTF-8").when(~is_whole, _misfit(text, schema))
     for path, is_missing in _required(schema, value, ""):
         found = found.when(is_missing, f"field {path} is missing")
