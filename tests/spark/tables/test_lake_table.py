@@ -2,15 +2,17 @@
 
 import datetime
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tidelog.client.errors import InvalidArgument
 from tidelog.spark.tables.data_files import write_files
 from tidelog.spark.tables.errors import TableConflict, TableMissing, TableUnwritable, WrongSchema, WrongTable
-from tidelog.spark.tables.lake_table import LakeTable
+from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place
 
 COLUMNS = pa.schema(
     [
@@ -117,6 +119,45 @@ def test_what_is_no_table(tmp_path: Path) -> None:
     with pytest.raises(WrongTable, match="not an address"):
         LakeTable.open("s3://bucket/table")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_table_within_a_table_is_refused(tmp_path: Path) -> None:
+    ensure(tmp_path / "table")
+    with pytest.raises(WrongTable, match=r"lies within the table .*/table, whose upkeep would remove its files"):
+        ensure(tmp_path / "table" / "deep" / "inner")
+    assert not (tmp_path / "table" / "deep").exists()
+    ensure(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "is_fine"),
+    [
+        ("table/_tidelog/checkpoint", True),
+        ("table/_mine", True),
+        ("checkpoint", True),
+        ("table", False),
+        ("table/checkpoint", False),
+        ("table/day=x/_checkpoint", False),
+        ("other/../table/checkpoint", False),
+        ("other/checkpoint", False),
+    ],
+)
+def test_a_checkpoint_that_upkeep_would_remove_is_refused(tmp_path: Path, checkpoint: str, is_fine: bool) -> None:
+    """Also one within another table than its own, and before its own is there."""
+    ensure(tmp_path / "other")
+    expected = nullcontext() if is_fine else pytest.raises(InvalidArgument, match=r"--checkpoint .* whose upkeep would remove it")
+    with expected:
+        check_checkpoint_place(tmp_path / checkpoint, tmp_path / "table")
+
+
+def test_a_place_with_blanks_and_umlauts(tmp_path: Path, spark: SparkSession) -> None:
+    place = tmp_path / "my töpics #1"
+    append(ensure(place), rows(0, 20), 20)
+    table = LakeTable.open(place)
+    assert {Path(path) for path in table.paths()} == set(place.rglob("*.parquet"))
+    assert table.frame(spark).count() == 20
+    with pytest.raises(WrongTable, match="a path with %"):
+        ensure(tmp_path / "my%20topics")
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from tidelog.spark.pipelines.enrich_table import FORMAT, KIND, MaterializedTable
 from tidelog.spark.pipelines.materialize import table_columns
 from tidelog.spark.pipelines.pipeline import Outcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query
-from tidelog.spark.tables.lake_table import LakeTable, local_path
+from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,6 +110,7 @@ def run(spark: "SparkSession", options: EnrichOptions, reporter: Reporter) -> Ou
     schema = read_schema(options.schema, None)
     assert schema is not None
     table = LakeTable.open(options.table, kind=KIND)
+    check_checkpoint_place(local_path(options.checkpoint), table.place)
     take = chosen_columns(options, schema, table)
     topic, _ = find_topics(options.bootstrap, options.kafka, [options.topic, options.output])
     reporter.step(f"joining {topic.name}, {topic.partitions} partitions, with {table.place} into {options.output}")

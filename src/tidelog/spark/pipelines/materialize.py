@@ -30,7 +30,7 @@ from tidelog.spark.pipelines.pipeline import Outcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query
 from tidelog.spark.pipelines.topic_facts import TopicFacts, ask_topic
 from tidelog.spark.tables.errors import TableConflict, TableMissing, WrongTable
-from tidelog.spark.tables.lake_table import LakeTable, local_path
+from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
 from tidelog.spark.tables.positions import position_name
 from tidelog.spark.tables.upkeep import RETENTION_HOURS_MIN, vacuumed
 
@@ -116,6 +116,7 @@ OPTIONS = MaterializeOptions
 def run(spark: "SparkSession", options: MaterializeOptions, reporter: Reporter) -> Outcome:
     schema = read_schema(options.schema, options.schema_file)
     (topic,) = find_topics(options.bootstrap, options.kafka, [options.topic])
+    check_checkpoint_place(options.checkpoint_place, options.place)
     table = ensure_table(options, topic, schema)
     check_checkpoint(table, options.checkpoint_place)
     began_ms = now_ms()

@@ -24,7 +24,7 @@ from tidelog.spark.pipelines.pipeline import Outcome, Reporter
 from tidelog.spark.pipelines.query_run import QueryEnd, run_query
 from tidelog.spark.sink.connections import check_security
 from tidelog.spark.tables.errors import WrongTable
-from tidelog.spark.tables.lake_table import LakeTable, local_path
+from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
 from tidelog.spark.tables.upkeep import RETENTION_HOURS, merge_after_commit, vacuumed
 
 if TYPE_CHECKING:
@@ -87,8 +87,9 @@ OPTIONS = MetricsOptions
 def run(spark: "SparkSession", options: MetricsOptions, reporter: Reporter) -> Outcome:
     sink = sink_options(options)
     topics = find_topics(options.bootstrap, options.kafka, options.topic)
-    table = LakeTable.ensure(options.table, COLUMNS, identity=identity_of(options))
     checkpoint = checkpoint_of(options)
+    check_checkpoint_place(checkpoint, local_path(options.table))
+    table = LakeTable.ensure(options.table, COLUMNS, identity=identity_of(options))
     check_checkpoint(table, checkpoint)
     if sink is not None:
         ensure_metrics_topic(options)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -13,11 +14,7 @@ from tidelog.spark.tables.lake_table import LakeTable
 def frame_of(spark: SparkSession, table: LakeTable, ranges: Sequence[OffsetRange]) -> DataFrame:
     """The rows of those files: all rows of the ranges, and others."""
     found = pa.table(table.delta.get_add_actions(flatten=True)).to_pylist()
-    files = {str(table.place / each["path"]) for each in found if may_have(each, ranges)}
-    known = table.delta.file_uris()
-    # A path that is written in another way there is no reason to leave out a file.
-    is_known = all(str(table.place / each["path"]) in known for each in found)
-    return table.frame(spark, files=[uri for uri in known if uri in files] if is_known else None)
+    return table.frame(spark, files=[str(table.place / unquote(each["path"])) for each in found if may_have(each, ranges)])
 
 
 def may_have(extent: Mapping[str, Any], ranges: Sequence[OffsetRange]) -> bool:

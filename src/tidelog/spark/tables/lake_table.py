@@ -21,6 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
 
+from tidelog.client.errors import InvalidArgument
 from tidelog.spark.tables.columns import missing_columns
 from tidelog.spark.tables.data_files import DataFile, partition_text, write_files
 from tidelog.spark.tables.errors import TableConflict, TableError, TableMissing, TableUnwritable, WrongTable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PREFIX = "tidelog."
+LOG = "_delta_log"
 KIND = "kind"
 # A position like those of sources: how often rows were put into other files.
 REWRITES = "tidelog/rewrites"
@@ -96,6 +98,8 @@ class LakeTable:
     def _create(cls, path: Path, columns: pa.Schema, partition_by: tuple[str, ...], identity: Mapping[str, str]) -> "LakeTable":
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise WrongTable(f"{path} is no table, and is not empty: name a new directory")
+        if outer := next((parent for parent in path.resolve().parents if (parent / LOG).is_dir()), None):
+            raise WrongTable(f"{path} lies within the table {outer}, whose upkeep would remove its files: name another directory")
         properties = {f"{PREFIX}{name}": value for name, value in identity.items()}
         properties["delta.checkpointInterval"] = str(COMMITS_PER_CHECKPOINT)
         try:
@@ -201,6 +205,10 @@ class LakeTable:
         ]
         return [file for _, file in sorted(stored, key=lambda each: each[0])]
 
+    def paths(self) -> list[str]:
+        """Of its files, absolute and as they are on disk: ``deltalake`` writes blanks and umlauts as an address does."""
+        return [str(self.place / file.path) for file in self.files()]
+
     def append_rows(self, rows: pa.Table, positions: Mapping[str, int]) -> None:
         """Rows that the driver has: small outcomes of a pipeline."""
         names = [name for name in self.columns.names if name in rows.column_names]
@@ -218,7 +226,7 @@ class LakeTable:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         schema = from_arrow_schema(self.columns)
-        paths = list(self._table.file_uris() if files is None else files)
+        paths = list(self.paths() if files is None else files)
         if not paths:
             return spark.createDataFrame([], schema)
         reader = spark.read.schema(schema).option("basePath", str(self.place)).option("mergeSchema", "false")
@@ -246,7 +254,21 @@ def local_path(place: str | Path) -> Path:
     text = str(place).removeprefix("file://")
     if "://" in text:
         raise WrongTable(f"{place}: a table is a directory that driver and executors see at the same path, not an address")
+    if "%" in text:
+        raise WrongTable(f"{place}: a path with % is read in another way than it is written; name one without")
     return Path(text).absolute()
+
+
+def check_checkpoint_place(checkpoint: Path, place: Path) -> None:
+    """Upkeep removes from a table what is not its own, but for what begins with ``_``."""
+    resolved, table = checkpoint.resolve(), place.resolve()
+    for parent in (resolved, *resolved.parents):
+        if parent == table or (parent / LOG).is_dir():
+            below = resolved.relative_to(parent).parts
+            if not below or not below[0].startswith("_"):
+                raise InvalidArgument(
+                    f"--checkpoint {checkpoint} lies within the table {parent}, whose upkeep would remove it: name another place"
+                )
 
 
 def _nullable(columns: pa.Schema) -> pa.Schema:
