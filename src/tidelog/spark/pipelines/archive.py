@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql.types import StructType
 
 from tidelog.client.errors import InvalidArgument
+from tidelog.spark.pipelines.archive_checkpoint import note_end, set_aside_if_ahead
 from tidelog.spark.pipelines.archive_outcome import added_since, outcome_of
 from tidelog.spark.pipelines.archive_parquet import check_parquet_place, parquet_outcome
 from tidelog.spark.pipelines.archive_rows import archive_rows
@@ -22,7 +23,7 @@ from tidelog.spark.pipelines.archive_source import TABLE_OPTION, ArchiveFilesSou
 from tidelog.spark.pipelines.cluster_options import BOOTSTRAP, Topic, find_topics, kafka_settings, spark_options
 from tidelog.spark.pipelines.pipeline import Outcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query, stop_on_signals
-from tidelog.spark.tables.lake_table import LakeTable, local_path
+from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
 from tidelog.spark.tables.positions import position_name
 from tidelog.spark.tables.table_sink import FORMAT as TABLE
 from tidelog.spark.tables.table_sink import TidelogTableSink
@@ -157,10 +158,11 @@ def _target(options: ArchiveOptions, topic: Topic, schema: StructType | None) ->
     is_only = len(options.topic) == 1
     place = local_path(options.table) if is_only else local_path(options.table) / topic.name
     within = place / "_tidelog" / "checkpoint"
-    checkpoint = within if options.checkpoint is None else Path(options.checkpoint) / ("" if is_only else topic.name)
+    checkpoint = within if options.checkpoint is None else local_path(options.checkpoint) / ("" if is_only else topic.name)
     if options.format == PARQUET:
         check_parquet_place(place, checkpoint)
         return Target(topic, place, checkpoint, 0)
+    check_checkpoint_place(checkpoint, place)
     identity = {"kind": KIND, "topic": topic.name} | ({"topic_id": topic.topic_id} if topic.topic_id else {})
     table = LakeTable.ensure(place, archive_columns(schema), partition_by=PARTITION_BY, identity=identity)
     return Target(topic, place, checkpoint, table.version)
@@ -175,7 +177,11 @@ def _run_all(
         while True:
             for target in targets:
                 reporter.step(f"archiving {target.topic.name}, {target.topic.partitions} partitions, to {target.place}")
+                if options.format == DELTA:
+                    _check_checkpoint(target, reporter)
                 end = run_query(_start(spark, options, schema, target, is_only=len(targets) == 1), reporter)
+                if options.format == DELTA:
+                    note_end(LakeTable.open(target.place), target.checkpoint, target.topic.name)
                 rows += end.rows
                 if end.is_stopped:
                     return True, rows
@@ -183,6 +189,11 @@ def _run_all(
                 return False, rows
             if stop.wait(options.trigger_seconds):
                 return True, rows
+
+
+def _check_checkpoint(target: Target, reporter: Reporter) -> None:
+    if aside := set_aside_if_ahead(LakeTable.open(target.place), target.checkpoint, target.topic.name):
+        reporter.step(f"the checkpoint is ahead of the table {target.place}: moved to {aside}, going on where the table is")
 
 
 def _start(

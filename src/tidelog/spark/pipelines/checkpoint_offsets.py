@@ -27,7 +27,14 @@ def planned_batch(checkpoint: Path, number: int) -> PlannedBatch:
 
 
 def last_batch_done(checkpoint: Path) -> int | None:
-    directory = checkpoint / "commits"
+    return _last(checkpoint / "commits")
+
+
+def last_batch_planned(checkpoint: Path) -> int | None:
+    return _last(checkpoint / "offsets")
+
+
+def _last(directory: Path) -> int | None:
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     return max((int(name) for name in names if name.isdigit()), default=None)
 
