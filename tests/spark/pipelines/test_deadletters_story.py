@@ -1,13 +1,15 @@
 """Headers become columns as ``tidelog dlq`` reads them; whatever is in them, a row comes out."""
 
+import base64
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.spark.pipelines.letter_rows import IDS, TOPIC, batch_of, letter_row, row, story
-from tidelog.deadletters.ledger import Mark, Place
+from tidelog.deadletters.ledger import REPLAYED, Mark, Place
 from tidelog.deadletters.letter import EXCEPTION_MESSAGE, LAST_FAILURE, ORIGIN_OFFSET, ORIGIN_PARTITION, REPLAYS
+from tidelog.spark.pipelines.cluster_options import id_text
 from tidelog.spark.pipelines.deadletters_status import read_marks
 from tidelog.spark.pipelines.deadletters_story import stories
 
@@ -78,3 +80,11 @@ def test_marks_of_a_ledger() -> None:
     ]
     found = read_marks(pa.array([key for key, _ in rows]), pa.array([value for _, value in rows])).to_pylist()
     assert [mark and (mark["offset"], mark["mark"]) for mark in found] == [(5, "replayed"), (5, None), None, None, None, None]
+
+
+def test_a_topic_has_the_same_id_in_ledger_and_table() -> None:
+    """Ledgers have it as librdkafka spells it, tables as Kafka does; every second id has a letter by which they differ."""
+    topic_id = bytes.fromhex("913efffb1f4ef0cdbee6a5b1e7adb5a9")
+    key = Place("orders.email.dlq", base64.b64encode(topic_id).decode().rstrip("="), 0, 5).to_key()
+    (found,) = read_marks(pa.array([key]), pa.array([Mark(REPLAYED, 1).to_value()])).to_pylist()
+    assert found["topic_id"] == id_text(topic_id)

@@ -26,6 +26,8 @@ _MARK = [
     ("mark", pa.string()),
 ]
 
+_AS_IN_TABLES = str.maketrans("+/", "-_")
+
 
 class LogStart(NamedTuple):
     """Of a partition that is there now."""
@@ -75,4 +77,6 @@ def _read_mark(key: bytes | None, value: bytes | None) -> dict[str, Any] | None:
     if place is None or place.partition >= 1 << 31 or place.offset >= 1 << 63:
         return None
     mark = Mark.from_value(value)
-    return {**place._asdict(), "mark": mark.kind if mark else None}
+    # librdkafka, by which ledgers are written, spells a topic's id in the other alphabet of base64.
+    topic_id = place.topic_id.translate(_AS_IN_TABLES)
+    return {**place._replace(topic_id=topic_id)._asdict(), "mark": mark.kind if mark else None}
