@@ -51,3 +51,10 @@ def test_a_file_ends_when_it_has_enough_rows(tmp_path: Path, monkeypatch: pytest
     assert [file.rows for file in files] == [12, 12, 12, 4]
     assert offsets(tmp_path) == list(range(40))
     assert pq.ParquetFile(tmp_path / files[0].path).num_row_groups == 3
+
+
+def test_files_and_their_names_last_before_they_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(data_files, "sync", synced.append)
+    (file,) = data_files.write_files([pa.record_batch([pa.array([1])], names=["offset"])], tmp_path, (), ("offset",))
+    assert synced == [tmp_path / file.path, (tmp_path / file.path).parent]

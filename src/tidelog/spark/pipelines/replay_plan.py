@@ -23,6 +23,7 @@ from tidelog.spark.pipelines.offset_ranges import OffsetRange
 from tidelog.spark.pipelines.pipeline import PipelineFailed
 from tidelog.spark.pipelines.replay_chunks import Chunk
 from tidelog.spark.sink.ledger import WRITE_ENTRY_DAYS
+from tidelog.spark.tables.data_files import sync
 
 VERSION = 1
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -106,7 +107,7 @@ class PlanFile:
                 with contextlib.suppress(FileExistsError):
                     os.link(draft, self._plan)
                 # The name too has to last before anything is sent by it.
-                _sync_directory(self._directory)
+                sync(self._directory)
             finally:
                 draft.unlink()
         except OSError as error:
@@ -148,11 +149,3 @@ class PlanFile:
 
     def _unusable(self, error: Exception) -> PipelineFailed:
         return PipelineFailed(f"the plan of the replay cannot be kept in {self._directory}: {error}")
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

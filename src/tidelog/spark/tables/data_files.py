@@ -6,6 +6,7 @@ random: the attempts of a task never write to the same file.
 
 import datetime
 import json
+import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -133,6 +134,9 @@ class _OpenFile:
     def finish(self) -> DataFile:
         self._write_group()
         self._writer.close()
+        # Before anybody can commit it: a table's log that names a file which a power cut emptied would have lost its rows for good.
+        for path in (self._path, self._path.parent):
+            sync(path)
         stats = {
             "numRecords": self.rows,
             "minValues": {name: extent.smallest for name, extent in self._stats.items() if extent.smallest is not None},
@@ -150,6 +154,14 @@ class _OpenFile:
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting))
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _Extent:
