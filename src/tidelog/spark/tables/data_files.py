@@ -134,7 +134,7 @@ class _OpenFile:
     def finish(self) -> DataFile:
         self._write_group()
         self._writer.close()
-        # Before anybody can commit it: a table's log that names a file which a power cut emptied would have lost its rows for good.
+        # Before anybody can commit it: a table whose log names a file that a power cut emptied has lost its rows for good.
         for path in (self._path, self._path.parent):
             sync(path)
         stats = {
