@@ -1,13 +1,14 @@
 """The calls on a broker of ours: what it knows of real transactions."""
 
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.client.transactions.wire_producer import TIMEOUT_MS, WireProducer
-from tests.compatibility.kafka_client import read_partition
+from tests.compatibility.kafka_client import admin_client, create_topic, read_partition
 from tidelog.client.transactions.admin import TransactionAdmin
 from tidelog.client.transactions.errors import BrokerError, BrokerUnreachable, UnknownPartition
 from tidelog.client.transactions.types import AbortSpecification
@@ -127,6 +128,22 @@ def test_an_abort_of_an_older_coordinator_is_refused(admin: TransactionAdmin, br
 def test_an_abort_where_there_is_no_partition(admin: TransactionAdmin, topic: str) -> None:
     with pytest.raises(UnknownPartition, match=f"there is no partition {topic}-9"):
         admin.abort_transaction(AbortSpecification(topic, 9, 1, 0, 0))
+
+
+@pytest.mark.parametrize("call", ["metadata", "longest_timeout_ms", "list_transactions", "describe_transactions", "topic_config"])
+def test_a_broker_that_restarts_is_waited_for(call: str) -> None:
+    """Once it has answered, that is."""
+    arguments = {"describe_transactions": (["x"],), "topic_config": ("t", "cleanup.policy")}.get(call, ())
+    with Broker() as broker, TransactionAdmin(broker.bootstrap_servers) as admin:
+        create_topic(admin_client(broker.bootstrap_servers), "t")
+        before = getattr(admin, call)(*arguments)
+        broker.kill()
+        restart = threading.Thread(target=broker.start)
+        restart.start()
+        try:
+            assert getattr(admin, call)(*arguments) == before
+        finally:
+            restart.join()
 
 
 def test_when_nobody_answers_that_is_said_at_once() -> None:

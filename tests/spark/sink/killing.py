@@ -53,7 +53,10 @@ class Plan(NamedTuple):
 def _executor_pid() -> int:
     """The process that started the daemon from which this worker was forked."""
     status = Path(f"/proc/{os.getppid()}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
+    pid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
+    if pid <= 1:
+        raise ProcessLookupError("the executor is gone")  # And 0 would be every process of this group.
+    return pid
 
 
 class KillingDataSource(TidelogDataSource):

@@ -52,6 +52,8 @@ def test_the_broker_dies_and_comes_back(spark: SparkSession, tmp_path: Path) -> 
 
         killer = threading.Thread(target=kill)
         killer.start()
-        scene.run(spark, "rows", waitFor=str(back))
-        killer.join()
+        try:
+            scene.run(spark, "rows", waitFor=str(back))
+        finally:
+            killer.join()
         scene.check()

@@ -9,6 +9,7 @@ is in ``connections``.
 """
 
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,16 +18,20 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tidelog.client.errors import InvalidArgument, TidelogError
+from tidelog.client.errors import BrokerUnavailable, InvalidArgument, TidelogError
+from tidelog.client.transactions.errors import BrokerUnreachable
 from tidelog.client.transactions.types import TransactionHandle
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.columns import Columns, check_columns
 from tidelog.spark.sink.connections import SinkConnections, check_security, forget_connections, sink_connections
-from tidelog.spark.sink.job import Start
+from tidelog.spark.sink.job import Job, Start
 from tidelog.spark.sink.names import once_write_id, query_job, write_job
 from tidelog.spark.sink.task import TaskWriter
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+# How long a task bears that no broker answers.
+ABSENCE_SECONDS_MAX = 30.0
+ABSENCE_PAUSE_SECONDS = 0.2
 # A batch write is one batch.
 ONLY_BATCH = 0
 
@@ -123,7 +128,7 @@ def _write_task(
     connections = sink_connections(options)
     try:
         job = connections.job(execution.job)
-        begun = start or job.start(execution.run, execution.batch)
+        begun = start or _started(job, execution)
         if begun.is_replay:
             return TaskMessage(execution, None)
 
@@ -134,6 +139,19 @@ def _write_task(
     except Exception:
         forget_connections(options)
         raise
+
+
+def _started(job: Job, execution: Execution) -> Start:
+    """A worker's first words to the cluster, which would fail at once when nobody is there; a broker that restarts at this moment
+    is no reason to fail a task, for in local mode Spark does not run one again. To start twice is the same as once."""
+    deadline = time.monotonic() + ABSENCE_SECONDS_MAX
+    while True:
+        try:
+            return job.start(execution.run, execution.batch)
+        except (BrokerUnavailable, BrokerUnreachable):
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(ABSENCE_PAUSE_SECONDS)
 
 
 def _task_context() -> TaskContext:
