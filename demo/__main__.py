@@ -43,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.orders < POISON_EVERY:
         parser.error(f"--orders is {POISON_EVERY} or more: fewer have not every kind of poison among them")
-    logging.getLogger("tidelog").setLevel(logging.CRITICAL)
-    with interrupts() as is_interrupted:
+    with quiet_log(), interrupts() as is_interrupted:
         try:
             return run(options.directory, options.orders)
         except KeyboardInterrupt:
@@ -52,6 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (TidelogError, BrokerFailed, TimeoutError, OSError) as error:
             # A terminal's Ctrl-C ends the broker as well, and whoever talks to it may notice that first.
             return _fail(STOPPED, EXIT_INTERRUPTED) if is_interrupted.is_set() else _fail(str(error), EXIT_ERROR)
+
+
+@contextmanager
+def quiet_log() -> Iterator[None]:
+    """The worker logs every order that it refuses, which is the story's to tell."""
+    logger = logging.getLogger("tidelog")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """``make demo``, smaller: all of it, from a broker to the proof; and Ctrl-C in the middle leaves nothing behind."""
 
+import logging
 import os
 import secrets
 import signal
@@ -82,3 +83,4 @@ def test_a_proof_that_fails_is_an_exit_code(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("demo.__main__.analyse", lambda *_: Lake(499, 2, 0, 499, 3, 0))
     assert main(["--directory", str(tmp_path / "demo"), "--orders", "500"]) == EXIT_DIFFERENT
+    assert logging.getLogger("tidelog").level == logging.NOTSET
