@@ -2,7 +2,9 @@
 
 import json
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -15,7 +17,8 @@ from tidelog.client.admin import Admin
 from tidelog.client.errors import InvalidArgument, UnknownTopic
 from tidelog.client.fetch.errors import TopicRecreated
 from tidelog.spark.pipelines import audit_ranges
-from tidelog.spark.pipelines.audit import AuditOptions, run
+from tidelog.spark.pipelines.audit import Audit, AuditOptions, run
+from tidelog.spark.pipelines.audit_report import Finding
 from tidelog.spark.pipelines.pipeline import Outcome, Silent
 from tidelog.spark.tables.errors import WrongTable
 
@@ -113,6 +116,26 @@ def test_what_retention_and_compaction_took_is_counted(
     found = audit(spark, kafka, table)
     assert named(found, topic) == {"[1] offset 3": "duplicate: 2 copies", "[1] offset 40": "gap"}
     assert [found.figures[name] for name in ("expired since", "compacted since", "foreign rows")] == [26, 1, 0]
+
+
+def test_a_gap_that_retention_takes_from_the_topic_before_it_is_named(
+    spark: SparkSession, kafka: ToolkitBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = archive(tmp_path / "table", kafka.bootstrap, topic)
+    remove(table, 1, 7)
+    look_at_rows = Audit.findings
+
+    def after_retention(self: Audit, cells: Sequence[Any]) -> tuple[dict[str, int], list[Finding]]:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+        for future in admin.delete_records([TopicPartition(topic, 1, 20)]).values():
+            future.result()
+        return look_at_rows(self, cells)
+
+    monkeypatch.setattr(Audit, "findings", after_retention)
+    found = audit(spark, kafka, table)
+    assert (found.exit_code, found.figures["gaps"]) == (3, 1)
+    (what,) = named(found, topic).values()
+    assert what.endswith("told by sums: retention took the rows meanwhile")
 
 
 def test_a_sample_and_ranges(

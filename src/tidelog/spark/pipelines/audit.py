@@ -8,7 +8,7 @@ compaction removed from the topic after they were archived, and rows that came a
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.errors import TopicRecreated
 from tidelog.spark.pipelines import audit_rows as rows
-from tidelog.spark.pipelines.audit_findings import FINDINGS, differences, settled
+from tidelog.spark.pipelines.audit_findings import FINDINGS, GAP, differences, settled
 from tidelog.spark.pipelines.audit_ranges import fraction_of, portion_size, portions, sampled
 from tidelog.spark.pipelines.audit_report import COLLECTED_MAX, Compared, Finding, document, outcome
 from tidelog.spark.pipelines.cluster_options import BOOTSTRAP, id_text, kafka_settings
@@ -188,10 +188,15 @@ class Audit:
         try:
             found.count()
             # When all is read: what retention took meanwhile is not foreign.
-            told = settled(found, self._bounds_frame(ask_topic(self._source)), scope.facts.is_compacted)
+            now = ask_topic(self._source)
+            told = settled(found, self._bounds_frame(now), scope.facts.is_compacted)
             counts = {row.kind: row["count"] for row in told.groupBy("kind").count().collect()}
-            named = told.where(told.kind.isin(*FINDINGS)).orderBy("partition", "offset", "kind").limit(COLLECTED_MAX)
-            return counts, [Finding(*row) for row in named.select("kind", "partition", "offset", "detail").collect()]
+            named = told.where(told.kind.isin(*FINDINGS))
+            first = named.orderBy("partition", "offset", "kind").limit(COLLECTED_MAX).select(*Finding._fields).collect()
+            places = {tuple(row) for row in named.selectExpr("partition", f"offset div {scope.size}").distinct().collect()}
+            taken = taken_away(cells, places, now.log_starts, scope.size)
+            counts[GAP] = counts.get(GAP, 0) + len(taken)
+            return counts, [*taken, *(Finding(*row) for row in first)]
         finally:
             found.unpersist()
 
@@ -206,6 +211,20 @@ class Audit:
     def _bounds_frame(self, facts: TopicFacts) -> DataFrame:
         bounds = [(number, facts.log_starts.get(number, start), end) for number, (start, end) in self._scope.bounds.items()]
         return self._spark.createDataFrame(bounds, "partition int, log_start bigint, end bigint")
+
+
+def taken_away(cells: Sequence[Any], named: Set[tuple[Any, ...]], log_starts: Mapping[int, int], size: int) -> list[Finding]:
+    """Portions that differed, and of which nothing differs any more because retention has begun to take their rows: from the
+    topic alone, as it had no fewer of them than the table. What differed can no longer be said; that something did, must."""
+    detail = f"within {size:,} offsets, told by sums: retention took the rows meanwhile"
+    return [
+        Finding(GAP, cell.partition, cell.portion * size, detail)
+        for cell in cells
+        if cell.place == rows.INSIDE
+        and cell.topic_rows >= cell.table_rows
+        and cell.portion * size < log_starts.get(cell.partition, 0)
+        and (cell.partition, cell.portion) not in named
+    ]
 
 
 def _within(ranges: Sequence[OffsetRange], outer: Sequence[OffsetRange]) -> list[OffsetRange]:
