@@ -25,7 +25,7 @@ class Orders:
         self.checkpoint = directory / "checkpoint"
         put_customers(self.table, {"ada": "Delft", "bob": "Gouda", "eve": "Leiden"})
 
-    def send(self, orders: Sequence[tuple[int, str, int]], *, bad: int = 0) -> None:
+    def send(self, orders: Sequence[tuple[int, str, int]], *, bad: int = 0, tombstones: int = 0) -> None:
         """Seconds after noon, customer and amount."""
         refused: list[Any] = []
         sender = producer(self.bootstrap, on_delivery=lambda error, _: refused.append(error) if error else None)
@@ -33,8 +33,8 @@ class Orders:
             value = json.dumps({"customer": customer, "amount": amount}).encode()
             time_ms = int(NOON.timestamp() * 1000) + seconds * 1000
             sender.produce(self.topic, key=b"%d" % amount, value=value, timestamp=time_ms, headers=[("h", b"1")])
-        for _ in range(bad):
-            sender.produce(self.topic, value=b"no order", timestamp=int(NOON.timestamp() * 1000))
+        for other in [b"no order"] * bad + [None] * tombstones:
+            sender.produce(self.topic, value=other, timestamp=int(NOON.timestamp() * 1000))
         assert (sender.flush(SECONDS_MAX), refused) == (0, [])
 
     def options(self, **given: Any) -> EnrichOptions:

@@ -36,9 +36,9 @@ def orders(kafka: ToolkitBroker, tmp_path: Path) -> Orders:
 
 
 def test_events_with_the_rows_of_the_moment(spark: SparkSession, orders: Orders) -> None:
-    orders.send([(second, ["ada", "bob", "nobody"][second % 3], second) for second in range(30)], bad=2)
+    orders.send([(second, ["ada", "bob", "nobody"][second % 3], second) for second in range(30)], bad=2, tombstones=1)
     outcome = run(spark, orders.options(), Silent())
-    assert outcome.figures == {"messages": 32, "bad": 2, "events": 30, "without_row": 10}
+    assert outcome.figures == {"messages": 33, "bad": 2, "tombstones": 1, "events": 30, "without_row": 10}
     put_customers(orders.table, {"ada": "Utrecht", "bob": None, "nobody": "Breda"})
     orders.send([(40, "ada", 40), (41, "bob", 41), (42, "nobody", 42)])
     run(spark, orders.options(), Silent())

@@ -160,6 +160,8 @@ def messages_of(spark: "SparkSession", options: EnrichOptions) -> "DataFrame":
         "includeHeaders": "true",
         "startingOffsets": options.start,
         "maxOffsetsPerTrigger": str(options.batch_rows),
+        # One task for a partition, however large: two would write its events out of order.
+        "maxRecordsPerPartition": str(options.batch_rows),
     }
     if options.group_id is not None:
         given["groupId"] = options.group_id
@@ -198,7 +200,13 @@ def outcome_of(options: EnrichOptions, counts: EnrichCounts, *, is_stopped: bool
     what = "events" if options.gap is None else "sessions"
     return Outcome(
         f"{counts.written:,} {what} of {counts.messages:,} messages of {options.topic} are in {options.output}{stopped}",
-        {"messages": counts.messages, "bad": counts.bad, what: counts.written, "without_row": counts.unmatched},
+        {
+            "messages": counts.messages,
+            "bad": counts.bad,
+            "tombstones": counts.tombstones,
+            what: counts.written,
+            "without_row": counts.unmatched,
+        },
     )
 
 

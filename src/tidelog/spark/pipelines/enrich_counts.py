@@ -16,7 +16,12 @@ _EVENTS, _JOINED = "events", "joined"
 
 
 def observe_events(rows: "DataFrame") -> "DataFrame":
-    return rows.observe(_EVENTS, F.count(F.lit(1)).alias("rows"), F.count_if(BAD).alias("bad"))
+    return rows.observe(
+        _EVENTS,
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(BAD).alias("bad"),
+        F.count_if(~F.col(BAD) & F.col("value").isNull()).alias("tombstones"),
+    )
 
 
 def observe_joined(rows: "DataFrame") -> "DataFrame":
@@ -27,7 +32,7 @@ class EnrichCounts:
     """A reporter that counts on the way: whenever there is progress, Spark has the reports of the last hundred batches."""
 
     def __init__(self, query: "StreamingQuery", reporter: Reporter) -> None:
-        self.messages = self.bad = self.written = self.unmatched = 0
+        self.messages = self.bad = self.tombstones = self.written = self.unmatched = 0
         self._query = query
         self._reporter = reporter
         self._last_batch = -1
@@ -45,5 +50,6 @@ class EnrichCounts:
             self._last_batch = report.batchId
             self.messages += found[_EVENTS]["rows"]
             self.bad += found[_EVENTS]["bad"]
+            self.tombstones += found[_EVENTS]["tombstones"]
             self.written += found[_JOINED]["rows"]
             self.unmatched += found[_JOINED]["unmatched"]
