@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -16,10 +16,18 @@ def producer(bootstrap: str, **settings: Any) -> Any:
 
 def send(sender: Any, topic: str, count: int, *, first: int = 0, partitions: int = 1) -> None:
     """Values are numbers, from ``first`` on, dealt out to the partitions in turn."""
+    failures: list[str] = []
+
+    def on_delivery(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error.str())
+
     for number in range(first, first + count):
-        sender.produce(topic, value=b"%d" % number, key=b"k%d" % number, partition=number % partitions)
+        message = {"value": b"%d" % number, "key": b"k%d" % number, "partition": number % partitions}
+        sender.produce(topic, **message, on_delivery=on_delivery)
         sender.poll(0)
     assert sender.flush(SECONDS_MAX) == 0
+    assert failures == []
 
 
 class Source(NamedTuple):

