@@ -40,7 +40,10 @@ def test_a_brokers_settings(command: Command) -> None:
         (["describe"], "give either --topic NAME or --broker ID"),
         (["describe", "--topic", "a", "--broker", "1"], "give either --topic NAME or --broker ID"),
         (["alter", "--topic", "a"], "nothing to alter: give --set NAME=VALUE or --delete NAME"),
-        (["alter", "--topic", "a", "--set", "x"], "Invalid value for --set: 'x': expected NAME=VALUE (try: tidelog --help)"),
+        (
+            ["alter", "--topic", "a", "--set", "x"],
+            "Invalid value for --set: 'x': expected NAME=VALUE (try: tidelog configs alter --help)",
+        ),
     ],
 )
 def test_what_makes_no_sense(command: Command, words: list[str], message: str) -> None:

@@ -90,7 +90,7 @@ def test_a_rate_is_kept(command: Command, topic: str) -> None:
     ("arguments", "stdin", "message"),
     [
         (["-K", ":"], b"a:b\nno\n", "line 2 has no key separator ':'"),
-        (["-K", ""], b"", "Invalid value for --key-separator: it must not be empty (try: tidelog --help)"),
+        (["-K", ""], b"", "Invalid value for --key-separator: it must not be empty (try: tidelog produce --help)"),
         (["--jsonl"], b"{", "line 1 is not JSON: "),
         (["--jsonl"], b"[]", "line 1 is no JSON object"),
         (["--acks", "2"], b"", "Invalid value for --acks: '2' is not one of"),

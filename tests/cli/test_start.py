@@ -145,7 +145,7 @@ def test_what_is_refused(
 
 def test_an_override_without_sense(capsys: Output) -> None:
     assert main(["start", "-o", "=1"]) == 2
-    assert capsys.readouterr().err == "tidelog: Invalid value for -o: '=1': expected KEY=VALUE (try: tidelog --help)\n"
+    assert capsys.readouterr().err == "tidelog: Invalid value for -o: '=1': expected KEY=VALUE (try: tidelog start --help)\n"
 
 
 def test_overrides_win_over_the_file(tmp_path: Path) -> None:

@@ -64,8 +64,7 @@ def main(arguments: Sequence[str] | None = None, command_groups: Mapping[str, ty
     try:
         result = app(words, prog_name="tidelog", standalone_mode=False)
     except typer.TyperException as error:
-        hint = " (try: tidelog --help)" if error.exit_code == EXIT_USAGE else ""
-        return _fail(error.format_message() + hint, error.exit_code)
+        return _fail(error.format_message() + _hint(error), error.exit_code)
     except typer.Abort:
         return EXIT_INTERRUPTED
     except OSError as error:
@@ -73,6 +72,14 @@ def main(arguments: Sequence[str] | None = None, command_groups: Mapping[str, ty
     except KNOWN_ERRORS as error:
         return _fail(str(error), EXIT_ERROR)
     return result if isinstance(result, int) else 0
+
+
+def _hint(error: typer.TyperException) -> str:
+    """Where to read on: the help of the command that was meant, as far as it is known."""
+    if error.exit_code != EXIT_USAGE:
+        return ""
+    context = getattr(error, "ctx", None)
+    return f" (try: {'tidelog' if context is None else context.command_path} --help)"
 
 
 def _load(words: Sequence[str]) -> dict[str, typer.Typer]:
