@@ -2,13 +2,16 @@
 
 from collections import Counter
 from time import monotonic
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.client.producing import new_topic
 from tests.toolkit_broker import ToolkitBroker
 from tidelog.client import partitioners
-from tidelog.client.errors import InvalidArgument
+from tidelog.client.errors import InvalidArgument, TidelogError, TimedOut, UnknownTopic
 from tidelog.client.murmur2 import murmur2_partition
 from tidelog.client.partitioners import PartitionCounts, RoundRobin, Sticky, key_hash, partitioner_of
 from tidelog.client.producer_handles import ProducerHandle
@@ -65,6 +68,35 @@ def test_state_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         sticky(f"topic-{number}", None, 2)
     assert len(turn._turns) <= 10
     assert len(sticky._kept) <= 10
+
+
+class Slow:
+    """A client whose cluster knows no topic, and whose last question is answered too late."""
+
+    def __init__(self, answers: int) -> None:
+        self._answers = answers
+        self.now = 0.0
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        if not self._answers:
+            self.now += timeout
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        self._answers -= 1
+        unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "unknown", retriable=True)
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={}, error=unknown)})
+
+    def poll(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("answers", "expected"), [(3, UnknownTopic), (0, TimedOut)])
+def test_a_topic_that_there_was_not_is_unknown_also_when_the_last_answer_does_not_come(
+    answers: int, expected: type[TidelogError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(answers)
+    monkeypatch.setattr(partitioners, "monotonic", lambda: slow.now)
+    with pytest.raises(expected):
+        PartitionCounts().ask(slow, "127.0.0.1:1", "orders", 0.2)
 
 
 def test_counts_are_asked_for_and_believed_for_a_minute(kafka: ToolkitBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,15 +104,21 @@ class PartitionCounts:
     def ask(self, raw: Any, addresses: str, topic: str, timeout: float) -> int:
         """Asks the cluster, which creates the topic where brokers do that, as a send would."""
         deadline = monotonic() + timeout
+        unknown = UnknownTopic(f"there is no topic {topic} at {addresses}: create it first: admin.create_topic(...)")
+        is_unknown = False
         while True:
             try:
                 metadata = raw.list_topics(topic, timeout=max(0.001, deadline - monotonic())).topics[topic]
             except KafkaException as error:
+                # The last question may have had no time left for an answer; the one before was answered.
+                if is_unknown and monotonic() >= deadline:
+                    raise unknown from error
                 raise from_kafka_error(error.args[0], f"partitions of {topic}", addresses) from error
             if metadata.partitions:
                 break
             if monotonic() >= deadline or not (metadata.error is None or metadata.error.retriable()):
-                raise UnknownTopic(f"there is no topic {topic} at {addresses}: create it first: admin.create_topic(...)")
+                raise unknown
+            is_unknown = True
             raw.poll(0.05)
         if len(self._counts) >= TOPICS_MAX:
             self._counts.clear()
