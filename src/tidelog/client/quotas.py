@@ -11,7 +11,6 @@ from typing import NamedTuple, Self
 
 from tidelog.client.transactions.brokers import Brokers
 from tidelog.client.transactions.errors import BrokerError
-from tidelog.client.transactions.retries import retried
 from tidelog.wire.kio_adapter import Message
 from tidelog.wire.protocol import ApiKey
 
@@ -36,8 +35,7 @@ class QuotaAdmin:
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
         """Connects on the first call."""
-        self._seconds_max = request_timeout_ms / 1000
-        self._brokers = Brokers(bootstrap_servers, client_id, connect_timeout_ms / 1000, self._seconds_max)
+        self._brokers = Brokers(bootstrap_servers, client_id, connect_timeout_ms / 1000, request_timeout_ms / 1000)
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +49,7 @@ class QuotaAdmin:
             {"entity_type": kind, "match_type": _MATCH_DEFAULT if name is None else _MATCH_EXACT, "match": name}
             for kind, name in (entity or {}).items()
         ]
-        answer: Message = retried(partial(self._describe, components), self._seconds_max)
+        answer: Message = self._brokers.patiently(partial(self._describe, components))
         found = [
             EntityQuotas(
                 {part.entity_type: part.entity_name for part in entry.entity},

@@ -1,7 +1,6 @@
 """Questions about topics and offsets, over our own connections.
 
-The first call of all fails at once when nobody answers: the address is wrong, most likely. Later ones are tried again until the
-time-out, with the cluster looked at anew: a broker may restart, and leaders move.
+They are asked again until the time-out, with the cluster looked at anew: a broker may restart, and leaders move.
 """
 
 import re
@@ -38,10 +37,10 @@ class PartitionLeader(NamedTuple):
 
 class Cluster:
     def __init__(self, bootstrap_servers: str, settings: OwnSettings, isolation: Isolation) -> None:
-        self._seconds_max = settings.timeout_ms / 1000
-        self._brokers = Brokers(bootstrap_servers, settings.client_id, settings.connect_timeout_ms / 1000, self._seconds_max)
+        self._brokers = Brokers(
+            bootstrap_servers, settings.client_id, settings.connect_timeout_ms / 1000, settings.timeout_ms / 1000
+        )
         self._isolation_level = ISOLATION_LEVELS[isolation]
-        self._has_answered = False
         self._idle: dict[int, list[Connection]] = {}
         self._taken: list[Connection] = []
 
@@ -153,15 +152,9 @@ class Cluster:
 
     # -- patience -------------------------------------------------------------------------------------------------------------
 
-    def _greet(self) -> None:
-        if not self._has_answered:
-            self._brokers.ask_metadata([])
-            self._has_answered = True
-
     def _patiently(self, attempt: Callable[[], _Result]) -> _Result:
-        self._greet()
         known = partial(retried, attempt, UNKNOWN_TOPIC_SECONDS, is_unknown)
-        return retried(known, self._seconds_max, may_pass)
+        return self._brokers.patiently(known, may_pass)
 
 
 def _by_leader(partitions: Sequence[Partition], answer: Message) -> dict[int, list[Partition]]:

@@ -5,12 +5,11 @@ know producers (DescribeProducers on each partition's leader). There are two way
 the name of the producer that has it open (EndTxn), or an abort marker is written to one partition past the coordinator
 (WriteTxnMarkers on its leader).
 
-What only asks is tried again until ``request_timeout_ms``, with the cluster looked at anew each time. When nobody answers at all,
-the first call says so at once, for the address is wrong most likely; later ones wait, as for any broker that restarts. A marker
-is tried again only where it surely was not written: a second one could end a later transaction of the same producer.
+What only asks is tried again until ``request_timeout_ms``, with the cluster looked at anew each time (``Brokers.patiently``). A
+marker is tried again only where it surely was not written: a second one could end a later transaction of the same producer.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -53,7 +52,6 @@ _NOT_WRITTEN = (
 )
 
 _Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
 class TransactionAdmin:
@@ -68,7 +66,6 @@ class TransactionAdmin:
         """Connects on the first call."""
         self._seconds_max = request_timeout_ms / 1000
         self._brokers = Brokers(bootstrap_servers, client_id, connect_timeout_ms / 1000, self._seconds_max)
-        self._has_answered = False
 
     def __enter__(self) -> Self:
         return self
@@ -80,16 +77,16 @@ class TransactionAdmin:
         self._brokers.close()
 
     def metadata(self) -> ClusterMetadata:
-        return self._patiently(self._brokers.metadata)
+        return self._brokers.patiently(self._brokers.metadata)
 
     def longest_timeout_ms(self) -> int:
         """How long a transaction may be open: transaction.max.timeout.ms of the brokers, the least of them."""
-        return min(self._patiently(partial(self._ask_longest_timeout, node_id)) for node_id in self.metadata().brokers)
+        return min(self._brokers.patiently(partial(self._ask_longest_timeout, node_id)) for node_id in self.metadata().brokers)
 
     def topic_config(self, topic: str, name: str) -> str:
         """UnknownPartition when there is no such topic; one that was just created is waited for."""
         known = partial(retried, partial(self._ask_topic_config, topic, name), UNKNOWN_TOPIC_SECONDS, _is_unknown)
-        return self._patiently(known)
+        return self._brokers.patiently(known)
 
     def _ask_topic_config(self, topic: str, name: str) -> str:
         try:
@@ -140,7 +137,7 @@ class TransactionAdmin:
         version_min = PATTERN_SINCE if pattern is not None else DURATION_SINCE if duration_ms >= 0 else 0
         found: dict[str, TransactionListing] = {}
         for node_id in self.metadata().brokers:
-            answer = self._patiently(partial(self._list, node_id, fields, version_min))
+            answer = self._brokers.patiently(partial(self._list, node_id, fields, version_min))
             for each in answer.transaction_states:
                 listing = TransactionListing(each.transactional_id, node_id, each.producer_id, each.transaction_state)
                 found[each.transactional_id] = listing
@@ -159,7 +156,7 @@ class TransactionAdmin:
         self.metadata()
         for ids in _batches(list(dict.fromkeys(transactional_ids))):
             left = set(ids)
-            self._patiently(partial(self._describe, ids, left, found))
+            self._brokers.patiently(partial(self._describe, ids, left, found))
         return {transactional_id: found[transactional_id] for transactional_id in sorted(found)}
 
     def _describe(self, ids: Sequence[str], left: set[str], found: dict[str, TransactionDescription]) -> None:
@@ -194,7 +191,7 @@ class TransactionAdmin:
         if wanted:
             self.metadata()
             try:
-                self._patiently(partial(self._describe_producers, wanted, result))
+                self._brokers.patiently(partial(self._describe_producers, wanted, result))
             except ClientError:
                 if not result.failures:
                     raise  # The cluster itself could not be asked.
@@ -317,13 +314,6 @@ class TransactionAdmin:
         if len(results) != 1 or results[0][:3] != (producer_id, topic, index):
             raise InvalidAnswer(f"broker {place.leader} answered for other markers than were sent: {results}")
         _check(results[0][3], subject)
-
-    def _patiently(self, attempt: Callable[[], _Result]) -> _Result:
-        """For what only asks."""
-        if not self._has_answered:
-            retried(partial(self._brokers.ask_metadata, []), self._seconds_max)
-            self._has_answered = True
-        return retried(attempt, self._seconds_max, is_worth_another_broker)
 
 
 def _is_unknown(error: ClientError) -> bool:

@@ -4,18 +4,21 @@ What the cluster looks like is asked of whichever broker answers first, those th
 Connections are opened on use and kept; one that failed is forgotten, so that the next request opens a new one.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from tidelog.client.transactions.addresses import Address, parse_addresses
 from tidelog.client.transactions.connection import Connection
 from tidelog.client.transactions.errors import BrokerError, BrokerUnreachable, ClientError, UnknownPartition
+from tidelog.client.transactions.retries import is_worth_another_broker, retried
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.kio_adapter import Fields, Message
 from tidelog.wire.protocol import ApiKey
 
 TopicPartition = tuple[str, int]
 NO_LEADER = -1
+_Result = TypeVar("_Result")
 
 
 class PartitionPlace(NamedTuple):
@@ -43,6 +46,7 @@ class Brokers:
         self.request_seconds_max = request_seconds_max
         self._addresses: dict[int, Address] = {}
         self._connections: dict[Address, Connection] = {}
+        self._has_answered = False
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -66,6 +70,16 @@ class Brokers:
         answer = self.request_any(ApiKey.METADATA, {"topics": wanted, "allow_auto_topic_creation": False})
         self._addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         return answer
+
+    def patiently(
+        self, attempt: Callable[[], _Result], may_retry: Callable[[ClientError], bool] = is_worth_another_broker
+    ) -> _Result:
+        """For what only asks: tried again until the time-out, where that helps. When nobody answers the first call of all, that
+        is said at once, for the address is wrong most likely; later ones wait, as for any broker that restarts."""
+        if not self._has_answered:
+            retried(partial(self.ask_metadata, []), self.request_seconds_max)
+            self._has_answered = True
+        return retried(attempt, self.request_seconds_max, may_retry)
 
     def connect(self, node_id: int) -> Connection:
         """A connection of the caller's own, beside the one that requests share."""
