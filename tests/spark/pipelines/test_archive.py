@@ -1,7 +1,11 @@
 """archive on a real broker: what is in the topic is in the table, once, and what is refused is refused before it reads."""
 
 import json
+import os
 import shutil
+import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -16,11 +20,13 @@ from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.errors import InvalidArgument, UnknownTopic
 from tidelog.spark.pipelines import archive
 from tidelog.spark.pipelines.archive import ArchiveOptions
-from tidelog.spark.pipelines.pipeline import Outcome, Silent
+from tidelog.spark.pipelines.pipeline import Outcome, Reporter, Silent
 from tidelog.spark.tables.errors import WrongSchema, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable
 
 SCHEMA = "id BIGINT NOT NULL, city STRING"
+# A batch takes seconds where others start Java beside it.
+SECONDS_MAX = 200.0
 
 
 class Scene(NamedTuple):
@@ -38,17 +44,52 @@ class Scene(NamedTuple):
             sender.produce(self.topic, value, b"k%d" % number, partition=number % partitions, headers=headers)
         assert sender.flush(60) == 0
 
-    def run(self, **given: Any) -> Outcome:
+    def run(self, reporter: Reporter | None = None, **given: Any) -> Outcome:
         table = given.pop("table", str(self.place))
         topic = given.pop("topic", (self.topic,))
         options = ArchiveOptions(topic=topic, table=table, **{"bootstrap": self.bootstrap, "schema": SCHEMA, **given})
-        return archive.run(self.spark, options, Silent())
+        return archive.run(self.spark, options, reporter or Silent())
+
+    def run_until(self, interrupted: Callable[[], None], **given: Any) -> Outcome:
+        """Without an end, until ``interrupted`` has returned: then Ctrl-C. Signals are the main thread's, where tests run."""
+        failed: list[BaseException] = []
+
+        def interrupt() -> None:
+            try:
+                interrupted()
+            except BaseException as error:
+                failed.append(error)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        # A run that ended by itself would leave the signal to pytest.
+        before = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            thread.start()
+            outcome = self.run(continuous=True, trigger_seconds=0.2, **given)
+        finally:
+            thread.join(SECONDS_MAX)
+            signal.signal(signal.SIGINT, before)
+        assert failed == []
+        return outcome
+
+    def wait_for(self, count: int) -> None:
+        def is_there() -> bool:
+            return (self.place / "_delta_log").exists() and LakeTable.open(self.place).delta.count() >= count
+
+        wait_until(is_there, f"{count} rows", SECONDS_MAX)
 
     def rows(self) -> list[Row]:
         return LakeTable.open(self.place, kind="archive").frame(self.spark).collect()
 
     def keys(self) -> list[str]:
         return sorted(row.key.decode() for row in self.rows())
+
+
+class CtrlC(Silent):
+    def step(self, text: str) -> None:
+        """Before the first query has begun."""
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def keys(count: int) -> list[str]:
@@ -92,6 +133,46 @@ def test_from_topic_to_table_and_on(scene: Scene) -> None:
         (None, None, None, "not JSON"),
         (135, "Ulm", 1, None),
     ]
+
+
+def test_continuous_until_interrupted_and_on_from_there(scene: Scene) -> None:
+    def meanwhile() -> None:
+        scene.wait_for(30)
+        scene.send(range(30, 50))
+        scene.wait_for(50)
+
+    scene.send(range(30))
+    outcome = scene.run_until(meanwhile)
+    assert outcome.summary.endswith("bad and kept aside; stopped, the same command goes on from here")
+    assert (outcome.figures["rows"], outcome.figures["bad_rows"], outcome.exit_code) == (50, 5, 0)
+    assert scene.spark.streams.active == []
+    scene.send(range(50, 60))
+    assert "0 messages" in scene.run(CtrlC(), continuous=True, trigger_seconds=3600.0).summary
+    assert scene.run().figures["rows"] == 10
+    assert scene.keys() == keys(60)
+
+
+def test_several_topics_in_turns_each_to_a_table_by_its_name(scene: Scene) -> None:
+    names = scene.topic, create_topic(scene.bootstrap, f"archive-{token_hex(4)}", partitions=1)
+    first, second = (scene._replace(topic=name, place=scene.place / name) for name in names)
+
+    def meanwhile() -> None:
+        first.wait_for(20)
+        second.wait_for(10)
+        first.send(range(20, 30))
+        first.wait_for(30)
+
+    first.send(range(20))
+    second.send(range(10), partitions=1)
+    outcome = scene.run_until(meanwhile, topic=names)
+    assert outcome.summary.startswith(f"40 messages of {names[0]}, {names[1]} archived, 4 of them bad")
+    assert outcome.summary.endswith("stopped, the same command goes on from here")
+    second.send(range(10, 20), partitions=1)
+    outcome = scene.run(topic=names)
+    assert outcome.figures["rows"] == 10
+    assert [outcome.figures[f"{name} positions"] for name in names] == ["0: 15, 1: 15", "0: 20"]
+    assert (first.keys(), second.keys()) == (keys(30), keys(20))
+    assert {row.topic for row in second.rows()} == {second.topic}
 
 
 def test_what_is_refused_before_anything_is_read(scene: Scene, tmp_path: Path) -> None:

@@ -179,7 +179,8 @@ def _run_all(
                 reporter.step(f"archiving {target.topic.name}, {target.topic.partitions} partitions, to {target.place}")
                 if options.format == DELTA:
                     _check_checkpoint(target, reporter)
-                end = run_query(_start(spark, options, schema, target, is_only=len(targets) == 1), reporter)
+                query = _start(spark, options, schema, target, is_only=len(targets) == 1)
+                end = run_query(query, reporter, stop=stop)
                 if options.format == DELTA:
                     note_end(LakeTable.open(target.place), target.checkpoint, target.topic.name)
                 rows += end.rows

@@ -9,7 +9,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,12 +37,17 @@ class QueryEnd(NamedTuple):
     """Of our source: where the last batch ended, by partition the offset that comes next."""
 
 
-def run_query(query: "StreamingQuery", reporter: Reporter, *, unit: str = "rows") -> QueryEnd:
-    """Until it ends by itself or is told to. Raises the error behind whatever stopped it."""
+def run_query(
+    query: "StreamingQuery", reporter: Reporter, *, unit: str = "rows", stop: threading.Event | None = None
+) -> QueryEnd:
+    """Until it ends by itself or is told to. Raises the error behind whatever stopped it.
+
+    ``stop`` is of a caller that takes the signals itself, because there is more than this query to stop.
+    """
     from pyspark.errors import StreamingQueryException
 
     seen = Seen()
-    with stop_on_signals() as stop:
+    with stop_on_signals() if stop is None else nullcontext(stop) as stop:
         try:
             while not _has_ended(query, stop):
                 _look(query, seen, reporter, unit)
