@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.cli.command import Command
 
-JOIN_SECONDS_MAX = 30.0
+JOIN_SECONDS_MAX = 120.0
 
 
 def new_group_name() -> str:

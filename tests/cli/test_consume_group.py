@@ -10,7 +10,7 @@ import pytest
 from tests.cli.command import Command
 from tests.cli.group_members import commit, committed, member, new_group_name
 
-COMMIT_SECONDS_MAX = 20.0
+COMMIT_SECONDS_MAX = 120.0
 
 
 @pytest.fixture

@@ -15,7 +15,10 @@ from tests.cli.group_members import commit, committed, member, new_group_name
 from tidelog.cli.main import main
 from tidelog.testing import Broker
 
-MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
+# Of the first unread message. The next half hour shows the same hours.
+AGE_SECONDS = 16_200
+SLACK_SECONDS = 1_800
 
 
 @pytest.fixture
@@ -58,32 +61,32 @@ def test_list_what_is_not_there(command: Command) -> None:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_describe_a_live_group(command: Command, topic: str, group: str, protocol: str) -> None:
-    produce(command, topic, 0, [5 * MINUTE_MS, 4 * MINUTE_MS, 0])
+    produce(command, topic, 0, [6 * HOUR_MS, AGE_SECONDS * 1000, 0])
     produce(command, topic, 1, [0])
     commit(command, group, topic, {0: 1, 1: 1})
     with member(command, group, topic, group_protocol=protocol):
         (document,) = command("groups", "describe", group, "--json").documents
         assert (document["group"], document["state"], document["type"]) == (group, "Stable", protocol)
         assert document["lag_messages"] == 2
-        assert 240 <= document["lag_seconds"] <= 300
+        assert AGE_SECONDS <= document["lag_seconds"] <= AGE_SECONDS + SLACK_SECONDS
         (only,) = document["members"]
         assert only["client_id"] == "the-test"
         assert only["partitions"] == [{"topic": topic, "partition": index} for index in (0, 1)]
         behind, even = document["partitions"]
         assert (behind["committed_offset"], behind["end_offset"], behind["lag_messages"]) == (1, 3, 2)
-        assert 240 <= behind["lag_seconds"] <= 300
-        week_seconds = 7 * 24 * 3600
-        assert week_seconds - 300 <= behind["deletion_seconds"] <= week_seconds - 240
+        assert AGE_SECONDS <= behind["lag_seconds"] <= AGE_SECONDS + SLACK_SECONDS
+        deletion_seconds = 7 * 24 * 3600 - AGE_SECONDS
+        assert deletion_seconds - SLACK_SECONDS <= behind["deletion_seconds"] <= deletion_seconds
         assert (even["lag_messages"], even["lag_seconds"], even["deletion_seconds"]) == (0, 0.0, None)
         assert behind["member_id"] == only["member_id"]
 
         first, *rest = command("groups", "describe", "--group", group).lines
         assert first.startswith(f"{group}: Stable, {protocol} protocol (")
         assert ", 1 member, coordinated by broker 1 (127.0.0.1:" in first
-        assert "; 2 messages behind, 4m" in first
+        assert "; 2 messages behind, 4h" in first
         rows = [line.split() for line in rest]
         assert [topic, "1", "1", "1", "0", "0.0s", "-", "the-test", "/127.0.0.1"] in rows
-        assert "6d 23h" in "\n".join(rest)
+        assert "6d 19h" in "\n".join(rest)
 
         members = command("groups", "describe", group, "--members").out
         assert f"{topic}(0,1)" in members

@@ -65,7 +65,7 @@ def test_a_topic_is_copied_by_a_pipe(command: Command, topic: str) -> None:
 def test_compression_and_acks(command: Command, topic: str, compression: str, acks: str) -> None:
     value = b"x" * 1000
     assert command("produce", topic, "-p", "1", "-z", compression, "--acks", acks, stdin=value + b"\n" + value + b"\n").code == 0
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     # Without an acknowledgement it may come later.
     while len(command("consume", topic).lines) < 2:
         assert time.monotonic() < deadline

@@ -244,7 +244,7 @@ def test_a_partition_that_cannot_be_asked_makes_the_answer_incomplete(
         fake.answer(ApiKey.METADATA, fake.metadata(1, {"t": 1}, leader=-1))
         command = Command(fake.bootstrap_servers, capsys, monkeypatch)
         for words in (("hanging",), ("describe-producers", "t")):
-            result = command("transactions", *words, "-X", "socket.timeout.ms=200")
+            result = command("transactions", *words, "-X", "socket.timeout.ms=1000")
             assert result.code == 1
             assert result.err.startswith("warning: t-0 could not be asked: t-0: The partition has no leader")
 

@@ -74,13 +74,13 @@ def test_it_runs_until_a_signal_and_a_second_one_stops_now(kafka: ToolkitBroker,
     command = [sys.executable, "-m", "tidelog", "worker", "run", "shop:worker"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": ""})
     try:
-        wait_until(lambda: effects.is_file() or process.poll() is not None, "it works", 30)
+        wait_until(lambda: effects.is_file() or process.poll() is not None, "it works", 120)
         process.send_signal(signal.SIGTERM)
         if is_slow:
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(1)
             process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()
