@@ -28,7 +28,7 @@ from tidelog.server.served import OnDone, Part
 from tidelog.server.server import Server
 
 IN_FLIGHT_MAX = 100
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 class WordSession:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.harness import Client
+from tests.server.harness import WAIT_SECONDS, Client
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -34,7 +34,7 @@ def test_a_signal_stops_in_order(number: signal.Signals) -> None:
         assert client.ask(b"echo hello") == b"echo hello"
         started.send_signal(number)
         assert client.is_closed_by_server()
-        assert started.wait(20) == 0
+        assert started.wait(WAIT_SECONDS) == 0
 
 
 def test_a_second_signal_stops_at_once() -> None:
@@ -45,11 +45,11 @@ def test_a_second_signal_stops_at_once() -> None:
         # The idle one is closed: the stop has begun, and waits for the other.
         assert idle.is_closed_by_server()
         started.send_signal(signal.SIGTERM)
-        assert started.wait(20) == 1
+        assert started.wait(WAIT_SECONDS) == 1
 
 
 def test_a_broker_that_cannot_start_says_why() -> None:
     with process("fail") as started:
-        _, errors = started.communicate(timeout=20)
+        _, errors = started.communicate(timeout=WAIT_SECONDS)
         assert started.returncode == 1
         assert errors.splitlines()[-1] == "RuntimeError: cannot start"

@@ -85,7 +85,7 @@ def use(broker: Broker) -> None:
     address = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     admin = AdminClient(address)
     admin.create_topics([NewTopic("orders", 2)])["orders"].result(WAIT_SECONDS)
-    producer = Producer({**address, "transactional.id": "tx"})
+    producer = Producer({**address, "transactional.id": "tx", "transaction.timeout.ms": 600_000})
     producer.init_transactions(WAIT_SECONDS)
     producer.begin_transaction()
     for partition in (0, 1):

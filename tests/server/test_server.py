@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.server.harness import running_server, wait_until
+from tests.server.harness import WAIT_SECONDS, running_server, wait_until
 from tidelog.server.limits import Limits
 
 # Longer than a test waits: what ends in time ended by itself.
@@ -27,7 +27,7 @@ def test_a_stop_answers_what_is_in_flight_and_takes_nothing_more() -> None:
         running.call(running.broker.release)
         assert busy.receive() == b"released"
         assert busy.is_closed_by_server()
-        assert stopped.wait(20)
+        assert stopped.wait(WAIT_SECONDS)
         assert running.broker.stops == 1
         assert b"echo too late" not in running.broker.received
 
@@ -40,7 +40,7 @@ def test_a_stop_sends_what_is_unsent() -> None:
         running.loop.call_soon_threadsafe(running.server.begin_stop, lambda _: stopped.set())
         assert len(slow.receive()) == 10_000_000
         assert slow.is_closed_by_server()
-        assert stopped.wait(20)
+        assert stopped.wait(WAIT_SECONDS)
 
 
 def test_a_stop_does_not_wait_for_ever() -> None:
