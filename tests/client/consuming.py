@@ -12,7 +12,7 @@ from tests.toolkit_broker import ToolkitBroker
 from tidelog.client.consumer import Consumer
 from tidelog.client.message import Message
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 # A member hears of a rebalance with its next heartbeat.
 QUICK = {"heartbeat.interval.ms": 100}
 

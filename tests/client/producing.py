@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.toolkit_broker import ToolkitBroker, create_topic
 
-READ_SECONDS_MAX = 30.0
+READ_SECONDS_MAX = 120.0
 # An end that does not come (the last offset of a transaction is its marker) is believed after this long without a message.
 QUIET_SECONDS = 0.5
 

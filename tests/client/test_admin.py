@@ -131,7 +131,7 @@ def test_offsets_of_groups(kafka: ToolkitBroker, admin: Admin) -> None:
     assert group in [found.name for found in admin.list_groups()]
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, "log_level": 0})
     consumer.subscribe([topic])
-    deadline = monotonic() + 30
+    deadline = monotonic() + 120
     while not consumer.assignment() and monotonic() < deadline:
         consumer.poll(0.1)
     with pytest.raises(GroupError):

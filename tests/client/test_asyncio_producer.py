@@ -30,7 +30,7 @@ NEVER_MS = 60_000
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(coroutine, 60))
+    asyncio.run(asyncio.wait_for(coroutine, 120))
 
 
 def test_every_call_of_producer_has_its_twin() -> None:
@@ -89,10 +89,10 @@ def test_the_loop_goes_on_while_the_buffer_is_full(kafka: ToolkitBroker) -> None
                 turns += 1
 
         ticking = asyncio.create_task(tick())
-        async with AsyncProducer(kafka.bootstrap, buffer_messages=5, linger_ms=100) as producer:
+        async with AsyncProducer(kafka.bootstrap, buffer_messages=5, linger_ms=300) as producer:
             for number in range(15):
                 await producer.send(topic, b"%d" % number)
-        assert turns > 20
+        assert turns > 10
         ticking.cancel()
 
     run(send())

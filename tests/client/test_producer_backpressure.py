@@ -18,6 +18,8 @@ from tidelog.testing import Broker
 
 # Nothing leaves the buffer by itself within a test.
 NEVER_MS = 60_000
+# Long enough for a broker that is there, however busy the machine.
+DELIVERY_MS = 5_000
 
 
 def fill(producer: Producer, topic: str, value: bytes) -> None:
@@ -159,7 +161,7 @@ def test_a_topic_that_there_is_not_fails_the_message_in_time(broker: Broker) -> 
 
 @pytest.mark.tidelog_only
 def test_a_message_that_is_not_acknowledged_in_time_names_the_broker(broker: Broker) -> None:
-    producer = Producer(broker.bootstrap_servers, delivery_timeout_ms=1000)
+    producer = Producer(broker.bootstrap_servers, delivery_timeout_ms=DELIVERY_MS)
     topic = new_topic(ToolkitBroker(broker.bootstrap_servers))
     producer.send(topic, b"x").result(30)
     broker.kill()

@@ -27,7 +27,7 @@ from tidelog.client.table import Table, TableStorageError, source
 from tidelog.client.table.sqlite import SqliteStorage
 from tidelog.testing import Broker
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 COMPACTED = {"cleanup.policy": "compact"}
 
 
