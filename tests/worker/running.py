@@ -16,7 +16,7 @@ from tidelog.client.message import Message, Messages
 from tidelog.deadletters.offsets import list_offsets
 from tidelog.worker import Backoff, Worker
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 120.0
 QUICK = Backoff(base=0.05, cap=0.4)
 
 

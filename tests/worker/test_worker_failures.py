@@ -125,6 +125,6 @@ def test_the_circuit_breaker_pauses_and_probes_instead_of_dead_lettering(place: 
         is_down = False
         run.until(lambda: worker.metrics().handled + worker.metrics().dead == 300, "all are handled")
         assert set(worker.metrics().breakers.values()) == {"closed"}
-    # Those before it opened, and the probes.
-    assert worker.metrics().dead < 15
+    # Those before it opened, and the probes: a few a second, for as long as it took to see them.
+    assert worker.metrics().dead < 60
     assert len(place.read(place.dead_letters)) == worker.metrics().dead
