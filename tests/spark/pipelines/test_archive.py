@@ -75,7 +75,8 @@ class Scene(NamedTuple):
 
     def wait_for(self, count: int) -> None:
         def is_there() -> bool:
-            return (self.place / "_delta_log").exists() and LakeTable.open(self.place).delta.count() >= count
+            # The log's directory is there a moment before the first version is.
+            return any(self.place.glob("_delta_log/*.json")) and LakeTable.open(self.place).delta.count() >= count
 
         wait_until(is_there, f"{count} rows", SECONDS_MAX)
 
