@@ -31,7 +31,7 @@ WORKERS = 2
 MESSAGES_PER_ROUND = 120
 # How far into the round's work a kill may come.
 KILL_SECONDS_MAX = 0.6
-SETTLE_SECONDS_MAX = 90.0
+SETTLE_SECONDS_MAX = 200.0
 
 CONFIGS = {
     "group.min.session.timeout.ms": 1_000,
