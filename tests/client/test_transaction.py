@@ -320,7 +320,7 @@ def test_a_broker_that_is_killed_in_the_middle_leaves_all_or_nothing(broker: Bro
 def test_a_commit_that_nobody_answers_has_an_unknown_outcome(broker: Broker) -> None:
     kafka = ToolkitBroker(broker.bootstrap_servers)
     topic = new_topic(kafka)
-    producer = Producer(kafka.bootstrap, transactional_id="accounts", transaction_timeout_ms=2000)
+    producer = Producer(kafka.bootstrap, transactional_id="accounts", transaction_timeout_ms=5000)
     tx = producer.transaction()
     tx.begin()
     tx.send(topic, b"x").result(30)
