@@ -48,6 +48,8 @@ def test_what_can_be_done_again_says_so() -> None:
     assert from_kafka_error(KafkaError(KafkaError._TIMED_OUT), "x", "y").retriable
     assert not from_kafka_error(KafkaError(KafkaError.PRODUCER_FENCED), "x", "y").retriable
     assert from_kafka_error(KafkaError(KafkaError.NOT_ENOUGH_REPLICAS, retriable=True), "x", "y").retriable
+    # A topic that is made again while its old log is being deleted.
+    assert from_kafka_error(KafkaError(KafkaError.KAFKA_STORAGE_ERROR), "x", "y").retriable
 
 
 def test_an_invalid_argument_is_a_value_error_too() -> None:

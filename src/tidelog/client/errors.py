@@ -111,6 +111,22 @@ class GroupError(TidelogError):
 
 _UNREACHABLE = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL))
 
+# A leader moves, a coordinator loads, a log is being opened or deleted: the broker wants to be asked again.
+_PASSING = frozenset(
+    (
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    )
+)
+
 _CLASSES: dict[int, tuple[type[TidelogError], str]] = {
     KafkaError._TIMED_OUT: (TimedOut, "try again, or allow more time"),
     KafkaError._TIMED_OUT_QUEUE: (TimedOut, "try again, or allow more time"),
@@ -159,5 +175,6 @@ def from_kafka_error(error: Any, what: str, addresses: str, *, otherwise: type[T
         )
     kind, advice = _CLASSES.get(code, (otherwise, ""))
     sentence = f"{what}: {error.str()} ({error.name()})"
-    retriable = kind.retriable or bool(error.retriable())
+    # librdkafka says it of some calls only.
+    retriable = kind.retriable or code in _PASSING or bool(error.retriable())
     return kind(f"{sentence}: {advice}" if advice else sentence, code=code, retriable=retriable)
