@@ -121,7 +121,7 @@ def test_a_driver_that_is_killed(spark: SparkSession, kafka: ToolkitBroker, sour
             replay(spark, kafka, table, target)
     found = replay(spark, kafka, table, target)
     assert by_partition(kafka, target) == by_partition(kafka, source)
-    assert "rows sent" in found.summary
+    assert "rows of the plan sent" in found.summary
     (plan,) = (table / "_tidelog" / "replays").glob("*.json")
     first_chunk_rows, _ = json.loads(plan.read_text())["chunks"][0]
     assert found.figures["sent before"] == first_chunk_rows, "the second was sent, and not written down"

@@ -88,6 +88,10 @@ def test_what_is_said_of_it() -> None:
     stopped = outcome_of(PLAN, "again", 0, 1, is_dry=False, note="")
     assert stopped.summary == "5 rows sent to again; stopped, 5 are left: the same command goes on from here"
     assert stopped.figures["offsets"] == "0: 0 to 9, 1: 0 to 2"
+    resumed = outcome_of(PLAN, "again", 1, 2, is_dry=False, note="", is_resumed=True)
+    assert resumed.summary == "5 rows of the plan sent to again", "nobody has counted what the table has of them by now"
+    assert str(resumed.figures["counted"]).startswith("by the plan: rows deleted from the table since")
+    assert "counted" not in stopped.figures
     assert "was done before" in outcome_of(PLAN, "again", 2, 2, is_dry=False, note="").summary
     dry = outcome_of(PLAN, "again", 1, 1, is_dry=True, note="old")
     assert dry.summary == "5 rows would be sent to again, in 1 chunks; nothing was sent"

@@ -136,7 +136,7 @@ def run_paced(spark: SparkSession, options: ReplayOptions, reporter: Reporter, c
             done = chunk.number + 1
             file.note(done)
     reporter.progress(plan.rows_of(done), plan.rows)
-    return outcome_of(plan, options.topic, before, done, is_dry=False, note=note)
+    return outcome_of(plan, options.topic, before, done, is_dry=False, note=note, is_resumed=known is not None)
 
 
 def arguments_of(options: ReplayOptions, table: LakeTable, facts: TopicFacts) -> dict[str, Any]:

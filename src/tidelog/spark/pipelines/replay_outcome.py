@@ -4,9 +4,12 @@ from tidelog.spark.pipelines.pipeline import Outcome
 from tidelog.spark.pipelines.replay_plan import Plan
 from tidelog.spark.pipelines.topic_facts import TopicFacts
 
+# A run that made its plan itself sends what it has just counted.
+COUNTED = "by the plan: rows deleted from the table since, and a chunk that the run before sent last, may be among them"
 
-def outcome_of(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool, note: str) -> Outcome:
-    """``before`` and ``done`` are chunks: sent by earlier runs, and by now."""
+
+def outcome_of(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool, note: str, is_resumed: bool = False) -> Outcome:
+    """``before`` and ``done`` are chunks: sent by earlier runs, and by now. ``is_resumed``: an earlier run made the plan."""
     sent = plan.rows_of(done) - plan.rows_of(before)
     partitions = sorted({each.partition for chunk in plan.chunks for each in chunk.ranges})
     figures: dict[str, int | float | str] = {
@@ -19,12 +22,14 @@ def outcome_of(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool, 
         "table version": plan.table_version,
         "id": plan.replay_id,
     }
+    if is_resumed and done > before:
+        figures["counted"] = COUNTED
     if note:
         figures["note"] = note
-    return Outcome(_summary(plan, topic, before, done, is_dry=is_dry), figures)
+    return Outcome(_summary(plan, topic, before, done, is_dry=is_dry, is_resumed=is_resumed), figures)
 
 
-def _summary(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool) -> str:
+def _summary(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool, is_resumed: bool) -> str:
     if not plan.chunks:
         return "nothing to replay: the table has no row in that range"
     left = plan.rows - plan.rows_of(before)
@@ -32,7 +37,7 @@ def _summary(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool) ->
         return f"replay {plan.replay_id} was done before: {plan.rows:,} rows are in {topic}; another --id sends them again"
     if is_dry:
         return f"{left:,} rows would be sent to {topic}, in {len(plan.chunks) - before:,} chunks; nothing was sent"
-    sent = f"{plan.rows_of(done) - plan.rows_of(before):,} rows sent to {topic}"
+    sent = f"{plan.rows_of(done) - plan.rows_of(before):,} rows {'of the plan ' if is_resumed else ''}sent to {topic}"
     if done < len(plan.chunks):
         return f"{sent}; stopped, {plan.rows - plan.rows_of(done):,} are left: the same command goes on from here"
     return sent
