@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.spark.pipelines.made_reports import HOSTILE, NOW_MS, TOPIC, error, read_page, report
+from tidelog.spark.pipelines.deadletters import outcome_of
 from tidelog.spark.pipelines.deadletters_page import dead_letters_page, shown_bytes
 from tidelog.spark.pipelines.deadletters_report import DAY_MS, HOUR_MS, Hour, Named, Totals, span_of
 
@@ -23,6 +24,17 @@ def test_the_numbers_come_first() -> None:
     for number in ("1,190", "Different errors2", "1 d 6 h", "Worth a replay890", "3 replayed, 1 discarded, 2 no longer in"):
         assert number in text
     assert text.index("Waiting") < text.index("When and where") < text.index("Errors, the most frequent first")
+
+
+def test_errors_that_nobody_judged_are_not_kept_quiet() -> None:
+    assert "Worth a replay890commands are below" in read_page(made()).text
+    found = report(error(of=TIMEOUT, settled=4), totals=Totals(waiting=1000, errors=3))
+    text = read_page(dead_letters_page(found)).text
+    assert "Worth a replay890of the 1 most frequent errors" in text
+    assert "4 no longer waiting" in text, "retention may have taken some: that settles nothing"
+    outcome = outcome_of(found, 0, 0, "page.html")
+    assert outcome.summary == "1,000 dead letters wait in 1 topic, at least 890 worth a replay: open page.html"
+    assert outcome.figures["errors not judged"] == "2, beyond the --top 1"
 
 
 def test_an_error_has_its_verdict_its_command_and_one_letter() -> None:

@@ -238,6 +238,8 @@ def outcome_of(report: Report, added: int, lost: int, page: str) -> Outcome:
         "no longer in their topic": totals.gone,
         "without a story": totals.foreign,
     }
+    if report.unjudged:
+        figures["errors not judged"] = f"{report.unjudged:,}, beyond the --top {len(report.errors):,}"
     if report.oldest is not None:
         figures["oldest"] = f"{age(report.made_ms - report.oldest.failed_ms)} ({report.oldest.topic})"
     if lost:
@@ -245,7 +247,8 @@ def outcome_of(report: Report, added: int, lost: int, page: str) -> Outcome:
     figures["page"] = page
     what = f"{totals.waiting:,} dead letters wait" if totals.waiting != 1 else "one dead letter waits"
     topics = f"{len(report.topics):,} topic{'' if len(report.topics) == 1 else 's'}"
-    return Outcome(f"{what} in {topics}, {report.worth_a_replay:,} worth a replay: open {page}", figures)
+    worth = f"{'at least ' if report.unjudged else ''}{report.worth_a_replay:,} worth a replay"
+    return Outcome(f"{what} in {topics}, {worth}: open {page}", figures)
 
 
 def _offsets(found: Mapping[Partition, int]) -> dict[str, dict[str, int]]:

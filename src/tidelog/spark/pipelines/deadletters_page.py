@@ -96,6 +96,9 @@ def _nothing_waits(report: Report) -> Html:
 def _numbers(report: Report) -> Html:
     totals, oldest = report.totals, report.oldest
     worth = report.worth_a_replay
+    of_which = "commands are below" if worth else "see why below"
+    if report.unjudged:
+        of_which = f"of the {len(report.errors):,} most frequent errors"
     return join(
         element(
             "dl",
@@ -106,7 +109,7 @@ def _numbers(report: Report) -> Html:
                 age(report.made_ms - oldest.failed_ms) if oldest else "unknown",
                 f"{oldest.topic} {oldest.partition}:{oldest.offset}" if oldest else "",
             ),
-            number_card("Worth a replay", f"{worth:,}", "commands are below" if worth else "see why below", is_good=worth > 0),
+            number_card("Worth a replay", f"{worth:,}", of_which, is_good=worth > 0),
             class_="numbers",
         ),
         element(
@@ -123,7 +126,7 @@ def _charts(report: Report, span: Span) -> Html:
     waiting = span.fold({hour.start_ms: hour.waiting for hour in report.hours})
     settled = span.fold({hour.start_ms: hour.settled for hour in report.hours})
     columns = [
-        Column(_label(start, span), f"{_whole(start, span)}: {now:,} waiting, {done:,} settled", now, done)
+        Column(_label(start, span), f"{_whole(start, span)}: {now:,} waiting, {done:,} no longer", now, done)
         for start, now, done in zip(span.starts, waiting, settled, strict=True)
     ]
     step = "day" if span.step_ms == DAY_MS else "hour"
@@ -136,7 +139,7 @@ def _charts(report: Report, span: Span) -> Html:
         element("h2", "When and where"),
         element(
             "div",
-            column_chart(f"Failures by {step} (UTC)", columns, ("waiting", "settled"), empty="no times are known"),
+            column_chart(f"Failures by {step} (UTC)", columns, ("waiting", "no longer waiting"), empty="no times are known"),
             bar_chart("Top errors", errors, empty="nothing waits"),
             bar_chart("By group", _bars(report.groups), empty="nothing waits"),
             bar_chart("By topic of origin", _bars(report.origins), empty="nothing waits"),
@@ -196,7 +199,7 @@ def _error(judged: JudgedError, now_ms: int, span: Span, hides_values: bool) -> 
             element("span", f"group {cut(error.group, _LABEL_CHARACTERS_MAX)}") if error.group else None,
             element("span", f"first {age(now_ms - facts.first_failure_ms)} ago, last {age(now_ms - facts.last_failure_ms)} ago"),
             element("span", f"version {cut(versions, 120)}") if versions else None,
-            element("span", f"{error.settled:,} settled before") if error.settled else None,
+            element("span", f"{error.settled:,} no longer waiting") if error.settled else None,
             class_="facts",
         ),
         _verdict(judged),

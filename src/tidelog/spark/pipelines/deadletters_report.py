@@ -107,7 +107,13 @@ class Report(NamedTuple):
 
     @property
     def worth_a_replay(self) -> int:
+        """Of the errors that are told one by one: nobody has judged the others."""
         return sum(judged.error.facts.replayable for judged in self.errors if judged.verdict.kind == REPLAY)
+
+    @property
+    def unjudged(self) -> int:
+        """Errors that wait and are not told one by one."""
+        return max(0, self.totals.errors - len(self.errors))
 
 
 class Counted(NamedTuple):
