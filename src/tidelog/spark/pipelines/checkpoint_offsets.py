@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidelog.client.errors import TidelogError
-from tidelog.spark.offsets import StreamOffset, UnreadableOffsets
+from tidelog.spark.offsets import StreamOffset, UnreadableOffsets, begin_of_batch
 
 
 class PlannedBatch(NamedTuple):
@@ -24,6 +24,13 @@ def planned_batch(checkpoint: Path, number: int) -> PlannedBatch:
         return parse((checkpoint / "offsets" / str(number)).read_text())
     except (OSError, ValueError, KeyError, TidelogError) as error:
         raise UnreadableOffsets(f"the checkpoint {checkpoint} does not say where batch {number} ends: {error}") from error
+
+
+def offsets_of_batch(checkpoint: Path, number: int) -> int:
+    """How many it has, from the end of the batch before it."""
+    end = planned_batch(checkpoint, number).offset
+    start = planned_batch(checkpoint, number - 1).offset if number else StreamOffset({}, {}, is_initial=True)
+    return sum(end.positions[partition] - begin for partition, begin in begin_of_batch(start, end).items())
 
 
 def last_batch_done(checkpoint: Path) -> int | None:

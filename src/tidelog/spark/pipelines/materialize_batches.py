@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines.archive_schema import BAD
-from tidelog.spark.pipelines.checkpoint_offsets import planned_batch
+from tidelog.spark.pipelines.checkpoint_offsets import offsets_of_batch, planned_batch
 from tidelog.spark.pipelines.materialize_deletes import CAUGHT_UP
 from tidelog.spark.pipelines.materialize_merge import merge
 from tidelog.spark.pipelines.materialize_rows import keyed, newest_per_key, unsettled
@@ -68,7 +68,8 @@ class MaterializeBatches:
         if all(end <= standing[partition] for partition, end in ends.items()):
             return
         positions = {position_name(*partition): max(end, standing[partition]) for partition, end in ends.items()}
-        if sum(end - standing[partition] for partition, end in ends.items()) < self._at_end_rows:
+        # Of the batch, not of what the table lacks of it: under an old checkpoint a full one may bring little news.
+        if self._at_end_rows and offsets_of_batch(self._checkpoint, number) < self._at_end_rows:
             positions[CAUGHT_UP] = planned.planned_ms
         fresh = unsettled(rows, {partition.partition: position for partition, position in standing.items()})
         try:
