@@ -11,9 +11,10 @@ from tests.client.producing import new_topic
 from tests.spark.reading import SECONDS_MAX, producer
 from tests.toolkit_broker import ToolkitBroker
 from tidelog import Admin, Table
-from tidelog.spark.pipelines.materialize import MaterializeOptions, run
+from tidelog.spark.pipelines.materialize import MaterializeOptions, facts_of, run
 from tidelog.spark.pipelines.pipeline import Outcome, Silent
 from tidelog.spark.tables.lake_table import LakeTable
+from tidelog.spark.tables.positions import position_name
 
 SCHEMA = "name STRING NOT NULL, visits BIGINT"
 PARTITIONS = 3
@@ -52,6 +53,23 @@ class Customers:
         for _ in range(count):
             self._sender.produce(self.topic, value=b"{}")
         assert (self._sender.flush(SECONDS_MAX), self._refused) == (0, [])
+
+    def abort(self, count: int) -> None:
+        """Offsets in every partition that no reader sees, markers after them."""
+        sender = producer(self.bootstrap, **{"transactional.id": self.topic})
+        sender.init_transactions(SECONDS_MAX)
+        sender.begin_transaction()
+        for number in range(count * PARTITIONS):
+            sender.produce(self.topic, key=b"customer-%d" % number, value=b"aborted", partition=number % PARTITIONS)
+        assert sender.flush(SECONDS_MAX) == 0
+        sender.abort_transaction(SECONDS_MAX)
+
+    def behind(self) -> int:
+        """Offsets that the topic has and the table has not passed."""
+        table = LakeTable.open(self.place)
+        return sum(
+            end - table.position(position_name(self.topic, partition)) for partition, end in facts_of(self.options()).ends.items()
+        )
 
     def _send(self, key: bytes, value: bytes | None) -> None:
         self._sender.produce(self.topic, key=key, value=value)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.pipelines.customers import Customers
+from tests.spark.pipelines.customers import PARTITIONS, Customers
 from tests.toolkit_broker import ToolkitBroker
 from tidelog import Admin
 from tidelog.client.errors import InvalidArgument, UnknownTopic
@@ -56,6 +56,21 @@ def test_the_newest_rows_over_runs_and_old_checkpoints(customers: Customers, tmp
     customers.check()
     assert LakeTable.open(customers.place).version == version
     assert [path.name for path in (customers.place / "_tidelog").iterdir()] == ["checkpoint"], "no staged rows are left"
+
+
+def test_batches_without_a_row_move_the_table_on(customers: Customers) -> None:
+    """Aborted transactions are offsets without messages: at the beginning of a topic, and at its end."""
+    customers.abort(4)
+    outcome = customers.run()
+    assert (outcome.figures["messages"], outcome.figures["keys"], customers.behind()) == (0, 0, 0)
+    customers.change(40)
+    assert customers.run().figures["messages"] == 40
+    customers.check()
+    customers.abort(4)
+    assert customers.behind() == 5 * PARTITIONS, "a marker in each"
+    outcome = customers.run()
+    assert (outcome.figures["messages"], outcome.figures["keys"], customers.behind()) == (0, len(customers.fold), 0)
+    customers.check()
 
 
 def test_a_batch_that_fails_changes_nothing_and_comes_again(customers: Customers, monkeypatch: pytest.MonkeyPatch) -> None:
