@@ -9,6 +9,7 @@ from tests.toolkit_broker import ToolkitBroker
 from tests.worker.running import Place, running
 from tidelog.client.message import Message
 from tidelog.testing import Broker
+from tidelog.worker import Backoff
 from tidelog.worker.session import READ_BYTES_MAX
 
 
@@ -44,7 +45,8 @@ def test_more_than_may_wait_in_memory_is_written_behind_the_letter_and_keeps_its
     place.send(range(count), key=lambda _: "hot")
     place.send(["other"], key=lambda _: "other")
     seen: list[str] = []
-    worker = place.worker(order="key", retries=3, prefetch_messages=1)
+    # Longer than it takes to come to the other key.
+    worker = place.worker(order="key", retries=3, prefetch_messages=1, backoff=Backoff(base=0.5, cap=2.0))
 
     @worker.handler
     def handle(message: Message) -> None:

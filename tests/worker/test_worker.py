@@ -11,7 +11,7 @@ from tests.toolkit_broker import ToolkitBroker
 from tests.worker.running import Place, running
 from tidelog.client.message import Message
 from tidelog.client.tracing import current_traceparent
-from tidelog.worker import SqliteDeduplicator, Worker
+from tidelog.worker import Backoff, SqliteDeduplicator, Worker
 from tidelog.worker.options import Order
 
 ORDERS: tuple[Order, ...] = ("partition", "key", "none")
@@ -55,7 +55,8 @@ def test_with_order_by_key_later_messages_wait_behind_a_failing_one(place: Place
     place.send([f"{key}-{number}" for number in range(5) for key in "abc"], key=lambda value: value[0])
     seen: list[str] = []
     failures = Counter[str]()
-    worker = place.worker(order="key", retries=3)
+    # Longer than it takes to come to the end of the others.
+    worker = place.worker(order="key", retries=3, backoff=Backoff(base=0.3, cap=0.6))
 
     @worker.handler
     def handle(message: Message) -> None:
