@@ -18,12 +18,15 @@ CONFIG = {
 }
 
 
+def config_in(directory: str) -> dict[str, str]:
+    """Whatever Spark writes for itself goes there, and not to where the tests were started."""
+    return {**CONFIG, "spark.local.dir": directory, "spark.sql.warehouse.dir": f"{directory}/warehouse"}
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    warehouse = tmp_path_factory.mktemp("spark")
-    config = {**CONFIG, "spark.sql.warehouse.dir": str(warehouse), "spark.local.dir": str(warehouse / "local")}
     try:
-        opened = session(app_name="tests", master="local[2]", config=config)
+        opened = session(app_name="tests", master="local[2]", config=config_in(str(tmp_path_factory.mktemp("spark"))))
     except JavaMissing as error:
         pytest.skip(str(error))
     yield opened

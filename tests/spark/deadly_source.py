@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tests.spark.conftest import CONFIG
+from tests.spark.conftest import config_in
 from tests.spark.reading import start
 from tests.spark.sink.killing import Plan
 from tidelog.spark.data_source import TidelogDataSource
@@ -75,7 +75,7 @@ def run_driver(directory: Path, master: str, config: Mapping[str, str], options:
 
 def main(text: str) -> None:
     given = json.loads(text)
-    config = {**CONFIG, "spark.log.level": "ERROR", "spark.local.dir": given["local"], **given["config"]}
+    config = {**config_in(given["local"]), "spark.log.level": "ERROR", **given["config"]}
     spark = session(app_name="deadly", master=given["master"], config=config)
     spark.dataSource.register(DeadlyDataSource)
     rows = spark.readStream.format("tidelog-deadly").options(**given["options"]).load()

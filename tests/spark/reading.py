@@ -7,7 +7,8 @@ from confluent_kafka import KafkaError, Message, Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-SECONDS_MAX = 60
+# A batch takes seconds where others start Java beside it.
+SECONDS_MAX = 200
 
 
 def producer(bootstrap: str, **settings: Any) -> Any:
@@ -51,8 +52,7 @@ class Source(NamedTuple):
     def available(self, output: str, checkpoint: str, **given: str) -> StreamingQuery:
         """What is there now, appended to Parquet files; returns when it is done, or raises why not."""
         query = start(self.stream(**given), output, checkpoint, available_now=True)
-        query.awaitTermination(SECONDS_MAX)
-        assert not query.isActive
+        assert query.awaitTermination(SECONDS_MAX), "it goes on and on"
         return query
 
 

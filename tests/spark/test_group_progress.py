@@ -15,7 +15,8 @@ from tidelog.spark.group_progress import GroupProgress
 from tidelog.spark.options import Connection
 
 
-def test_what_is_shown_is_committed(kafka: ToolkitBroker) -> None:
+def test_what_is_shown_is_committed(kafka: ToolkitBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_progress, "TIMEOUT_SECONDS", 60)
     topic = new_topic(kafka, partitions=2)
     progress = GroupProgress(Connection(kafka.bootstrap, (("request.timeout.ms", "10000"),)), f"group-{topic}")
     with Admin(kafka.bootstrap) as admin:

@@ -37,7 +37,8 @@ def test_many_runs_with_one_checkpoint(spark: SparkSession, kafka: ToolkitBroker
     sender, admin = producer(kafka.bootstrap), Admin(kafka.bootstrap)
     send(sender, source.topic, 400, partitions=2)
     query = source.available(output, checkpoint, **options)
-    assert [progress.numInputRows for progress in query.recentProgress] == [150, 150, 100]
+    # A trigger that finds nothing may tell so, ten seconds after the last batch.
+    assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [150, 150, 100]
     assert places(spark.read.parquet(output)) == every(2, 200)
     assert admin.group_offsets(group) == {(source.topic, 0): 200, (source.topic, 1): 200}
     before = files(output)
@@ -85,6 +86,8 @@ def test_topics_that_come_while_it_runs_and_what_the_listener_says(
         wait_until(lambda: "-more" in repr(query.lastProgress), "the new topic is read")
         query.processAllAvailable()
         assert numbers(spark.read.parquet(output)) == list(range(40))
+
+        wait_until((tmp_path / "spark.prom").exists, "the listener has heard of a batch")
 
         def lag() -> dict[str, float]:
             families = text_string_to_metric_families((tmp_path / "spark.prom").read_text())

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tests.spark.conftest import CONFIG
+from tests.spark.conftest import config_in
 from tidelog.spark.pipelines import archive
 from tidelog.spark.pipelines.archive_source import ArchiveFilesReader, ArchiveFilesSource
 from tidelog.spark.pipelines.pipeline import Silent
@@ -81,7 +81,7 @@ def install(place: Path) -> None:
 def main(text: str) -> None:
     given = json.loads(text)
     place = Path(given["table"])
-    spark = session(app_name="kills", master="local[2]", config={**CONFIG, "spark.local.dir": str(place.parent / "local")})
+    spark = session(app_name="kills", master="local[2]", config=config_in(str(place.parent / "local")))
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # started by this process
     (place.parent / KILL).write_text(json.dumps({"at": given["at"], "pids": [java, os.getpid()]}))
     setattr(archive, "TidelogTableSink", KillingSink)  # noqa: B010 - an assignment would be taken for a mistake

@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import Any
 
-from tests.spark.conftest import CONFIG
+from tests.spark.conftest import config_in
 from tidelog.spark.pipelines import deadletters, positioned_sink
 from tidelog.spark.pipelines.pipeline import Silent
 from tidelog.spark.spark_session import session
@@ -23,7 +23,7 @@ def die(*_arguments: Any, **_named: Any) -> Any:
 
 def main() -> None:
     point, bootstrap, topic, table, page, local = sys.argv[1:]
-    spark = session(app_name="child", master="local[2]", config={**CONFIG, "spark.local.dir": local})
+    spark = session(app_name="child", master="local[2]", config=config_in(local))
     if point == "after":
         deadletters.report_of = die
     else:

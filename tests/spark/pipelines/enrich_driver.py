@@ -5,7 +5,7 @@ Arguments: bootstrap servers, topic, table, output, checkpoint, temporary direct
 
 import sys
 
-from tests.spark.conftest import CONFIG
+from tests.spark.conftest import config_in
 from tests.spark.pipelines.orders import SCHEMA
 from tidelog.spark.pipelines.enrich import EnrichOptions, run
 from tidelog.spark.pipelines.pipeline import Silent
@@ -14,7 +14,7 @@ from tidelog.spark.spark_session import session
 
 def main() -> None:
     bootstrap, topic, table, output, checkpoint, local = sys.argv[1:]
-    spark = session(app_name="driver", master="local[2]", config={**CONFIG, "spark.local.dir": local})
+    spark = session(app_name="driver", master="local[2]", config=config_in(local))
     options = EnrichOptions(
         topic=topic,
         schema=SCHEMA,
@@ -26,7 +26,8 @@ def main() -> None:
         gap="10m",
         watermark="0s",
         sum=("amount",),
-        batch_rows=20,
+        # Many batches: it is killed in one of the first.
+        batch_rows=4,
     )
     run(spark, options, Silent())
 

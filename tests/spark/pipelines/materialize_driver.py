@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.spark.conftest import CONFIG
+from tests.spark.conftest import config_in
 from tests.spark.pipelines.customers import SCHEMA
 from tidelog.spark.pipelines import materialize_batches
 from tidelog.spark.pipelines.materialize import MaterializeOptions, run
@@ -35,7 +35,7 @@ def main() -> None:
         return merged
 
     setattr(materialize_batches, "merge", deadly_merge)  # noqa: B010 - it is not exported, and an assignment would be a mistake
-    spark = session(app_name="driver", master="local[2]", config={**CONFIG, "spark.local.dir": local})
+    spark = session(app_name="driver", master="local[2]", config=config_in(local))
     options = MaterializeOptions(topic=topic, table=place, bootstrap=bootstrap, schema=SCHEMA, buckets=4, batch_rows=100)
     run(spark, options, Silent())
 

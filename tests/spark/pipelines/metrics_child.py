@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
-from tests.spark.conftest import CONFIG
+from tests.spark.conftest import config_in
 from tidelog.spark.pipelines import metrics, metrics_batches
 from tidelog.spark.pipelines.metrics import MetricsOptions
 from tidelog.spark.pipelines.pipeline import Silent
@@ -26,7 +26,7 @@ def options(bootstrap: str, topic: str, table: str, metrics_topic: str) -> Metri
 
 def main() -> None:
     point, bootstrap, topic, table, metrics_topic, local = sys.argv[1:]
-    spark = session(app_name="child", master="local[2]", config={**CONFIG, "spark.local.dir": local})
+    spark = session(app_name="child", master="local[2]", config=config_in(local))
     write_topic = metrics_batches.write_topic
 
     def write_and_die(found: DataFrame, sink: Mapping[str, str], write_id: str) -> None:

@@ -12,7 +12,7 @@ import time
 from typing import Any
 from unittest.mock import patch
 
-from tests.spark.conftest import CONFIG
+from tests.spark.conftest import config_in
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.topic_partition import Partition
 from tidelog.spark.pipelines import replay
@@ -35,7 +35,7 @@ def ends(bootstrap: str, topic: str) -> int:
 
 def main(text: str) -> None:
     given = json.loads(text)
-    spark = session(app_name="replay", master="local[2]", config={**CONFIG, "spark.local.dir": given["local"]})
+    spark = session(app_name="replay", master="local[2]", config=config_in(given["local"]))
     options = replay.ReplayOptions(**given["options"])
     pids = spark.sparkContext._gateway.proc.pid, os.getpid()  # type: ignore[union-attr]  # started by this process
     send = replay.send_chunk

@@ -1,16 +1,24 @@
 """The sink in Spark, on a real broker: what an independent reader finds."""
 
 import secrets
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.spark.reading import SECONDS_MAX
 from tests.spark.sink.reader import assert_exactly_once, committed_messages, committed_values
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.transactions.admin import TransactionAdmin
 
 ROWS = 1_000
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Of the transactional ids of one test: others leave theirs open on the same broker."""
+    return f"sink-{secrets.token_hex(4)}"
 
 
 @pytest.fixture
@@ -26,19 +34,20 @@ def save(rows: DataFrame, kafka: ToolkitBroker, **options: str) -> None:
     rows.write.format("tidelog").mode("append").option("bootstrap", kafka.bootstrap).options(**options).save()
 
 
-def open_transactions(kafka: ToolkitBroker) -> list[str]:
+def open_transactions(kafka: ToolkitBroker, prefix: str) -> list[str]:
     with TransactionAdmin(kafka.bootstrap) as admin:
-        return [each.transactional_id for each in admin.list_transactions(states=["Ongoing"])]
+        listed = [each.transactional_id for each in admin.list_transactions(states=["Ongoing"])]
+    return [name for name in listed if name.startswith(prefix)]
 
 
-def test_a_write_and_the_same_write_again(spark: SparkSession, kafka: ToolkitBroker, topic: str) -> None:
+def test_a_write_and_the_same_write_again(spark: SparkSession, kafka: ToolkitBroker, topic: str, prefix: str) -> None:
     write_id = secrets.token_hex(4)
     for _ in range(2):
-        save(numbers(spark), kafka, topic=topic, writeId=write_id)
+        save(numbers(spark), kafka, topic=topic, writeId=write_id, transactionalIdPrefix=prefix)
         assert_exactly_once(kafka.bootstrap, topic, range(ROWS))
-    save(numbers(spark, ROWS, 2 * ROWS), kafka, topic=topic)
+    save(numbers(spark, ROWS, 2 * ROWS), kafka, topic=topic, transactionalIdPrefix=prefix)
     assert_exactly_once(kafka.bootstrap, topic, range(2 * ROWS))
-    assert open_transactions(kafka) == []
+    assert open_transactions(kafka, prefix) == []
 
 
 def test_every_column(spark: SparkSession, kafka: ToolkitBroker, topic: str) -> None:
@@ -70,24 +79,25 @@ def test_at_least_once(spark: SparkSession, kafka: ToolkitBroker, topic: str) ->
     ],
 )
 def test_a_row_that_cannot_be_written_stops_all_before_anything_is_seen(
-    spark: SparkSession, kafka: ToolkitBroker, topic: str, bad: tuple[str, str], reason: str
+    spark: SparkSession, kafka: ToolkitBroker, topic: str, prefix: str, bad: tuple[str, str], reason: str
 ) -> None:
+    rows = spark.range(0, ROWS, 1, 2).selectExpr(*[each.format(topic=topic) for each in bad])
     with pytest.raises(PySparkException, match=f"(?s){reason}"):
-        save(spark.range(0, ROWS, 1, 2).selectExpr(*[each.format(topic=topic) for each in bad]), kafka)
+        save(rows, kafka, transactionalIdPrefix=prefix)
     assert not committed_values(kafka.bootstrap, topic)
-    assert open_transactions(kafka) == []
+    assert open_transactions(kafka, prefix) == []
 
 
 def test_a_stream_over_restarts(
-    spark: SparkSession, kafka: ToolkitBroker, topic: str, checkpoint: str, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession, kafka: ToolkitBroker, topic: str, prefix: str, checkpoint: str, tmp_path: Path
 ) -> None:
-    source = tmp_path_factory.mktemp("source")
+    source = tmp_path / "source"
     for number in range(2):
         numbers(spark, number * ROWS, (number + 1) * ROWS).write.mode("append").text(str(source))
         rows = spark.readStream.schema("value string").text(str(source))
         writer = rows.writeStream.format("tidelog").option("bootstrap", kafka.bootstrap).option("topic", topic)
-        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-        query.awaitTermination(120)
-        assert query.exception() is None
+        writer = writer.option("transactionalIdPrefix", prefix).option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(SECONDS_MAX)
         assert_exactly_once(kafka.bootstrap, topic, range((number + 1) * ROWS))
-    assert open_transactions(kafka) == []
+    assert open_transactions(kafka, prefix) == []
