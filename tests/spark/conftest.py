@@ -18,6 +18,17 @@ CONFIG = {
 }
 
 
+# A test that starts a Java of its own beside others takes minutes; what hangs is ended all the same. A soak has no limit.
+TEST_SECONDS_MAX = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        has_its_own = item.get_closest_marker("timeout") or item.get_closest_marker("soak")
+        if item.path.is_relative_to(Path(__file__).parent) and not has_its_own:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS_MAX))
+
+
 def config_in(directory: str) -> dict[str, str]:
     """Whatever Spark writes for itself goes there, and not to where the tests were started."""
     return {**CONFIG, "spark.local.dir": directory, "spark.sql.warehouse.dir": f"{directory}/warehouse"}
