@@ -6,6 +6,7 @@ one twice. A run with more fields adds columns and goes on where it was; one wit
 """
 
 import json
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.spark.pipelines.archive_checkpoint import note_end, set_aside_if_ahead
-from tidelog.spark.pipelines.archive_outcome import added_since, outcome_of
+from tidelog.spark.pipelines.archive_outcome import added_by, outcome_of
 from tidelog.spark.pipelines.archive_parquet import check_parquet_place, parquet_outcome
 from tidelog.spark.pipelines.archive_rows import archive_rows
 from tidelog.spark.pipelines.archive_schema import PARTITION_BY, archive_columns, read_schema
@@ -26,7 +27,7 @@ from tidelog.spark.pipelines.query_run import run_query, stop_on_signals
 from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
 from tidelog.spark.tables.positions import position_name
 from tidelog.spark.tables.table_sink import FORMAT as TABLE
-from tidelog.spark.tables.table_sink import TidelogTableSink
+from tidelog.spark.tables.table_sink import RUN, TidelogTableSink
 from tidelog.spark.tables.upkeep import RETENTION_HOURS, RETENTION_HOURS_MIN, vacuumed
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class Target(NamedTuple):
     checkpoint: Path
     version: int
     """Of the table, before this run; 0 where it has none."""
+    run: int
+    """In the commits of this run, and of no other."""
 
 
 def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> Outcome:
@@ -120,7 +123,8 @@ def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> O
         return parquet_outcome(spark, [target.place for target in targets], rows, is_stopped=is_stopped)
     with vacuumed([target.place for target in targets], retention_hours=options.retention_hours):
         is_stopped, _ = _run_all(spark, options, schema, targets, reporter)
-    return outcome_of([added_since(target.place, target.version, target.topic) for target in targets], is_stopped=is_stopped)
+    added = [added_by(target.run, target.place, target.version, target.topic) for target in targets]
+    return outcome_of(added, is_stopped=is_stopped)
 
 
 def rows_of(spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, target: Target) -> "DataFrame":
@@ -161,11 +165,11 @@ def _target(options: ArchiveOptions, topic: Topic, schema: StructType | None) ->
     checkpoint = within if options.checkpoint is None else local_path(options.checkpoint) / ("" if is_only else topic.name)
     if options.format == PARQUET:
         check_parquet_place(place, checkpoint)
-        return Target(topic, place, checkpoint, 0)
+        return Target(topic, place, checkpoint, 0, 0)
     check_checkpoint_place(checkpoint, place)
     identity = {"kind": KIND, "topic": topic.name} | ({"topic_id": topic.topic_id} if topic.topic_id else {})
     table = LakeTable.ensure(place, archive_columns(schema), partition_by=PARTITION_BY, identity=identity)
-    return Target(topic, place, checkpoint, table.version)
+    return Target(topic, place, checkpoint, table.version, 1 + secrets.randbits(48))
 
 
 def _run_all(
@@ -207,4 +211,4 @@ def _start(
         writer = writer.trigger(availableNow=True)
     if options.format == PARQUET:
         return writer.format("parquet").partitionBy(*PARTITION_BY).start(str(target.place))
-    return writer.format(TABLE).start(str(target.place))
+    return writer.format(TABLE).option(RUN, str(target.run)).start(str(target.place))

@@ -1,4 +1,4 @@
-"""What a run of archive brought, from the tables' own history: whatever was committed is counted, and nothing else."""
+"""What a run of archive brought, from the tables' own history: whatever it committed is counted, and nothing else."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +10,7 @@ from tidelog.spark.pipelines.cluster_options import Topic
 from tidelog.spark.pipelines.pipeline import Outcome
 from tidelog.spark.tables.lake_table import PREFIX, LakeTable
 from tidelog.spark.tables.positions import position_name
+from tidelog.spark.tables.table_sink import RUN
 
 
 class Added(NamedTuple):
@@ -25,9 +26,11 @@ class Added(NamedTuple):
     positions: dict[int, int]
 
 
-def added_since(place: Path, version: int, topic: Topic) -> Added:
+def added_by(run: int, place: Path, version: int, topic: Topic) -> Added:
+    """Since that version. Another run may have committed as well, while this one had nothing to do."""
     table = LakeTable.open(place)
     commits = table.delta.history(table.version - version) if table.version > version else []
+    commits = [commit for commit in commits if int(commit.get(f"{PREFIX}{RUN}", 0)) == run]
     sizes = pa.table(table.delta.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
     return Added(
         topic.name,

@@ -1,7 +1,7 @@
 """``format("tidelog_table")``: rows of topics into a Delta table, each exactly once, from a stream or a batch.
 
 Option ``path`` is the table, which is there already (``LakeTable.ensure``). Rows have the columns ``topic``, ``partition`` and
-``offset``, and any others of the table.
+``offset``, and any others of the table. Option ``run``, a number, is noted in the commits: so a run finds its own among others'.
 
 Tasks ask the table how far it has come, leave out what it has, and write the rest to Parquet files that belong to nobody yet. The
 driver commits all files of a batch and the new positions at once. So whatever is done again after a crash, or under a new
@@ -29,6 +29,7 @@ from tidelog.spark.tables.upkeep import STATS_COLUMNS, merge_after_commit
 FORMAT = "tidelog_table"
 MESSAGE_COLUMN = "message"
 """Rows with this column alone are messages of tasks that wrote the files themselves."""
+RUN = "run"
 BAD = "bad"
 """Where a table is partitioned by such a column, rows with it are counted by themselves."""
 
@@ -59,18 +60,19 @@ class TidelogTableSink(DataSource):
         return BatchTableWriter(_checked_path(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
-        return StreamTableWriter(_checked_path(self.options, schema, overwrite))
+        return StreamTableWriter(_checked_path(self.options, schema, overwrite), int(dict(self.options).get(RUN, 0)))
 
 
 class StreamTableWriter(DataSourceStreamArrowWriter):
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, run: int = 0) -> None:
         self._place = place
+        self._run = run
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TableMessage:
         return write_task(self._place, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark calls it so; positions say what is new
-        commit_tasks(self._place, messages)
+        commit_tasks(self._place, messages, self._run)
 
 
 class BatchTableWriter(DataSourceArrowWriter):
@@ -149,7 +151,7 @@ def as_in_table(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch([rows.column(field.name).cast(field.type) for field in schema], schema=schema)
 
 
-def commit_tasks(place: Path, messages: Sequence[WriterCommitMessage | None]) -> None:
+def commit_tasks(place: Path, messages: Sequence[WriterCommitMessage | None], run: int = 0) -> None:
     """On the driver: what all tasks wrote, at once."""
     told = [message for message in messages if isinstance(message, TableMessage)]
     files = [file for message in told for file in message.files]
@@ -165,6 +167,6 @@ def commit_tasks(place: Path, messages: Sequence[WriterCommitMessage | None]) ->
         files,
         furthest(told),
         expected={name: min(positions) for name, positions in seen.items()},
-        notes={"rows": sum(file.rows for file in files), "badRows": bad_rows},
+        notes={"rows": sum(file.rows for file in files), "badRows": bad_rows, RUN: run},
     )
     merge_after_commit(place)
