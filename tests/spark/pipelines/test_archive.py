@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
@@ -15,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import Row, SparkSession
 
 from tests.compatibility.apache_kafka import wait_until
+from tests.spark.pipelines.interrupting import SECONDS_MAX, ctrl_c_after
 from tests.spark.reading import producer
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.errors import InvalidArgument, UnknownTopic
@@ -25,8 +25,6 @@ from tidelog.spark.tables.errors import WrongSchema, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable
 
 SCHEMA = "id BIGINT NOT NULL, city STRING"
-# A batch takes seconds where others start Java beside it.
-SECONDS_MAX = 200.0
 
 
 class Scene(NamedTuple):
@@ -50,28 +48,9 @@ class Scene(NamedTuple):
         options = ArchiveOptions(topic=topic, table=table, **{"bootstrap": self.bootstrap, "schema": SCHEMA, **given})
         return archive.run(self.spark, options, reporter or Silent())
 
-    def run_until(self, interrupted: Callable[[], None], **given: Any) -> Outcome:
-        """Without an end, until ``interrupted`` has returned: then Ctrl-C. Signals are the main thread's, where tests run."""
-        failed: list[BaseException] = []
-
-        def interrupt() -> None:
-            try:
-                interrupted()
-            except BaseException as error:
-                failed.append(error)
-            os.kill(os.getpid(), signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt)
-        # A run that ended by itself would leave the signal to pytest.
-        before = signal.signal(signal.SIGINT, lambda *_: None)
-        try:
-            thread.start()
-            outcome = self.run(continuous=True, trigger_seconds=0.2, **given)
-        finally:
-            thread.join(SECONDS_MAX)
-            signal.signal(signal.SIGINT, before)
-        assert failed == []
-        return outcome
+    def run_until(self, meanwhile: Callable[[], None], **given: Any) -> Outcome:
+        with ctrl_c_after(meanwhile):
+            return self.run(continuous=True, trigger_seconds=0.2, **given)
 
     def wait_for(self, count: int) -> None:
         def is_there() -> bool:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.compatibility.apache_kafka import wait_until
 from tests.deadletters.letters import read_all
+from tests.spark.pipelines.interrupting import SECONDS_MAX, ctrl_c_after
 from tests.spark.pipelines.metrics_child import options
 from tests.spark.reading import producer
 from tests.toolkit_broker import ToolkitBroker, create_topic
@@ -57,6 +59,13 @@ class Scene:
         rows = LakeTable.open(self.place / "table", kind="metrics").frame(spark).collect()
         return sorted((round(row.window_start.timestamp() - NOON_S), row.messages) for row in rows)
 
+    def close_two_windows(self) -> None:
+        """With a message that comes when a run has done its first batch."""
+        place = self.place / "table"
+        wait_until((place / "_tidelog" / "checkpoint" / "commits" / "0").exists, "a batch is done", SECONDS_MAX)
+        self.send(25)
+        wait_until(lambda: LakeTable.open(place).delta.count() == 2, "two windows", SECONDS_MAX)
+
     def in_topic(self) -> list[dict[str, Any]]:
         messages = read_all(self.bootstrap, self.metrics_topic)
         assert {message.key() for message in messages} <= {self.topic.encode()}
@@ -72,8 +81,11 @@ def scene(kafka: ToolkitBroker, tmp_path: Path) -> Scene:
 
 
 def test_windows_come_once_when_they_are_closed(spark: SparkSession, scene: Scene) -> None:
-    scene.send(1, 2, 3, 11, 12, 25)
-    outcome = run(spark, scene.options, Silent())
+    scene.send(1, 2, 3, 11, 12)
+    continuous = MetricsOptions(**{**vars(scene.options), "continuous": True, "trigger_seconds": 0.2})
+    with ctrl_c_after(scene.close_two_windows):
+        outcome = run(spark, continuous, Silent())
+    assert outcome.summary.endswith("stopped; the same command goes on from here")
     assert (outcome.figures["messages read"], outcome.figures["windows written"]) == (6, 2)
     assert scene.in_table(spark) == [(0, 3), (10, 2)], "the window of 25 is still open"
     assert scene.windows_in_topic() == [("2026-01-31T12:00:00.000Z", 3), ("2026-01-31T12:00:10.000Z", 2)]
