@@ -31,4 +31,4 @@ def ctrl_c_after(meanwhile: Callable[[], None]) -> Iterator[None]:
     finally:
         thread.join(2 * SECONDS_MAX)
         signal.signal(signal.SIGINT, before)
-    assert failed == []
+    assert not failed, failed
