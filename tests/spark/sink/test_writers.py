@@ -1,49 +1,91 @@
-"""A task's first words to the cluster, when a broker restarts at that moment."""
+"""A process's first words to the cluster, when a broker restarts at that moment: a task's, and the driver's at a commit."""
 
-from typing import Any
+import socket
+import threading
 
 import pytest
 
+from tests.toolkit_broker import ToolkitBroker
 from tidelog.client.errors import BrokerUnavailable, TidelogError
 from tidelog.client.transactions.errors import BrokerUnreachable
+from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink import writers
-from tidelog.spark.sink.job import Start
-from tidelog.spark.sink.writers import Execution, _started
+from tidelog.spark.sink.connections import SinkConnections
+from tidelog.spark.sink.job import Job
+from tidelog.spark.sink.names import query_job
+from tidelog.spark.sink.writers import Execution, TaskMessage, _commit, _patiently
 
-EXECUTION = Execution("job", "run", 3)
+EXECUTION = Execution(query_job("3f0c9a52-9f5e-4b0e-8d0e-0c6a7a1d2b11"), "run", 3)
 
 
-class JobThatFails:
+class WordsThatFail:
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
-        self.asked: list[tuple[str, int]] = []
+        self.said = 0
 
-    def start(self, run: str, batch: int) -> Start:
-        self.asked.append((run, batch))
+    def __call__(self) -> str:
+        self.said += 1
         if self.errors:
             raise self.errors.pop(0)
-        return Start(1, False)
+        return "heard"
 
 
-def started(job: Any) -> Start:
-    return _started(job, EXECUTION)
-
-
-def test_it_is_said_again_until_somebody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_are_said_again_until_somebody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "ABSENCE_PAUSE_SECONDS", 0.0)
-    job = JobThatFails(BrokerUnavailable("nobody"), BrokerUnreachable("nobody"))
-    assert started(job) == Start(1, False)
-    assert job.asked == [("run", 3)] * 3
+    words = WordsThatFail(BrokerUnavailable("nobody"), BrokerUnreachable("nobody"))
+    assert _patiently(words) == "heard"
+    assert words.said == 3
 
 
-def test_nobody_for_too_long_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_for_too_long_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "ABSENCE_SECONDS_MAX", -1.0)
     with pytest.raises(BrokerUnavailable, match="nobody"):
-        started(JobThatFails(BrokerUnavailable("nobody")))
+        _patiently(WordsThatFail(BrokerUnavailable("nobody")))
 
 
 def test_any_other_error_is_not_waited_for() -> None:
-    job = JobThatFails(TidelogError("superseded"))
+    words = WordsThatFail(TidelogError("superseded"))
     with pytest.raises(TidelogError, match="superseded"):
-        started(job)
-    assert len(job.asked) == 1
+        _patiently(words)
+    assert words.said == 1
+
+
+def test_a_commit_waits_for_a_broker_that_is_not_there_yet(kafka: ToolkitBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address where nobody listens at first, and which then leads to the broker."""
+    refused, committed = threading.Event(), threading.Event()
+    greet = SinkConnections.greet
+
+    def noted(connections: SinkConnections) -> None:
+        try:
+            greet(connections)
+        except BrokerUnreachable:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(SinkConnections, "greet", noted)
+    monkeypatch.setattr(Job, "commit", lambda *_: committed.set())
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        options = SinkOptions.parse({"bootstrap": f"127.0.0.1:{door.getsockname()[1]}", "topic": "t"})
+        driver = threading.Thread(target=_commit, args=(options, [TaskMessage(EXECUTION, None)]))
+        driver.start()
+        assert refused.wait(writers.ABSENCE_SECONDS_MAX)
+        assert not committed.is_set()
+        threading.Thread(target=_lead, args=(door, kafka.bootstrap), daemon=True).start()
+        driver.join(writers.ABSENCE_SECONDS_MAX)
+        assert committed.is_set()
+
+
+def _lead(door: socket.socket, bootstrap: str) -> None:
+    """Whoever comes in at the door is connected to the broker."""
+    host, port = bootstrap.rsplit(":", 1)
+    door.listen()
+    visitor, _ = door.accept()
+    with visitor, socket.create_connection((host, int(port))) as broker:
+        threading.Thread(target=_carry, args=(broker, visitor), daemon=True).start()
+        _carry(visitor, broker)
+
+
+def _carry(source: socket.socket, target: socket.socket) -> None:
+    while received := source.recv(65536):
+        target.sendall(received)

@@ -48,6 +48,13 @@ class SinkConnections:
         self.admin = TransactionAdmin(bootstrap, client_id=CLIENT_ID, request_timeout_ms=int(REQUEST_SECONDS_MAX * 1000))
         self._jobs: dict[str, tuple[Job, TopicLedger]] = {}
         self._limits: dict[str, int] = {}
+        self._is_greeted = False
+
+    def greet(self) -> None:
+        """BrokerUnreachable when nobody is there. Once somebody was, all that follows waits for brokers that restart."""
+        if not self._is_greeted:
+            self.admin.metadata()
+            self._is_greeted = True
 
     def close(self) -> None:
         self._brokers.close()

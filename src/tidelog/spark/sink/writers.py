@@ -11,7 +11,8 @@ is in ``connections``.
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,16 +25,18 @@ from tidelog.client.transactions.types import TransactionHandle
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.columns import Columns, check_columns
 from tidelog.spark.sink.connections import SinkConnections, check_security, forget_connections, sink_connections
-from tidelog.spark.sink.job import Job, Start
+from tidelog.spark.sink.job import Start
 from tidelog.spark.sink.names import once_write_id, query_job, write_job
 from tidelog.spark.sink.task import TaskWriter
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
-# How long a task bears that no broker answers.
+# How long a process bears that no broker answers its first words.
 ABSENCE_SECONDS_MAX = 30.0
 ABSENCE_PAUSE_SECONDS = 0.2
 # A batch write is one batch.
 ONLY_BATCH = 0
+
+_Result = TypeVar("_Result")
 
 
 class Execution(NamedTuple):
@@ -128,7 +131,8 @@ def _write_task(
     connections = sink_connections(options)
     try:
         job = connections.job(execution.job)
-        begun = start or _started(job, execution)
+        # To start twice is the same as once.
+        begun = start or _patiently(partial(job.start, execution.run, execution.batch))
         if begun.is_replay:
             return TaskMessage(execution, None)
 
@@ -141,13 +145,13 @@ def _write_task(
         raise
 
 
-def _started(job: Job, execution: Execution) -> Start:
-    """A worker's first words to the cluster, which would fail at once when nobody is there; a broker that restarts at this moment
-    is no reason to fail a task, for in local mode Spark does not run one again. To start twice is the same as once."""
+def _patiently(first_words: Callable[[], _Result]) -> _Result:
+    """What a process says first to the cluster would fail at once when nobody is there. A broker that restarts at this moment is
+    no reason to fail a batch: in local mode Spark does not run a task again, and nowhere a commit."""
     deadline = time.monotonic() + ABSENCE_SECONDS_MAX
     while True:
         try:
-            return job.start(execution.run, execution.batch)
+            return first_words()
         except (BrokerUnavailable, BrokerUnreachable):
             if time.monotonic() > deadline:
                 raise
@@ -166,8 +170,14 @@ def _task_context() -> TaskContext:
 
 def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     execution, transactions = _collected(messages)
-    if execution is not None and options.delivery_guarantee == "exactly_once":
-        _keeping(options, lambda connections: connections.job(execution.job).commit(execution.run, execution.batch, transactions))
+    if execution is None or options.delivery_guarantee == "at_least_once":
+        return
+
+    def commit(connections: SinkConnections) -> None:
+        _patiently(connections.greet)
+        connections.job(execution.job).commit(execution.run, execution.batch, transactions)
+
+    _keeping(options, commit)
 
 
 def _abort(options: SinkOptions, execution: Execution | None) -> None:
