@@ -99,6 +99,29 @@ def test_a_topic_that_there_was_not_is_unknown_also_when_the_last_answer_does_no
         PartitionCounts().ask(slow, "127.0.0.1:1", "orders", 0.2)
 
 
+class JustCreated:
+    """Its first answers say that the topic has no leaders yet."""
+
+    def __init__(self, answers: int) -> None:
+        self.answers = answers
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        self.answers -= 1
+        leaderless = KafkaError(KafkaError.LEADER_NOT_AVAILABLE) if self.answers >= 0 else None
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={} if leaderless else {0: None}, error=leaderless)})
+
+    def poll(self, seconds: float) -> None:
+        pass
+
+
+def test_a_topic_without_leaders_yet_is_waited_for() -> None:
+    assert PartitionCounts().ask(JustCreated(3), "127.0.0.1:1", "orders", 30.0) == 1
+    with pytest.raises(TidelogError, match="LEADER_NOT_AVAILABLE") as raised:
+        PartitionCounts().ask(JustCreated(3), "127.0.0.1:1", "orders", 0.0)
+    assert raised.value.retriable
+    assert not isinstance(raised.value, UnknownTopic)
+
+
 def test_counts_are_asked_for_and_believed_for_a_minute(kafka: ToolkitBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = new_topic(kafka, partitions=3)
     handle = ProducerHandle({"bootstrap.servers": kafka.bootstrap, "log_level": 0})

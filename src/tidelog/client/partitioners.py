@@ -11,9 +11,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
-from tidelog.client.errors import InvalidArgument, UnknownTopic, from_kafka_error
+from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic, from_kafka_error
 from tidelog.client.murmur2 import murmur2_partition
 
 Partitioner = Callable[[str, bytes | None, int], int]
@@ -104,24 +104,31 @@ class PartitionCounts:
     def ask(self, raw: Any, addresses: str, topic: str, timeout: float) -> int:
         """Asks the cluster, which creates the topic where brokers do that, as a send would."""
         deadline = monotonic() + timeout
-        unknown = UnknownTopic(f"there is no topic {topic} at {addresses}: create it first: admin.create_topic(...)")
-        is_unknown = False
+        problem: TidelogError | None = None
         while True:
             try:
                 metadata = raw.list_topics(topic, timeout=max(0.001, deadline - monotonic())).topics[topic]
             except KafkaException as error:
                 # The last question may have had no time left for an answer; the one before was answered.
-                if is_unknown and monotonic() >= deadline:
-                    raise unknown from error
+                if problem is not None and monotonic() >= deadline:
+                    raise problem from error
                 raise from_kafka_error(error.args[0], f"partitions of {topic}", addresses) from error
             if metadata.partitions:
                 break
-            if monotonic() >= deadline or not (metadata.error is None or metadata.error.retriable()):
-                raise unknown
-            is_unknown = True
+            problem = _why_without_partitions(metadata.error, topic, addresses)
+            if monotonic() >= deadline or not problem.retriable:
+                raise problem
             raw.poll(0.05)
         if len(self._counts) >= TOPICS_MAX:
             self._counts.clear()
         count = len(metadata.partitions)
         self._counts[topic] = (count, monotonic() + COUNT_SECONDS_MAX)
         return count
+
+
+def _why_without_partitions(error: KafkaError | None, topic: str, addresses: str) -> TidelogError:
+    """Retriable where it may have some soon: a topic that was just created has no leaders yet."""
+    if error is None or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        text = f"there is no topic {topic} at {addresses}: create it first: admin.create_topic(...)"
+        return UnknownTopic(text, retriable=error is None or error.retriable())
+    return from_kafka_error(error, f"partitions of {topic}", addresses)
