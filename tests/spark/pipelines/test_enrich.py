@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -20,14 +21,24 @@ from tests.spark.reading import SECONDS_MAX
 from tests.spark.test_driver_kills import is_in_batch
 from tests.toolkit_broker import ToolkitBroker
 from tidelog.client.errors import InvalidArgument, UnknownTopic
-from tidelog.spark.pipelines.enrich import EnrichOptions, run, table_rows
+from tidelog.spark.options import RECORDS_PER_SPLIT, SourceOptions
+from tidelog.spark.pipelines.enrich import EnrichOptions, messages_of, run, table_rows
 from tidelog.spark.pipelines.enrich_rows import join_with_table
 from tidelog.spark.pipelines.enrich_table import MaterializedTable
 from tidelog.spark.pipelines.pipeline import Silent
+from tidelog.spark.planning import Span, split
 from tidelog.spark.tables.errors import TableMissing, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable
 
 DRIVER_SECONDS_MAX = 240.0
+REQUIRED: dict[str, Any] = {
+    "topic": "orders",
+    "schema": "customer STRING",
+    "on": "customer",
+    "table": "t",
+    "output": "o",
+    "checkpoint": "c",
+}
 
 
 @pytest.fixture
@@ -142,6 +153,16 @@ def test_what_is_refused(spark: SparkSession, orders: Orders, tmp_path: Path) ->
     ],
 )
 def test_options(given: dict[str, Any], reason: str) -> None:
-    settings = {"topic": "orders", "schema": "customer STRING", "on": "customer", "table": "t", "output": "o", "checkpoint": "c"}
     with pytest.raises(InvalidArgument, match=reason):
-        EnrichOptions(**{**settings, **given})
+        EnrichOptions(**{**REQUIRED, **given})
+
+
+def test_a_batch_of_one_partition_is_one_task() -> None:
+    """Two would write its events out of order. Also where a batch is more than the source gives a task by itself."""
+    rows = 3 * RECORDS_PER_SPLIT
+    spark = MagicMock()
+    messages_of(spark, EnrichOptions(**{**REQUIRED, "batch_rows": rows}))
+    given = spark.readStream.format.return_value.options.call_args.kwargs
+    source = SourceOptions.parse(given, is_stream=True)
+    whole = Span("orders", bytes(16), 0, 0, rows)
+    assert split([whole], source.min_partitions, source.max_records_per_partition) == [whole]
