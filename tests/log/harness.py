@@ -38,6 +38,8 @@ TOPIC_ID = b"0123456789abcdef"
 START_MS = 1_704_067_200_000
 # One batch of ``append(log)`` with its one small record: tests count segments and limits in it.
 BATCH_BYTES = 100
+# Ten of them in a segment, and an index entry for every other one.
+SMALL = LogSettings(segment_bytes=10 * BATCH_BYTES, index_interval_bytes=2 * BATCH_BYTES)
 
 
 class Store:

@@ -8,6 +8,7 @@ from simulation.disk import Crashed
 from tests.log.harness import (
     BATCH_BYTES,
     PATH,
+    SMALL,
     START_MS,
     Store,
     append,
@@ -23,11 +24,8 @@ from tidelog.log.durable_marks import DurableMarks
 from tidelog.log.errors import LogOffline
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, end_offset_for_epoch, offset_for_timestamp, read
-from tidelog.log.settings import LogSettings
 from tidelog.records.control import ControlType
 from tidelog.records.header import HEADER_SIZE
-
-SMALL = LogSettings(segment_bytes=10 * BATCH_BYTES, index_interval_bytes=2 * BATCH_BYTES)
 
 
 def filled(store: Store, count: int = 35) -> PartitionLog:
