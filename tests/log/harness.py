@@ -250,6 +250,16 @@ def log_headers(log: PartitionLog) -> list[BatchHeader]:
     return headers
 
 
+def base_offsets(log: PartitionLog) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+def state_of(log: PartitionLog) -> tuple[object, ...]:
+    """All that a refused or failed append must leave alone."""
+    indexes = [(segment.offset_index.entry_count, segment.time_index.entry_count, segment.size) for segment in log.segments]
+    return log.log_end_offset, log.size, log.producers.describe(), log.epochs.latest_epoch, indexes, log_headers(log)
+
+
 def read_offsets(log: PartitionLog, isolation: Isolation = Isolation.LOG_END, bytes_max: int = 1 << 20) -> list[int]:
     """The offsets that a consumer gets that reads the log from its start, slice by slice; control records too."""
     offsets: list[int] = []

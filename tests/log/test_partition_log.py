@@ -1,13 +1,9 @@
-"""Appending and rolling: what the log gives out, refuses, survives, and when it begins another segment."""
-
-import errno
+"""Appending as a leader: what the log gives out and what it refuses, and the watermarks."""
 
 import pytest
 
-from simulation.disk import SimulatedDisk
-from tests.log.harness import BATCH_BYTES, START_MS, Store, append, batch, end_transaction, log_headers, read_offsets
+from tests.log.harness import START_MS, Store, append, batch, end_transaction, log_headers, read_offsets, state_of
 from tidelog.log.append_check import AppendOrigin
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.errors import (
     CorruptRecord,
     DuplicateSequence,
@@ -16,27 +12,14 @@ from tidelog.log.errors import (
     InvalidRecord,
     InvalidTransactionState,
     LogError,
-    LogOffline,
     OutOfOrderSequence,
     RecordTooLarge,
-    StorageError,
 )
-from tidelog.log.partition_log import PartitionLog
 from tidelog.log.settings import LogSettings
-from tidelog.ports.disk import DiskFile
 from tidelog.records.batch import read_records
 from tidelog.records.compression import CompressionType
 from tidelog.records.control import ControlType
 from tidelog.records.header import iterate_headers
-
-SMALL = LogSettings(segment_bytes=10 * BATCH_BYTES, index_interval_bytes=2 * BATCH_BYTES)
-
-
-def state_of(log: PartitionLog) -> tuple[object, ...]:
-    """All that a refused or failed append must leave alone."""
-    indexes = [(segment.offset_index.entry_count, segment.time_index.entry_count, segment.size) for segment in log.segments]
-    return log.log_end_offset, log.size, log.producers.describe(), log.epochs.latest_epoch, indexes, log_headers(log)
-
 
 # -- offsets and stamps ------------------------------------------------------------------------------------------------------
 
@@ -123,6 +106,9 @@ def test_a_leader_of_an_older_epoch_is_fenced() -> None:
     assert log.epochs.end_offset_for(5, log.log_end_offset) == (5, 2)
 
 
+# -- producers ---------------------------------------------------------------------------------------------------------------
+
+
 def test_a_resent_batch_is_answered_with_its_first_offsets() -> None:
     store = Store()
     log = store.create()
@@ -162,271 +148,6 @@ def test_producers_rebuilt_from_the_log_are_those_that_lived_through_it(log_appe
     assert store.log().producers.describe() == lived
 
 
-# -- following ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_follower_keeps_the_leaders_bytes_and_gaps() -> None:
-    log = Store().create()
-    data = batch(2, base_offset=3, leader_epoch=1) + batch(1, base_offset=9, leader_epoch=4)
-    log.append_as_follower(data)
-    assert log.segments.active.file().read(0, 1000) == data
-    assert (log.log_end_offset, log.epochs.latest_epoch) == (10, 4)
-    assert read_offsets(log) == [3, 4, 9]
-
-
-def test_a_fetch_may_cut_its_last_batch_off() -> None:
-    log = Store().create()
-    whole, cut = batch(2, base_offset=0, leader_epoch=0), batch(3, base_offset=2, leader_epoch=0)
-    for length in (1, 11, 12, 60, len(cut) - 1):
-        log.append_as_follower(whole + cut[:length])
-        assert log.log_end_offset == 2
-        log = Store().create()
-    with pytest.raises(InvalidRecord):
-        log.append_as_follower(cut[:-1])
-
-
-def test_a_follower_refuses_what_it_has_and_what_is_damaged() -> None:
-    log = Store().create()
-    log.append_as_follower(batch(5, base_offset=0, leader_epoch=0))
-    before = state_of(log)
-    with pytest.raises(InvalidRecord, match="offset 4 is below our log end 5"):
-        log.append_as_follower(batch(2, base_offset=4, leader_epoch=0))
-    with pytest.raises(InvalidRecord, match="offset 5 is below our log end 6"):
-        log.append_as_follower(batch(1, base_offset=5, leader_epoch=0) * 2)
-    with pytest.raises(CorruptRecord):
-        log.append_as_follower(batch(1, base_offset=5, leader_epoch=0)[:-1] + b"x")
-    assert state_of(log) == before
-
-
-def test_a_follower_learns_of_producers_and_aborts() -> None:
-    leader, follower = Store().create(), Store().create()
-    leader.append_as_leader(batch(2, producer_id=7, sequence=0, transactional=True), 0)
-    end_transaction(leader, 7, ControlType.ABORT)
-    leader.append_as_leader(batch(1, producer_id=7, sequence=2, transactional=True), 0)
-    follower.append_as_follower(leader.segments.active.file().read(0, leader.size))
-    assert follower.producers.describe() == leader.producers.describe()
-    assert list(follower.segments.active.transaction_index.entries()) == list(leader.segments.active.transaction_index.entries())
-
-
-# -- a disk that is full or broken -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("room", [0, 1, BATCH_BYTES - 1, BATCH_BYTES + 50])
-def test_a_full_disk_costs_the_append_and_nothing_else(room: int) -> None:
-    store = Store(SMALL)
-    log = store.create()
-    log.append_as_leader(batch(2, producer_id=7, sequence=0), 0)
-    store.commit(log)
-    before = state_of(log)
-    size_before = log.segments.active.file().size()
-    store.disk.set_free_bytes(room)
-    with pytest.raises(StorageError, match="nothing was written"):
-        log.append_as_leader(batch(1, producer_id=7, sequence=2, size=2 * BATCH_BYTES), 1)
-    assert log.segments.active.file().size() == size_before
-    assert state_of(log) == before
-    store.disk.set_free_bytes(None)
-    assert log.append_as_leader(batch(1, producer_id=7, sequence=2), 1).first_offset == 2
-    store.commit(log)
-    store.crash()
-    assert read_offsets(store.log()) == [0, 1, 2]
-
-
-def test_a_full_disk_at_a_roll_costs_only_the_append() -> None:
-    store = Store(SMALL)
-    log = store.create()
-    for _ in range(10):
-        append(log)
-    rule = store.disk.faults.fail("names", lambda path: path.endswith(".log"), errno.ENOSPC)
-    with pytest.raises(StorageError, match="no room for a new segment"):
-        append(log)
-    assert (log.log_end_offset, len(log.segments)) == (10, 1)
-    store.disk.faults.lift(rule)
-    append(log)
-    assert len(log.segments) == 2
-    assert read_offsets(log) == list(range(11))
-
-
-def test_indexes_that_found_no_room_at_a_roll_are_written_later() -> None:
-    store = Store(SMALL)
-    log = store.create()
-    for _ in range(10):
-        append(log)
-    rule = store.disk.faults.fail("write", lambda path: path.endswith("index"), errno.ENOSPC)
-    append(log)
-    assert store.facts("segment_close_deferred")
-    store.disk.faults.lift(rule)
-    store.commit(log)
-    store.restart()
-    assert not store.facts("torn_tail_cut")
-    assert store.log().segments[0].offset_index.entry_count == 3
-    assert read_offsets(store.log()) == list(range(11))
-
-
-def test_a_broken_disk_takes_the_log_offline() -> None:
-    store = Store()
-    log, other = store.create(), store.create(partition=1)
-    append(log)
-    store.commit(log)
-    store.disk.faults.fail("write", lambda path: "orders-0" in path, errno.EIO, times=1)
-    with pytest.raises(LogOffline, match=r"orders-0 is offline: writing /data/orders-0/0+\.log failed: .*Input/output error"):
-        append(log)
-    with pytest.raises(LogOffline):
-        append(log)
-    with pytest.raises(LogOffline):
-        log.append_as_follower(batch(base_offset=1))
-    with pytest.raises(LogOffline):
-        log.roll()
-    assert store.facts("log_offline")[0]["partition"] == "orders-0"
-    append(other)
-    store.crash()
-    assert read_offsets(store.log()) == [0]
-
-
-def test_a_partial_write_that_cannot_be_cut_off_takes_the_log_offline() -> None:
-    store = Store()
-    log = store.create()
-    append(log)
-    store.commit(log)
-    store.disk.set_free_bytes(50)
-
-    def fail_truncate(operation: str, path: str) -> None:
-        if operation == "truncate":
-            raise OSError(errno.EIO, "Input/output error")
-
-    store.disk.on_operation = fail_truncate
-    with pytest.raises(LogOffline, match="so did cutting"):
-        append(log)
-    store.disk.set_free_bytes(None)
-    store.crash("all")
-    assert store.facts("torn_tail_cut")[0]["bytes_cut"] == 50
-    assert read_offsets(store.log()) == [0]
-
-
-# -- rolling -----------------------------------------------------------------------------------------------------------------
-
-
-def base_offsets(log: PartitionLog) -> list[int]:
-    return [segment.base_offset for segment in log.segments]
-
-
-def test_rolls_when_a_batch_would_pass_segment_bytes() -> None:
-    log = Store(SMALL).create()
-    for _ in range(25):
-        append(log)
-    assert base_offsets(log) == [0, 10, 20]
-    assert [segment.size for segment in log.segments] == [1000, 1000, 500]
-    append(log, size=501)
-    assert base_offsets(log)[-1] == 25
-
-
-def test_a_batch_larger_than_a_segment_has_one_for_itself() -> None:
-    log = Store(SMALL).create()
-    append(log, size=5000)
-    append(log)
-    append(log, size=5000)
-    assert base_offsets(log) == [0, 1, 2]
-    assert read_offsets(log) == [0, 1, 2]
-
-
-def test_rolls_by_the_time_between_records() -> None:
-    log = Store(LogSettings(segment_ms=1000)).create()
-    for late_ms in (0, 1000, 1001, 1500, 2002):
-        log.append_as_leader(batch(timestamps=[START_MS + late_ms]), 0)
-    assert base_offsets(log) == [0, 2, 4]
-
-
-def test_rolls_by_the_clock_when_records_have_no_time() -> None:
-    store = Store(LogSettings(segment_ms=1000))
-    log = store.create()
-    for _ in range(4):
-        log.append_as_leader(batch(timestamps=[-1]), 0)
-        store.pass_time(600)
-    assert base_offsets(log) == [0, 2]
-
-
-def test_an_old_segment_rolls_by_its_first_record_after_a_restart() -> None:
-    store = Store(LogSettings(segment_ms=1000))
-    store.create().append_as_leader(batch(timestamps=[START_MS]), 0)
-    store.restart()
-    store.log().append_as_leader(batch(timestamps=[START_MS + 1001]), 0)
-    assert base_offsets(store.log()) == [0, 1]
-
-
-def test_jitter_makes_logs_roll_apart_and_never_late() -> None:
-    store = Store(LogSettings(segment_ms=100_000, segment_jitter_ms=50_000))
-    rolled_at = []
-    for partition in range(8):
-        log = store.create(partition=partition)
-        log.append_as_leader(batch(timestamps=[START_MS]), 0)
-        late_ms = next(
-            late_ms
-            for late_ms in range(0, 200_000, 100)
-            if log.append_as_leader(batch(timestamps=[START_MS + late_ms]), 0) and len(log.segments) == 2
-        )
-        rolled_at.append(late_ms)
-    assert all(50_000 <= late_ms <= 100_100 for late_ms in rolled_at)
-    assert len(set(rolled_at)) > 4
-
-
-def test_rolls_when_an_index_is_full() -> None:
-    log = Store(LogSettings(segment_index_bytes=48, index_interval_bytes=1)).create()
-    for number in range(12):
-        log.append_as_leader(batch(timestamps=[START_MS + number]), 0)
-    assert len(log.segments) > 1
-    for segment in log.segments:
-        assert segment.offset_index.entry_count * 8 <= 48
-        assert segment.time_index.entry_count * 12 <= 48
-    assert read_offsets(log) == list(range(12))
-
-
-@pytest.mark.parametrize("appended", [0, 1])
-def test_a_followers_gap_too_wide_for_an_index_begins_a_segment(appended: int) -> None:
-    store = Store(LogSettings(index_interval_bytes=1))
-    log = store.create()
-    for offset in range(appended):
-        log.append_as_follower(batch(base_offset=offset, leader_epoch=0))
-    far = 2**31 + 100
-    log.append_as_follower(b"".join(batch(base_offset=far + number, leader_epoch=0) for number in range(4)))
-    store.commit(log)
-    log.roll()
-    for segment in log.segments:
-        indexed = [offset for offset, _ in segment.offset_index.entries()]
-        indexed += [offset for _, offset in segment.time_index.entries()]
-        assert all(0 <= offset - segment.base_offset < 2**31 for offset in indexed), (segment.base_offset, indexed)
-    expected = [*range(appended), *range(far, far + 4)]
-    assert read_offsets(log) == expected
-    store.commit(log)
-    store.crash()
-    assert read_offsets(store.log()) == expected
-
-
-def test_an_explicit_roll_of_an_empty_segment_does_nothing() -> None:
-    log = Store().create()
-    assert log.roll() is log.segments.active
-    append(log)
-    log.roll()
-    log.roll()
-    assert base_offsets(log) == [0, 1]
-
-
-def test_the_old_segment_is_synced_before_the_new_one() -> None:
-    """A crash between two syncs of one pass must not leave a hole in the log. (One syncfs has no between.)"""
-    store = Store(SMALL, options=DirectoryOptions(syncfs_files_min=100))
-    log = store.create()
-    store.commit(log)
-    for _ in range(25):
-        append(log)
-    synced: list[str] = []
-
-    def note(operation: str, path: str) -> None:
-        if operation == "sync" and path.endswith(".log"):
-            synced.append(path)
-
-    store.disk.on_operation = note
-    store.commit(log)
-    assert synced == [segment.path for segment in log.segments]
-
-
 # -- watermarks --------------------------------------------------------------------------------------------------------------
 
 
@@ -454,33 +175,3 @@ def test_the_last_stable_offset_waits_for_every_open_transaction_and_its_marker(
     end_transaction(log, 8, ControlType.ABORT)
     log.advance_high_watermark(8)
     assert log.last_stable_offset == 8
-
-
-def test_too_many_open_files_is_no_broken_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store()
-    log = store.create()
-    append(log)
-    store.commit(log)
-    log.environment.handles.forget(log.segments.active.path)
-
-    def no_descriptor(*_: object) -> DiskFile:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SimulatedDisk, "open", no_descriptor)
-        with pytest.raises(StorageError):
-            append(log)
-        with pytest.raises(StorageError):
-            log.roll()
-    assert append(log).first_offset == 1
-
-
-def test_epochs_without_room_are_tried_again_after_a_truncation_too() -> None:
-    log = Store().create()
-    append(log)
-    plan = log.begin_sync(with_recovery_point=True)
-    assert not log.epochs.dirty
-    plan.had_no_room = True
-    log.truncations += 1
-    log.finish_sync(plan, None)
-    assert log.epochs.dirty

@@ -1,4 +1,4 @@
-"""What follows from the batches is made again where it is lost or damaged: indexes, leader epochs, producers, aborted transactions."""
+"""What follows from the batches is made again where it is lost or damaged: indexes, leader epochs, producers, transactions."""
 
 import pytest
 

@@ -6,7 +6,7 @@ import pytest
 
 from simulation.disk import Crashed, Keep, SimulatedDisk
 from tests.log.disks import write_file
-from tests.log.harness import BATCH_BYTES, PATH, START_MS, Store, append, batch, read_offsets
+from tests.log.harness import BATCH_BYTES, PATH, START_MS, Store, append, base_offsets, batch, read_offsets
 from tidelog.log import names
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, offset_for_timestamp, read
@@ -57,10 +57,6 @@ def swap(
     ).start()
     store.scheduler.run_until(lambda: bool(done))
     return done[0]
-
-
-def base_offsets(log: PartitionLog) -> list[int]:
-    return [segment.base_offset for segment in log.segments]
 
 
 def names_in_use(store: Store) -> list[str]:
