@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from simulation.disk import Crashed, Keep, SimulatedDisk
 from simulation.randomness import SimulatedRandomness
-from tests.log.storage_model import ModelError
+from tests.log.storage_check import ModelError
 from tests.log.storage_world import KEYS, World, check_directory, image_world, live_on
 
 # Of the crash points, how many are taken further: each costs as much as several plain ones.

@@ -16,7 +16,9 @@ from simulation.disk import Keep, SimulatedDisk
 from simulation.executor import SimulatedExecutor
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
-from tests.log.storage_model import Batch, PartitionModel, check_all_visible, check_log, derive, read_all, require, split
+from tests.log.storage_check import check_all_visible, check_log, read_all, require
+from tests.log.storage_history import Batch, derive, split
+from tests.log.storage_model import PartitionModel
 from tidelog.log import directory_opening
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.data_directory import DataDirectory

@@ -11,7 +11,8 @@ import pytest
 
 from simulation.disk import SimulatedDisk
 from simulation.randomness import SimulatedRandomness
-from tests.log.storage_model import PartitionModel, check_log
+from tests.log.storage_check import check_log
+from tests.log.storage_model import PartitionModel
 from tests.log.storage_world import OPTIONS, PATH, World, check_directory, image_world
 from tidelog.log.errors import LogOffline
 
