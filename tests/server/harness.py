@@ -27,6 +27,7 @@ from tidelog.server.listener import bind_all
 from tidelog.server.served import OnDone, Part
 from tidelog.server.server import Server
 
+MIB = 1024 * 1024
 IN_FLIGHT_MAX = 100
 WAIT_SECONDS = 60.0
 
