@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from tests.broker.harness import Machine
-from tests.broker.transactional import ID, TransactionalProducer, stop_markers, transactional_machine
+from tests.broker.transactional import ID, ORDERS, TransactionalProducer, stop_markers, transactional_machine
 from tidelog.broker.settling import ATTEMPTS_MAX, SETTLE_MS_MAX, Settling
 from tidelog.coordinator.errors import CoordinatorError
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.transactions import markers
 from tidelog.wire.errors import ErrorCode
 
-ORDERS = ("orders", 0)
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
 
 

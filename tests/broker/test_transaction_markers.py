@@ -5,6 +5,8 @@ import pytest
 from tests.broker.harness import Machine
 from tests.broker.transactional import (
     ID,
+    ORDERS,
+    OTHER,
     TransactionalProducer,
     committed_offsets,
     is_open,
@@ -26,9 +28,6 @@ from tidelog.transactions.records import TopicPartitions
 from tidelog.transactions.transaction import TopicPartition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
-
-ORDERS = ("orders", 0)
-OTHER = ("orders", 1)
 
 
 @pytest.fixture

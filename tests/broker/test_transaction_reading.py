@@ -7,6 +7,8 @@ import pytest
 from tests.broker.handlers.group_clients import commit, committed
 from tests.broker.harness import FakeClient, Machine
 from tests.broker.transactional import (
+    ORDERS,
+    OTHER,
     READ_COMMITTED,
     TransactionalProducer,
     committed_offsets,
@@ -20,9 +22,6 @@ from tests.broker.transactional import (
 )
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
-
-ORDERS = ("orders", 0)
-OTHER = ("orders", 1)
 
 
 @pytest.fixture

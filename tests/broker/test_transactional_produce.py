@@ -3,11 +3,9 @@
 import pytest
 
 from tests.broker.harness import Machine
-from tests.broker.transactional import ID, TransactionalProducer, log_of, transactional_machine, wait_loaded
+from tests.broker.transactional import ID, ORDERS, TransactionalProducer, log_of, transactional_machine, wait_loaded
 from tidelog.broker import transactional_produce
 from tidelog.wire.errors import ErrorCode
-
-ORDERS = ("orders", 0)
 
 
 @pytest.fixture

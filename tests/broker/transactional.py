@@ -20,6 +20,10 @@ from tidelog.wire.protocol import ApiKey
 FEW_SHARDS = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
 ID = "tx"
 READ_COMMITTED = 1
+ORDERS = ("orders", 0)
+OTHER = ("orders", 1)
+# Versions of Produce: which knows INVALID_TXN_STATE only, which TRANSACTION_ABORTABLE, which leaves adding to the broker.
+OLD, ABORTABLE, VERSION_2 = 9, 11, 12
 
 
 def transactional_machine(settings: dict[str, str] | None = None, *, topics: int = 1, partitions: int = 1) -> Machine:
@@ -128,7 +132,7 @@ class TransactionalProducer:
         self.client.send(ApiKey.PRODUCE, api_version, encode_produce_request(api_version, self.request(*partitions, **fields)))
 
     def _produce_version(self, version: int | None) -> int:
-        return version if version is not None else 12 if self.is_v2 else 9
+        return version if version is not None else VERSION_2 if self.is_v2 else OLD
 
     def write(self, *partitions: tuple[str, int], count: int = 1) -> None:
         """Added and written."""
@@ -183,6 +187,12 @@ def code_of(response: Message) -> ErrorCode:
     """Of a response with one topic and one partition."""
     ((partition,),) = [topic.partitions for topic in response.topics]
     return ErrorCode(partition.error_code)
+
+
+def error_of(producer: TransactionalProducer, version: int, **fields: int) -> ErrorCode:
+    """Of a Produce to ORDERS."""
+    (result,) = producer.produce(ORDERS, version=version, **fields)
+    return result.error
 
 
 def is_settled(machine: Machine, transactional_id: str = ID) -> bool:
