@@ -8,49 +8,27 @@ stable offsets must reach the high watermarks. After that new workers carry out 
 """
 
 import itertools
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from os import getpid
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.faults.bank import (
-    ALL_PLACES,
-    OPENING_ORDER,
-    ORDERS,
-    PARTITIONS,
-    TOPICS,
-    Book,
-    Entry,
-    Place,
-    Statement,
-    compare,
-    place_of,
-    random_order,
-)
-from tests.faults.bank_worker import FENCED_STATUS, SETTINGS, UNDECIDED_STATUS, read_journals
-from tests.faults.load import DOWN, WAIT_SECONDS_MAX, wait_until
+from tests.faults.bank import OPENING_ORDER, ORDERS, PARTITIONS, TOPICS, Book, Entry, compare, place_of
+from tests.faults.bank_customers import Customers
+from tests.faults.bank_reader import Offsets, Reader
+from tests.faults.bank_slot import SLOTS, Slot
+from tests.faults.bank_worker import SETTINGS, read_journals
+from tests.faults.load import wait_until
 from tidelog.testing import Broker
 
-SLOTS = 3
 READERS = 2
-ROOT = Path(__file__).parents[2]
-ORDERS_PER_SECOND = 100
-# Orders that wait for a worker at most: what is left to do at the end is bounded.
-BACKLOG_MAX = 100
 # So many transfers are carried out in a round before the first kill.
 CARRIED_OUT_MIN = 10
 KILL_SECONDS_MAX = 0.3
-LIST_SECONDS = 5.0
-
 CONFIGS = {
     "log.segment.bytes": 1 << 20,
     "offsets.topic.num.partitions": 4,
@@ -68,198 +46,6 @@ class BankOutcome(NamedTuple):
     superseded: int
     replaced: int
     problems: list[str]
-
-
-class Offsets:
-    """High watermarks and last stable offsets of all accounts' partitions; None while the broker is down."""
-
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._admin = AdminClient({**SETTINGS, "bootstrap.servers": bootstrap_servers})
-
-    def high_watermarks(self) -> dict[Place, int] | None:
-        return self._list(IsolationLevel.READ_UNCOMMITTED)
-
-    def last_stable_offsets(self) -> dict[Place, int] | None:
-        return self._list(IsolationLevel.READ_COMMITTED)
-
-    def describe(self) -> str:
-        last_stable_offsets, high_watermarks = self.last_stable_offsets(), self.high_watermarks()
-        if last_stable_offsets is None or high_watermarks is None:
-            return "offsets unknown"
-        return f"last stable offsets {[*last_stable_offsets.values()]}, high watermarks {[*high_watermarks.values()]}"
-
-    def _list(self, isolation: Any) -> dict[Place, int] | None:
-        wanted = {TopicPartition(*place): OffsetSpec.latest() for place in ALL_PLACES}
-        answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=LIST_SECONDS)
-        offsets = {}
-        for each, future in answers.items():
-            try:
-                offsets[Place(each.topic, each.partition)] = future.result(2 * LIST_SECONDS).offset
-            except (KafkaException, TimeoutError):
-                self._find_leaders()
-                return None
-        # A request that got no answer is no error to librdkafka, only an offset that is none.
-        return offsets if min(offsets.values()) >= 0 else None
-
-    def _find_leaders(self) -> None:
-        """librdkafka would go on asking with the leader epochs from before a restart."""
-        with suppress(KafkaException):
-            self._admin.list_topics(timeout=LIST_SECONDS)
-
-
-class Reader(threading.Thread):
-    """Reads what is committed from the beginning on, over all crashes, and takes one snapshot after the other."""
-
-    def __init__(self, name: str, bootstrap_servers: str, book: Book) -> None:
-        super().__init__(name=name, daemon=True)
-        self.statement = Statement(name, book)
-        self._offsets = Offsets(bootstrap_servers)
-        self._is_over = threading.Event()
-        self._consumer = Consumer(
-            {
-                **SETTINGS,
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "unused",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 50,
-            }
-        )
-
-    def finish(self) -> None:
-        self._is_over.set()
-        self.join()
-
-    def run(self) -> None:
-        try:
-            self._consumer.assign([TopicPartition(*place, 0) for place in ALL_PLACES])
-            while not self._is_over.is_set():
-                for message in self._consumer.consume(200, 0.05):
-                    self._take(message)
-                if not self.statement.is_in_snapshot:
-                    self._begin_snapshot()
-        except Exception as error:
-            self.statement.problems.append(f"{self.name} failed: {error!r}")
-        finally:
-            self._consumer.close()
-
-    def _take(self, message: Any) -> None:
-        error = message.error()
-        if error is None:
-            self.statement.on_entry(Place(message.topic(), message.partition()), message.offset(), Entry.decode(message.value()))
-        elif error.code() == KafkaError._PARTITION_EOF:
-            self.statement.on_end(Place(message.topic(), message.partition()), message.offset())
-        elif error.code() not in DOWN:
-            raise KafkaException(error)
-
-    def _begin_snapshot(self) -> None:
-        half = self.statement.half
-        high_watermarks = self._offsets.high_watermarks()
-        if high_watermarks is not None:
-            self.statement.begin_snapshot(half, high_watermarks)
-
-
-class Customers(threading.Thread):
-    """Give orders, each once: by an idempotent producer that waits out the crashes."""
-
-    def __init__(self, bootstrap_servers: str, book: Book, random: Random, carried_out: Callable[[], int]) -> None:
-        super().__init__(name="customers", daemon=True)
-        self.problems: list[str] = []
-        self._book = book
-        self._random = random
-        self._carried_out = carried_out
-        self._is_over = threading.Event()
-        self._producer = Producer(
-            {
-                **SETTINGS,
-                "bootstrap.servers": bootstrap_servers,
-                "enable.idempotence": True,
-                "message.timeout.ms": int(WAIT_SECONDS_MAX * 1000),
-                "linger.ms": 1,
-            }
-        )
-
-    def run(self) -> None:
-        for number in itertools.count(1):
-            while len(self._book.orders) - self._carried_out() > BACKLOG_MAX and not self._is_over.wait(0.01):
-                pass
-            if self._is_over.wait(1 / ORDERS_PER_SECOND):
-                break
-            order = random_order(number, self._random)
-            self._book.orders[number] = order
-            slot = self._random.randrange(SLOTS)
-            self._producer.produce(ORDERS, order.encode(), partition=slot, on_delivery=self._on_delivery)
-            self._producer.poll(0)
-
-    def finish(self) -> None:
-        self._is_over.set()
-        self.join()
-        if self._producer.flush(WAIT_SECONDS_MAX):
-            self.problems.append("not all orders were delivered after the last restart")
-
-    def _on_delivery(self, error: Any, _: Any) -> None:
-        if error is not None:
-            self.problems.append(f"an order was not delivered: {error}")
-
-
-class Slot:
-    """The workers that share a transactional id, one after the other."""
-
-    def __init__(self, number: int, bootstrap_servers: str, directory: Path) -> None:
-        self._number = number
-        self._bootstrap_servers = bootstrap_servers
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
-        self._zombies: list[subprocess.Popen[bytes]] = []
-        self.superseded = 0
-        self.replaced = 0
-        self.problems: list[str] = []
-
-    @property
-    def has_zombies(self) -> bool:
-        return bool(self._zombies)
-
-    def start(self) -> None:
-        """If there is a worker, it has yet to find out that it is none any more."""
-        if self._process is not None:
-            self.superseded += 1
-            self._zombies.append(self._process)
-        journal = self._directory / f"{self._number}.journal"
-        arguments = [self._bootstrap_servers, str(self._number), str(journal), str(getpid())]
-        with (self._directory / f"{self._number}.log").open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.bank_worker", *arguments], cwd=ROOT, stdout=output, stderr=output
-            )
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def look_after(self) -> None:
-        """A worker whose transaction timed out, or who lost track of it, is replaced. It ends for no other reason."""
-        if self._process is not None and self._process.poll() is not None:
-            self._check_status(self._process)
-            self.replaced += 1
-            self._process = None
-            self.start()
-        for zombie in [each for each in self._zombies if each.poll() is not None]:
-            self._check_status(zombie)
-            self._zombies.remove(zombie)
-
-    def end(self) -> None:
-        self.kill()
-        for zombie in self._zombies:
-            zombie.kill()
-            zombie.wait()
-
-    def _check_status(self, process: subprocess.Popen[bytes]) -> None:
-        if process.returncode not in (FENCED_STATUS, UNDECIDED_STATUS):
-            said = (self._directory / f"{self._number}.log").read_text()[-1_000:]
-            self.problems.append(f"worker {self._number} ended with {process.returncode}: {said}")
 
 
 class BankRounds:
