@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from simulation.disk import Crashed, Keep, SimulatedDisk
 from simulation.randomness import SimulatedRandomness
 from tests.log.storage_check import ModelError
-from tests.log.storage_world import KEYS, World, check_directory, image_world, live_on
+from tests.log.storage_image import check_directory, image_world, live_on
+from tests.log.storage_settings import KEYS
+from tests.log.storage_world import World
 
 # Of the crash points, how many are taken further: each costs as much as several plain ones.
 LIVE_ON_LIKELIHOOD = 0.06

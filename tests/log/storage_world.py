@@ -2,10 +2,8 @@
 
 ``World`` is driven by rules of Hypothesis (test_storage_model.py) and by seeded scripts (storage_workload.py). An action that the
 log refuses for a good reason (it is offline, the disk is full) leaves the model as it was; one that breaks a promise raises
-ModelError. What is under way on the executor stays so until ``step`` or ``settle``.
-
-``check_image`` opens a disk as it is after a crash and compares what comes back; the running world does not notice. It also
-sees to it that what came back can be lived with: appends go on, and survive the next crash.
+ModelError. What is under way on the executor stays so until ``step`` or ``settle``. What an opening brings back is checked in
+storage_reopening.py.
 """
 
 from collections.abc import Callable
@@ -16,69 +14,21 @@ from simulation.disk import Keep, SimulatedDisk
 from simulation.executor import SimulatedExecutor
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
-from tests.log.storage_check import check_all_visible, check_log, read_all, require
+from tests.log.storage_check import require
 from tests.log.storage_history import Batch, derive, split
 from tests.log.storage_model import PartitionModel
+from tests.log.storage_reopening import check_came_back
+from tests.log.storage_settings import OPTIONS, PATH, SETTINGS_BY_TOPIC, SmallJournal
 from tidelog.log import directory_opening
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.data_directory import DataDirectory
 from tidelog.log.directory_options import DirectoryOptions
-from tidelog.log.durable_marks import BLOCK_BYTES, DurableMarks
 from tidelog.log.errors import DuplicateSequence, LogOffline, OutOfOrderSequence, StorageError
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.reading import Isolation
-from tidelog.log.settings import LogSettings
-from tidelog.ports.disk import Disk
 from tidelog.records.batch import build_batch
 from tidelog.records.compression import CompressionType
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
 from tidelog.records.record import Record
-
-PATH = "/data"
-NO_TOPIC_ID = bytes(16)
-KEYS = [("orders", 0), ("orders", 1), ("accounts", 0)]
-
-# Everything small, so that a few dozen actions roll, spill, rewrite, expire and compact.
-SMALL_JOURNAL_BYTES = 4 * BLOCK_BYTES
-COMMON = LogSettings(
-    segment_bytes=900,
-    index_interval_bytes=150,
-    file_delete_delay_ms=300,
-    retention_ms=60_000,
-    producer_id_expiration_ms=1 << 50,
-    timestamp_after_max_ms=1 << 50,
-)
-SETTINGS_BY_TOPIC = {
-    "orders": COMMON,
-    "accounts": LogSettings(
-        segment_bytes=900,
-        index_interval_bytes=150,
-        file_delete_delay_ms=300,
-        compact=True,
-        delete=False,
-        delete_retention_ms=2_000,
-        min_cleanable_dirty_ratio=0.01,
-        producer_id_expiration_ms=1 << 50,
-        timestamp_after_max_ms=1 << 50,
-    ),
-}
-OPTIONS = DirectoryOptions(
-    open_files_max=6,
-    index_cache_bytes=256,
-    recovery_point_interval_bytes=2_000,
-    syncfs_files_min=9,
-    retention_check_interval_ms=700,
-    checkpoint_interval_ms=900,
-    cleaner_backoff_ms=400,
-)
-
-
-class _SmallJournal:
-    """Stands in for DurableMarks while a directory is opened: the same journal, full after a few flushes."""
-
-    @staticmethod
-    def open(disk: Disk, directory: str) -> DurableMarks:
-        return DurableMarks.open(disk, directory, SMALL_JOURNAL_BYTES)
 
 
 class World:
@@ -104,7 +54,7 @@ class World:
     # -- starting and stopping -----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        with patch.object(directory_opening, "DurableMarks", _SmallJournal):
+        with patch.object(directory_opening, "DurableMarks", SmallJournal):
             self.directory = DataDirectory(
                 PATH,
                 disk=self.disk,
@@ -148,7 +98,12 @@ class World:
         self.adopt()
 
     def adopt(self) -> None:
-        check_directory(self, adopt=True)
+        came_back = check_came_back(self.directory, self.models, self.deleted)
+        for log, model, history in came_back:
+            model.came_back(history, log.topic_id, log.log_start_offset)
+        self.models = {(log.topic, log.partition): model for log, model, _ in came_back}
+        self.deleted = []
+        self.leader_epoch = max([self.leader_epoch, *(log.epochs.latest_epoch for log, _, _ in came_back)])
 
     # -- what there is -------------------------------------------------------------------------------------------------------
 
@@ -426,80 +381,3 @@ class World:
                 callback(error)
 
         return call
-
-
-# -- what came back ------------------------------------------------------------------------------------------------------------
-
-
-def check_directory(world: World, adopt: bool = False) -> None:
-    """Every partition of an opened directory against its model. With ``adopt`` the models become what was found."""
-    directory = world.directory
-    require(not directory.offline, f"a crash alone must take nothing offline: {directory.offline}")
-    models = dict(world.models)
-    for key in dict.fromkeys([*models, *directory.logs]):
-        log, model = directory.logs.get(key), models.get(key)
-        if log is None:
-            is_lost = model is not None and model.acknowledged_end > 0
-            require(not is_lost, f"{key} is gone, and had acknowledged records")
-            if adopt:
-                del world.models[key]
-            continue
-        require(log.offline_reason is None, f"{log.name} is offline after opening: {log.offline_reason}")
-        found = _incarnation(world, model, log)
-        if found is not model:
-            is_lost = model is not None and model.acknowledged_end > 0
-            require(not is_lost, f"{key} is an older topic of that name, and the newer one had acknowledged records")
-            require(not found.is_deletion_done, f"{key} is back, and its deletion was acknowledged")
-        history = check_log(found, log)
-        require(log.durable.offset == log.log_end_offset, f"{log.name}: opened, but not durable: {log.durable}")
-        if adopt:
-            found.came_back(history, log.topic_id, log.log_start_offset)
-            world.models[key] = found
-        else:
-            check_all_visible(found, log, history)
-    if adopt:
-        world.deleted = []
-        epochs = [log.epochs.latest_epoch for log in directory.logs.values()]
-        world.leader_epoch = max([world.leader_epoch, *epochs])
-
-
-def _incarnation(world: World, model: PartitionModel | None, log: PartitionLog) -> PartitionModel:
-    """Which topic of that name it is. Without an id it was never committed, and nothing of it was acknowledged."""
-    key = log.topic, log.partition
-    candidates = [*([model] if model is not None else []), *(one for one in reversed(world.deleted) if one.key == key)]
-    same = [one for one in candidates if one.topic_id == log.topic_id]
-    if log.topic_id == NO_TOPIC_ID and all(one.is_deletion_done for one in same):
-        found = [batch for batches, _ in read_all(log, Isolation.LOG_END) for batch in batches]
-        same = [
-            one
-            for one in candidates
-            if one.acknowledged_end == 0 and all(batch.data in one.ever.get(batch.base_offset, ()) for batch in found)
-        ] or same
-    require(bool(same), f"{log.name} with topic id {log.topic_id.hex()} was never made, or has lost its id")
-    return same[0]
-
-
-def image_world(world: World, image: SimulatedDisk, seed: str) -> World:
-    """Another world on a crash image, with copies of the models."""
-    image.set_free_bytes(None)  # A start needs room for the journal; who has none is told so, and nothing is lost.
-    other = World(seed, image, world.scheduler.now_us)
-    image.clock = other.clock
-    other.models = {key: model.copy() for key, model in world.models.items()}
-    other.deleted = [model.copy() for model in world.deleted]
-    other.value_number = world.value_number
-    other.leader_epoch = world.leader_epoch
-    other.generation = world.generation + 1
-    return other
-
-
-def live_on(world: World) -> None:
-    """What came back is a log like any other: it takes records, and keeps them through the next crash."""
-    for key in list(world.models):
-        world.retry(key, 1)
-        world.append_idempotent(key, 1, 2, wait=True)
-        world.append(key, [1, 1], 3, wait=True)
-    world.settle()
-    for _, model in world.online():
-        require(model.acknowledged_end == model.end_offset, f"{model.key}: the wait for {model.end_offset} was not answered")
-    world.crash("some", world.randomness.fork("live on"))
-    world.reopen()

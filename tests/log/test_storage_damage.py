@@ -12,8 +12,10 @@ import pytest
 from simulation.disk import SimulatedDisk
 from simulation.randomness import SimulatedRandomness
 from tests.log.storage_check import check_log
+from tests.log.storage_image import check_directory, image_world
 from tests.log.storage_model import PartitionModel
-from tests.log.storage_world import OPTIONS, PATH, World, check_directory, image_world
+from tests.log.storage_settings import OPTIONS, PATH
+from tests.log.storage_world import World
 from tidelog.log.errors import LogOffline
 
 KEY = ("orders", 0)

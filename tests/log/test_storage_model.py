@@ -1,7 +1,7 @@
 """The data directory against a plain model, by rules that Hypothesis puts in any order; and the soak, which goes on for hours.
 
 The rules are the actions of storage_world.py. After every rule each log that runs must show what the model says; after every
-reopening (storage_check.py) all that was promised, and nothing else.
+reopening (storage_reopening.py) all that was promised, and nothing else.
 """
 
 import errno
@@ -17,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulation.disk import Keep
 from simulation.faults import FaultyOperation
 from tests.log.storage_check import check_log, require
+from tests.log.storage_settings import KEYS
 from tests.log.storage_workload import CrashPoints
-from tests.log.storage_world import KEYS, World
+from tests.log.storage_world import World
 
 keys = st.sampled_from(KEYS)
 producers = st.sampled_from((1, 2))
