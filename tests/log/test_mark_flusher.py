@@ -2,6 +2,8 @@
 
 import errno
 
+import pytest
+
 from tests.log.harness import PATH, TOPIC_ID, Store, append
 from tidelog.log import names
 from tidelog.log.durable_marks import DurableMarks
@@ -81,6 +83,11 @@ def test_a_journal_that_cannot_be_written_takes_the_whole_directory_offline() ->
     assert "is broken" in str(log.offline_reason)
     assert other.offline_reason is not None
     assert isinstance(store.wait_durable(other), LogOffline)
+    store.scheduler.run_all()
+    # Whoever stops the broker need not wait for it, and hears of the disk.
+    assert store.directory.is_idle
+    with pytest.raises(OSError, match="Input/output error"):
+        store.directory.close()
 
 
 def test_whoever_waits_behind_the_last_failure_hears_of_it_too() -> None:

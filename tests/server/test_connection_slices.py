@@ -9,6 +9,9 @@ import pytest
 from tests.server.harness import MIB, RunningServer, wait_until
 from tidelog.ports.real_disk import RealDisk
 
+# What was just written or read is in the page cache, unless the kernel took it out again at this moment.
+TRIES = 5
+
 
 @pytest.fixture
 def data(running: RunningServer, tmp_path: Path) -> bytes:
@@ -27,16 +30,22 @@ def test_slices_arrive_intact(running: RunningServer, data: bytes, length: int, 
     assert running.broker.file is not None
     if is_cold:
         RealDisk().drop_cache(running.broker.file.path)
+    cold_reads = []
     with running.client() as client:
-        client.send(b"echo before", b"both 12345 %d" % length, b"slice 7 %d" % length, b"echo after")
-        assert client.receive() == b"echo before"
-        assert client.receive() == b"<" + data[12345 : 12345 + length] + b">"
-        assert client.receive() == data[7 : 7 + length]
-        assert client.receive() == b"echo after"
+        for _ in range(TRIES):
+            before = running.server.hub.cold_reads
+            client.send(b"echo before", b"both 12345 %d" % length, b"slice 7 %d" % length, b"echo after")
+            assert client.receive() == b"echo before"
+            assert client.receive() == b"<" + data[12345 : 12345 + length] + b">"
+            assert client.receive() == data[7 : 7 + length]
+            assert client.receive() == b"echo after"
+            cold_reads.append(running.server.hub.cold_reads - before)
+            if not cold_reads[-1]:
+                break
     if is_cold and length > MIB:
-        assert running.server.hub.cold_reads > 0
+        assert cold_reads[0] > 0
     if not is_cold:
-        assert running.server.hub.cold_reads == 0
+        assert cold_reads[-1] == 0
 
 
 def test_a_large_slice_does_not_hold_up_others(running: RunningServer, data: bytes) -> None:

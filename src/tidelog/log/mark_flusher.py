@@ -57,7 +57,8 @@ class MarkFlusher:
 
     @property
     def is_idle(self) -> bool:
-        return not self._in_flight and not self._marks.has_pending
+        """Also when the disk was given up: nobody must wait for marks that will never be written."""
+        return not self._in_flight and (not self._marks.has_pending or self._failures >= FAILURES_MAX)
 
     def tick(self) -> None:
         if self._since_ms is not None and self._clock.monotonic_ms() - self._since_ms >= FLUSH_MS:
