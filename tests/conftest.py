@@ -1,5 +1,6 @@
 """For all tests."""
 
+import os
 import signal
 
 import pytest
@@ -24,6 +25,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # How long an example takes says how busy the machine is. What must be fast is measured in bench/.
 settings.register_profile("tidelog", deadline=None)
 settings.load_profile("tidelog")
+
+# Spark's Java lives for seconds where a test kills it, and for minutes at most: to compile for a long life, and to collect
+# garbage beside the work, is nearly half of its processor time then. Drivers that tests start as processes inherit this.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # A shell's background jobs are started with interrupts ignored, and hand that on to the commands that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
