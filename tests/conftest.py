@@ -1,5 +1,6 @@
 """For all tests."""
 
+import gc
 import os
 import signal
 
@@ -20,6 +21,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("tidelog_only"):
                 item.add_marker(pytest.mark.skip(reason="its broker is Tidelog itself"))
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand tests and their modules are there to the end: to look for garbage among them is lost time, again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 # How long an example takes says how busy the machine is. What must be fast is measured in bench/.

@@ -1,4 +1,3 @@
-import gc
 import random
 import time
 import tracemalloc
@@ -76,7 +75,6 @@ class TestEveryMessage:
         ]
         for version, _ in read_any:
             message_reader(api_key, version, direction)
-        gc.collect()
         tracemalloc.start()
         try:
             for version, data in read_any:
