@@ -21,6 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("tidelog_only"):
                 item.add_marker(pytest.mark.skip(reason="its broker is Tidelog itself"))
+    items.sort(key=lambda item: scheduling.is_last(item.nodeid))
 
 
 def pytest_collection_finish() -> None:

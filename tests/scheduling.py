@@ -9,11 +9,17 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 IN_ONE_PROCESS = ("tests/spark/",)
+# Many and each of them short: while one process has its last long test, the other still has something to do.
+LAST = ("tests/wire/",)
 
 
 def scope_of(nodeid: str) -> str:
     """Tests of one scope run in one process, one after the other."""
     return next((directory for directory in IN_ONE_PROCESS if nodeid.startswith(directory)), nodeid)
+
+
+def is_last(nodeid: str) -> bool:
+    return nodeid.startswith(LAST)
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist comes without types
