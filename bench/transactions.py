@@ -38,7 +38,7 @@ TRANSACTIONS_COST_MAX = 0.15
 IDEMPOTENCE_COST_MAX = 0.05
 
 # Each has one transaction at a time, and is waiting for the disk for most of it: with more of them a sync covers more.
-FEW_PRODUCERS, MANY_PRODUCERS = 16, 32
+FEW_PRODUCERS, MANY_PRODUCERS = 16, 48
 TRANSACTIONS = 4_000
 TRANSACTIONS_PER_SECOND_MIN = 1_000
 

@@ -30,8 +30,8 @@ SLOWEST_PARTITIONS_MAX = 10
 SLOWEST_WINDOW_MS = 30_000
 # Of a response with more parts than this the rest is not looked through for errors.
 ERROR_PARTS_MAX = 1_000
-# 0.4 % of the processor.
-TIMED_PER_SECOND_MAX = 1_000
+# 0.2 % of the processor for each of the busy ones.
+TIMED_PER_SECOND_MAX = 500
 # A power of two: whether it is a request's turn is then one operation on its number.
 TIMED_EVERY = 32
 
