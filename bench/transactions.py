@@ -37,8 +37,9 @@ COMMIT_SECONDS = 0.1
 TRANSACTIONS_COST_MAX = 0.15
 IDEMPOTENCE_COST_MAX = 0.05
 
-# Each has one transaction at a time, and is waiting for the disk for most of it: with more of them a sync covers more.
-FEW_PRODUCERS, MANY_PRODUCERS = 16, 48
+# Producers and partitions. A topic is usually shared: what all of them write is then synced with few files. The harder case is a
+# partition for each. The more producers, the more does a sync cover: most of a transaction is waiting for the disk.
+SHARED, OWN = (32, 4), (16, 16)
 TRANSACTIONS = 4_000
 TRANSACTIONS_PER_SECOND_MIN = 1_000
 
@@ -136,10 +137,10 @@ def _comparison(pairs: list[tuple[float, float]]) -> Comparison:
 
 
 class _SmallTransactions:
-    def __init__(self, broker: Broker, number: int) -> None:
+    def __init__(self, broker: Broker, number: int, partition: int) -> None:
         self._producer = _producer(broker, {"transactional.id": f"bench-{number}", "linger.ms": 0})
         self._producer.init_transactions(WAIT_SECONDS_MAX)
-        self._partition = number
+        self._partition = partition
         self.error: Exception | None = None
 
     def run(self, count: int) -> None:
@@ -158,17 +159,17 @@ class _SmallTransactions:
 
 def rate(workspace: Workspace) -> list[Row]:
     return [
-        *_rate_of(workspace, FEW_PRODUCERS, None),
-        *_rate_of(workspace, MANY_PRODUCERS, Target(">=", TRANSACTIONS_PER_SECOND_MIN)),
+        *_rate_of(workspace, *SHARED, Target(">=", TRANSACTIONS_PER_SECOND_MIN)),
+        *_rate_of(workspace, *OWN, None),
     ]
 
 
-def _rate_of(workspace: Workspace, producer_count: int, target: Target | None) -> list[Row]:
+def _rate_of(workspace: Workspace, producer_count: int, partition_count: int, target: Target | None) -> list[Row]:
     count = workspace.scaled(TRANSACTIONS, producer_count) // producer_count
     total = count * producer_count
     rates, microseconds = [], []
-    with _broker(workspace, producer_count) as broker:
-        producers = [_SmallTransactions(broker, number) for number in range(producer_count)]
+    with _broker(workspace, partition_count) as broker:
+        producers = [_SmallTransactions(broker, number, number % partition_count) for number in range(producer_count)]
         _run_all(producers, 2)
         for _ in range(workspace.rounds(ROUNDS)):
             cpu_began, own_began, began = cpu_seconds(broker), process_time(), perf_counter()
@@ -176,7 +177,7 @@ def _rate_of(workspace: Workspace, producer_count: int, target: Target | None) -
             rates.append(total / (perf_counter() - began))
             broker_cpu, own_cpu = cpu_seconds(broker) - cpu_began, process_time() - own_began
             microseconds.append((broker_cpu / total * 1e6, own_cpu / total * 1e6))
-    what = f"transactions of one message, {producer_count} producers"
+    what = f"transactions of one message, {producer_count} producers, {partition_count} partitions"
     return [
         Row(what, Figure.of(rates), "/s", target=target),
         # On a machine that others share both grow alike, and the rate falls as they do.
