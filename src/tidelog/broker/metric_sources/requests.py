@@ -19,7 +19,7 @@ REQUESTS = Description("tidelog_requests_total", Kind.COUNTER, "Requests receive
 TOTAL = Description(
     "tidelog_request_seconds",
     Kind.HISTOGRAM,
-    "From the arrival of a request to its answer, before that is sent. Above 1,000 a second every 32nd is timed for 32.",
+    "From the arrival of a request to its answer, before that is sent. Above 500 a second every 32nd is timed for 32.",
     ("api",),
     APIS_MAX,
 )
