@@ -10,7 +10,7 @@ from tidelog.client.errors import BrokerUnavailable, TidelogError
 from tidelog.client.transactions.errors import BrokerUnreachable
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink import writers
-from tidelog.spark.sink.connections import SinkConnections
+from tidelog.spark.sink.connections import SinkConnections, forget_connections
 from tidelog.spark.sink.job import Job
 from tidelog.spark.sink.names import query_job
 from tidelog.spark.sink.writers import Execution, TaskMessage, _commit, _patiently
@@ -74,6 +74,7 @@ def test_a_commit_waits_for_a_broker_that_is_not_there_yet(kafka: ToolkitBroker,
         threading.Thread(target=_lead, args=(door, kafka.bootstrap), daemon=True).start()
         driver.join(writers.ABSENCE_SECONDS_MAX)
         assert committed.is_set()
+        forget_connections(options)
 
 
 def _lead(door: socket.socket, bootstrap: str) -> None:
