@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -88,11 +88,18 @@ class AiokafkaProducer:
 
     def commit(self) -> None:
         with _translated():
-            self._thread.run(self._producer.commit_transaction())
+            self._thread.run(self._end(self._producer.commit_transaction))
 
     def abort(self) -> None:
         with _translated():
-            self._thread.run(self._producer.abort_transaction())
+            self._thread.run(self._end(self._producer.abort_transaction))
+
+    async def _end(self, end: Callable[[], Awaitable[None]]) -> None:
+        """A producer that has heard meanwhile that it is fenced would fail an assertion of aiokafka's."""
+        manager = self._producer._txn_manager
+        if manager.is_fatal_error():
+            await manager.wait_for_transaction_end()
+        await end()
 
     def close(self) -> None:
         try:
