@@ -14,20 +14,9 @@ from tests.broker.transactional import (
     error_of,
     is_open,
     log_of,
-    transactional_machine,
 )
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
-
-
-@pytest.fixture
-def machine() -> Machine:
-    return transactional_machine(partitions=2)
-
-
-@pytest.fixture
-def producer(machine: Machine) -> TransactionalProducer:
-    return TransactionalProducer(machine).started()
 
 
 @pytest.mark.parametrize(("version", "code"), [(OLD, ErrorCode.INVALID_TXN_STATE), (ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE)])

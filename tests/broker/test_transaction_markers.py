@@ -30,16 +30,6 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
 
-@pytest.fixture
-def machine() -> Machine:
-    return transactional_machine(partitions=2)
-
-
-@pytest.fixture
-def producer(machine: Machine) -> TransactionalProducer:
-    return TransactionalProducer(machine).started()
-
-
 def write_marker(
     machine: Machine,
     place: TopicPartition,

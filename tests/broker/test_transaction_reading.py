@@ -24,11 +24,6 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
 
-@pytest.fixture
-def machine() -> Machine:
-    return transactional_machine(partitions=2)
-
-
 @pytest.fixture(params=[False, True], ids=["v1", "v2"])
 def producer(machine: Machine, request: pytest.FixtureRequest) -> TransactionalProducer:
     return TransactionalProducer(machine, is_v2=request.param).started()

@@ -21,17 +21,6 @@ from tests.broker.transactional import (
 from tidelog.broker.transaction_verification import ClientKind, Question
 from tidelog.wire.errors import ErrorCode
 
-
-@pytest.fixture
-def machine() -> Machine:
-    return transactional_machine(partitions=2)
-
-
-@pytest.fixture
-def producer(machine: Machine) -> TransactionalProducer:
-    return TransactionalProducer(machine).started()
-
-
 # -- refused by the transaction's state --------------------------------------------------------------------------------------
 
 

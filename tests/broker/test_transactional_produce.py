@@ -3,14 +3,9 @@
 import pytest
 
 from tests.broker.harness import Machine
-from tests.broker.transactional import ID, ORDERS, TransactionalProducer, log_of, transactional_machine, wait_loaded
+from tests.broker.transactional import ID, ORDERS, TransactionalProducer, log_of, wait_loaded
 from tidelog.broker import transactional_produce
 from tidelog.wire.errors import ErrorCode
-
-
-@pytest.fixture
-def machine() -> Machine:
-    return transactional_machine(partitions=2)
 
 
 def error_of(producer: TransactionalProducer, sequence: int, count: int = 1, **fields: int) -> ErrorCode:

@@ -18,23 +18,12 @@ from tests.broker.transactional import (
     is_settled,
     log_of,
     stop_markers,
-    transactional_machine,
     wait_loaded,
 )
 from tidelog.broker.transaction_verification import OnVerified, Question, TransactionVerification
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.produce_client import decode_produce_response
 from tidelog.wire.protocol import ApiKey
-
-
-@pytest.fixture
-def machine() -> Machine:
-    return transactional_machine(partitions=2)
-
-
-@pytest.fixture
-def producer(machine: Machine) -> TransactionalProducer:
-    return TransactionalProducer(machine).started()
 
 
 def end_in_the_background(producer: TransactionalProducer) -> None:

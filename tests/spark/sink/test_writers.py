@@ -1,11 +1,9 @@
 """A process's first words to the cluster, when a broker restarts at that moment: a task's, and the driver's at a commit."""
 
-import socket
 import threading
 
 import pytest
 
-from tests.toolkit_broker import ToolkitBroker
 from tidelog.client.errors import BrokerUnavailable, TidelogError
 from tidelog.client.transactions.errors import BrokerUnreachable
 from tidelog.spark.options import SinkOptions
@@ -14,6 +12,7 @@ from tidelog.spark.sink.connections import SinkConnections, forget_connections
 from tidelog.spark.sink.job import Job
 from tidelog.spark.sink.names import query_job
 from tidelog.spark.sink.writers import Execution, TaskMessage, _commit, _patiently
+from tidelog.testing import Broker
 
 EXECUTION = Execution(query_job("3f0c9a52-9f5e-4b0e-8d0e-0c6a7a1d2b11"), "run", 3)
 
@@ -50,8 +49,8 @@ def test_any_other_error_is_not_waited_for() -> None:
     assert words.said == 1
 
 
-def test_a_commit_waits_for_a_broker_that_is_not_there_yet(kafka: ToolkitBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address where nobody listens at first, and which then leads to the broker."""
+@pytest.mark.tidelog_only
+def test_a_commit_waits_for_a_broker_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     refused, committed = threading.Event(), threading.Event()
     greet = SinkConnections.greet
 
@@ -64,29 +63,14 @@ def test_a_commit_waits_for_a_broker_that_is_not_there_yet(kafka: ToolkitBroker,
 
     monkeypatch.setattr(SinkConnections, "greet", noted)
     monkeypatch.setattr(Job, "commit", lambda *_: committed.set())
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        options = SinkOptions.parse({"bootstrap": f"127.0.0.1:{door.getsockname()[1]}", "topic": "t"})
+    with Broker() as broker:
+        options = SinkOptions.parse({"bootstrap": broker.bootstrap_servers, "topic": "t"})
+        broker.kill()
         driver = threading.Thread(target=_commit, args=(options, [TaskMessage(EXECUTION, None)]))
         driver.start()
         assert refused.wait(writers.ABSENCE_SECONDS_MAX)
         assert not committed.is_set()
-        threading.Thread(target=_lead, args=(door, kafka.bootstrap), daemon=True).start()
+        broker.start()
         driver.join(writers.ABSENCE_SECONDS_MAX)
         assert committed.is_set()
         forget_connections(options)
-
-
-def _lead(door: socket.socket, bootstrap: str) -> None:
-    """Whoever comes in at the door is connected to the broker."""
-    host, port = bootstrap.rsplit(":", 1)
-    door.listen()
-    visitor, _ = door.accept()
-    with visitor, socket.create_connection((host, int(port))) as broker:
-        threading.Thread(target=_carry, args=(broker, visitor), daemon=True).start()
-        _carry(visitor, broker)
-
-
-def _carry(source: socket.socket, target: socket.socket) -> None:
-    while received := source.recv(65536):
-        target.sendall(received)

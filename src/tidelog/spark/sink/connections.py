@@ -51,7 +51,7 @@ class SinkConnections:
         self._is_greeted = False
 
     def greet(self) -> None:
-        """BrokerUnreachable when nobody is there. Once somebody was, all that follows waits for brokers that restart."""
+        """BrokerUnreachable when nobody is there. Once somebody was, what the admin is asked waits for brokers that restart."""
         if not self._is_greeted:
             self.admin.metadata()
             self._is_greeted = True
