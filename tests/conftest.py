@@ -7,8 +7,9 @@ import signal
 import pytest
 from hypothesis import settings
 
-from tests import scheduling, toolkit_broker
+from tests import minutes, scheduling, toolkit_broker
 
+pytest_configure = minutes.pytest_configure
 pytest_xdist_make_scheduler = scheduling.pytest_xdist_make_scheduler
 # What the toolkit's tests talk to; on Apache Kafka there is no broker of ours unless a test starts it.
 kafka = toolkit_broker.kafka

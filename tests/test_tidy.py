@@ -20,8 +20,6 @@ ROOT = Path(__file__).resolve().parent.parent
 CODE_DIRECTORIES = ("src", "simulation", "bench", "examples", "demo", "tests")
 OTHER_FILES = ("*.md", "*.toml", "*.txt", "Makefile", ".ci/run", "docs/**/*.md")
 
-SOURCE_LINES_MAX = 400
-TEST_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 
 # Test directories that mirror no package: real clients and foreign programs, crashes and hostile peers, the simulated ports,
@@ -97,12 +95,6 @@ class Source:
 # Line and message.
 Place = tuple[int, str]
 Rule = Callable[[Source], Iterator[Place]]
-
-
-def file_is_short(source: Source) -> Iterator[Place]:
-    lines_max = TEST_LINES_MAX if source.path.startswith("tests/") else SOURCE_LINES_MAX
-    if source.is_python and len(source.lines) > lines_max:
-        yield lines_max + 1, f"the file has {len(source.lines)} lines, at most {lines_max}: give a concept its own file"
 
 
 def functions_fit_a_screen(source: Source) -> Iterator[Place]:
@@ -195,7 +187,6 @@ def only_the_command_line_prints(source: Source) -> Iterator[Place]:
 
 
 RULES: tuple[Rule, ...] = (
-    file_is_short,
     functions_fit_a_screen,
     pure_packages_import_nothing_impure,
     pure_packages_do_not_look_at_the_wall_clock_or_the_disk,
@@ -244,8 +235,6 @@ PURE_FILE = "src/tidelog/log/planted.py"
 TEST_FILE = "tests/log/test_planted.py"
 
 PLANTED: list[tuple[Rule, str, str, int]] = [
-    (file_is_short, PURE_FILE, "pass\n" * 401, 401),
-    (file_is_short, TEST_FILE, "pass\n" * 601, 601),
     (functions_fit_a_screen, PURE_FILE, "\ndef long():\n" + "    pass\n" * 70, 2),
     (functions_fit_a_screen, PURE_FILE, "class C:\n    async def long():\n" + "        pass\n" * 70, 2),
     (pure_packages_import_nothing_impure, PURE_FILE, "import struct\nimport os\n", 2),
@@ -276,7 +265,6 @@ PLANTED: list[tuple[Rule, str, str, int]] = [
 ]
 
 FINE: list[tuple[Rule, str, str]] = [
-    (file_is_short, PURE_FILE, "pass\n" * 400),
     (functions_fit_a_screen, PURE_FILE, "def long():\n" + "    pass\n" * 69),
     (
         pure_packages_import_nothing_impure,

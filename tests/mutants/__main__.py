@@ -14,7 +14,6 @@ tree itself is not touched. WORKERS (2) is how many are tried at a time.
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,9 +25,9 @@ from typing import NamedTuple
 
 from tests.mutants.broker_table import BROKER_MUTANTS
 from tests.mutants.coordination_table import GROUP_MUTANTS, TRANSACTION_MUTANTS
+from tests.mutants.plant import ROOT, Cannot, plant
 from tests.mutants.table import MUTANTS, Mutant
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 TESTS = (
     "tests/log/test_storage_damage.py",
     "tests/log/test_swap.py",
@@ -60,22 +59,6 @@ class Trial(NamedTuple):
     def describe(self) -> str:
         verdict = "found by" if self.is_found else "NOT FOUND:"
         return f"{self.name}: {verdict} {self.text}, {self.seconds:.0f} s"
-
-
-class Cannot(Exception):
-    """The mutant cannot be planted."""
-
-
-def plant(mutant: Mutant | None, directory: Path) -> None:
-    """Copy ``src`` with the bug in it."""
-    shutil.copytree(ROOT / "src", directory / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    if mutant is None:
-        return
-    path = directory / "src" / mutant.file
-    text = path.read_text() if path.is_file() else ""
-    if text.count(mutant.old) != 1:
-        raise Cannot(f"its text is {text.count(mutant.old)} times in src/{mutant.file}, where once is expected")
-    path.write_text(text.replace(mutant.old, mutant.new))
 
 
 def try_storage_tests(directory: Path) -> tuple[bool, str | None, str]:

@@ -44,8 +44,8 @@ MUTANTS = (
         "only the last segment synced after a roll",
         "the old segment is durable before the new one",
         "tidelog/log/partition_log.py",
-        "            files=[*self.unsynced.files, *(segment.file() for segment in self.unsynced.segments)],\n",
-        "            files=[*self.unsynced.files, *(segment.file() for segment in self.unsynced.segments[-1:])],\n",
+        "            files=[*unsynced.files, *[segment.file() for segment in unsynced.segments]],\n",
+        "            files=[*unsynced.files, *[segment.file() for segment in unsynced.segments[-1:]]],\n",
     ),
     Mutant(
         "stale producer snapshot trusted",
