@@ -1,6 +1,6 @@
 """Choosing keys: what a key decides, seen on a topic. ``python examples/choosing_keys.py [HOST:PORT]``
 
-The page that goes with it: docs/patterns/choosing-keys.md.
+The page that goes with it: docs/guides/choosing-keys.md.
 """
 
 import secrets

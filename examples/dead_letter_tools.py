@@ -1,6 +1,6 @@
 """Dead letters: look at them, mend what was wrong, replay them. ``python examples/dead_letter_tools.py [HOST:PORT]``
 
-The page that goes with it: docs/patterns/dead-letter-tools.md.
+The page that goes with it: docs/guides/dead-letter-tools.md.
 """
 
 import secrets

@@ -1,6 +1,6 @@
 """Delivery guarantees: what comes again, what is lost when a reader dies. ``python examples/delivery_guarantees.py [HOST:PORT]``
 
-The page that goes with it: docs/patterns/delivery-guarantees.md.
+The page that goes with it: docs/guides/delivery-guarantees.md.
 """
 
 import secrets

@@ -1,6 +1,6 @@
 """A hot key: found, spread over partitions, counted where it is read, merged. ``python examples/hot_partitions.py [HOST:PORT]``
 
-The page that goes with it: docs/patterns/hot-partitions.md.
+The page that goes with it: docs/guides/hot-partitions.md.
 """
 
 import secrets

@@ -1,6 +1,6 @@
 """Retries and dead letters: a handler that fails in three ways. ``python examples/retries_and_dead_letters.py [HOST:PORT]``
 
-The page that goes with it: docs/patterns/retries-and-dead-letters.md.
+The page that goes with it: docs/guides/retries-and-dead-letters.md.
 """
 
 import logging

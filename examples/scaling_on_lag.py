@@ -1,6 +1,6 @@
 """Scaling on lag: how many workers a backlog needs. ``python examples/scaling_on_lag.py [HOST:PORT]``
 
-The page that goes with it: docs/patterns/scaling-on-lag.md.
+The page that goes with it: docs/guides/scaling-on-lag.md.
 """
 
 import math

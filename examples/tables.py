@@ -1,6 +1,6 @@
 """Tables from compacted topics: customers as a dictionary that follows its topic. ``python examples/tables.py [HOST:PORT]``
 
-The page that goes with it: docs/patterns/tables.md.
+The page that goes with it: docs/guides/tables.md.
 """
 
 import secrets

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.cli.command import Command
 
-PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "GROUPS.md").read_text()
+PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "groups.md").read_text()
 LINES = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines() if block[0] not in "${"]
 
 

@@ -56,7 +56,7 @@ def test_a_cluster_without_transactions(command: Command) -> None:
     with Broker() as broker:
         empty = Command(broker.bootstrap_servers, command._capsys, command._monkeypatch)
         assert empty("transactions", "list").lines == [
-            "There are no transactional ids: no producer has set transactional.id yet. See docs/TRANSACTIONS.md"
+            "There are no transactional ids: no producer has set transactional.id yet. See docs/reference/transactions.md"
         ]
         assert empty("transactions", "list", "--json").out == ""
         assert empty("transactions", "hanging").lines == ["No hanging transaction in 0 partitions."]

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.cli.command import Command
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = (ROOT / "docs" / "TRANSACTIONS.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "transactions.md").read_text()
 BLOCKS = [(kind, block) for kind, block in re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL) if not block.startswith("$")]
 ADDRESS = "127.0.0.1:9092"
 

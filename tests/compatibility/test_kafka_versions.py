@@ -12,7 +12,7 @@ from tidelog.broker.handlers import TABLE
 from tidelog.wire.kio_adapter import decode_response, encode_request
 from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "COMPATIBILITY.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"
 
 # What a broker of Apache Kafka 4.3 advertises to clients; `make compat` compares it with a real one.
 KAFKA_VERSIONS = {

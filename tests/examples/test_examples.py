@@ -79,7 +79,7 @@ def test_no_example_is_left_out() -> None:
 
 
 def test_every_page_of_a_pattern_has_its_example() -> None:
-    pages = sorted((ROOT / "docs" / "patterns").glob("*.md"))
+    pages = sorted((ROOT / "docs" / "guides").glob("*.md"))
     assert pages
     for page in pages:
         named = re.findall(r"examples/([a-z0-9_]+\.py)", page.read_text())

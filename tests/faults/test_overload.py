@@ -1,8 +1,8 @@
 """Everything at once: floods of produce past a slow disk, of connections, of fetches that nobody reads, of metadata for ten
 thousand topics, connections that stop in the middle. Half a minute here, TIDELOG_SOAK_MINUTES in ``make soak``.
 
-The broker's memory stays below its bound (docs/QUOTAS.md states it), a client that behaves is served all the while, what was
-acknowledged is there, also after a restart, and when it is over nothing is left of it.
+The broker's memory stays below the bound that docs/reference/quotas.md states, a client that behaves is served all the while,
+acknowledged records are there, also after a restart, and nothing is left when it is over.
 """
 
 import json
@@ -41,7 +41,7 @@ CONFIGS = {
     "log.retention.check.interval.ms": 1_000,
     "tidelog.metrics.listener": "127.0.0.1:0",
 }
-# As docs/QUOTAS.md says: beyond what the broker has when it is idle.
+# As docs/reference/quotas.md says: beyond what the broker has when it is idle.
 CONNECTION_BYTES = 40 * 1024
 SLACK_BYTES = 64 * MEBIBYTE
 BOUND_BYTES = QUEUED_BYTES_MAX + REQUEST_BYTES_MAX + CONNECTIONS_MAX * CONNECTION_BYTES + SLACK_BYTES

@@ -24,7 +24,7 @@ from tidelog.testing import Broker
 ROOT = Path(__file__).resolve().parent.parent.parent
 ALERTS = ROOT / "ops" / "tidelog-alerts.yml"
 DASHBOARD = ROOT / "ops" / "tidelog-dashboard.json"
-DOCUMENT = ROOT / "docs" / "METRICS.md"
+DOCUMENT = ROOT / "docs" / "reference" / "metrics.md"
 WAIT_SECONDS = 60.0
 
 # Prometheus has it of every target.
@@ -269,7 +269,7 @@ def test_the_scrape_configuration_names_the_rules() -> None:
     assert configuration["rule_files"] == [ALERTS.name]
 
 
-# -- docs/METRICS.md ---------------------------------------------------------------------------------------------------------
+# -- docs/reference/metrics.md ------------------------------------------------------------------------------------------------
 
 
 def document_row(description: Description) -> str:

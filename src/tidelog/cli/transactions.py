@@ -75,7 +75,10 @@ def list_command(
     elif states or producer_id or duration is not None or pattern is not None:
         say(console, "No transactional id fits. See them all: tidelog transactions list")
     else:
-        say(console, "There are no transactional ids: no producer has set transactional.id yet. See docs/TRANSACTIONS.md")
+        say(
+            console,
+            "There are no transactional ids: no producer has set transactional.id yet. See docs/reference/transactions.md",
+        )
 
 
 @app.command("describe", epilog="Example: tidelog transactions describe payments-1")

@@ -1,7 +1,7 @@
 """Workers: a handler function and everything around it, on any Kafka.
 
 ``Worker`` is the class; ``Backoff``, ``CircuitBreaker``, ``Reject`` and the deduplicators are what it is configured with. See
-docs/patterns/retries-and-dead-letters.md.
+docs/guides/retries-and-dead-letters.md.
 """
 
 from tidelog.worker.backoff import Backoff

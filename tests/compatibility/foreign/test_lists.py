@@ -21,7 +21,7 @@ from tests.compatibility.foreign.allow_list import (
 )
 
 SHARE_MIN = 0.95
-PAGE = FOLDER.parents[2] / "docs" / "COMPATIBILITY.md"
+PAGE = FOLDER.parents[2] / "docs" / "reference" / "compatibility.md"
 SUITES = sorted(path.name.removesuffix(".passes.txt") for path in FOLDER.glob("*.passes.txt"))
 GIT_SECONDS_MAX = 60.0
 

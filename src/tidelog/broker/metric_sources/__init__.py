@@ -1,4 +1,4 @@
-"""What a broker shows of itself, one file per part of it. docs/METRICS.md lists it all.
+"""What a broker shows of itself, one file per part of it. docs/reference/metrics.md lists it all.
 
 Everything is read where it is kept anyway, when somebody asks; nothing is counted here.
 """
