@@ -23,9 +23,9 @@ from tidelog.coordinator.errors import NotCoordinator
 from tidelog.coordinator.shard import ShardState
 from tidelog.log.errors import InvalidProducerEpoch
 from tidelog.log.slice import SLICE_MS_MAX
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.environment import MarkersToSend
 from tidelog.transactions.records import TopicPartitions
-from tidelog.transactions.transaction import TopicPartition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 

@@ -16,13 +16,14 @@ from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard import Shard, ShardState
 from tidelog.coordinator.shard_timers import ShardTimers
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.environment import MarkersToSend, OnPartitionMarked, TransactionEnvironment
 from tidelog.transactions.machine import TransactionMachine
 from tidelog.transactions.markers import COMPLETE_MS
 from tidelog.transactions.producer_ids import OnBlock, ProducerIdBlock, ProducerIds
 from tidelog.transactions.records import RECORD_CODEC, TransactionValue
 from tidelog.transactions.results import EndTransactionResult, InitProducerIdResult
-from tidelog.transactions.transaction import TopicPartition, each_partition
+from tidelog.transactions.transaction import each_partition
 from tidelog.wire.errors import ErrorCode
 
 TIMEOUT_MS = 60_000

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.transactions.harness import TransactionBench
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.records import TransactionValue
 from tidelog.transactions.state import TransactionState
-from tidelog.transactions.transaction import TopicPartition
 from tidelog.wire.errors import ErrorCode
 
 IDS = ("a", "b")

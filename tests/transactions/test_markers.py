@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.transactions.harness import TransactionBench
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.markers import COMPLETE_MS, COMPLETED_PER_SLICE
 from tidelog.transactions.records import TopicPartitions
-from tidelog.transactions.transaction import TopicPartition
 from tidelog.wire.errors import ErrorCode
 
 HUNDRED: list[TopicPartition] = [(f"topic-{index % 5}", index // 5) for index in range(100)]

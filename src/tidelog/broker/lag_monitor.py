@@ -27,6 +27,7 @@ from tidelog.log.partition_log import PartitionLog
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Executor
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ PAUSE_MS = 30
 # What is kept for each is about 700 bytes. Groups beyond that are counted, not followed.
 OFFSETS_MAX = 100_000
 
-TopicPartition = tuple[str, int]
 Shards = Callable[[], Mapping[int, Shard[GroupMachine] | None]]
 
 

@@ -20,6 +20,7 @@ from tidelog.log.slice import Slice
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import METADATA_TOPIC, TopicImage
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.replication.errors import NotLeader
 from tidelog.replication.partition import OnReplicated, Partition
 from tidelog.wire.errors import ErrorCode
@@ -62,7 +63,7 @@ class Partitions:
         self._report = report
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
-        self._to_create: deque[tuple[str, int]] = deque()
+        self._to_create: deque[TopicPartition] = deque()
         # In the order of their deletion.
         self._to_delete: dict[PartitionLog, None] = {}
         self._relaxed: dict[Partition, None] = {}
@@ -210,7 +211,7 @@ class Partitions:
         except OSError as error:
             self._report("log_not_deleted", {"partition": log.name, "error": str(error)})
 
-    def _take_out_offline(self, key: tuple[str, int], state: str) -> None:
+    def _take_out_offline(self, key: TopicPartition, state: str) -> None:
         try:
             self._directory.retire_offline(key, state)
         except OSError as error:

@@ -23,6 +23,7 @@ from tidelog.metrics.histogram import Histogram
 from tidelog.metrics.labelled import Labelled
 from tidelog.metrics.slowest import Slowest
 from tidelog.ports.clock import Clock
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.errors import ErrorCode
 
 TOPICS_MAX = 200
@@ -100,7 +101,7 @@ class RequestMetrics:
         self.timings = {key: ApiTimings() for key in api_keys}
         self.produce_to_ack: Labelled[Histogram] = Labelled(Histogram, TOPICS_MAX)
         """By topic."""
-        self.slowest_partitions: Slowest[tuple[str, int]] = Slowest(SLOWEST_PARTITIONS_MAX)
+        self.slowest_partitions: Slowest[TopicPartition] = Slowest(SLOWEST_PARTITIONS_MAX)
         self.errors: dict[tuple[int, int], int] = {}
         """API key and error code -> how often a response said so."""
 

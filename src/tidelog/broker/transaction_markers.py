@@ -27,9 +27,10 @@ from tidelog.log.slice import Slice
 from tidelog.metadata.topics import GROUPS_TOPIC
 from tidelog.ports.clock import Clock
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.replication.partition import Partition
 from tidelog.transactions.environment import MarkersToSend, OnPartitionMarked
-from tidelog.transactions.transaction import TRANSACTION_VERSION_2, TopicPartition, each_partition
+from tidelog.transactions.transaction import TRANSACTION_VERSION_2, each_partition
 from tidelog.wire.errors import ErrorCode
 
 # About a millisecond of appends.

@@ -14,8 +14,9 @@ from tidelog.broker.coordinator_service import CoordinatorService
 from tidelog.broker.error_mapping import error_code_of
 from tidelog.broker.settling import Settling
 from tidelog.coordinator.errors import CoordinatorError
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.machine import TransactionMachine
-from tidelog.transactions.transaction import TRANSACTION_VERSION_2, TopicPartition
+from tidelog.transactions.transaction import TRANSACTION_VERSION_2
 from tidelog.wire.errors import ErrorCode
 
 # Trying again helps, but producers take these for the end, except in answers of a coordinator.

@@ -18,8 +18,8 @@ from tidelog.controller.errors import ApiError
 from tidelog.log.errors import LogError
 from tidelog.metadata.image import ClusterImage
 from tidelog.records.header import HEADER_SIZE, NO_PRODUCER_ID, BatchHeader, read_header
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.replication.errors import ReplicationError
-from tidelog.transactions.transaction import TopicPartition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.produce import ProducePartition, ProduceRequest
 

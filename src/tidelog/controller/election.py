@@ -13,6 +13,7 @@ from tidelog.controller.result import ControllerResult
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import NO_LEADER, MetadataRecord, PartitionChangeRecord
 from tidelog.metadata.topics import PartitionImage, TopicImage
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.errors import ErrorCode
 
 RECOVERING = 1
@@ -32,7 +33,7 @@ class ElectionResult:
 
 
 def elect_leaders(
-    image: ClusterImage, election_type: int, partitions: Sequence[tuple[str, int]] | None
+    image: ClusterImage, election_type: int, partitions: Sequence[TopicPartition] | None
 ) -> ControllerResult[list[ElectionResult]]:
     """``partitions`` None: all; those that need no election are then left out of the response, as in Kafka."""
     if election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):

@@ -10,8 +10,8 @@ from tidelog.log.checkpoints import write_offset_checkpoint
 from tidelog.log.environment import Report
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Completion, Executor
+from tidelog.records.topic_partition import TopicPartition
 
-TopicPartition = tuple[str, int]
 OnWritten = Callable[[BaseException | None], None]
 
 

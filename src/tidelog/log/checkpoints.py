@@ -21,6 +21,7 @@ from tidelog.log.atomic_file import read_whole, write_atomically
 from tidelog.log.errors import CorruptCheckpoint
 from tidelog.log.names import CLEAN_SHUTDOWN_MARK, PARTITION_MAX, join, topic_name_problem
 from tidelog.ports.disk import Disk
+from tidelog.records.topic_partition import TopicPartition
 
 CHECKPOINT_VERSION = "0"
 META_PROPERTIES_VERSION = "1"
@@ -40,9 +41,9 @@ class MetaProperties(NamedTuple):
     directory_id: bytes | None
 
 
-def read_offset_checkpoint(disk: Disk, path: str) -> dict[tuple[str, int], int]:
+def read_offset_checkpoint(disk: Disk, path: str) -> dict[TopicPartition, int]:
     """Offset by (topic, partition); empty when there is no file."""
-    offsets: dict[tuple[str, int], int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for line, (topic, partition_text, offset_text) in read_checkpoint_rows(disk, path, ("topic", "partition", "offset")):
         problem = topic_name_problem(topic)
         if problem is not None:
@@ -54,7 +55,7 @@ def read_offset_checkpoint(disk: Disk, path: str) -> dict[tuple[str, int], int]:
     return offsets
 
 
-def write_offset_checkpoint(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
+def write_offset_checkpoint(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Blocks until it is durable."""
     rows = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
     write_atomically(disk, path, format_checkpoint(rows, len(offsets)))

@@ -19,7 +19,7 @@ from tidelog.log.checkpoint_writer import CheckpointWriter
 from tidelog.log.checkpoints import format_partition_metadata, write_clean_shutdown
 from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
 from tidelog.log.deletion_queue import DeletionQueue
-from tidelog.log.directory_opening import TopicPartition, open_logs, read_state, refuse_records_in, sync_all, take_over
+from tidelog.log.directory_opening import open_logs, read_state, refuse_records_in, sync_all, take_over
 from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.directory_sync import DirectorySync
 from tidelog.log.durable_truncation import DurableTruncation
@@ -41,6 +41,7 @@ from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Executor
 from tidelog.ports.randomness import Randomness
+from tidelog.records.topic_partition import TopicPartition
 
 OnDone = Callable[[BaseException | None], None]
 

@@ -33,8 +33,8 @@ from tidelog.log.settings import LogSettings
 from tidelog.log.sync_plan import NEVER_SYNCFS, run_plans
 from tidelog.ports.disk import DirectoryLock, Disk, FileSystem
 from tidelog.ports.randomness import Randomness
+from tidelog.records.topic_partition import TopicPartition
 
-TopicPartition = tuple[str, int]
 NO_TOPIC_ID = bytes(16)
 # A plan holds about five files open (segment, indexes, snapshot): ten thousand at once are more than a process may have.
 SYNC_LOGS_AT_ONCE = 128

@@ -9,17 +9,11 @@ from collections.abc import Sequence
 
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.machine import CoordinatorResult
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.decisions import Decisions, answer
 from tidelog.transactions.state import COMPLETE_STATES, PREPARED_STATES, TransactionState
 from tidelog.transactions.table import TransactionTable
-from tidelog.transactions.transaction import (
-    TopicPartition,
-    advance,
-    encoded_bytes_max,
-    is_of_next_transaction,
-    missing_from,
-    with_added,
-)
+from tidelog.transactions.transaction import advance, encoded_bytes_max, is_of_next_transaction, missing_from, with_added
 from tidelog.wire.errors import ErrorCode
 
 OFFSETS_TOPIC = "__consumer_offsets"

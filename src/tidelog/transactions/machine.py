@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.add_partitions import add_offsets, add_partitions, verify_partitions
 from tidelog.transactions.decisions import Decisions
 from tidelog.transactions.end_transaction import end_transaction
@@ -24,7 +25,6 @@ from tidelog.transactions.markers import OnSettled, TransactionMarkers
 from tidelog.transactions.records import TransactionRecord
 from tidelog.transactions.table import TransactionTable
 from tidelog.transactions.time_out import TransactionTimeOuts
-from tidelog.transactions.transaction import TopicPartition
 from tidelog.wire.errors import ErrorCode
 
 

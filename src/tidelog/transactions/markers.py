@@ -13,11 +13,12 @@ from collections.abc import Callable
 from functools import partial
 
 from tidelog.coordinator.machine import Cancellable, CoordinatorResult
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.environment import MarkersToSend, TransactionEnvironment
 from tidelog.transactions.records import TopicPartitions, TransactionRecord
 from tidelog.transactions.state import PREPARED_STATES, TransactionState
 from tidelog.transactions.table import TransactionTable
-from tidelog.transactions.transaction import TopicPartition, completed, each_partition, with_added
+from tidelog.transactions.transaction import completed, each_partition, with_added
 
 # Requests that wait for the end of a transaction instead of being told to come again.
 WAITERS_MAX = 10_000

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.records import TopicPartitions, TransactionValue
 from tidelog.transactions.state import PREPARED_STATES, VALID_PREVIOUS_STATES, TransactionState
 
@@ -22,8 +23,6 @@ TRANSACTION_VERSION_2 = 2
 
 # So many are looked through faster than a set of them is made.
 FEW_PARTITIONS = 16
-
-TopicPartition = tuple[str, int]
 
 
 class TransactionMetadata:

@@ -10,7 +10,7 @@ from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.batch_scan import scan_batches
-from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts, TopicPartition
+from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
 from tidelog.log.environment import LogEnvironment
 from tidelog.log.file_handles import FileHandles
 from tidelog.log.index_cache import IndexCache
@@ -23,6 +23,7 @@ from tidelog.records.compression import CompressionType
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
 from tidelog.records.header import BatchHeader, crc_is_valid
 from tidelog.records.record import Record
+from tidelog.records.topic_partition import TopicPartition
 
 TOPIC = "orders"
 DIRECTORY = "/data/orders-0"

@@ -11,8 +11,8 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.transaction_verification import ClientKind, Question
 from tidelog.metadata.topics import GROUPS_TOPIC, INTERNAL_TOPICS
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.results import FENCED_SINCE_ADD_PARTITIONS, error_for_version
-from tidelog.transactions.transaction import TopicPartition
 from tidelog.wire.add_partitions_to_txn import (
     CLIENT_VERSIONS,
     AddPartitionsToTxnRequest,

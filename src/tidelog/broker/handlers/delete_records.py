@@ -7,6 +7,7 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.timers import Timer
 from tidelog.controller.errors import ApiError
 from tidelog.log.partition_log import PartitionLog
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.kio_adapter import Message
 from tidelog.wire.protocol import ApiKey
@@ -17,8 +18,6 @@ NO_LOW_WATERMARK = -1
 # here includes its disk.
 WAIT_MS_MIN = 1_000
 
-Key = tuple[str, int]
-
 
 class _Deletion:
     """One request: results by partition, and the partitions that are not durable yet."""
@@ -26,8 +25,8 @@ class _Deletion:
     def __init__(self, context: RequestContext, request: Message) -> None:
         self._context = context
         self._request = request
-        self._results: dict[Key, dict[str, Any]] = {}
-        self._open: dict[Key, None] = {}
+        self._results: dict[TopicPartition, dict[str, Any]] = {}
+        self._open: dict[TopicPartition, None] = {}
         self._timer: Timer | None = None
 
     def start(self) -> None:
@@ -38,7 +37,7 @@ class _Deletion:
         if self._open:
             self._timer = self._context.broker.timers.schedule(max(self._request.timeout_ms, WAIT_MS_MIN), self._time_out)
 
-    def _delete(self, key: Key, offset: int) -> None:
+    def _delete(self, key: TopicPartition, offset: int) -> None:
         name, index = key
         broker = self._context.broker
         try:
@@ -56,13 +55,13 @@ class _Deletion:
         except Exception as error:
             self._finish(key, self._context.code_of(error)[0], NO_LOW_WATERMARK)
 
-    def _deleted(self, key: Key, log: PartitionLog, error: BaseException | None) -> None:
+    def _deleted(self, key: TopicPartition, log: PartitionLog, error: BaseException | None) -> None:
         if isinstance(error, Exception):
             self._finish(key, self._context.code_of(error)[0], NO_LOW_WATERMARK)
         else:
             self._finish(key, ErrorCode.NONE, log.log_start_offset)
 
-    def _finish(self, key: Key, code: ErrorCode, low_watermark: int) -> None:
+    def _finish(self, key: TopicPartition, code: ErrorCode, low_watermark: int) -> None:
         if key not in self._open:
             return  # It came after the time was up.
         del self._open[key]

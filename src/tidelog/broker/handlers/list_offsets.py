@@ -10,6 +10,7 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import TimestampedOffset, offset_for_timestamp, offset_of_max_timestamp
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.kio_adapter import Message
@@ -42,8 +43,8 @@ class Answer(NamedTuple):
 
 def handle(context: RequestContext, request: Message) -> None:
     is_read_committed = request.isolation_level == READ_COMMITTED
-    seen: set[tuple[str, int]] = set()
-    twice: set[tuple[str, int]] = set()
+    seen: set[TopicPartition] = set()
+    twice: set[TopicPartition] = set()
     for topic in request.topics:
         for wanted in topic.partitions:
             key = topic.name, wanted.partition_index

@@ -9,7 +9,7 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.transaction_markers import EndOfTransaction
 from tidelog.coordinator.errors import CoordinatorError
-from tidelog.transactions.transaction import TopicPartition
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.kio_adapter import Message
 from tidelog.wire.protocol import ApiKey

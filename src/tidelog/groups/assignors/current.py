@@ -4,16 +4,16 @@ from collections.abc import Mapping
 
 from tidelog.groups.assignors.specification import Members
 
-TopicPartition = tuple[bytes, int]
+TopicIdPartition = tuple[bytes, int]
 
 
 def keep_current(
     members: Members, member_ids: list[str], partition_counts: Mapping[bytes, int]
-) -> tuple[set[TopicPartition], dict[str, list[TopicPartition]]]:
+) -> tuple[set[TopicIdPartition], dict[str, list[TopicIdPartition]]]:
     """What of the current assignment may stay: partitions that exist and that their member still subscribes to. Of two who hold
     the same one (it cannot be, but it must not be passed on) the first keeps it."""
-    taken: set[TopicPartition] = set()
-    kept: dict[str, list[TopicPartition]] = {}
+    taken: set[TopicIdPartition] = set()
+    kept: dict[str, list[TopicIdPartition]] = {}
     for member_id in member_ids:
         member = members[member_id]
         mine = kept[member_id] = []
@@ -29,7 +29,7 @@ def keep_current(
     return taken, kept
 
 
-def grouped(topic_partitions: list[TopicPartition]) -> dict[bytes, tuple[int, ...]]:
+def grouped(topic_partitions: list[TopicIdPartition]) -> dict[bytes, tuple[int, ...]]:
     by_topic: dict[bytes, list[int]] = {}
     for topic_id, partition in sorted(topic_partitions):
         by_topic.setdefault(topic_id, []).append(partition)

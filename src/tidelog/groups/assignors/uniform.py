@@ -7,7 +7,7 @@ such counts moves fewer partitions. With different subscriptions see ``uniform_h
 from collections.abc import Iterator, Mapping
 
 from tidelog.groups.assignors import uniform_heterogeneous
-from tidelog.groups.assignors.current import TopicPartition, grouped, keep_current
+from tidelog.groups.assignors.current import TopicIdPartition, grouped, keep_current
 from tidelog.groups.assignors.specification import Assignments, Members, is_homogeneous
 
 
@@ -40,7 +40,7 @@ def _assign_homogeneous(members: Members, partition_counts: Mapping[bytes, int])
     return {member_id: grouped(kept[member_id]) for member_id in member_ids}
 
 
-def _quotas(member_ids: list[str], kept: dict[str, list[TopicPartition]], quota: int, extra: int) -> dict[str, int]:
+def _quotas(member_ids: list[str], kept: dict[str, list[TopicIdPartition]], quota: int, extra: int) -> dict[str, int]:
     """Who gets one more than the others: first those who have one more already, for then nothing moves."""
     quotas = dict.fromkeys(member_ids, quota)
     for member_id in sorted(member_ids, key=lambda member_id: len(kept[member_id]) <= quota)[:extra]:
@@ -48,7 +48,7 @@ def _quotas(member_ids: list[str], kept: dict[str, list[TopicPartition]], quota:
     return quotas
 
 
-def _take_turns(member_ids: list[str], kept: dict[str, list[TopicPartition]], quotas: dict[str, int]) -> Iterator[str]:
+def _take_turns(member_ids: list[str], kept: dict[str, list[TopicIdPartition]], quotas: dict[str, int]) -> Iterator[str]:
     """Members with room, in turns: neighbouring partitions of a busy topic go to different ones."""
     room = {member_id: quotas[member_id] - len(kept[member_id]) for member_id in member_ids}
     waiting = [member_id for member_id in member_ids if room[member_id]]

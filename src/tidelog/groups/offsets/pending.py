@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidelog.groups.records import OffsetCommitValue
-
-PartitionKey = tuple[str, int]
+from tidelog.records.topic_partition import TopicPartition
 
 
 class PendingOffset(NamedTuple):
@@ -30,7 +29,7 @@ class PendingOffsets:
         # Producer id -> what waits for its marker.
         self._by_producer: dict[int, dict[tuple[str, str, int], PendingOffset]] = {}
         # Group -> (topic, partition) -> the producers whose transactions are open on it.
-        self._by_group: dict[str, dict[PartitionKey, dict[int, None]]] = {}
+        self._by_group: dict[str, dict[TopicPartition, dict[int, None]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_group)
@@ -41,7 +40,7 @@ class PendingOffsets:
     def has(self, group: str, topic: str, partition: int) -> bool:
         return (topic, partition) in self._by_group.get(group, ())
 
-    def partitions_of(self, group: str) -> list[PartitionKey]:
+    def partitions_of(self, group: str) -> list[TopicPartition]:
         return list(self._by_group.get(group, ()))
 
     def groups(self) -> Iterator[str]:

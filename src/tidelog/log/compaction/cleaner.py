@@ -24,13 +24,12 @@ from tidelog.log.segment import LogSegment
 from tidelog.log.slice import Slice
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Executor
+from tidelog.records.topic_partition import TopicPartition
 
 # A full disk heals, a damaged segment does not; either way trying more often would only burn the child's time.
 UNCLEANABLE_RETRY_MS = 15 * 60_000
 # Segments of the logs that one tick looks at: two milliseconds or three.
 SEGMENTS_PER_LOOK = 1_000
-
-TopicPartition = tuple[str, int]
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ from tidelog.log.errors import CorruptCheckpoint
 from tidelog.log.inspection.findings import Finding, Severity
 from tidelog.log.settings import LONG_MAX
 from tidelog.ports.disk import Disk
+from tidelog.records.topic_partition import TopicPartition
 
-TopicPartition = tuple[str, int]
 NO_TOPIC_ID = bytes(16)
 CHECKPOINTS = (
     names.RECOVERY_POINT_CHECKPOINT,
