@@ -78,6 +78,26 @@ def test_who_appends_during_a_pass_waits_for_the_next() -> None:
     assert told == ["first at 1", "second at 2"]
 
 
+def test_a_logs_listener_hears_of_each_pass_that_covered_it_until_it_is_removed() -> None:
+    store = Store(options=BY_FILE)
+    log, other = committed(store, 2)
+    heard: list[int] = []
+
+    def listener() -> None:
+        heard.append(log.durable.offset)
+
+    log.add_durability_listener(listener)
+    append(log)
+    store.commit(log)
+    append(other)
+    store.commit(other)
+    assert heard == [1]
+    log.remove_durability_listener(listener)
+    append(log)
+    store.commit(log)
+    assert heard == [1]
+
+
 def test_what_a_callback_was_told_survives_a_power_cut() -> None:
     for options in (BY_FILE, BY_FILE_SYSTEM):
         store = Store(LogSettings(segment_bytes=3 * BATCH_BYTES), options=options)

@@ -254,6 +254,9 @@ class GroupCommit:
             error_of_log = None if log.offline_reason is None else LogOffline(log.name, log.offline_reason)
             for callback in callbacks:
                 callback(error_of_log)
+        for log in logs:
+            for listener in log.durability_listeners:
+                listener()
         if self._on_synced is not None:
             self._on_synced(logs)
         self.kick()

@@ -18,6 +18,7 @@ A sync that failed proves nothing about the pages it covered, now or later. The 
 directory, and only a restart that reads from the disk itself may bring it back.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tidelog.log import names
@@ -56,6 +57,7 @@ class PartitionLog:
         "_jitter_ms",
         "bytes_since_recovery_point",
         "directory",
+        "durability_listeners",
         "durable",
         "environment",
         "epochs",
@@ -119,6 +121,7 @@ class PartitionLog:
         self.bytes_since_recovery_point = 0
         self.snapshot_offset = -1
         self.unsynced = Unsynced()
+        self.durability_listeners: tuple[Callable[[], None], ...] = ()
         self._jitter_ms = self._draw_jitter()
 
     def __repr__(self) -> str:
@@ -322,6 +325,13 @@ class PartitionLog:
         if plan.recovery_point is not None and plan.recovery_point > self.recovery_point:
             self.recovery_point = plan.recovery_point
             prune_snapshots(self)
+
+    def add_durability_listener(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after every commit pass that covered this log, also when the pass took the log offline."""
+        self.durability_listeners = (*self.durability_listeners, listener)
+
+    def remove_durability_listener(self, listener: Callable[[], None]) -> None:
+        self.durability_listeners = tuple(each for each in self.durability_listeners if each != listener)
 
     def note_directory_change(self, directory: str) -> None:
         """A name in it was created, renamed or removed: the next sync covers the directory too."""
