@@ -12,7 +12,7 @@ from simulation.client import ClientConnection, Environment
 from simulation.history import NEVER, TopicLife
 from simulation.randomness import SimulatedRandomness
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message, decode_response, encode_request
+from tidelog.wire.messages import DecodedMessage, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 
 RETRY_US = (20_000, 80_000)
@@ -22,7 +22,7 @@ SET = 0
 _TRY_AGAIN = {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT}
 
 # What to send, and what to do with the answer: True when the call has ended.
-Call = tuple[ApiKey, int, Callable[[], dict[str, Any]], Callable[[Message], bool]]
+Call = tuple[ApiKey, int, Callable[[], dict[str, Any]], Callable[[DecodedMessage], bool]]
 
 
 class Admin:
@@ -70,7 +70,7 @@ class Admin:
         def created(topic_id: bytes) -> None:
             on_created(self._history.created(name, topic_id, partitions, has_retention))
 
-        def answered(response: Message) -> bool:
+        def answered(response: DecodedMessage) -> bool:
             (result,) = response.topics
             if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 self._calls.insert(1, self._look_up(name, created))
@@ -83,7 +83,7 @@ class Admin:
         self._add((ApiKey.CREATE_TOPICS, 7, lambda: {"topics": [topic], "timeout_ms": 5_000}, answered))
 
     def _look_up(self, name: str, on_found: Callable[[bytes], None]) -> Call:
-        def answered(response: Message) -> bool:
+        def answered(response: DecodedMessage) -> bool:
             (result,) = response.topics
             if result.error_code == ErrorCode.NONE:
                 on_found(result.topic_id)
@@ -103,7 +103,7 @@ class Admin:
                 life.deletion_sent_at = self._history.now()
             return {"topics": [{"topic_id": life.topic_id, "name": None}], "timeout_ms": 5_000}
 
-        def answered(response: Message) -> bool:
+        def answered(response: DecodedMessage) -> bool:
             (result,) = response.responses
             if result.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID):
                 life.deleted_at = self._history.now()
@@ -117,7 +117,7 @@ class Admin:
         settings = [{"name": key, "config_operation": SET, "value": value} for key, value in configs.items()]
         resource = {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": settings}
 
-        def answered(response: Message) -> bool:
+        def answered(response: DecodedMessage) -> bool:
             (result,) = response.responses
             if result.error_code == ErrorCode.NONE:
                 on_altered()

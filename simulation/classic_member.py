@@ -15,7 +15,7 @@ from simulation.group_member import SESSION_MS, SHUT_OUT, GroupMember
 from simulation.history import PartitionId, TopicLife
 from simulation.randomness import SimulatedRandomness
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 JOIN_VERSIONS = (5, 9)
@@ -101,7 +101,7 @@ class ClassicMember(GroupMember):
         }
         self.call(ApiKey.JOIN_GROUP, self.draw(JOIN_VERSIONS), fields, self._joined)
 
-    def _joined(self, answer: Message | None) -> None:
+    def _joined(self, answer: DecodedMessage | None) -> None:
         code = ErrorCode.NOT_COORDINATOR if answer is None else ErrorCode(answer.error_code)
         if answer is None or code is not ErrorCode.NONE:
             self._is_joining = False
@@ -117,7 +117,7 @@ class ClassicMember(GroupMember):
         self._generation = answer.generation_id
         self._sync(answer)
 
-    def _sync(self, joined: Message) -> None:
+    def _sync(self, joined: DecodedMessage) -> None:
         assignments = []
         if joined.leader == self._member_id and not joined.skip_assignment:
             dealt = self._deal([member.member_id for member in joined.members])
@@ -142,7 +142,7 @@ class ClassicMember(GroupMember):
             turn += 1
         return dealt
 
-    def _synced(self, answer: Message | None) -> None:
+    def _synced(self, answer: DecodedMessage | None) -> None:
         self._is_joining = False
         code = ErrorCode.NOT_COORDINATOR if answer is None else ErrorCode(answer.error_code)
         if answer is None or code is not ErrorCode.NONE:
@@ -173,12 +173,12 @@ class ClassicMember(GroupMember):
         generation, sent_us = self._generation, self.now_us
         loaded_us = -COORDINATOR_STAYS_US
 
-        def asked(answer: Message | None) -> None:
+        def asked(answer: DecodedMessage | None) -> None:
             nonlocal loaded_us
             if answer is not None and answer.groups[0].error_code == ErrorCode.NONE:
                 loaded_us = self.now_us
 
-        def answered(answer: Message | None) -> None:
+        def answered(answer: DecodedMessage | None) -> None:
             self._is_beating = False
             # An answer about an earlier generation says nothing about this one.
             if answer is not None and self._is_in and generation == self._generation:

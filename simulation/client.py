@@ -17,7 +17,7 @@ from simulation.scheduler import Scheduler
 from tidelog.ports.network import Connection
 from tidelog.wire.errors import MalformedRequest
 from tidelog.wire.frames import FrameReader
-from tidelog.wire.kio_adapter import decode_response, encode_request
+from tidelog.wire.messages import decode_response, encode_request
 from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 
 RECONNECT_US = (5_000, 60_000)

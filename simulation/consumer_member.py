@@ -10,7 +10,7 @@ from simulation.group_client import INTERRUPTED, UNAVAILABLE
 from simulation.group_member import GroupMember
 from simulation.history import PartitionId
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 JOIN_EPOCH = 0
@@ -95,7 +95,7 @@ class ConsumerMember(GroupMember):
             topics.setdefault(topic_id, []).append(index)
         return [{"topic_id": topic_id, "partitions": indexes} for topic_id, indexes in topics.items()]
 
-    def _beaten(self, answer: Message | None, sent_us: int) -> None:
+    def _beaten(self, answer: DecodedMessage | None, sent_us: int) -> None:
         self._is_beating = False
         code = ErrorCode.NOT_COORDINATOR if answer is None else ErrorCode(answer.error_code)
         if answer is not None and code is ErrorCode.NONE:
@@ -113,7 +113,7 @@ class ConsumerMember(GroupMember):
             if code not in UNAVAILABLE | INTERRUPTED:
                 self.unexpected("ConsumerGroupHeartbeat", code)
 
-    def _reconcile(self, assignment: Message) -> None:
+    def _reconcile(self, assignment: DecodedMessage) -> None:
         mine = [PartitionId(topic.topic_id, index) for topic in assignment.topic_partitions for index in topic.partitions]
         lost = [partition for partition in self.owned if partition not in mine]
         new = [partition for partition in mine if partition not in self.owned]

@@ -13,7 +13,7 @@ from simulation.client import ClientConnection, Environment
 from simulation.history import History
 from simulation.randomness import SimulatedRandomness
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message, decode_response, encode_request
+from tidelog.wire.messages import DecodedMessage, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 
 HEARTBEAT_US = 120_000
@@ -26,7 +26,7 @@ UNAVAILABLE = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT
 # The coordinator went while it was asked: perhaps it has done it.
 INTERRUPTED = {ErrorCode.NOT_COORDINATOR}
 
-OnAnswer = Callable[[Message | None], None]
+OnAnswer = Callable[[DecodedMessage | None], None]
 
 
 class Link:
@@ -194,7 +194,7 @@ class GroupClient:
         """Every connection begins by asking for the coordinator: the first one of all makes its topic."""
         fields = {"key_type": GROUP_TYPE, "coordinator_keys": [self.group]}
 
-        def answered(answer: Message | None) -> None:
+        def answered(answer: DecodedMessage | None) -> None:
             if answer is None:
                 return  # The next connection asks.
             (found,) = answer.coordinators

@@ -17,7 +17,7 @@ from tidelog.records.errors import RecordError
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.wire.fetch_client import FetchedPartition, decode_fetch_response, encode_fetch_request
-from tidelog.wire.kio_adapter import Message, decode_response, encode_request
+from tidelog.wire.messages import DecodedMessage, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 
 SESSION_MS = 400
@@ -134,7 +134,7 @@ class GroupMember(GroupClient):
         sent_at = self.base.now()
         fields = {"groups": [{**self.offset_fetch_group(), "topics": topics}], "require_stable": True}
 
-        def answered(answer: Message | None) -> None:
+        def answered(answer: DecodedMessage | None) -> None:
             if answer is not None:
                 self._take_positions(answer, wanted, sent_at)
             if any(one in self.owned and self.owned[one].position is None for one in wanted):
@@ -144,7 +144,7 @@ class GroupMember(GroupClient):
 
         self.call(ApiKey.OFFSET_FETCH, 9, fields, answered)
 
-    def _take_positions(self, answer: Message, wanted: list[PartitionId], sent_at: int) -> None:
+    def _take_positions(self, answer: DecodedMessage, wanted: list[PartitionId], sent_at: int) -> None:
         (group,) = answer.groups
         if group.error_code:
             if group.error_code not in UNAVAILABLE | INTERRUPTED | SHUT_OUT:
@@ -202,7 +202,7 @@ class GroupMember(GroupClient):
 
         self.coordinator.request(ApiKey.OFFSET_COMMIT, version, encode_request(ApiKey.OFFSET_COMMIT, version, request), replied)
 
-    def _committed(self, answer: Message | None, moved: dict[PartitionId, Commit], life: int) -> None:
+    def _committed(self, answer: DecodedMessage | None, moved: dict[PartitionId, Commit], life: int) -> None:
         """What is known of a commit is known, also when its member is gone or asleep."""
         if answer is not None:
             for topic in answer.topics:

@@ -10,7 +10,7 @@ from simulation.client import ClientConnection
 from simulation.history import History, PartitionId, Poll
 from simulation.randomness import SimulatedRandomness
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message, decode_response, encode_request
+from tidelog.wire.messages import DecodedMessage, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 
 VERSIONS = (2, 9)
@@ -62,7 +62,7 @@ class OffsetQuestion:
 
         connection.request(ApiKey.LIST_OFFSETS, version, body, replied)
 
-    def _take(self, partition: PartitionId, timestamp: int, result: Message, sent_at: int) -> None:
+    def _take(self, partition: PartitionId, timestamp: int, result: DecodedMessage, sent_at: int) -> None:
         history = self._history
         where = f"{self._name}: {history.name_of(partition)}"
         if result.error_code != ErrorCode.NONE:

@@ -5,7 +5,7 @@ from simulation.group_history import GroupHistory, OffsetRead
 from simulation.history import PartitionId, TopicLife
 from simulation.randomness import SimulatedRandomness
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message, decode_response, encode_request
+from tidelog.wire.messages import DecodedMessage, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 
 RETRY_US = 50_000
@@ -61,7 +61,7 @@ class OffsetReader:
     def lost(self) -> None:
         pass  # ``ready`` asks again.
 
-    def _answered(self, answer: Message, sent_at: int) -> None:
+    def _answered(self, answer: DecodedMessage, sent_at: int) -> None:
         base = self._history.base
         reads = []
         for group in answer.groups:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from simulation.client import ClientConnection
 from simulation.scheduler import Scheduler
-from tidelog.wire.kio_adapter import decode_response, encode_request
+from tidelog.wire.messages import decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 
 CONNECTION_US = 5_000

@@ -17,7 +17,7 @@ from tidelog.records.batch import read_records
 from tidelog.records.header import iterate_headers
 from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.wire.fetch_client import FetchedPartition, FetchResponse, decode_fetch_response, encode_fetch_request
-from tidelog.wire.kio_adapter import Message, decode_response, encode_request
+from tidelog.wire.messages import DecodedMessage, decode_response, encode_request
 from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceResult, ProduceTopic
 from tidelog.wire.produce_client import ProduceResponse, decode_produce_response, encode_produce_request
 from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
@@ -165,7 +165,7 @@ class FakeClient:
         assert answered == correlation_id
         return frame, position
 
-    def call(self, api_key: int, version: int, /, **fields: Any) -> Message:
+    def call(self, api_key: int, version: int, /, **fields: Any) -> DecodedMessage:
         frame, position = self.ask(api_key, version, encode_request(api_key, version, fields))
         return decode_response(api_key, version, frame, position)
 

@@ -9,7 +9,7 @@ from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION, METADATA_V
 from tidelog.metadata.topics import PartitionImage
 from tidelog.raft.errors import CorruptMetadataLog
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import encode_request
+from tidelog.wire.messages import encode_request
 from tidelog.wire.protocol import ApiKey
 
 

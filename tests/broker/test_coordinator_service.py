@@ -8,7 +8,7 @@ import pytest
 from tests.broker.harness import FakeClient, Machine
 from tidelog.coordinator.hashing import partition_for
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 PARTITIONS = 5
@@ -22,11 +22,11 @@ def commit(client: FakeClient, group: str, offset: int) -> int:
     return code
 
 
-def fetch(client: FakeClient, group: str) -> Message:
+def fetch(client: FakeClient, group: str) -> DecodedMessage:
     response = client.call(
         ApiKey.OFFSET_FETCH, 8, groups=[{"group_id": group, "topics": [{"name": "orders", "partition_indexes": [0]}]}]
     )
-    answer: Message = response.groups[0]
+    answer: DecodedMessage = response.groups[0]
     return answer
 
 

@@ -8,7 +8,7 @@ from tests.log.harness import batch
 from tidelog.broker.api import Part
 from tidelog.broker.session import IN_FLIGHT_REQUESTS_MAX
 from tidelog.wire.fetch_client import encode_fetch_request
-from tidelog.wire.kio_adapter import encode_request
+from tidelog.wire.messages import encode_request
 from tidelog.wire.produce_client import encode_produce_request
 from tidelog.wire.protocol import ApiKey
 

@@ -9,7 +9,7 @@ from tests.broker.harness import Machine
 from tidelog.broker.sliced_proposals import RECORDS_PER_SLICE, OnDone, SlicedProposals
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import AbortTransactionRecord, MetadataRecord, PartitionRecord, TopicRecord
-from tidelog.wire.kio_adapter import encode_request
+from tidelog.wire.messages import encode_request
 from tidelog.wire.protocol import ApiKey
 
 ID, OTHER_ID = b"i" * 16, b"o" * 16

@@ -23,7 +23,7 @@ from tests.broker.transactional import (
 from tidelog.broker.transaction_markers import TransactionMarkerSender
 from tidelog.log.reading import Isolation, read
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import encode_request
+from tidelog.wire.messages import encode_request
 from tidelog.wire.protocol import ApiKey
 
 PARTITIONS = [("orders", 0), ("orders", 1), ("orders2", 0)]

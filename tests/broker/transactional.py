@@ -12,7 +12,7 @@ from tidelog.records.batch import read_records
 from tidelog.records.header import iterate_headers
 from tidelog.transactions.state import COMPLETE_STATES, PREPARED_STATES
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceResult, ProduceTopic
 from tidelog.wire.produce_client import encode_produce_request
 from tidelog.wire.protocol import ApiKey
@@ -156,7 +156,7 @@ class TransactionalProducer:
     ) -> ErrorCode:
         return code_of(self._commit_offset(version or (5 if self.is_v2 else 3), offset, topic, partition, **fields))
 
-    def _commit_offset(self, version: int, offset: int, topic: str, partition: int, **fields: Any) -> Message:
+    def _commit_offset(self, version: int, offset: int, topic: str, partition: int, **fields: Any) -> DecodedMessage:
         commit = {
             "partition_index": partition,
             "committed_offset": offset,
@@ -183,7 +183,7 @@ class TransactionalProducer:
         self.machine.run_until(lambda: is_settled(self.machine, self.transactional_id))
 
 
-def code_of(response: Message) -> ErrorCode:
+def code_of(response: DecodedMessage) -> ErrorCode:
     """Of a response with one topic and one partition."""
     ((partition,),) = [topic.partitions for topic in response.topics]
     return ErrorCode(partition.error_code)

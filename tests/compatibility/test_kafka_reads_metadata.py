@@ -14,8 +14,8 @@ from tidelog.metadata.features import METADATA_VERSION, METADATA_VERSION_LEVEL
 from tidelog.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    BrokerEndpoint,
     BrokerRegistrationChangeRecord,
-    Endpoint,
     FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
@@ -42,7 +42,7 @@ def records_of_ours() -> list[MetadataRecord]:
     return [
         FeatureLevelRecord(METADATA_VERSION, METADATA_VERSION_LEVEL),
         RegisterBrokerRecord(
-            1, False, ID, 3, (Endpoint("PLAINTEXT", "127.0.0.1", 9092, 0),), (feature,), None, False, log_dirs=(ID,)
+            1, False, ID, 3, (BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9092, 0),), (feature,), None, False, log_dirs=(ID,)
         ),
         *created.records,
         PartitionChangeRecord(0, created.response[0].topic_id, isr=(1,), leader=1),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.compatibility.apache_kafka import ApacheKafka, KafkaUnavailable, kafka_classpath
 from tidelog.broker.handlers import TABLE
-from tidelog.wire.kio_adapter import decode_response, encode_request
+from tidelog.wire.messages import decode_response, encode_request
 from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"

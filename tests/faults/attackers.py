@@ -17,7 +17,7 @@ from tests.faults.peers import Peer, api_versions_request, batch_of_value, produ
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import CONSUMER_REPLICA_ID, FetchPartition, FetchRequest, FetchTopic
 from tidelog.wire.fetch_client import encode_fetch_request
-from tidelog.wire.kio_adapter import encode_request
+from tidelog.wire.messages import encode_request
 from tidelog.wire.produce_client import decode_produce_response
 from tidelog.wire.protocol import ApiKey, parse_response_header
 

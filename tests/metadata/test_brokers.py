@@ -3,8 +3,8 @@ import pytest
 from tidelog.metadata.brokers import BrokerImage, BrokersImage
 from tidelog.metadata.errors import InconsistentRecord
 from tidelog.metadata.records import (
+    BrokerEndpoint,
     BrokerRegistrationChangeRecord,
-    Endpoint,
     FenceBrokerRecord,
     RegisterBrokerRecord,
     SupportedFeature,
@@ -14,7 +14,7 @@ from tidelog.metadata.records import (
 
 INCARNATION = b"p" * 16
 DIRECTORY = b"d" * 16
-ENDPOINT = Endpoint("PLAINTEXT", "host", 9092, 0)
+ENDPOINT = BrokerEndpoint("PLAINTEXT", "host", 9092, 0)
 FEATURE = SupportedFeature("metadata.version", 30, 30)
 
 

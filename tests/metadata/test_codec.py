@@ -12,9 +12,9 @@ from tidelog.metadata.errors import MalformedRecord, MetadataError, UnsupportedR
 from tidelog.metadata.records import (
     SCHEMAS,
     BeginTransactionRecord,
+    BrokerEndpoint,
     ClientQuotaRecord,
     ConfigRecord,
-    Endpoint,
     FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
@@ -131,7 +131,7 @@ IDS = st.binary(min_size=16, max_size=16)
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-ENDPOINTS = st.builds(Endpoint, TEXT, TEXT, st.integers(0, 65_535), INT16)
+ENDPOINTS = st.builds(BrokerEndpoint, TEXT, TEXT, st.integers(0, 65_535), INT16)
 FEATURES = st.builds(SupportedFeature, TEXT, INT16, INT16)
 QUOTA_ENTITY_PARTS = st.builds(QuotaEntityPart, TEXT, st.none() | TEXT)
 

@@ -5,7 +5,7 @@ from simulation.disk import SimulatedDisk
 from simulation.scheduler import Scheduler
 from tests.metadata.kafka_fixture import LOG_PATH, read_batches
 from tests.raft.memory_log import MemoryLog
-from tidelog.raft.errors import CorruptMetadataLog, NotLeader
+from tidelog.raft.errors import CorruptMetadataLog, NotQuorumLeader
 from tidelog.raft.quorum_state import QuorumState, QuorumStateFile
 from tidelog.raft.single_voter import CommittedBatch, MetadataQuorum
 from tidelog.records.batch import build_batch
@@ -136,7 +136,7 @@ def test_a_failed_sync_is_told_and_ends_the_leadership() -> None:
     assert node.heard == [((b"a",), error)]
     node.propose(b"b")
     assert isinstance(node.heard[1], tuple)
-    assert isinstance(node.heard[1][1], NotLeader)
+    assert isinstance(node.heard[1][1], NotQuorumLeader)
     assert len(node.heard) == 2
 
 
@@ -146,7 +146,7 @@ def test_nothing_is_taken_before_the_node_leads() -> None:
     node.quorum.start(lambda error: None)
     node.propose(b"b")
     errors = [said[1] for said in node.heard if isinstance(said, tuple)]
-    assert [type(error) for error in errors] == [NotLeader, NotLeader]
+    assert [type(error) for error in errors] == [NotQuorumLeader, NotQuorumLeader]
 
 
 def test_a_leader_change_that_fails_makes_no_leader() -> None:

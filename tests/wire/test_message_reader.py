@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.wire.kio_messages import api_keys, bytes_with_unknown_tags, chance_message, kio_bytes, message_classes
 from tidelog.wire.errors import MalformedRequest
-from tidelog.wire.message_reader import Message, message_reader
+from tidelog.wire.message_reader import DecodedMessage, message_reader
 from tidelog.wire.message_writer import message_writer
 from tidelog.wire.primitives import ELEMENTS_MAX, Reader, write_compact_length
 from tidelog.wire.protocol import ApiKey
@@ -21,13 +21,13 @@ SMALL_FRAME_MEMORY_MAX = 200_000
 BUDGET_SECONDS = 0.5
 
 
-def read(api_key: int, version: int, direction: Direction, data: bytes) -> tuple[Message, int]:
+def read(api_key: int, version: int, direction: Direction, data: bytes) -> tuple[DecodedMessage, int]:
     reader = Reader(memoryview(data))
     return message_reader(api_key, version, direction)(reader), reader.position
 
 
 def plain(value: Any) -> Any:
-    if isinstance(value, Message):
+    if isinstance(value, DecodedMessage):
         return {name: plain(field) for name, field in vars(value).items()}
     return tuple(map(plain, value)) if isinstance(value, tuple) else value
 

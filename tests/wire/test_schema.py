@@ -20,18 +20,18 @@ class TestImports:
 
     def test_importing_the_package_imports_nothing_of_kio(self) -> None:
         modules = modules_after(self.IMPORT_ALL)
-        assert "tidelog.wire.kio_adapter" in modules
+        assert "tidelog.wire.messages" in modules
         assert not {name for name in modules if name.split(".")[0] == "kio"}
 
     def test_a_message_imports_its_own_definition_only_and_not_hypothesis(self) -> None:
-        code = "from tidelog.wire.kio_adapter import encode_response\nencode_response(3, 12, {'cluster_id': 'c'})"
+        code = "from tidelog.wire.messages import encode_response\nencode_response(3, 12, {'cluster_id': 'c'})"
         modules = modules_after(code)
         definitions = {name for name in modules if name.startswith("kio.schema.") and name.endswith((".request", ".response"))}
         assert definitions == {"kio.schema.metadata.v12.request", "kio.schema.metadata.v12.response"}
         assert not {name for name in modules if name.split(".")[0] == "hypothesis"}
 
     def test_hypothesis_can_be_imported_afterwards(self) -> None:
-        code = "from tidelog.wire.kio_adapter import encode_response\nencode_response(3, 12, {})\nimport hypothesis"
+        code = "from tidelog.wire.messages import encode_response\nencode_response(3, 12, {})\nimport hypothesis"
         assert "hypothesis.strategies" in modules_after(code)
 
 

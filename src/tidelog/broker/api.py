@@ -14,7 +14,7 @@ from tidelog.controller.errors import ApiError
 from tidelog.ports.disk import Buffer
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import RecordsPart
-from tidelog.wire.kio_adapter import encode_response
+from tidelog.wire.messages import encode_response
 from tidelog.wire.protocol import RequestHeader, response_header
 
 if TYPE_CHECKING:

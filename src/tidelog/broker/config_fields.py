@@ -4,7 +4,7 @@ from typing import Any
 
 from tidelog.controller.configs import ResourceAlteration
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 
 
 def altered_fields(altered: list[ResourceAlteration]) -> dict[str, Any]:
@@ -21,6 +21,6 @@ def altered_fields(altered: list[ResourceAlteration]) -> dict[str, Any]:
     }
 
 
-def alteration_failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def alteration_failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     resources = dict.fromkeys((resource.resource_type, resource.resource_name) for resource in request.resources)
     return altered_fields([ResourceAlteration(*resource, code, message) for resource in resources])

@@ -34,7 +34,7 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     replication_errors.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
     replication_errors.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
     replication_errors.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
-    raft_errors.NotLeader: ErrorCode.NOT_CONTROLLER,
+    raft_errors.NotQuorumLeader: ErrorCode.NOT_CONTROLLER,
     coordinator_errors.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     coordinator_errors.CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     coordinator_errors.NotCoordinator: ErrorCode.NOT_COORDINATOR,

@@ -13,7 +13,7 @@ from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION, SUPPORTED_
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import (
     AbortTransactionRecord,
-    Endpoint,
+    BrokerEndpoint,
     FeatureLevelRecord,
     MetadataRecord,
     RegisterBrokerRecord,
@@ -33,7 +33,7 @@ def start_records(
     if METADATA_VERSION not in image.features:
         for name, level in FIRST_LEVELS.items():
             yield FeatureLevelRecord(name=name, feature_level=level)
-    endpoint = Endpoint(LISTENER_NAME, config.advertised_host, config.advertised_port, PLAINTEXT)
+    endpoint = BrokerEndpoint(LISTENER_NAME, config.advertised_host, config.advertised_port, PLAINTEXT)
     yield RegisterBrokerRecord(
         broker_id=config.node_id,
         incarnation_id=randomness.token(16),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.broker.api import Part, RequestContext
 from tidelog.broker.request_metrics import RequestTiming
 from tidelog.wire.errors import MalformedRequest
-from tidelog.wire.kio_adapter import decode_request
+from tidelog.wire.messages import decode_request
 from tidelog.wire.protocol import parse_request_header
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from tidelog.client.transactions.brokers import Brokers
 from tidelog.client.transactions.errors import BrokerError
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 CONNECT_TIMEOUT_MS = 3_000
@@ -49,7 +49,7 @@ class QuotaAdmin:
             {"entity_type": kind, "match_type": _MATCH_DEFAULT if name is None else _MATCH_EXACT, "match": name}
             for kind, name in (entity or {}).items()
         ]
-        answer: Message = self._brokers.patiently(partial(self._describe, components))
+        answer: DecodedMessage = self._brokers.patiently(partial(self._describe, components))
         found = [
             EntityQuotas(
                 {part.entity_type: part.entity_name for part in entry.entity},
@@ -59,7 +59,7 @@ class QuotaAdmin:
         ]
         return sorted(found, key=lambda each: [(kind, name is not None, name) for kind, name in sorted(each.entity.items())])
 
-    def _describe(self, components: list[dict[str, object]]) -> Message:
+    def _describe(self, components: list[dict[str, object]]) -> DecodedMessage:
         answer = self._brokers.request_any(ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": components, "strict": False})
         if answer.error_code:
             raise BrokerError(answer.error_code, "the quotas cannot be described", answer.error_message)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tidelog.metadata.errors import InconsistentRecord
 from tidelog.metadata.records import (
+    BrokerEndpoint,
     BrokerRegistrationChangeRecord,
-    Endpoint,
     FenceBrokerRecord,
     Ids,
     RegisterBrokerRecord,
@@ -26,7 +26,7 @@ class BrokerImage:
     broker_id: int
     broker_epoch: int
     incarnation_id: bytes
-    end_points: tuple[Endpoint, ...]
+    end_points: tuple[BrokerEndpoint, ...]
     features: tuple[SupportedFeature, ...]
     rack: str | None
     fenced: bool

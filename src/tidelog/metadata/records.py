@@ -39,7 +39,7 @@ NO_RECOVERY_STATE_CHANGE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class BrokerEndpoint:
     name: str
     host: str
     port: int
@@ -59,7 +59,7 @@ class RegisterBrokerRecord:
     is_migrating_zk_broker: bool = False
     incarnation_id: bytes = bytes(16)
     broker_epoch: int = 0
-    end_points: tuple[Endpoint, ...] = ()
+    end_points: tuple[BrokerEndpoint, ...] = ()
     features: tuple[SupportedFeature, ...] = ()
     rack: str | None = None
     fenced: bool = True
@@ -209,7 +209,7 @@ class RegisterControllerRecord:
     controller_id: int
     incarnation_id: bytes
     zk_migration_ready: bool = False
-    end_points: tuple[Endpoint, ...] = ()
+    end_points: tuple[BrokerEndpoint, ...] = ()
     features: tuple[SupportedFeature, ...] = ()
 
 
@@ -235,7 +235,7 @@ MetadataRecord = (
 )
 
 _ENDPOINTS = array_of(
-    structure(Endpoint, (("name", STRING), ("host", STRING), ("port", UNSIGNED_16), ("security_protocol", INTEGER_16)))
+    structure(BrokerEndpoint, (("name", STRING), ("host", STRING), ("port", UNSIGNED_16), ("security_protocol", INTEGER_16)))
 )
 _FEATURES = array_of(
     structure(SupportedFeature, (("name", STRING), ("min_supported_version", INTEGER_16), ("max_supported_version", INTEGER_16)))

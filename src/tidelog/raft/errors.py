@@ -9,7 +9,7 @@ class QuorumStateUnusable(QuorumError):
     """The quorum-state file cannot be read: the node's vote is not known, and to guess it could elect two leaders."""
 
 
-class NotLeader(QuorumError):
+class NotQuorumLeader(QuorumError):
     """This node does not lead the quorum (yet)."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tidelog.ports.clock import Clock
-from tidelog.raft.errors import CorruptMetadataLog, NotLeader
+from tidelog.raft.errors import CorruptMetadataLog, NotQuorumLeader
 from tidelog.raft.leader_change import build_leader_change
 from tidelog.raft.metadata_log import MetadataLog
 from tidelog.raft.quorum_state import QuorumState, QuorumStateFile
@@ -82,7 +82,7 @@ class MetadataQuorum:
     def propose(self, values: Sequence[bytes], on_done: OnDone) -> None:
         """Write records as one batch. ``on_done`` may be called from within when nothing could be written."""
         if not self.is_leader:
-            on_done(NotLeader(f"node {self.node_id} does not lead the metadata quorum"))
+            on_done(NotQuorumLeader(f"node {self.node_id} does not lead the metadata quorum"))
             return
         assert values, "a batch holds at least one record"
         now_ms = self._clock.now_ms()

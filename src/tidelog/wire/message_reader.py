@@ -31,7 +31,7 @@ _SIZES_MIN: dict[str, tuple[int, int]] = {
 _ARRAY_SIZE_MIN = (4, 1)
 
 
-class Message(SimpleNamespace):
+class DecodedMessage(SimpleNamespace):
     """A message that was read, or a struct in it: its fields are attributes, arrays are tuples.
 
     A field that the message's version lacks reads as its default, as in Kafka's own classes, so that a handler need not ask for
@@ -49,8 +49,8 @@ class Message(SimpleNamespace):
 
 
 @cache
-def _message_class(schema: StructSchema) -> type[Message]:
-    return type(schema.name, (Message,), {"schema_": schema})
+def _message_class(schema: StructSchema) -> type[DecodedMessage]:
+    return type(schema.name, (DecodedMessage,), {"schema_": schema})
 
 
 def default_value(field: FieldSchema) -> Any:
@@ -61,26 +61,26 @@ def default_value(field: FieldSchema) -> Any:
 
 
 @cache
-def message_reader(api_key: int, version: int, direction: Direction) -> Callable[[Reader], Message]:
+def message_reader(api_key: int, version: int, direction: Direction) -> Callable[[Reader], DecodedMessage]:
     """KeyError when there is no such API or version."""
     return _struct_reader(message_schema(api_key, version, direction))
 
 
-def _struct_reader(schema: StructSchema) -> Callable[[Reader], Message]:
+def _struct_reader(schema: StructSchema) -> Callable[[Reader], DecodedMessage]:
     message_class = _message_class(schema)
     plan = [(field.name, _field_reader(field, schema.is_flexible)) for field in schema.fields if field.tag is None]
     tagged = {field.tag: (field.name, _field_reader(field, True)) for field in schema.fields if field.tag is not None}
     tagged_defaults = {field.name: default_value(field) for field in schema.fields if field.tag is not None}
 
-    def read_plain(reader: Reader) -> Message:
+    def read_plain(reader: Reader) -> DecodedMessage:
         return message_class(**{name: read(reader) for name, read in plan})
 
-    def read_flexible(reader: Reader) -> Message:
+    def read_flexible(reader: Reader) -> DecodedMessage:
         values = {name: read(reader) for name, read in plan}
         reader.skip_tagged_fields()
         return message_class(**values)
 
-    def read_tagged(reader: Reader) -> Message:
+    def read_tagged(reader: Reader) -> DecodedMessage:
         values = {name: read(reader) for name, read in plan}
         values.update(tagged_defaults)
         for tag, view in reader.tagged_fields():
@@ -142,10 +142,10 @@ _FIXED_READERS: dict[str, ReadField] = {
 }
 
 
-def _nullable_struct_reader(read_struct: Callable[[Reader], Message]) -> Callable[[Reader], Message | None]:
+def _nullable_struct_reader(read_struct: Callable[[Reader], DecodedMessage]) -> Callable[[Reader], DecodedMessage | None]:
     """KIP-893: a byte before the struct, negative for null."""
 
-    def read(reader: Reader) -> Message | None:
+    def read(reader: Reader) -> DecodedMessage | None:
         return None if reader.int8() < 0 else read_struct(reader)
 
     return read

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from tidelog.wire.message_reader import Message
+from tidelog.wire.message_reader import DecodedMessage
 from tidelog.wire.primitives import (
     COMPACT_NULL,
     NO_TAGGED_FIELDS,
@@ -26,7 +26,7 @@ from tidelog.wire.primitives import (
 )
 from tidelog.wire.schema import Direction, FieldSchema, StructSchema, field_in_any_version, message_schema
 
-Fields = Mapping[str, Any] | Message
+Fields = Mapping[str, Any] | DecodedMessage
 _WriteStruct = Callable[[bytearray, Fields], None]
 _WriteValue = Callable[[bytearray, Any], None]
 _WriteStep = Callable[[bytearray, Mapping[str, Any]], None]
@@ -49,7 +49,7 @@ def _struct_writer(schema: StructSchema) -> _WriteStruct:
         steps.append(_tagged_fields_writer([field for field in schema.fields if field.tag is not None]))
 
     def write(out: bytearray, values: Fields) -> None:
-        if isinstance(values, Message):
+        if isinstance(values, DecodedMessage):
             values = vars(values)
         if not values.keys() <= names:
             _refuse_unknown_names(schema, values.keys() - names)

@@ -5,7 +5,7 @@ from typing import Any
 from tests.broker.handlers.group_clients import subscription
 from tests.broker.harness import FakeClient, Machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message, decode_response, encode_request
+from tidelog.wire.messages import DecodedMessage, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 
 GROUP = "g"
@@ -23,7 +23,7 @@ class Waiting:
     def is_answered(self) -> bool:
         return len(self._client.replies) > self._count
 
-    def answer(self) -> Message:
+    def answer(self) -> DecodedMessage:
         self._client.machine.run_until(lambda: self.is_answered)
         frame, position = self._client.last_reply(self._api_key, self._version, self._correlation_id)
         return decode_response(self._api_key, self._version, frame, position)
@@ -59,7 +59,7 @@ class Member:
             self.member_id = answer.member_id
         return self.send_join(**fields)
 
-    def joined(self, waiting: Waiting) -> Message:
+    def joined(self, waiting: Waiting) -> DecodedMessage:
         answer = waiting.answer()
         assert answer.error_code == ErrorCode.NONE, answer
         self.member_id, self.generation = answer.member_id, answer.generation_id

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.broker.harness import FakeClient, Machine
 from tidelog.coordinator.shard import ShardState
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 SUBSCRIPTION_HEAD = b"\0\0"
@@ -66,7 +66,7 @@ def commit(
     metadata: str | None = "",
     leader_epoch: int = -1,
     **fields: Any,
-) -> Message:
+) -> DecodedMessage:
     """``offsets`` by topic and partition; from version 10 on the topic's id is taken from the broker."""
     image = client.machine.broker.image
     topics = [
@@ -96,7 +96,7 @@ def commit(
     )
 
 
-def codes(response: Message) -> dict[str, dict[int, int]]:
+def codes(response: DecodedMessage) -> dict[str, dict[int, int]]:
     """By topic and partition, of a response to OffsetCommit or OffsetDelete."""
     return {
         topic.name: {partition.partition_index: partition.error_code for partition in topic.partitions}
@@ -113,7 +113,7 @@ def committed(client: FakeClient, topic: str = "orders", partition: int = 0, gro
     return offset
 
 
-def heartbeat(client: FakeClient, member_id: str, epoch: int, *topics: str, group_id: str = "g", **fields: Any) -> Message:
+def heartbeat(client: FakeClient, member_id: str, epoch: int, *topics: str, group_id: str = "g", **fields: Any) -> DecodedMessage:
     """Of a member of a KIP-848 group; with epoch 0 it joins."""
     if epoch == 0:
         fields = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": list(topics), "topic_partitions": [], **fields}

@@ -4,7 +4,7 @@ from tests.broker.harness import FakeClient, Machine
 from tidelog.broker.handlers import TABLE
 from tidelog.metadata import features
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import decode_response
+from tidelog.wire.messages import decode_response
 from tidelog.wire.protocol import ApiKey
 
 SOFTWARE = {"client_software_name": "apache-kafka-java", "client_software_version": "4.0.0"}

@@ -3,22 +3,22 @@ from typing import Any
 from tests.broker.handlers.group_clients import find_coordinator, wait_loaded
 from tests.broker.harness import FakeClient, Machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 HEARTBEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
 
 
-def heartbeat(client: FakeClient, member_id: str, member_epoch: int, version: int = 1, **fields: Any) -> Message:
+def heartbeat(client: FakeClient, member_id: str, member_epoch: int, version: int = 1, **fields: Any) -> DecodedMessage:
     return client.call(HEARTBEAT, version, group_id="g", member_id=member_id, member_epoch=member_epoch, **fields)
 
 
-def join(client: FakeClient, member_id: str, *topics: str, version: int = 1, **fields: Any) -> Message:
+def join(client: FakeClient, member_id: str, *topics: str, version: int = 1, **fields: Any) -> DecodedMessage:
     named = {"subscribed_topic_names": list(topics)} if topics else {}
     return heartbeat(client, member_id, 0, version, rebalance_timeout_ms=5_000, topic_partitions=[], **named, **fields)
 
 
-def assigned(response: Message) -> dict[bytes, tuple[int, ...]] | None:
+def assigned(response: DecodedMessage) -> dict[bytes, tuple[int, ...]] | None:
     if response.assignment is None:
         return None
     return {topic.topic_id: tuple(topic.partitions) for topic in response.assignment.topic_partitions}

@@ -4,11 +4,11 @@ import pytest
 
 from tests.broker.harness import NODE_ID, FakeClient, Machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def grow(client: FakeClient, *topics: tuple[str, int], version: int = 3, **fields: Any) -> list[Message]:
+def grow(client: FakeClient, *topics: tuple[str, int], version: int = 3, **fields: Any) -> list[DecodedMessage]:
     wanted = [{"name": name, "count": count, "assignments": None} for name, count in topics]
     return list(client.call(ApiKey.CREATE_PARTITIONS, version, topics=wanted, timeout_ms=5000, **fields).results)
 

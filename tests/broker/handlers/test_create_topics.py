@@ -4,7 +4,7 @@ import pytest
 
 from tests.broker.harness import NODE_ID, FakeClient, Machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
@@ -18,7 +18,7 @@ def topic(name: str, partitions: int = 1, replication_factor: int = 1, **configs
     }
 
 
-def create(client: FakeClient, *topics: dict[str, Any], version: int = 7, **fields: Any) -> list[Message]:
+def create(client: FakeClient, *topics: dict[str, Any], version: int = 7, **fields: Any) -> list[DecodedMessage]:
     return list(client.call(ApiKey.CREATE_TOPICS, version, topics=list(topics), **fields).topics)
 
 

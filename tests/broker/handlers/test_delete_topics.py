@@ -5,14 +5,14 @@ import pytest
 from tests.broker.harness import FakeClient, Machine, fetch_request
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch_client import encode_fetch_request
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
 UNKNOWN_ID = b"0123456789abcdef"
 
 
-def delete(client: FakeClient, *names: str, version: int = 5) -> list[Message]:
+def delete(client: FakeClient, *names: str, version: int = 5) -> list[DecodedMessage]:
     named: dict[str, Any] = {"topic_names": names} if version < 6 else {"topics": [{"name": name} for name in names]}
     return list(client.call(ApiKey.DELETE_TOPICS, version, timeout_ms=5000, **named).responses)
 

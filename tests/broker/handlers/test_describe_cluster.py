@@ -1,7 +1,7 @@
 import pytest
 
 from tests.broker.harness import CLUSTER_ID, HOST, NODE_ID, PORT, FakeClient, Machine
-from tidelog.metadata.records import Endpoint, RegisterBrokerRecord
+from tidelog.metadata.records import BrokerEndpoint, RegisterBrokerRecord
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
@@ -29,7 +29,7 @@ def test_other_endpoints_are_refused(client: FakeClient, endpoint_type: int, cod
 
 
 def test_fenced_brokers_are_told_to_who_asks(client: FakeClient, machine: Machine) -> None:
-    fenced = RegisterBrokerRecord(broker_id=2, end_points=(Endpoint("PLAINTEXT", "other", 1, 0),), fenced=True)
+    fenced = RegisterBrokerRecord(broker_id=2, end_points=(BrokerEndpoint("PLAINTEXT", "other", 1, 0),), fenced=True)
     assert machine.wait(lambda done: machine.broker.propose([fenced], done)) is None
     assert [broker.broker_id for broker in client.call(ApiKey.DESCRIBE_CLUSTER, 2).brokers] == [NODE_ID]
     everyone = client.call(ApiKey.DESCRIBE_CLUSTER, 2, include_fenced_brokers=True).brokers

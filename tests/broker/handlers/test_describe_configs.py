@@ -6,7 +6,7 @@ from tests.broker.harness import NODE_ID, FakeClient, Machine
 from tidelog.config.broker import BROKER
 from tidelog.config.topic import TOPIC
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 TOPIC_TYPE, BROKER_TYPE, BROKER_LOGGER_TYPE = 2, 4, 8
@@ -15,10 +15,10 @@ DYNAMIC_TOPIC, STATIC_BROKER, DEFAULT = 1, 4, 5
 
 def describe(
     client: FakeClient, kind: int, name: str, keys: list[str] | None = None, *, version: int = 4, **fields: Any
-) -> Message:
+) -> DecodedMessage:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
     (result,) = client.call(ApiKey.DESCRIBE_CONFIGS, version, resources=[resource], **fields).results
-    assert isinstance(result, Message)
+    assert isinstance(result, DecodedMessage)
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
 

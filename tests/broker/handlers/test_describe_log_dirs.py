@@ -7,11 +7,11 @@ from tests.broker.harness import PATH, FakeClient, Machine
 from tests.log.harness import batch
 from tidelog.broker.api import RequestContext
 from tidelog.broker.handlers.describe_log_dirs import handle
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def sizes(response: Message) -> dict[tuple[str, int], int]:
+def sizes(response: DecodedMessage) -> dict[tuple[str, int], int]:
     (result,) = response.results
     return {(topic.name, part.partition_index): part.partition_size for topic in result.topics for part in topic.partitions}
 
@@ -52,7 +52,7 @@ def test_what_is_asked_for_is_looked_at_once_and_not_for_every_partition(client:
 
     replies: list[Any] = []
     context = cast(RequestContext, SimpleNamespace(broker=machine.broker, reply=replies.append))
-    handle(context, cast(Message, SimpleNamespace(topics=[Wanted(), Wanted()])))
+    handle(context, cast(DecodedMessage, SimpleNamespace(topics=[Wanted(), Wanted()])))
     (result,) = replies[0]["results"]
     assert [part["partition_index"] for part in result["topics"][0]["partitions"]] == [0]
     assert len(looks) == 2

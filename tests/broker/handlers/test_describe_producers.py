@@ -4,7 +4,7 @@ from tests.broker.harness import Machine
 from tests.broker.transactional import TransactionalProducer, log_of, transactional_machine
 from tests.log.harness import START_MS, batch
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 ORDERS = ("orders", 0)
@@ -15,7 +15,7 @@ def machine() -> Machine:
     return transactional_machine(partitions=2)
 
 
-def describe(machine: Machine, *places: tuple[str, int]) -> dict[tuple[str, int], Message]:
+def describe(machine: Machine, *places: tuple[str, int]) -> dict[tuple[str, int], DecodedMessage]:
     topics = [{"name": name, "partition_indexes": [index]} for name, index in places]
     response = machine.client().call(ApiKey.DESCRIBE_PRODUCERS, 0, topics=topics)
     return {(topic.name, each.partition_index): each for topic in response.topics for each in topic.partitions}

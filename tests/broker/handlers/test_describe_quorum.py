@@ -3,11 +3,13 @@ import pytest
 from tests.broker.harness import HOST, NODE_ID, PORT, FakeClient, Machine
 from tidelog.metadata.topics import METADATA_TOPIC
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def describe(client: FakeClient, version: int = 2, topic: str = METADATA_TOPIC, partitions: tuple[int, ...] = (0,)) -> Message:
+def describe(
+    client: FakeClient, version: int = 2, topic: str = METADATA_TOPIC, partitions: tuple[int, ...] = (0,)
+) -> DecodedMessage:
     wanted = [{"topic_name": topic, "partitions": [{"partition_index": index} for index in partitions]}]
     return client.call(ApiKey.DESCRIBE_QUORUM, version, topics=wanted)
 

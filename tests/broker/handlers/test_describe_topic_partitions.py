@@ -4,20 +4,20 @@ import pytest
 
 from tests.broker.harness import NODE_ID, FakeClient, Machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 Page = list[tuple[str, list[int]]]
 
 
-def ask(client: FakeClient, *names: str, limit: int = 2000, cursor: tuple[str, int] | None = None) -> Message:
+def ask(client: FakeClient, *names: str, limit: int = 2000, cursor: tuple[str, int] | None = None) -> DecodedMessage:
     fields: dict[str, Any] = {"topics": [{"name": name} for name in names], "response_partition_limit": limit}
     if cursor is not None:
         fields["cursor"] = {"topic_name": cursor[0], "partition_index": cursor[1]}
     return client.call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, **fields)
 
 
-def page_of(response: Message) -> tuple[Page, tuple[str, int] | None]:
+def page_of(response: DecodedMessage) -> tuple[Page, tuple[str, int] | None]:
     cursor = response.next_cursor
     page = [(topic.name, [partition.partition_index for partition in topic.partitions]) for topic in response.topics]
     return page, None if cursor is None else (cursor.topic_name, cursor.partition_index)

@@ -3,7 +3,7 @@ import pytest
 from tests.broker.harness import Machine
 from tests.broker.transactional import ID, TransactionalProducer, log_of, stop_markers, transactional_machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
@@ -12,11 +12,11 @@ def machine() -> Machine:
     return transactional_machine(partitions=2)
 
 
-def describe(machine: Machine, *transactional_ids: str) -> list[Message]:
+def describe(machine: Machine, *transactional_ids: str) -> list[DecodedMessage]:
     return list(machine.client().call(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=transactional_ids).transaction_states)
 
 
-def partitions_of(described: Message) -> list[tuple[str, tuple[int, ...]]]:
+def partitions_of(described: DecodedMessage) -> list[tuple[str, tuple[int, ...]]]:
     return [(topic.topic, tuple(topic.partitions)) for topic in described.topics]
 
 

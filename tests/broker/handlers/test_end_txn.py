@@ -5,7 +5,7 @@ import pytest
 from tests.broker.harness import Machine
 from tests.broker.transactional import ID, TransactionalProducer, committed_offsets, stop_markers, transactional_machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 ORDERS = ("orders", 0)
@@ -23,7 +23,7 @@ def producer(machine: Machine) -> TransactionalProducer:
     return TransactionalProducer(machine).started()
 
 
-def end(producer: TransactionalProducer, version: int, committed: bool = True, **fields: Any) -> Message:
+def end(producer: TransactionalProducer, version: int, committed: bool = True, **fields: Any) -> DecodedMessage:
     return producer.client.call(ApiKey.END_TXN, version, committed=committed, **{**producer.fields, **fields})
 
 

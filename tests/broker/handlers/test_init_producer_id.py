@@ -16,7 +16,7 @@ from tests.broker.transactional import (
 from tidelog.transactions.machine import TransactionMachine
 from tidelog.transactions.transaction import EXHAUSTED_EPOCH_MIN
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 ORDERS = ("orders", 0)
@@ -28,12 +28,12 @@ def machine() -> Machine:
     return transactional_machine(partitions=2)
 
 
-def init(client: FakeClient, version: int = 4, transactional_id: str | None = ID, **fields: Any) -> Message:
+def init(client: FakeClient, version: int = 4, transactional_id: str | None = ID, **fields: Any) -> DecodedMessage:
     fields = {"transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1, **fields}
     return client.call(ApiKey.INIT_PRODUCER_ID, version, transactional_id=transactional_id, **fields)
 
 
-def answer(response: Message) -> tuple[ErrorCode, int, int]:
+def answer(response: DecodedMessage) -> tuple[ErrorCode, int, int]:
     return ErrorCode(response.error_code), response.producer_id, response.producer_epoch
 
 

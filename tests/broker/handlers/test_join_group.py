@@ -8,11 +8,11 @@ from tests.broker.handlers.classic_members import GROUP, Member, stable_group
 from tests.broker.handlers.group_clients import find_coordinator, wait_loaded
 from tests.broker.harness import FakeClient, Machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def join(client: FakeClient, version: int = 9, **fields: Any) -> Message:
+def join(client: FakeClient, version: int = 9, **fields: Any) -> DecodedMessage:
     asked: dict[str, Any] = {
         "group_id": GROUP,
         "session_timeout_ms": 10_000,

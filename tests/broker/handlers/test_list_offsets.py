@@ -3,7 +3,7 @@ import pytest
 from tests.broker.harness import FakeClient, Machine
 from tests.log.harness import START_MS, batch
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
@@ -20,7 +20,7 @@ def ask(
     epoch: int = -1,
     isolation: int = 0,
     replica_id: int = -1,
-) -> Message:
+) -> DecodedMessage:
     wanted = {"partition_index": partition, "current_leader_epoch": epoch, "timestamp": timestamp}
     response = client.call(
         ApiKey.LIST_OFFSETS,
@@ -31,11 +31,11 @@ def ask(
         timeout_ms=1000,
     )
     ((answer,),) = [found.partitions for found in response.topics]
-    assert isinstance(answer, Message)
+    assert isinstance(answer, DecodedMessage)
     return answer
 
 
-def found(answer: Message) -> tuple[int, int, int]:
+def found(answer: DecodedMessage) -> tuple[int, int, int]:
     assert answer.error_code == 0
     return answer.timestamp, answer.offset, answer.leader_epoch
 

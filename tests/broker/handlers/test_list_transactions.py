@@ -5,7 +5,7 @@ import pytest
 from tests.broker.harness import Machine
 from tests.broker.transactional import TransactionalProducer, transactional_machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
@@ -14,12 +14,12 @@ def machine() -> Machine:
     return transactional_machine(partitions=2)
 
 
-def listing(machine: Machine, version: int = 2, **fields: Any) -> Message:
+def listing(machine: Machine, version: int = 2, **fields: Any) -> DecodedMessage:
     fields = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1, "transactional_id_pattern": None, **fields}
     return machine.client().call(ApiKey.LIST_TRANSACTIONS, version, **fields)
 
 
-def states(response: Message) -> dict[str, str]:
+def states(response: DecodedMessage) -> dict[str, str]:
     assert response.error_code == 0
     return {each.transactional_id: each.transaction_state for each in response.transaction_states}
 

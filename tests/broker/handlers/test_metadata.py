@@ -4,7 +4,7 @@ import pytest
 
 from tests.broker.harness import CLUSTER_ID, HOST, NODE_ID, PORT, FakeClient, Machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message, encode_request
+from tidelog.wire.messages import DecodedMessage, encode_request
 from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
@@ -12,11 +12,11 @@ NOT_ASKED = -(2**31)
 UNKNOWN_ID = b"0123456789abcdef"
 
 
-def ask(client: FakeClient, version: int, *names: str, **fields: Any) -> Message:
+def ask(client: FakeClient, version: int, *names: str, **fields: Any) -> DecodedMessage:
     return client.call(ApiKey.METADATA, version, topics=[{"name": name} for name in names], **fields)
 
 
-def names_of(response: Message) -> list[str]:
+def names_of(response: DecodedMessage) -> list[str]:
     return [topic.name for topic in response.topics]
 
 

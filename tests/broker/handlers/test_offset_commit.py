@@ -8,7 +8,7 @@ from tests.broker.handlers.group_clients import codes, commit, committed, find_c
 from tests.broker.harness import FakeClient, Machine
 from tidelog.broker.handlers import offset_commit
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import encode_request
+from tidelog.wire.messages import encode_request
 from tidelog.wire.protocol import ApiKey
 
 NONE = ErrorCode.NONE

@@ -7,7 +7,7 @@ import pytest
 from tests.broker.handlers.group_clients import codes, commit, committed, find_coordinator, heartbeat, join, wait_loaded
 from tests.broker.harness import FakeClient, Machine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 NONE = ErrorCode.NONE
@@ -23,7 +23,7 @@ def client(machine: Machine) -> FakeClient:
     return client
 
 
-def delete(client: FakeClient, wanted: dict[str, list[int]], group_id: str = "g") -> Message:
+def delete(client: FakeClient, wanted: dict[str, list[int]], group_id: str = "g") -> DecodedMessage:
     topics: list[dict[str, Any]] = [
         {"name": name, "partitions": [{"partition_index": partition} for partition in partitions]}
         for name, partitions in wanted.items()

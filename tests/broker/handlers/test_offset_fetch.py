@@ -8,7 +8,7 @@ from tests.broker.handlers.group_clients import commit, find_coordinator, heartb
 from tests.broker.harness import FakeClient, Machine
 from tidelog.broker.handlers.offset_fetch import GROUPS_MAX
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 NONE = ErrorCode.NONE
@@ -39,7 +39,9 @@ def topic_fields(client: FakeClient, version: int, name: str) -> dict[str, Any]:
     return {"topic_id": UNKNOWN_ID if topic is None else topic.topic_id}
 
 
-def fetch(client: FakeClient, version: int, wanted: dict[str, list[int]] | None, group_id: str = "g", **fields: Any) -> Message:
+def fetch(
+    client: FakeClient, version: int, wanted: dict[str, list[int]] | None, group_id: str = "g", **fields: Any
+) -> DecodedMessage:
     """The one group's part of the response; before version 8 that is all of it."""
     topics = None
     if wanted is not None:
@@ -50,12 +52,12 @@ def fetch(client: FakeClient, version: int, wanted: dict[str, list[int]] | None,
     group = {"group_id": group_id, "topics": topics, **fields}
     response = client.call(ApiKey.OFFSET_FETCH, version, groups=[group], require_stable=require_stable)
     (answer,) = response.groups
-    assert isinstance(answer, Message)
+    assert isinstance(answer, DecodedMessage)
     assert answer.group_id == group_id
     return answer
 
 
-def offsets(client: FakeClient, answer: Message, version: int) -> dict[str, list[tuple[int, int, int, str, int]]]:
+def offsets(client: FakeClient, answer: DecodedMessage, version: int) -> dict[str, list[tuple[int, int, int, str, int]]]:
     names = {id_of(client, name): name for name in ("orders", "bills")} | {UNKNOWN_ID: "nowhere"}
     return {
         names[topic.topic_id] if version >= 10 else topic.name: [

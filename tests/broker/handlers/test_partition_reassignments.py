@@ -3,19 +3,19 @@
 import pytest
 
 from tests.broker.harness import NODE_ID, FakeClient, Machine
-from tidelog.metadata.records import Endpoint, PartitionChangeRecord, RegisterBrokerRecord
+from tidelog.metadata.records import BrokerEndpoint, PartitionChangeRecord, RegisterBrokerRecord
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def alter(client: FakeClient, version: int, *partitions: tuple[int, list[int] | None], topic: str = "orders") -> Message:
+def alter(client: FakeClient, version: int, *partitions: tuple[int, list[int] | None], topic: str = "orders") -> DecodedMessage:
     wanted = [{"partition_index": index, "replicas": replicas} for index, replicas in partitions]
     fields = {"topics": [{"name": topic, "partitions": wanted}], "timeout_ms": 1000}
     return client.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, version, **fields)
 
 
-def outcomes(response: Message) -> list[tuple[str, int, int]]:
+def outcomes(response: DecodedMessage) -> list[tuple[str, int, int]]:
     assert (response.error_code, response.error_message) == (0, None)
     return [(topic.name, part.partition_index, part.error_code) for topic in response.responses for part in topic.partitions]
 
@@ -37,7 +37,7 @@ def test_each_partition_has_its_answer(client: FakeClient, version: int) -> None
 )
 def test_whether_the_number_of_replicas_may_change(client: FakeClient, machine: Machine, allowed: bool, code: ErrorCode) -> None:
     client.create_topic()
-    other = RegisterBrokerRecord(broker_id=2, end_points=(Endpoint("PLAINTEXT", "other", 1, 0),), fenced=True)
+    other = RegisterBrokerRecord(broker_id=2, end_points=(BrokerEndpoint("PLAINTEXT", "other", 1, 0),), fenced=True)
     assert machine.wait(lambda done: machine.broker.propose([other], done)) is None
     topics = [{"name": "orders", "partitions": [{"partition_index": 0, "replicas": [NODE_ID, 2]}]}]
     response = client.call(

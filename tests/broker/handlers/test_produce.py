@@ -3,7 +3,7 @@ import pytest
 from tests.broker.harness import HOST, NODE_ID, PORT, FakeClient, Machine, offsets_in, produce_request
 from tests.log.harness import START_MS, batch
 from tidelog.config.topic import TOPIC
-from tidelog.metadata.records import Endpoint, PartitionChangeRecord, RegisterBrokerRecord
+from tidelog.metadata.records import BrokerEndpoint, PartitionChangeRecord, RegisterBrokerRecord
 from tidelog.records.batch import build_batch
 from tidelog.records.compression import CompressionType
 from tidelog.records.record import Record
@@ -194,7 +194,7 @@ def test_a_piece_of_a_batch_is_refused(client: FakeClient, length: int) -> None:
 
 def test_gotcha_10_who_leads_is_told_with_the_error(client: FakeClient, machine: Machine) -> None:
     topic_id = client.create_topic()
-    other = RegisterBrokerRecord(broker_id=2, end_points=(Endpoint("PLAINTEXT", "other", 7, 0),), fenced=False)
+    other = RegisterBrokerRecord(broker_id=2, end_points=(BrokerEndpoint("PLAINTEXT", "other", 7, 0),), fenced=False)
     moved = PartitionChangeRecord(0, topic_id, isr=(2,), leader=2, replicas=(2,))
     assert machine.wait(lambda done: machine.broker.propose([other, moved], done)) is None
     response = client.produce(produce_request(records=batch()), 10)

@@ -5,11 +5,11 @@ import pytest
 from tests.broker.harness import FakeClient, Machine
 from tidelog.metadata import features
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def update(client: FakeClient, name: str, level: int, *, version: int = 2, **fields: Any) -> Message:
+def update(client: FakeClient, name: str, level: int, *, version: int = 2, **fields: Any) -> DecodedMessage:
     allowed: dict[str, Any] = {}
     if fields.pop("downgrade", False):
         allowed = {"upgrade_type": 2} if version > 0 else {"allow_downgrade": True}

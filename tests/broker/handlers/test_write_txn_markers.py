@@ -15,7 +15,7 @@ from tests.broker.transactional import (
 from tidelog.broker.transaction_markers import MARKERS_PER_SLICE
 from tidelog.coordinator.shard import ShardState
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import encode_request
+from tidelog.wire.messages import encode_request
 from tidelog.wire.protocol import ApiKey
 
 VERSIONS = [1, 2]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from tidelog.wire.kio_adapter import Message, decode_request, encode_response
+from tidelog.wire.messages import DecodedMessage, decode_request, encode_response
 from tidelog.wire.protocol import ApiKey, RequestHeader, parse_request_header, response_header
 
 # Ends the connection instead of an answer.
@@ -37,7 +37,7 @@ class FakeBroker:
             ApiKey.LIST_TRANSACTIONS: (0, 2),
         }
         self.answers: dict[ApiKey, deque[Answer]] = {}
-        self.requests: list[tuple[ApiKey, int, Message]] = []
+        self.requests: list[tuple[ApiKey, int, DecodedMessage]] = []
         self.connections = 0
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -77,7 +77,7 @@ class FakeBroker:
             ],
         }
 
-    def asked(self, api: ApiKey) -> list[Message]:
+    def asked(self, api: ApiKey) -> list[DecodedMessage]:
         return [message for key, _, message in self.requests if key is api]
 
     def _spawn(self, target: Any, *arguments: Any) -> None:

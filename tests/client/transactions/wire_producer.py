@@ -9,7 +9,7 @@ from typing import Any, Self
 from tidelog.records.batch import build_batch
 from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message, decode_response, encode_request
+from tidelog.wire.messages import DecodedMessage, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 
 SECONDS_MAX = 30.0
@@ -83,7 +83,7 @@ class WireProducer:
         fields: dict[str, Any] = {"transactional_id": self.transactional_id, "committed": is_commit}
         self._until_done(ApiKey.END_TXN, 3, {**fields, "producer_id": self.producer_id, "producer_epoch": self.producer_epoch})
 
-    def _until_done(self, api: ApiKey, version: int, fields: dict[str, Any]) -> Message:
+    def _until_done(self, api: ApiKey, version: int, fields: dict[str, Any]) -> DecodedMessage:
         deadline = time.monotonic() + SECONDS_MAX
         while True:
             answer = self._request(api, version, fields)
@@ -94,7 +94,7 @@ class WireProducer:
                 raise AssertionError(f"{api.name}: {code.name}")
             time.sleep(0.02)
 
-    def _request(self, api: ApiKey, version: int, fields: dict[str, Any]) -> Message:
+    def _request(self, api: ApiKey, version: int, fields: dict[str, Any]) -> DecodedMessage:
         message = request_header(api, version, 1, "wire-producer") + encode_request(api, version, fields)
         self._socket.sendall(struct.pack(">i", len(message)) + message)
         (size,) = struct.unpack(">i", self._read(4))
@@ -110,7 +110,7 @@ class WireProducer:
         return data
 
 
-def _code(answer: Message) -> ErrorCode:
+def _code(answer: DecodedMessage) -> ErrorCode:
     """The first error in it."""
     fields = vars(answer)
     codes = [fields.get("error_code", 0)]

@@ -9,11 +9,11 @@ from tidelog.metadata.topics import TopicImage
 from tidelog.transactions.machine import TransactionMachine
 from tidelog.transactions.results import FENCED_SINCE_ADD_OFFSETS, error_for_version
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     broker = context.broker
     version = context.header.api_version
 
@@ -40,7 +40,7 @@ def handle(context: RequestContext, request: Message) -> None:
     broker.coordinators.groups.with_topic(found)
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     return {"error_code": code}
 
 

@@ -22,7 +22,7 @@ from tidelog.wire.add_partitions_to_txn import (
     encode_add_partitions_to_txn_response,
 )
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message, decode_request
+from tidelog.wire.messages import DecodedMessage, decode_request
 from tidelog.wire.protocol import ApiKey, RequestHeader
 
 BATCHED_SINCE = CLIENT_VERSIONS[1] + 1
@@ -30,13 +30,13 @@ BATCHED_SINCE = CLIENT_VERSIONS[1] + 1
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
-def decode(header: RequestHeader, frame: memoryview) -> AddPartitionsToTxnRequest | Message:
+def decode(header: RequestHeader, frame: memoryview) -> AddPartitionsToTxnRequest | DecodedMessage:
     if header.api_version >= BATCHED_SINCE:
         return decode_request(header, frame)
     return decode_add_partitions_to_txn_request(header, frame)
 
 
-def handle(context: RequestContext, request: AddPartitionsToTxnRequest | Message) -> None:
+def handle(context: RequestContext, request: AddPartitionsToTxnRequest | DecodedMessage) -> None:
     if isinstance(request, AddPartitionsToTxnRequest):
         transactional_id, producer_id, producer_epoch, topics = request
         _Asked(context, transactional_id, producer_id, producer_epoch, topics, partial(_reply, context, topics)).ask()
@@ -51,7 +51,7 @@ class _Batch:
 
     __slots__ = ("_answers", "_context", "_request")
 
-    def __init__(self, context: RequestContext, request: Message) -> None:
+    def __init__(self, context: RequestContext, request: DecodedMessage) -> None:
         self._context = context
         self._request = request
         self._answers: dict[int, Codes] = {}
@@ -169,7 +169,7 @@ def _fields(topics: Sequence[TopicResult]) -> list[dict[str, Any]]:
     ]
 
 
-def _failure(request: AddPartitionsToTxnRequest | Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: AddPartitionsToTxnRequest | DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     topics = request.topics if isinstance(request, AddPartitionsToTxnRequest) else ()
     results = [(topic.name, [(index, code) for index in topic.partitions]) for topic in topics]
     return {"error_code": code, "results_by_topic_v3_and_below": _fields(results)}

@@ -5,11 +5,11 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.client_quotas import QuotaAlteration, QuotaAlterationResult, alter_client_quotas
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     alterations = [_alteration(entry) for entry in request.entries]
     context.decide(
         lambda image: alter_client_quotas(image, alterations, validate_only=request.validate_only),
@@ -17,12 +17,12 @@ def handle(context: RequestContext, request: Message) -> None:
     )
 
 
-def _alteration(entry: Message) -> QuotaAlteration:
+def _alteration(entry: DecodedMessage) -> QuotaAlteration:
     changes = [(change.key, None if change.remove else change.value) for change in entry.ops]
     return QuotaAlteration(_entity(entry), changes)
 
 
-def _entity(entry: Message) -> list[tuple[str, str | None]]:
+def _entity(entry: DecodedMessage) -> list[tuple[str, str | None]]:
     return [(part.entity_type, part.entity_name) for part in entry.entity]
 
 
@@ -31,7 +31,7 @@ def _result(result: QuotaAlterationResult) -> dict[str, Any]:
     return {"error_code": result.error, "error_message": result.message, "entity": entity}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     return {"entries": [_result(QuotaAlterationResult(_entity(entry), code, message)) for entry in request.entries]}
 
 

@@ -3,11 +3,11 @@
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.config_fields import alteration_failure, altered_fields
 from tidelog.controller.configs import ConfigChange, ResourceChanges, alter_configs
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     broker = context.broker
     resources = [_changes(resource) for resource in request.resources]
     context.decide(
@@ -16,7 +16,7 @@ def handle(context: RequestContext, request: Message) -> None:
     )
 
 
-def _changes(resource: Message) -> ResourceChanges:
+def _changes(resource: DecodedMessage) -> ResourceChanges:
     changes = tuple(ConfigChange(config.name, config.value) for config in resource.configs)
     return ResourceChanges(resource.resource_type, resource.resource_name, changes)
 

@@ -6,11 +6,11 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.reassignment import Reassignment, ReassignmentResult, alter_partition_reassignments
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     wanted = [
         Reassignment(topic.name, part.partition_index, None if part.replicas is None else tuple(part.replicas))
         for topic in request.topics
@@ -34,7 +34,7 @@ def _response(results: Iterable[ReassignmentResult]) -> dict[str, Any]:
     return {"error_code": ErrorCode.NONE, "error_message": None, "responses": responses}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the whole request failed
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the whole request failed
     return {"error_code": code, "error_message": message, "responses": []}
 
 

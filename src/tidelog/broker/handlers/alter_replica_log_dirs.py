@@ -4,13 +4,13 @@ from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 Codes = dict[str, dict[int, ErrorCode]]
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     directory, image = context.broker.directory, context.broker.image
 
     def code_of(path: str, topic: str, index: int) -> ErrorCode:
@@ -42,7 +42,7 @@ def _response(codes: Codes) -> dict[str, Any]:
     return {"results": results}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     codes: Codes = {}
     for directory_wanted in request.dirs:
         for topic in directory_wanted.topics:

@@ -12,7 +12,7 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.features import SUPPORTED_FEATURES
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message, encode_response
+from tidelog.wire.messages import DecodedMessage, encode_response
 from tidelog.wire.protocol import ApiKey
 
 # Up to this version clients fail on a feature whose least level is 0.
@@ -21,7 +21,7 @@ SOFTWARE_SINCE = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     version = context.header.api_version
     if version >= SOFTWARE_SINCE:
         for text in (request.client_software_name, request.client_software_version):
@@ -56,7 +56,7 @@ def reply_unsupported(context: RequestContext) -> None:
     context.reply_parts([encode_response(ApiKey.API_VERSIONS, 0, fields)])
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     return {"error_code": code}
 
 

@@ -8,11 +8,11 @@ from tidelog.broker.cluster_fields import GROUP_OPERATIONS
 from tidelog.controller.errors import ApiError
 from tidelog.groups.machine import GroupMachine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     # Once each: who names a group again gets it once.
     described: dict[str, dict[str, Any]] = {}
     group_ids = list(dict.fromkeys(request.group_ids))
@@ -52,7 +52,7 @@ def _refused(group_id: str, code: ErrorCode, message: str) -> dict[str, Any]:
     }
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     return {"groups": [_refused(group_id, code, message) for group_id in dict.fromkeys(request.group_ids)]}
 
 

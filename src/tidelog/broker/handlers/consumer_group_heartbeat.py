@@ -5,11 +5,11 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.groups.consumer.requests import HeartbeatRequest, HeartbeatResponse
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     heartbeat = HeartbeatRequest(
         request.group_id,
         request.member_id,
@@ -35,7 +35,7 @@ def handle(context: RequestContext, request: Message) -> None:
     context.broker.coordinators.groups.write(request.group_id, lambda machine: machine.consumer.heartbeat(heartbeat), done)
 
 
-def _owned(topics: tuple[Message, ...] | None) -> dict[bytes, frozenset[int]] | None:
+def _owned(topics: tuple[DecodedMessage, ...] | None) -> dict[bytes, frozenset[int]] | None:
     if topics is None:
         return None
     owned: dict[bytes, frozenset[int]] = {}

@@ -5,15 +5,15 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:  # noqa: ARG001 - whatever is asked, the answer is the same
+def handle(context: RequestContext, request: DecodedMessage) -> None:  # noqa: ARG001 - whatever is asked, the answer is the same
     raise ApiError(ErrorCode.SECURITY_DISABLED, "no authorizer is configured on the broker")
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     return {"results": [{"error_code": code, "error_message": message} for _ in request.creations]}
 
 

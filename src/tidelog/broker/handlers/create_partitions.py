@@ -5,14 +5,14 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.partitions import NewPartitions, create_partitions
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 # From this version on clients know THROTTLING_QUOTA_EXCEEDED.
 STRICT_QUOTA_SINCE = 3
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     broker = context.broker
     ask_quota = broker.throttling.mutations(context, STRICT_QUOTA_SINCE)
     wanted = [_new_partitions(topic) for topic in request.topics]
@@ -25,7 +25,7 @@ def handle(context: RequestContext, request: Message) -> None:
     )
 
 
-def _new_partitions(topic: Message) -> NewPartitions:
+def _new_partitions(topic: DecodedMessage) -> NewPartitions:
     assignments = topic.assignments
     return NewPartitions(
         topic.name,
@@ -38,7 +38,7 @@ def _result(name: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
     return {"name": name, "error_code": code, "error_message": message}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     return {"results": [_result(name, code, message) for name in dict.fromkeys(topic.name for topic in request.topics)]}
 
 

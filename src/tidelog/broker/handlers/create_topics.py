@@ -6,14 +6,14 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.config_sources import DescribedConfig
 from tidelog.controller.topics import NewTopic, TopicCreation, create_topics
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 # From this version on clients know THROTTLING_QUOTA_EXCEEDED.
 STRICT_QUOTA_SINCE = 6
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     broker = context.broker
     ask_quota = broker.throttling.mutations(context, STRICT_QUOTA_SINCE)
     topics = [_new_topic(topic) for topic in request.topics]
@@ -32,7 +32,7 @@ def handle(context: RequestContext, request: Message) -> None:
     )
 
 
-def _new_topic(topic: Message) -> NewTopic:
+def _new_topic(topic: DecodedMessage) -> NewTopic:
     return NewTopic(
         topic.name,
         topic.num_partitions,
@@ -65,7 +65,7 @@ def _config(config: DescribedConfig) -> dict[str, Any]:
     }
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     names = dict.fromkeys(topic.name for topic in request.topics)
     return {"topics": [{"name": name, "error_code": code, "error_message": message, "configs": ()} for name in names]}
 

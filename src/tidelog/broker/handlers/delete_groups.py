@@ -10,14 +10,14 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.gather import Gather
 from tidelog.coordinator.errors import DecisionTooLarge
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 # The first size that is tried for a part; halved while it is too large.
 PART_OFFSETS = 4096
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     gather = Gather(len(request.groups_names), lambda results: context.reply_later(lambda: {"results": results}))
     for index, group_id in enumerate(request.groups_names):
         _Deletion(context, gather, index, group_id).go_on()
@@ -49,7 +49,7 @@ class _Deletion:
             self._gather.put(self._index, {"group_id": self._group_id, "error_code": code})
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
     return {"results": [{"group_id": group_id, "error_code": code} for group_id in request.groups_names]}
 
 

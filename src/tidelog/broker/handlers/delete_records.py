@@ -9,7 +9,7 @@ from tidelog.controller.errors import ApiError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 TO_HIGH_WATERMARK = -1
@@ -22,7 +22,7 @@ WAIT_MS_MIN = 1_000
 class _Deletion:
     """One request: results by partition, and the partitions that are not durable yet."""
 
-    def __init__(self, context: RequestContext, request: Message) -> None:
+    def __init__(self, context: RequestContext, request: DecodedMessage) -> None:
         self._context = context
         self._request = request
         self._results: dict[TopicPartition, dict[str, Any]] = {}
@@ -82,14 +82,14 @@ class _Deletion:
         self._context.reply({"topics": [{"name": name, "partitions": results} for name, results in topics.items()]})
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     if not any(topic.partitions for topic in request.topics):
         context.reply({"topics": [{"name": topic.name} for topic in request.topics]})
         return
     _Deletion(context, request).start()
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     return {
         "topics": [
             {

@@ -6,7 +6,7 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.controller.topics import TopicDeletion, delete_topics
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
@@ -17,7 +17,7 @@ DISABLED_CODE_SINCE = 3
 STRICT_QUOTA_SINCE = 5
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     version = context.header.api_version
     if not context.broker.config.values["delete.topic.enable"]:
         is_known = version >= DISABLED_CODE_SINCE
@@ -44,7 +44,7 @@ def _result(topic: TopicDeletion) -> dict[str, Any]:
     return {"name": topic.name, "topic_id": topic.topic_id, "error_code": topic.error, "error_message": topic.message}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     topics = [(name, ZERO_UUID) for name in request.topic_names or ()]
     topics += [(topic.name, topic.topic_id) for topic in request.topics or ()]
     return {

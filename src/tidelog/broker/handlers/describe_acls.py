@@ -3,11 +3,11 @@
 from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:  # noqa: ARG001 - whatever is asked, the answer is the same
+def handle(context: RequestContext, request: DecodedMessage) -> None:  # noqa: ARG001 - whatever is asked, the answer is the same
     raise ApiError(ErrorCode.SECURITY_DISABLED, "no authorizer is configured on the broker")
 
 

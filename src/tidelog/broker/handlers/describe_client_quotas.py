@@ -11,7 +11,7 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.client_quotas import CLIENT_ID, IP, USER, QuotaEntity
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 MATCH_EXACT = 0
@@ -27,7 +27,7 @@ _ANY = _Any()
 Wanted = dict[str, str | _Any | None]
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     wanted = _wanted(request.components)
     entries = [
         _entry(entity, quotas) for entity, quotas in context.broker.image.client_quotas if _fits(entity, wanted, request.strict)
@@ -35,7 +35,7 @@ def handle(context: RequestContext, request: Message) -> None:
     context.reply({"error_code": ErrorCode.NONE, "error_message": None, "entries": entries})
 
 
-def _wanted(components: Sequence[Message]) -> Wanted:
+def _wanted(components: Sequence[DecodedMessage]) -> Wanted:
     wanted: Wanted = {}
     for component in components:
         entity_type = component.entity_type
@@ -51,7 +51,7 @@ def _wanted(components: Sequence[Message]) -> Wanted:
     return wanted
 
 
-def _wanted_name(component: Message) -> str | _Any | None:
+def _wanted_name(component: DecodedMessage) -> str | _Any | None:
     if component.match_type == MATCH_EXACT:
         if component.match is None:
             raise _invalid("a component for one name does not say which")
@@ -82,7 +82,7 @@ def _invalid(message: str) -> ApiError:
     return ApiError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - one signature for all
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - one signature for all
     return {"error_code": code, "error_message": message, "entries": None}
 
 

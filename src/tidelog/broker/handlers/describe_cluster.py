@@ -6,14 +6,14 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.cluster_fields import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED_FOR, address_fields
 from tidelog.controller.errors import ApiError
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 BROKERS = 1
 CONTROLLERS = 2
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     if request.endpoint_type == CONTROLLERS:
         raise ApiError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this listener knows of brokers, not of controllers")
     if request.endpoint_type != BROKERS:
@@ -37,7 +37,7 @@ def handle(context: RequestContext, request: Message) -> None:
     )
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     return {"error_code": code, "error_message": message, "endpoint_type": request.endpoint_type}
 
 

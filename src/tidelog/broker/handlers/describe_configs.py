@@ -9,12 +9,12 @@ from tidelog.controller.errors import ApiError
 from tidelog.log.names import topic_name_problem
 from tidelog.metadata.configs import ResourceType
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
-    def resource_fields(resource: Message) -> dict[str, Any]:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
+    def resource_fields(resource: DecodedMessage) -> dict[str, Any]:
         who = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         try:
             # No names mean all, whether the list is missing or empty.
@@ -46,7 +46,7 @@ def _describe(
     raise ApiError(ErrorCode.INVALID_REQUEST, reason)
 
 
-def _config_fields(config: DescribedConfig, request: Message) -> dict[str, Any]:
+def _config_fields(config: DescribedConfig, request: DecodedMessage) -> dict[str, Any]:
     synonyms = config.synonyms if request.include_synonyms else ()
     return {
         "name": config.name,
@@ -60,7 +60,7 @@ def _config_fields(config: DescribedConfig, request: Message) -> dict[str, Any]:
     }
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     return {
         "results": [
             {

@@ -10,14 +10,14 @@ from tidelog.coordinator.machine import OnDone
 from tidelog.groups.admin import DescribedGroup, DescribedMember
 from tidelog.groups.machine import GroupMachine
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 # Before this version a group that does not exist is in the state Dead, without an error.
 NOT_FOUND_SINCE = 6
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     gather = Gather(len(request.groups), lambda groups: context.reply_later(lambda: {"groups": groups}))
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED_FOR
 
@@ -77,7 +77,7 @@ def _failed(group_id: str, code: ErrorCode, message: str) -> dict[str, Any]:
     }
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     return {"groups": [_failed(group_id, code, message) for group_id in request.groups]}
 
 

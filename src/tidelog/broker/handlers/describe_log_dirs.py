@@ -6,11 +6,11 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.log.partition_log import PartitionLog
 from tidelog.metadata.topics import METADATA_TOPIC
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     directory = context.broker.directory
     wanted = None
     if request.topics is not None:
@@ -41,7 +41,7 @@ def _partition_fields(index: int, log: PartitionLog) -> dict[str, Any]:
     return {"partition_index": index, "partition_size": log.size, "offset_lag": 0, "is_future_key": False}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     return {"error_code": code}
 
 

@@ -5,11 +5,11 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.log.producer_entry import ProducerEntry
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     # A partition that is named twice is described once: its producers may be many.
     topics: dict[str, dict[int, None]] = {}
     for topic in request.topics:
@@ -46,7 +46,7 @@ def _producer(entry: ProducerEntry) -> dict[str, Any]:
     }
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     return {
         "topics": [
             {

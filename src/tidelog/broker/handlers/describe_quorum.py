@@ -6,14 +6,14 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.topics import METADATA_TOPIC
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 # A voter that is named by its id alone, not by its directory (kraft.version 0).
 NO_DIRECTORY_ID = bytes(16)
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     wanted = [(topic.topic_name, part.partition_index) for topic in request.topics for part in topic.partitions]
     if wanted != [(METADATA_TOPIC, 0)]:
         # As in Kafka: whoever asks for anything else besides hears it of all that was asked for.
@@ -59,7 +59,7 @@ def _node_fields(context: RequestContext) -> dict[str, Any]:
     return {"node_id": broker.config.node_id, "listeners": listeners}
 
 
-def _refusal(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _refusal(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     topics = [
         {
             "topic_name": topic.topic_name,
@@ -82,7 +82,7 @@ def _refusal(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
     return {"error_code": ErrorCode.NONE, "error_message": "", "topics": topics, "nodes": []}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the whole request failed
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the whole request failed
     return {"error_code": code, "error_message": message, "topics": [], "nodes": []}
 
 

@@ -13,11 +13,11 @@ from tidelog.log.names import topic_name_problem
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import TopicImage
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     image = context.broker.image
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
@@ -45,7 +45,7 @@ def handle(context: RequestContext, request: Message) -> None:
     context.reply({"topics": topics, "next_cursor": next_cursor})
 
 
-def _names(image: ClusterImage, request: Message) -> list[str]:
+def _names(image: ClusterImage, request: DecodedMessage) -> list[str]:
     names = {topic.name for topic in request.topics} or {topic.name for topic in image.topics}
     start = request.cursor.topic_name if request.cursor is not None else ""
     return sorted(name for name in names if name >= start)
@@ -74,7 +74,7 @@ def _topic_fields(image: ClusterImage, topic: TopicImage, indexes: list[int]) ->
     }
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     return {"topics": [{"error_code": code, "name": topic.name} for topic in request.topics]}
 
 

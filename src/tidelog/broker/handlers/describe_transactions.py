@@ -9,11 +9,11 @@ from tidelog.broker.gather import Gather
 from tidelog.controller.errors import ApiError
 from tidelog.transactions.listing import DescribedTransaction
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     ids = list(dict.fromkeys(request.transactional_ids))
 
     def described(results: Sequence[dict[str, Any]]) -> None:
@@ -59,7 +59,7 @@ def _fields(transaction: DescribedTransaction) -> dict[str, Any]:
     }
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - only the code is in it
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - only the code is in it
     return {
         "transaction_states": [
             {"error_code": code, "transactional_id": transactional_id} for transactional_id in request.transactional_ids

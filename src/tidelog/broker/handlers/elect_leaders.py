@@ -5,11 +5,11 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.election import ElectionResult, elect_leaders
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     wanted = None
     if request.topic_partitions is not None:
         wanted = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
@@ -25,7 +25,7 @@ def _response(elected: list[ElectionResult]) -> dict[str, Any]:
     return {"error_code": ErrorCode.NONE, "replica_election_results": results}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     """Version 0 has no place for an error of the whole, so each partition has it too."""
     topics = request.topic_partitions or ()
     partitions = [ElectionResult(topic.topic, index, code, message) for topic in topics for index in topic.partitions]

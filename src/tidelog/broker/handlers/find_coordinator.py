@@ -12,7 +12,7 @@ from tidelog.broker.coordinators import CoordinatorType
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.topics import TopicImage
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 BATCHED_SINCE = 4
@@ -21,7 +21,7 @@ NO_NODE = {"node_id": -1, "host": "", "port": -1}
 KEYS_MAX = 10_000
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     keys: Sequence[str] = request.coordinator_keys if context.header.api_version >= BATCHED_SINCE else [request.key]
     if len(keys) > KEYS_MAX:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{len(keys)} keys in one request, at most {KEYS_MAX}")
@@ -53,7 +53,7 @@ def _node(context: RequestContext, node_id: int) -> dict[str, Any]:
     return {"error_code": ErrorCode.NONE, "node_id": node_id, "host": endpoint.host, "port": endpoint.port}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
     failed = {"error_code": code, "error_message": message, **NO_NODE}
     return {**failed, "coordinators": [{"key": key, **failed} for key in request.coordinator_keys or ()]}
 

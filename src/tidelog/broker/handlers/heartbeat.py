@@ -6,11 +6,11 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.coordinator.errors import CoordinatorLoading
 from tidelog.groups.classic.checks import check_group_id
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     check_group_id(request.group_id)
 
     def done(code: ErrorCode, error: Exception | None) -> None:
@@ -31,7 +31,7 @@ def handle(context: RequestContext, request: Message) -> None:
     )
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
     return {"error_code": code}
 
 

@@ -6,11 +6,11 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.transactions.results import FENCED_SINCE_INIT_PRODUCER_ID, InitProducerIdResult, error_for_version
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     if request.transactional_id is None:
         _idempotent(context)
     elif not request.transactional_id:
@@ -36,7 +36,7 @@ def _idempotent(context: RequestContext) -> None:
     producer_ids.when_available(available)
 
 
-def _transactional(context: RequestContext, request: Message) -> None:
+def _transactional(context: RequestContext, request: DecodedMessage) -> None:
     version = context.header.api_version
 
     def done(result: InitProducerIdResult | None, error: Exception | None) -> None:
@@ -67,7 +67,7 @@ def _transactional(context: RequestContext, request: Message) -> None:
     context.broker.coordinators.producer_ids.when_available(available)
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
 
 

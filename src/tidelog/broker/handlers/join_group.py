@@ -7,7 +7,7 @@ from tidelog.controller.errors import ApiError
 from tidelog.groups.classic.checks import check_join
 from tidelog.groups.classic.requests import JoinedMember, JoinRequest, JoinResponse
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 REBALANCE_TIMEOUT_SINCE = 1
@@ -16,7 +16,7 @@ NULLABLE_PROTOCOL_NAME_SINCE = 7
 SKIP_ASSIGNMENT_SINCE = 9
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     join = _join_request(context, request)
     version = context.header.api_version
 
@@ -35,7 +35,7 @@ def handle(context: RequestContext, request: Message) -> None:
     context.broker.coordinators.groups.write(join.group_id, lambda machine: machine.classic.join(join, done), done)
 
 
-def _join_request(context: RequestContext, request: Message) -> JoinRequest:
+def _join_request(context: RequestContext, request: DecodedMessage) -> JoinRequest:
     version = context.header.api_version
     has_rebalance_timeout = version >= REBALANCE_TIMEOUT_SINCE
     return JoinRequest(
@@ -71,7 +71,7 @@ def _member(member: JoinedMember) -> dict[str, Any]:
     return {"member_id": member.member_id, "group_instance_id": member.group_instance_id, "metadata": member.metadata}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- the response has no message
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- the response has no message
     # Only for what nobody expects. Readable in every version: older ones do not know a protocol name that is null.
     return _fields(JoinResponse(code, request.member_id), version=0)
 

@@ -7,13 +7,13 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.groups.classic.checks import check_group_id
 from tidelog.groups.classic.requests import LeaveResult, LeavingMember
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 BATCHED_SINCE = 3
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     check_group_id(request.group_id)
     is_batched = context.header.api_version >= BATCHED_SINCE
     if is_batched:
@@ -38,7 +38,7 @@ def _member(result: LeaveResult) -> dict[str, Any]:
     return {"member_id": result.member_id, "group_instance_id": result.group_instance_id, "error_code": result.error}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
     return {"error_code": code, "members": ()}
 
 

@@ -7,13 +7,13 @@ from tidelog.controller.errors import ApiError
 from tidelog.metadata.configs import ResourceType
 from tidelog.metadata.image import ClusterImage
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 ONLY_CLIENT_METRICS_UNTIL = 0
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     if context.header.api_version <= ONLY_CLIENT_METRICS_UNTIL:
         context.reply({"error_code": ErrorCode.NONE})
         return
@@ -36,7 +36,7 @@ def _names(image: ClusterImage, resource_type: int) -> list[str]:
     raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"there are no resources of type {resource_type}")
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     return {"error_code": code}
 
 

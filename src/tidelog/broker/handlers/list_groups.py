@@ -12,11 +12,11 @@ from tidelog.coordinator.errors import CoordinatorLoading, NotCoordinator
 from tidelog.coordinator.machine import OnDone
 from tidelog.groups.admin import ListedGroup
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     service = context.broker.coordinators.groups
     shards = service.shards()
 
@@ -57,7 +57,7 @@ def _group(group: ListedGroup) -> dict[str, Any]:
     }
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
     return {"error_code": code, "groups": ()}
 
 

@@ -13,7 +13,7 @@ from tidelog.log.reading import TimestampedOffset, offset_for_timestamp, offset_
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 LATEST = -1
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
     leader_epoch: int = -1
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     is_read_committed = request.isolation_level == READ_COMMITTED
     seen: set[TopicPartition] = set()
     twice: set[TopicPartition] = set()
@@ -50,7 +50,7 @@ def handle(context: RequestContext, request: Message) -> None:
             key = topic.name, wanted.partition_index
             (twice if key in seen else seen).add(key)
 
-    def partition_fields(name: str, wanted: Message) -> dict[str, Any]:
+    def partition_fields(name: str, wanted: DecodedMessage) -> dict[str, Any]:
         index = wanted.partition_index
         try:
             if request.replica_id > CONSUMER_REPLICA_ID:
@@ -99,7 +99,7 @@ def _find(log: PartitionLog, timestamp: int) -> TimestampedOffset | None:
     return offset_of_max_timestamp(log) if timestamp == MAX_TIMESTAMP else offset_for_timestamp(log, timestamp)
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     return {
         "topics": [
             {

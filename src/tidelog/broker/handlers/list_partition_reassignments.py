@@ -5,11 +5,11 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.reassignment import ongoing_reassignments
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     wanted = None
     if request.topics is not None:
         wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
@@ -31,7 +31,7 @@ def handle(context: RequestContext, request: Message) -> None:
     )
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the whole request failed
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the whole request failed
     return {"error_code": code, "error_message": message, "topics": []}
 
 

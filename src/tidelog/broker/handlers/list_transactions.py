@@ -13,11 +13,11 @@ from tidelog.coordinator.errors import CoordinatorLoading, NotCoordinator
 from tidelog.coordinator.machine import OnDone
 from tidelog.transactions.listing import ListedTransaction, TransactionFilter, unknown_states
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     unknown = unknown_states(request.state_filters)
     if unknown and len(unknown) == len(request.state_filters):
         context.reply({"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": ()})
@@ -73,7 +73,7 @@ def _fields(transaction: ListedTransaction) -> dict[str, Any]:
     return {"transactional_id": transactional_id, "producer_id": producer_id, "transaction_state": state}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - only the code is in it
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - only the code is in it
     return {"error_code": code, "unknown_state_filters": (), "transaction_states": ()}
 
 

@@ -25,7 +25,7 @@ from tidelog.log.names import topic_name_problem
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import INTERNAL_TOPICS, METADATA_TOPIC, TopicImage
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message, encode_response
+from tidelog.wire.messages import DecodedMessage, encode_response
 from tidelog.wire.primitives import INT32, ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
@@ -39,7 +39,7 @@ Errors = Mapping[str, ErrorCode]
 _NO_ERRORS: Errors = {}
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     version = context.header.api_version
     topics = request.topics
     if topics:
@@ -75,13 +75,13 @@ def _reply_body(context: RequestContext, body: bytes) -> None:
     context.reply_parts([body])
 
 
-def _check_named(topics: Sequence[Message], version: int) -> None:
+def _check_named(topics: Sequence[DecodedMessage], version: int) -> None:
     for topic in topics:
         if topic.name is None or topic.topic_id != ZERO_UUID:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"version {version} asks for topics by name, not by id")
 
 
-def _question(context: RequestContext, request: Message, topics: Sequence[Message] | None) -> Any:
+def _question(context: RequestContext, request: DecodedMessage, topics: Sequence[DecodedMessage] | None) -> Any:
     """What decides the answer, if it is a question that is asked often."""
     if topics is not None and len(topics) > 1:
         return None
@@ -89,18 +89,18 @@ def _question(context: RequestContext, request: Message, topics: Sequence[Messag
     return context.header.api_version, wanted, _asks_for_topic_operations(request), _asks_for_cluster_operations(request)
 
 
-def _asks_for_topic_operations(request: Message) -> bool:
+def _asks_for_topic_operations(request: DecodedMessage) -> bool:
     return bool(request.include_topic_authorized_operations)
 
 
-def _asks_for_cluster_operations(request: Message) -> bool:
+def _asks_for_cluster_operations(request: DecodedMessage) -> bool:
     return bool(request.include_cluster_authorized_operations)
 
 
 # -- creating ----------------------------------------------------------------------------------------------------------------
 
 
-def _to_be_created(context: RequestContext, request: Message, topics: Sequence[Message] | None) -> list[str]:
+def _to_be_created(context: RequestContext, request: DecodedMessage, topics: Sequence[DecodedMessage] | None) -> list[str]:
     broker = context.broker
     if not topics or not request.allow_auto_topic_creation or not broker.config.values["auto.create.topics.enable"]:
         return []
@@ -115,7 +115,9 @@ def _is_reserved(name: str) -> bool:
     return name in INTERNAL_TOPICS or name == METADATA_TOPIC
 
 
-def _create(context: RequestContext, request: Message, topics: Sequence[Message] | None, missing: list[str]) -> None:
+def _create(
+    context: RequestContext, request: DecodedMessage, topics: Sequence[DecodedMessage] | None, missing: list[str]
+) -> None:
     broker = context.broker
     new_topics = [NewTopic(name) for name in missing]
     # Whoever creates topics by asking for them is refused as well: the answer has an error for each of them, in every version.
@@ -145,7 +147,9 @@ def _create(context: RequestContext, request: Message, topics: Sequence[Message]
 # -- answering ---------------------------------------------------------------------------------------------------------------
 
 
-def _response(context: RequestContext, request: Message, topics: Sequence[Message] | None, errors: Errors) -> dict[str, Any]:
+def _response(
+    context: RequestContext, request: DecodedMessage, topics: Sequence[DecodedMessage] | None, errors: Errors
+) -> dict[str, Any]:
     broker = context.broker
     image = broker.image
     operations = TOPIC_OPERATIONS if _asks_for_topic_operations(request) else OPERATIONS_NOT_ASKED_FOR
@@ -164,7 +168,7 @@ def _response(context: RequestContext, request: Message, topics: Sequence[Messag
     }
 
 
-def _find(image: ClusterImage, wanted: Message, operations: int, errors: Errors) -> dict[str, Any]:
+def _find(image: ClusterImage, wanted: DecodedMessage, operations: int, errors: Errors) -> dict[str, Any]:
     name = wanted.name
     if wanted.topic_id != ZERO_UUID:
         topic = image.topic_by_id(wanted.topic_id)
@@ -195,7 +199,7 @@ def _has_error(fields: Mapping[str, Any]) -> bool:
     return any(topic["error_code"] != ErrorCode.NONE for topic in fields["topics"])
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     """``name`` may be null only where ids are known."""
     topics = request.topics or ()
     return {"topics": [{"error_code": code, "name": topic.name or "", "topic_id": topic.topic_id} for topic in topics]}

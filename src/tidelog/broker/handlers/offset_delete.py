@@ -5,11 +5,11 @@ from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     topics = [(topic.name, [wanted.partition_index for wanted in topic.partitions]) for topic in request.topics]
 
     def done(results: Sequence[tuple[str, Sequence[tuple[int, ErrorCode]]]], error: Exception | None) -> None:
@@ -27,7 +27,7 @@ def _topic(name: str, codes: Sequence[tuple[int, ErrorCode]]) -> dict[str, Any]:
     return {"name": name, "partitions": [{"partition_index": partition, "error_code": code} for partition, code in codes]}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for either
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for either
     return {"error_code": code}
 
 

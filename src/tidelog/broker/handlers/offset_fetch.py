@@ -16,7 +16,7 @@ from tidelog.controller.errors import ApiError
 from tidelog.groups.machine import GroupMachine
 from tidelog.groups.offsets import FetchedOffset, FetchedTopic
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
@@ -34,9 +34,9 @@ class Wanted(NamedTuple):
     partitions: Sequence[int]
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     is_batched = context.header.api_version >= BATCHED_SINCE
-    groups: Sequence[Message] = request.groups if is_batched else [request]
+    groups: Sequence[DecodedMessage] = request.groups if is_batched else [request]
     if len(groups) > GROUPS_MAX:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{len(groups)} groups in one request, at most {GROUPS_MAX}")
     _Fetch(context, request.require_stable).start(groups)
@@ -52,7 +52,7 @@ class _Fetch:
         self._version = context.header.api_version
         self._require_stable = require_stable
 
-    def start(self, groups: Sequence[Message]) -> None:
+    def start(self, groups: Sequence[DecodedMessage]) -> None:
         def reply(answers: Sequence[dict[str, Any]]) -> None:
             if self._version >= BATCHED_SINCE:
                 named = [{"group_id": group.group_id, **answer} for group, answer in zip(groups, answers, strict=True)]
@@ -64,7 +64,7 @@ class _Fetch:
         for index, group in enumerate(groups):
             self._read(group, partial(gather.put, index))
 
-    def _read(self, group: Message, answer: Callable[[dict[str, Any]], None]) -> None:
+    def _read(self, group: DecodedMessage, answer: Callable[[dict[str, Any]], None]) -> None:
         wanted = self._wanted(group)
 
         def query(machine: GroupMachine) -> list[FetchedTopic]:
@@ -86,7 +86,7 @@ class _Fetch:
 
         self._context.broker.coordinators.groups.read(group.group_id, query, done)
 
-    def _wanted(self, group: Message) -> list[Wanted] | None:
+    def _wanted(self, group: DecodedMessage) -> list[Wanted] | None:
         """None: all topics."""
         if group.topics is None:
             return None
@@ -129,14 +129,14 @@ def _topic(name: str | None, topic_id: bytes | None, partitions: Sequence[Fetche
     return {"name": name, "partitions": answers} if topic_id is None else {"topic_id": topic_id, "partitions": answers}
 
 
-def _failed(group: Message, code: ErrorCode, version: int) -> dict[str, Any]:
+def _failed(group: DecodedMessage, code: ErrorCode, version: int) -> dict[str, Any]:
     if version >= BATCHED_SINCE:
         return {"error_code": code}
     topics = [_topic(topic.name, None, _none_of(topic.partition_indexes, code)) for topic in group.topics or ()]
     return {"error_code": code, "topics": topics}
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     groups = [{"group_id": group.group_id, "error_code": code} for group in request.groups or ()]
     topics = _failed(request, code, 0)["topics"]
     return {"error_code": code, "topics": topics, "groups": groups}

@@ -5,12 +5,12 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.log.reading import end_offset_for_epoch
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: Message) -> None:
-    def partition_fields(name: str, wanted: Message) -> dict[str, Any]:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
+    def partition_fields(name: str, wanted: DecodedMessage) -> dict[str, Any]:
         try:
             partition = context.broker.partitions.find(name, None, wanted.partition)
             partition.check_epoch(wanted.current_leader_epoch)
@@ -29,7 +29,7 @@ def handle(context: RequestContext, request: Message) -> None:
     )
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     return {
         "topics": [
             {

@@ -7,13 +7,13 @@ from tidelog.controller.errors import ApiError
 from tidelog.groups.classic.checks import check_group_id
 from tidelog.groups.classic.requests import SyncRequest, SyncResponse
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 PROTOCOL_SINCE = 5
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     is_mandatory = context.header.api_version >= PROTOCOL_SINCE
     if is_mandatory and (request.protocol_type is None or request.protocol_name is None):
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -48,7 +48,7 @@ def _fields(response: SyncResponse) -> dict[str, Any]:
     }
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- only the code is in it
     return _fields(SyncResponse(code))
 
 

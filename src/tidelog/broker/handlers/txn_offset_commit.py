@@ -14,7 +14,7 @@ from tidelog.coordinator.errors import DecisionTooLarge
 from tidelog.coordinator.hashing import partition_for
 from tidelog.metadata.topics import GROUPS_TOPIC
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.offset_commit import (
     NO_RETENTION_TIME_MS,
     OffsetCommitPartition,
@@ -35,7 +35,7 @@ _CODES = {
 }
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     groups = context.broker.coordinators.groups
     topic = groups.topic
     if topic is None:
@@ -77,7 +77,7 @@ def _client_kind(version: int) -> ClientKind:
     return ClientKind.ABORTABLE if version >= ABORTABLE_SINCE else ClientKind.INVALID_STATE
 
 
-def _commit(request: Message) -> OffsetCommitRequest:
+def _commit(request: DecodedMessage) -> OffsetCommitRequest:
     topics = [
         OffsetCommitTopic(
             topic.name,
@@ -105,7 +105,7 @@ def _topic_fields(result: OffsetCommitTopicResult) -> dict[str, Any]:
     }
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     return {
         "topics": [
             {

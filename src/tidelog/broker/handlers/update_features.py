@@ -8,14 +8,14 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.features import FeatureResult, FeatureUpdate, UpgradeType, update_features
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 UPGRADE_TYPE_SINCE = 1
 WITHOUT_RESULTS_SINCE = 2
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     version = context.header.api_version
     updates = [
         FeatureUpdate(update.feature, update.max_version_level, _upgrade_type(update, version))
@@ -28,7 +28,7 @@ def handle(context: RequestContext, request: Message) -> None:
     )
 
 
-def _upgrade_type(update: Message, version: int) -> int:
+def _upgrade_type(update: DecodedMessage, version: int) -> int:
     if version >= UPGRADE_TYPE_SINCE:
         return int(update.upgrade_type)
     return UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE

@@ -11,7 +11,7 @@ from tidelog.broker.transaction_markers import EndOfTransaction
 from tidelog.coordinator.errors import CoordinatorError
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 TRANSACTION_VERSION_SINCE = 2
@@ -19,7 +19,7 @@ TRANSACTION_VERSION_SINCE = 2
 Place = tuple[int, TopicPartition]
 
 
-def handle(context: RequestContext, request: Message) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> None:
     places = [_partitions(marker) for marker in request.markers]
     codes: dict[Place, ErrorCode] = {}
     left = sum(map(len, places))
@@ -43,7 +43,7 @@ def handle(context: RequestContext, request: Message) -> None:
         context.broker.coordinators.markers.write(end, places[number], partial(written, number))
 
 
-def _partitions(marker: Message) -> dict[TopicPartition, None]:
+def _partitions(marker: DecodedMessage) -> dict[TopicPartition, None]:
     return {(topic.name, index): None for topic in marker.topics for index in topic.partition_indexes}
 
 
@@ -54,7 +54,7 @@ def _code_of(context: RequestContext, error: Exception | None) -> ErrorCode:
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(error, CoordinatorError) else context.code_of(error)[0]
 
 
-def _response(request: Message, codes: dict[Place, ErrorCode]) -> dict[str, Any]:
+def _response(request: DecodedMessage, codes: dict[Place, ErrorCode]) -> dict[str, Any]:
     return {
         "markers": [
             {
@@ -75,7 +75,7 @@ def _response(request: Message, codes: dict[Place, ErrorCode]) -> dict[str, Any]
     }
 
 
-def _failure(request: Message, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
     places = [(number, partition) for number, marker in enumerate(request.markers) for partition in _partitions(marker)]
     return _response(request, dict.fromkeys(places, code))
 

@@ -16,7 +16,7 @@ from tidelog.client.transactions.connection import Connection
 from tidelog.client.transactions.errors import BrokerError, ClientError, RequestTimedOut, UnknownPartition
 from tidelog.client.transactions.retries import is_worth_another_broker, retried
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 LATEST, EARLIEST = -1, -2
@@ -157,7 +157,7 @@ class Cluster:
         return self._brokers.patiently(known, may_pass)
 
 
-def _by_leader(partitions: Sequence[Partition], answer: Message) -> dict[int, list[Partition]]:
+def _by_leader(partitions: Sequence[Partition], answer: DecodedMessage) -> dict[int, list[Partition]]:
     leaders: dict[Partition, int] = {}
     for topic in answer.topics:
         _check_topic(topic)
@@ -172,7 +172,7 @@ def _by_leader(partitions: Sequence[Partition], answer: Message) -> dict[int, li
     return found
 
 
-def _check_topic(topic: Message) -> None:
+def _check_topic(topic: DecodedMessage) -> None:
     if topic.error_code in _UNKNOWN:
         raise UnknownPartition(topic.name)
     if topic.error_code and topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:

@@ -26,7 +26,7 @@ from tidelog.client.transactions.types import (
     TransactionListing,
 )
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 CONNECT_TIMEOUT_MS = 3_000
@@ -143,7 +143,7 @@ class TransactionAdmin:
                 found[each.transactional_id] = listing
         return [found[transactional_id] for transactional_id in sorted(found)]
 
-    def _list(self, node_id: int, fields: dict[str, Any], version_min: int) -> Message:
+    def _list(self, node_id: int, fields: dict[str, Any], version_min: int) -> DecodedMessage:
         answer = self._brokers.request(node_id, ApiKey.LIST_TRANSACTIONS, fields, version_min)
         _check(answer.error_code, f"broker {node_id} does not list its transactions")
         if answer.unknown_state_filters:
@@ -338,7 +338,7 @@ def _batches(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
         yield items[start : start + BATCH_SIZE_MAX]
 
 
-def _description(node_id: int, state: Message) -> TransactionDescription:
+def _description(node_id: int, state: DecodedMessage) -> TransactionDescription:
     return TransactionDescription(
         state.transactional_id,
         node_id,
@@ -351,7 +351,7 @@ def _description(node_id: int, state: Message) -> TransactionDescription:
     )
 
 
-def _producer(state: Message) -> ProducerState:
+def _producer(state: DecodedMessage) -> ProducerState:
     return ProducerState(
         state.producer_id,
         state.producer_epoch,

@@ -13,7 +13,7 @@ from tidelog.client.transactions.connection import Connection
 from tidelog.client.transactions.errors import BrokerError, BrokerUnreachable, ClientError, UnknownPartition
 from tidelog.client.transactions.retries import is_worth_another_broker, retried
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Fields, Message
+from tidelog.wire.messages import DecodedMessage, Fields
 from tidelog.wire.protocol import ApiKey
 
 TopicPartition = tuple[str, int]
@@ -64,7 +64,7 @@ class Brokers:
         }
         return ClusterMetadata(self._addresses, dict(sorted(places.items())))
 
-    def ask_metadata(self, topics: Sequence[str] | None) -> Message:
+    def ask_metadata(self, topics: Sequence[str] | None) -> DecodedMessage:
         """Of these topics, or of all; with the brokers as they are now. No topic is created by it, from version 4 on."""
         wanted = None if topics is None else [{"name": topic} for topic in topics]
         answer = self.request_any(ApiKey.METADATA, {"topics": wanted, "allow_auto_topic_creation": False})
@@ -85,10 +85,10 @@ class Brokers:
         """A connection of the caller's own, beside the one that requests share."""
         return self._connect(self._address(node_id))
 
-    def request(self, node_id: int, api: ApiKey, fields: Fields, version_min: int = 0) -> Message:
+    def request(self, node_id: int, api: ApiKey, fields: Fields, version_min: int = 0) -> DecodedMessage:
         return self._request(self._address(node_id), api, fields, version_min)
 
-    def request_any(self, api: ApiKey, fields: Fields) -> Message:
+    def request_any(self, api: ApiKey, fields: Fields) -> DecodedMessage:
         """Of whichever broker answers first."""
         problems: list[BrokerUnreachable] = []
         for address in dict.fromkeys([*self._addresses.values(), *self._bootstrap]):
@@ -107,7 +107,7 @@ class Brokers:
     def _connect(self, address: Address) -> Connection:
         return Connection(*address, self._client_id, self._connect_seconds_max, self.request_seconds_max)
 
-    def _request(self, address: Address, api: ApiKey, fields: Fields, version_min: int = 0) -> Message:
+    def _request(self, address: Address, api: ApiKey, fields: Fields, version_min: int = 0) -> DecodedMessage:
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = self._connect(address)

@@ -21,7 +21,7 @@ from tidelog.client.transactions.errors import (
     UnsupportedByBroker,
 )
 from tidelog.wire.errors import ErrorCode, MalformedRequest
-from tidelog.wire.kio_adapter import Fields, Message, decode_response, encode_request
+from tidelog.wire.messages import DecodedMessage, Fields, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 
 # First and last version that this client speaks. All are there since Kafka 3.0, which brought ListTransactions.
@@ -89,7 +89,7 @@ class Connection:
             )
         return min(last, theirs[1])
 
-    def request(self, api: ApiKey, fields: Fields, seconds_max: float, version_min: int = 0) -> Message:
+    def request(self, api: ApiKey, fields: Fields, seconds_max: float, version_min: int = 0) -> DecodedMessage:
         """``version_min``: the first one that has all of ``fields``; a field that a version lacks is not sent."""
         version = self.version_of(api, version_min)
         try:
@@ -177,7 +177,7 @@ class Connection:
             raise InvalidAnswer(f"{self.address} answered with a frame of {size} bytes: is it a Kafka broker?")
         return int(size)
 
-    def _decode(self, api: ApiKey, version: int, frame: memoryview) -> Message:
+    def _decode(self, api: ApiKey, version: int, frame: memoryview) -> DecodedMessage:
         position = self._body_position(api, version, frame)
         try:
             return decode_response(api, version, frame, position)

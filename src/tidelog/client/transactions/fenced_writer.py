@@ -18,7 +18,7 @@ from tidelog.client.transactions.retries import is_worth_another_broker, retried
 from tidelog.records.batch import build_batch
 from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.kio_adapter import Message
+from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 TRANSACTION_KEY_TYPE = 1
@@ -112,10 +112,10 @@ class FencedWriter:
                     return int(place.leader_id)
         raise UnknownPartition(topic, partition)
 
-    def _of_coordinator(self, api: ApiKey, fields: dict[str, Any]) -> Message:
+    def _of_coordinator(self, api: ApiKey, fields: dict[str, Any]) -> DecodedMessage:
         return self._patiently(partial(self._ask_coordinator, api, fields))
 
-    def _ask_coordinator(self, api: ApiKey, fields: dict[str, Any]) -> Message:
+    def _ask_coordinator(self, api: ApiKey, fields: dict[str, Any]) -> DecodedMessage:
         wanted = {"key_type": TRANSACTION_KEY_TYPE, "coordinator_keys": [self._transactional_id]}
         (found,) = self._brokers.request_any(ApiKey.FIND_COORDINATOR, wanted).coordinators
         self._check(found.error_code, f"no coordinator of transactional id {self._transactional_id}", found.error_message)
@@ -139,7 +139,7 @@ def _may_pass(error: ClientError) -> bool:
     return is_worth_another_broker(error) or isinstance(error, RequestTimedOut)
 
 
-def _codes(answer: Message) -> list[int]:
+def _codes(answer: DecodedMessage) -> list[int]:
     fields = vars(answer)
     codes = [int(fields.get("error_code", ErrorCode.NONE))]
     for topic in fields.get("results_by_topic_v3_and_below", ()):

@@ -8,16 +8,16 @@ Bytes after the end of a body are ignored, as in Kafka. Everything of kio is imp
 """
 
 from tidelog.wire.errors import MalformedRequest
-from tidelog.wire.message_reader import Message, message_reader
+from tidelog.wire.message_reader import DecodedMessage, message_reader
 from tidelog.wire.message_writer import Fields, message_writer
 from tidelog.wire.primitives import Reader
 from tidelog.wire.protocol import RequestHeader
 from tidelog.wire.schema import Direction
 
-__all__ = ["Fields", "Message", "decode_request", "decode_response", "encode_request", "encode_response"]
+__all__ = ["DecodedMessage", "Fields", "decode_request", "decode_response", "encode_request", "encode_response"]
 
 
-def decode_request(header: RequestHeader, frame: memoryview) -> Message:
+def decode_request(header: RequestHeader, frame: memoryview) -> DecodedMessage:
     """The body that follows ``header`` in ``frame``; nothing in the result refers to the frame. Raises only MalformedRequest."""
     try:
         read = message_reader(header.api_key, header.api_version, Direction.REQUEST)
@@ -39,7 +39,7 @@ def encode_request(api_key: int, version: int, fields: Fields) -> bytes:
     return _encode(api_key, version, Direction.REQUEST, fields)
 
 
-def decode_response(api_key: int, version: int, frame: memoryview, position: int = 0) -> Message:
+def decode_response(api_key: int, version: int, frame: memoryview, position: int = 0) -> DecodedMessage:
     """The body at ``position``. As many elements as the frame has room for: who asked for a large answer may have it."""
     return message_reader(api_key, version, Direction.RESPONSE)(Reader(frame, position, elements_max=len(frame)))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.wire.kio_messages import api_keys, bytes_with_unknown_tags, chance_message, kio_bytes, message_classes
 from tidelog.wire.errors import ErrorCode, MalformedRequest
-from tidelog.wire.kio_adapter import decode_request, decode_response, encode_request, encode_response
+from tidelog.wire.messages import decode_request, decode_response, encode_request, encode_response
 from tidelog.wire.primitives import ELEMENTS_MAX
 from tidelog.wire.protocol import ApiKey, RequestHeader, parse_request_header, request_header
 from tidelog.wire.schema import Direction
