@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 
 from tests.client.producing import new_topic
 from tests.toolkit_broker import ToolkitBroker
-from tidelog.client.admin import Admin
+from tidelog.client.admin import Admin, NewTopicSpec
 from tidelog.client.errors import (
     BrokerUnavailable,
     Closed,
@@ -22,6 +22,8 @@ from tidelog.client.errors import (
     UnknownTopic,
 )
 from tidelog.client.producer import Producer
+from tidelog.client.raw_consumer import RawConsumer
+from tidelog.client.topic_partition import TopicPartition
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +145,7 @@ def test_offsets_of_groups(kafka: ToolkitBroker, admin: Admin) -> None:
     assert admin.group_offsets(group) == {}
     with pytest.raises(GroupError, match="no group of that name"):
         admin.delete_group(group)
-    with pytest.raises(InvalidArgument, match="none was given"):
+    with pytest.raises(InvalidArgument, match="no offset was given"):
         admin.set_group_offsets(group, {})
     with pytest.raises(TidelogError, match=f"set offsets of group {group}"):
         admin.set_group_offsets(group, {("no-such-topic", 0): 5})
@@ -162,3 +164,53 @@ def test_a_closed_one_says_so(kafka: ToolkitBroker) -> None:
     admin.close()
     with pytest.raises(Closed):
         admin.list_topics()
+
+
+def test_what_tools_ask_about_topics(admin: Admin) -> None:
+    name, taken = new_name(), new_name()
+    errors = admin.create_topics([NewTopicSpec(name, 2, 1, {"retention.ms": "5000"}), NewTopicSpec(taken)])
+    assert errors == {name: None, taken: None}
+    assert isinstance(admin.create_topics([NewTopicSpec(taken)])[taken], TopicExists)
+    cluster = admin.describe_cluster()
+    assert set(cluster.brokers) >= {each.leader for each in cluster.topics[name]}
+    partitions = cluster.partitions(name)
+    assert partitions == [(name, 0), (name, 1)]
+    assert cluster.partitions("missing") == []
+    assert admin.describe_topic(name).topic_id
+
+    settings = admin.describe_configs("topic", name)
+    assert (settings["retention.ms"].value, settings["retention.ms"].is_default) == ("5000", False)
+    assert settings["segment.bytes"].is_default
+    admin.alter_configs("topic", name, {"retention.ms": None})
+    assert admin.describe_configs("topic", name)["retention.ms"].is_default
+
+    with Producer(admin.addresses) as producer:
+        producer.send(name, b"x", partition=1).result()
+    assert admin.bounds(partitions) == {(name, 0): (0, 0), (name, 1): (0, 1)}
+    assert admin.bounds(partitions, isolation="read_committed") == admin.bounds(partitions)
+    missing = (name, 7)
+    assert admin.list_offsets([*partitions, missing], "latest", missing_ok=True) == {(name, 0): 0, (name, 1): 1}
+    with pytest.raises(UnknownTopic):
+        admin.list_offsets([missing], "latest")
+    assert admin.list_offsets([], "latest") == {}
+
+
+def test_what_tools_ask_about_groups(kafka: ToolkitBroker, admin: Admin) -> None:
+    name, group = new_name(), f"group-{secrets.token_hex(4)}"
+    admin.create_topic(name)
+    partition = TopicPartition(name, 0)
+    with RawConsumer(kafka.bootstrap, {"group.id": group}) as consumer:
+        assigned: list[TopicPartition] = []
+        consumer.subscribe([name], on_assigned=assigned.extend, on_revoked=lambda _: None)
+        while not assigned:
+            consumer.consume(1, 0.1)
+        assert assigned == [partition]
+        consumer.commit({partition: 0})
+        (member,) = admin.describe_groups([group])[group].members
+        assert (member.member_id, member.partitions) == (consumer.member_id, (partition,))
+        assert group in [each.name for each in admin.list_groups(states=["STABLE"], types=["CLASSIC"])]
+        assert group not in [each.name for each in admin.list_groups(states=["EMPTY"])]
+    assert admin.committed_offsets(group)[partition].offset == 0
+    assert admin.groups_with_offsets(name) == [group]
+    assert admin.describe_groups([f"{group}-missing"])[f"{group}-missing"].state == "DEAD"
+    assert admin.describe_groups([]) == {}

@@ -1,18 +1,33 @@
-"""``Admin`` for asyncio: the same calls, each in a helper thread, so that the event loop never waits for the network."""
+"""``AsyncAdmin``: every call of ``Admin`` in a helper thread, so that the event loop never waits for the network."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from tidelog.client.admin import REQUEST_TIMEOUT_SECONDS, Admin, ConfigValue, Group, Topic
+from tidelog.client.admin import REQUEST_TIMEOUT_SECONDS, Admin
 from tidelog.client.errors import Closed
 from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def _in_thread(
+    call: Callable[Concatenate[Admin, _Arguments], _Result],
+) -> Callable[Concatenate["AsyncAdmin", _Arguments], Coroutine[Any, Any, _Result]]:
+    """The asyncio twin of a method: the same arguments and documentation."""
+
+    @wraps(call)
+    async def twin(self: "AsyncAdmin", /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        return await asyncio.to_thread(call, self._opened, *arguments, **named)
+
+    return twin
+
 
 class AsyncAdmin:
-    """As ``Admin``; opened by ``async with``, or by ``await admin.start()``."""
+    """The asyncio twin of ``Admin``. Open it with ``async with``, or with ``await admin.start()``."""
 
     def __init__(
         self,
@@ -31,7 +46,7 @@ class AsyncAdmin:
         self._admin = await asyncio.to_thread(Admin, self._bootstrap, **self._arguments)
 
     async def close(self) -> None:
-        """End the connections. More calls do nothing."""
+        """End the connections. Further calls do nothing."""
         if self._admin is not None:
             self._admin.close()
 
@@ -42,67 +57,27 @@ class AsyncAdmin:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    async def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        replication_factor: int = -1,
-        exists_ok: bool = False,
-        **configs: ConfigValue,
-    ) -> bool:
-        """As ``Admin.create_topic``."""
-        arguments: dict[str, Any] = {
-            "partitions": partitions,
-            "replication_factor": replication_factor,
-            "exists_ok": exists_ok,
-            **configs,
-        }
-        return await asyncio.to_thread(self._opened.create_topic, name, **arguments)
-
-    async def delete_topic(self, name: str, *, missing_ok: bool = False) -> bool:
-        """As ``Admin.delete_topic``."""
-        return await asyncio.to_thread(self._opened.delete_topic, name, missing_ok=missing_ok)
-
-    async def list_topics(self, *, internal: bool = False) -> list[str]:
-        """As ``Admin.list_topics``."""
-        return await asyncio.to_thread(self._opened.list_topics, internal=internal)
-
-    async def describe_topic(self, name: str) -> Topic:
-        """As ``Admin.describe_topic``."""
-        return await asyncio.to_thread(self._opened.describe_topic, name)
-
-    async def describe_topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """As ``Admin.describe_topics``."""
-        return await asyncio.to_thread(self._opened.describe_topics, names)
-
-    async def alter_topic(self, name: str, **configs: ConfigValue) -> None:
-        """As ``Admin.alter_topic``."""
-        await asyncio.to_thread(self._opened.alter_topic, name, **configs)
-
-    async def add_partitions(self, name: str, total: int) -> None:
-        """As ``Admin.add_partitions``."""
-        await asyncio.to_thread(self._opened.add_partitions, name, total)
-
-    async def offsets_for_time(self, topic: str, timestamp: int | datetime | str) -> dict[int, int | None]:
-        """As ``Admin.offsets_for_time``."""
-        return await asyncio.to_thread(self._opened.offsets_for_time, topic, timestamp)
-
-    async def list_groups(self) -> list[Group]:
-        """As ``Admin.list_groups``."""
-        return await asyncio.to_thread(self._opened.list_groups)
-
-    async def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """As ``Admin.group_offsets``."""
-        return await asyncio.to_thread(self._opened.group_offsets, group)
-
-    async def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """As ``Admin.set_group_offsets``."""
-        await asyncio.to_thread(self._opened.set_group_offsets, group, offsets)
-
-    async def delete_group(self, group: str) -> None:
-        """As ``Admin.delete_group``."""
-        await asyncio.to_thread(self._opened.delete_group, group)
+    describe_cluster = _in_thread(Admin.describe_cluster)
+    create_topic = _in_thread(Admin.create_topic)
+    create_topics = _in_thread(Admin.create_topics)
+    delete_topic = _in_thread(Admin.delete_topic)
+    list_topics = _in_thread(Admin.list_topics)
+    describe_topic = _in_thread(Admin.describe_topic)
+    describe_topics = _in_thread(Admin.describe_topics)
+    add_partitions = _in_thread(Admin.add_partitions)
+    alter_topic = _in_thread(Admin.alter_topic)
+    alter_configs = _in_thread(Admin.alter_configs)
+    describe_configs = _in_thread(Admin.describe_configs)
+    offsets_for_time = _in_thread(Admin.offsets_for_time)
+    list_offsets = _in_thread(Admin.list_offsets)
+    bounds = _in_thread(Admin.bounds)
+    list_groups = _in_thread(Admin.list_groups)
+    describe_groups = _in_thread(Admin.describe_groups)
+    committed_offsets = _in_thread(Admin.committed_offsets)
+    group_offsets = _in_thread(Admin.group_offsets)
+    groups_with_offsets = _in_thread(Admin.groups_with_offsets)
+    set_group_offsets = _in_thread(Admin.set_group_offsets)
+    delete_group = _in_thread(Admin.delete_group)
 
     @property
     def _opened(self) -> Admin:

@@ -1,25 +1,28 @@
-"""What the toolkit gives up with: a class per thing that callers treat differently, in one sentence that says what to do.
+"""The exceptions of the toolkit: one class for each case that callers handle differently. The message says what to do next.
 
-Everything that a user's input, network or cluster can cause is a ``TidelogError``; anything else is a bug of ours. ``retriable``
-says whether doing the same again, later, can help. ``code`` is the error code of Kafka (positive) or of librdkafka (negative)
-where one was behind it. ``from_kafka_error`` is the one place where librdkafka's errors become ours.
+Everything that a user's input, the network or the cluster can cause is a ``TidelogError``; anything else is a bug of ours.
+``retriable`` says whether repeating the same call later can succeed. ``code`` is the error code of Kafka (positive) or of
+librdkafka (negative), where there is one. ``from_kafka_error`` is the only place where librdkafka's errors become ours;
+``kafka_errors`` applies it to a block of code.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 
 class TidelogError(Exception):
-    """The base of all errors of the toolkit.
+    """The base class of all errors of the toolkit.
 
-    ``retriable``: the same call may succeed later. ``code``: Kafka's or librdkafka's error code, None where none was behind it.
+    ``retriable``: the same call may succeed later. ``code``: the error code of Kafka or librdkafka, None if there is none.
     """
 
     retriable: bool = False
     code: int | None = None
     is_seen: bool = False
-    """Whether the application was told of this failed message; ``flush`` raises what it was not told of."""
+    """Whether the application has seen this failure; ``flush`` raises the ones that it has not seen."""
 
     def __init__(self, message: str, *, code: int | None = None, retriable: bool | None = None) -> None:
         super().__init__(message)
@@ -30,11 +33,11 @@ class TidelogError(Exception):
 
 
 class InvalidArgument(TidelogError, ValueError):
-    """The call makes no sense as it is: a wrong value, a wrong combination, a setting that would break a promise."""
+    """An argument has a wrong value, contradicts another one, or would break a promise of the class."""
 
 
 class Closed(TidelogError):
-    """The producer, consumer, table or worker was closed before."""
+    """The producer, consumer, table or worker is closed."""
 
 
 class BrokerUnavailable(TidelogError):
@@ -44,13 +47,13 @@ class BrokerUnavailable(TidelogError):
 
 
 class TimedOut(TidelogError):
-    """There was no answer in time; whether the request was done is not known."""
+    """No answer came in time. The request may or may not have been executed."""
 
     retriable = True
 
 
 class NotAuthorized(TidelogError):
-    """The cluster does not let this user do that."""
+    """The cluster does not permit this user to do that."""
 
 
 class UnknownTopic(TidelogError):
@@ -58,15 +61,15 @@ class UnknownTopic(TidelogError):
 
 
 class TopicExists(TidelogError):
-    """A topic of that name is there already."""
+    """A topic of that name already exists."""
 
 
 class InvalidTopic(TidelogError):
-    """The topic's name, partition count or settings are refused by the cluster."""
+    """The cluster refuses the topic's name, partition count or settings."""
 
 
 class SerializationError(TidelogError):
-    """The value or key cannot become bytes; names the type and the topic."""
+    """The value or key cannot be converted to bytes. The message names the type and the topic."""
 
 
 class MessageTooLarge(TidelogError):
@@ -74,44 +77,52 @@ class MessageTooLarge(TidelogError):
 
 
 class BufferFull(TidelogError):
-    """The producer's buffer stayed full for ``max_block_ms``: messages come faster than the cluster takes them."""
+    """The producer's buffer stayed full for ``max_block_ms``: messages arrive faster than the cluster accepts them."""
 
     retriable = True
 
 
 class Shed(BufferFull):
-    """The buffer was full and the topic is marked as low-value: this message was dropped, and counted."""
+    """The buffer was full and the topic is marked as low-value, so this message was dropped and counted."""
 
 
 class DeliveryFailed(TidelogError):
-    """The message was not acknowledged; a later attempt may be a second copy unless the error says that it was not written."""
+    """The message was not acknowledged. A second attempt may write a copy, unless the error says that nothing was written."""
 
 
 class Fenced(TidelogError):
-    """Another instance with the same id took over: this one must stop, what it had not committed is void."""
+    """Another instance with the same id took over. This one must stop; what it had not committed is void."""
 
 
 class TransactionFailed(TidelogError):
-    """The transaction was aborted: nothing of it will be seen. Doing all of it again may succeed."""
+    """The transaction was aborted, and nothing of it becomes visible. Repeating all of it may succeed."""
 
     retriable = True
 
 
 class TransactionFatal(TidelogError):
-    """The producer cannot go on with transactions: close it and open a new one with the same transactional id."""
+    """The producer cannot continue: close it and open a new one with the same transactional id."""
 
 
 class TransactionOutcomeUnknown(TransactionFatal):
-    """The commit was asked for and not answered: the transaction is either whole or void, and a new producer settles which."""
+    """The commit request got no answer. The transaction is either whole or void; a new producer finds out which."""
 
 
 class GroupError(TidelogError):
-    """The consumer group refused: not a member any more, a rebalance under way, members that are still there."""
+    """The consumer group refused: this is no longer a member, a rebalance is under way, or members are still active."""
+
+
+class UnknownGroup(GroupError):
+    """There is no consumer group of that name."""
+
+
+class CommitMetadataTooLarge(GroupError):
+    """The metadata of a committed offset is longer than the broker allows (``offset.metadata.max.bytes``)."""
 
 
 _UNREACHABLE = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL))
 
-# A leader moves, a coordinator loads, a log is being opened or deleted: the broker wants to be asked again.
+# A leader is moving, a coordinator is loading, a log is being opened or deleted: repeat the request.
 _PASSING = frozenset(
     (
         KafkaError.LEADER_NOT_AVAILABLE,
@@ -134,6 +145,7 @@ _CLASSES: dict[int, tuple[type[TidelogError], str]] = {
     KafkaError._UNKNOWN_TOPIC: (UnknownTopic, "create it first: admin.create_topic(...)"),
     KafkaError.UNKNOWN_TOPIC_OR_PART: (UnknownTopic, "create it first: admin.create_topic(...)"),
     KafkaError._UNKNOWN_PARTITION: (UnknownTopic, "the topic has fewer partitions: see admin.describe_topic(...)"),
+    KafkaError._NOENT: (UnknownTopic, "the topic does not exist, or has fewer partitions: see admin.describe_topic(...)"),
     KafkaError.TOPIC_ALREADY_EXISTS: (TopicExists, "pass exists_ok=True if that is fine"),
     KafkaError.TOPIC_EXCEPTION: (InvalidTopic, "names have up to 249 of the characters a-z A-Z 0-9 . _ -"),
     KafkaError.INVALID_PARTITIONS: (InvalidTopic, "partitions can be added to, not taken away, and there is at least one"),
@@ -158,7 +170,9 @@ _CLASSES: dict[int, tuple[type[TidelogError], str]] = {
     KafkaError.STALE_MEMBER_EPOCH: (GroupError, "the group has rebalanced since: poll again"),
     KafkaError.REBALANCE_IN_PROGRESS: (GroupError, "try again when the rebalance is over"),
     KafkaError.NON_EMPTY_GROUP: (GroupError, "stop the group's members first"),
-    KafkaError.GROUP_ID_NOT_FOUND: (GroupError, "there is no group of that name"),
+    KafkaError.GROUP_ID_NOT_FOUND: (UnknownGroup, "there is no group of that name"),
+    KafkaError._ASSIGNMENT_LOST: (GroupError, "the group has rebalanced since: poll again"),
+    KafkaError.OFFSET_METADATA_TOO_LARGE: (CommitMetadataTooLarge, "shorten the metadata"),
     KafkaError.GROUP_SUBSCRIBED_TO_TOPIC: (GroupError, "stop the members that read the topic first"),
     KafkaError._INVALID_ARG: (InvalidArgument, "see the documentation of the call"),
     KafkaError._STATE: (InvalidArgument, "the call does not fit what was done before"),
@@ -166,15 +180,32 @@ _CLASSES: dict[int, tuple[type[TidelogError], str]] = {
 
 
 def from_kafka_error(error: Any, what: str, addresses: str, *, otherwise: type[TidelogError] = TidelogError) -> TidelogError:
-    """``error`` (a confluent_kafka.KafkaError) as one of ours. ``what`` is what was being done ("send to orders"),
-    ``addresses`` the bootstrap servers. ``otherwise`` is the class of what stands in no table here."""
-    code: int = error.code()
+    """Convert ``error`` (a confluent_kafka.KafkaError or KafkaException) to an error of the toolkit.
+
+    ``what`` says what was being done ("send to orders"), ``addresses`` are the bootstrap servers. ``otherwise`` is the class
+    of an error whose code is in no table here.
+    """
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    code: int = cause.code()
     if code in _UNREACHABLE:
         return BrokerUnavailable(
-            f"{what}: no broker answers at {addresses} ({error.str()}): check the address and that the broker runs", code=code
+            f"{what}: no broker answers at {addresses} ({cause.str()}): check the address and that the broker runs", code=code
         )
     kind, advice = _CLASSES.get(code, (otherwise, ""))
-    sentence = f"{what}: {error.str()} ({error.name()})"
-    # librdkafka says it of some calls only.
-    retriable = kind.retriable or code in _PASSING or bool(error.retriable())
+    sentence = f"{what}: {cause.str()} ({cause.name()})"
+    # librdkafka itself sets the flag for some calls only.
+    retriable = kind.retriable or code in _PASSING or bool(cause.retriable())
     return kind(f"{sentence}: {advice}" if advice else sentence, code=code, retriable=retriable)
+
+
+@contextmanager
+def kafka_errors(what: str, addresses: str, *, otherwise: type[TidelogError] = TidelogError) -> Iterator[None]:
+    """Raise confluent-kafka's errors as errors of the toolkit; a TypeError or ValueError becomes InvalidArgument."""
+    try:
+        yield
+    except KafkaException as error:
+        raise from_kafka_error(error, what, addresses, otherwise=otherwise) from error
+    except (TypeError, ValueError) as error:
+        if isinstance(error, TidelogError):
+            raise
+        raise InvalidArgument(f"{what}: {error}") from error

@@ -1,32 +1,40 @@
-"""A partition by name, as the consumer's callers give and get it, and its way to confluent-kafka's objects and back."""
+"""The toolkit's ``TopicPartition``, and its conversion to confluent-kafka's objects and back."""
 
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from confluent_kafka import TopicPartition
+import confluent_kafka
 
 from tidelog.client.errors import InvalidArgument
 
 
-class Partition(NamedTuple):
+class TopicPartition(NamedTuple):
     """One partition of a topic: ``topic, partition = assigned[0]``."""
 
     topic: str
     partition: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
-def partition_of(raw: Any) -> Partition:
-    """Of a confluent_kafka.TopicPartition."""
-    return Partition(raw.topic, raw.partition)
+
+def partition_of(raw: Any) -> TopicPartition:
+    """The partition that a confluent_kafka.TopicPartition names."""
+    return TopicPartition(raw.topic, raw.partition)
 
 
 def raw_partitions(partitions: Iterable[tuple[str, int]]) -> list[Any]:
-    return [TopicPartition(topic, partition) for topic, partition in partitions]
+    return [confluent_kafka.TopicPartition(topic, partition) for topic, partition in partitions]
+
+
+def raw_offsets(offsets: Iterable[tuple[tuple[str, int], int]]) -> list[Any]:
+    """confluent_kafka.TopicPartition objects that carry an offset each: pass ``mapping.items()``."""
+    return [confluent_kafka.TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets]
 
 
 def milliseconds_of(timestamp: int | datetime) -> int:
-    """Since 1970; a datetime without a zone is refused: nobody knows which hour it means."""
+    """Milliseconds since 1970. A datetime without a time zone is refused, because it does not name a moment."""
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
             raise InvalidArgument("a timestamp is milliseconds or a datetime with a zone: datetime.now(UTC)")
@@ -34,3 +42,7 @@ def milliseconds_of(timestamp: int | datetime) -> int:
     if isinstance(timestamp, bool) or not isinstance(timestamp, int) or timestamp < 0:
         raise InvalidArgument(f"a timestamp is milliseconds since 1970 or a datetime with a zone: not {timestamp!r}")
     return timestamp
+
+
+# The name until every importer has moved to ``TopicPartition``.
+Partition = TopicPartition

@@ -111,8 +111,6 @@ class LibrdkafkaSource:
             )
             found = {Partition(raw.topic, raw.partition): future.result().offset for raw, future in futures.items()}
         except KafkaException as error:
-            if error.args[0].code() == KafkaError._NOENT:
-                raise UnknownTopic(f"{what}: there is no such topic, or not so many partitions of it") from error
             raise self._translated(error, what) from error
         return {partition: found[partition] for partition in dict.fromkeys(partitions) if found[partition] >= 0}
 
