@@ -130,6 +130,7 @@ class FakeClient:
         self.replies: list[bytes] = []
         self.closed: str | None = None
         self.session = machine.broker.session("127.0.0.1", self._sent, self._closed)
+        self.received_ns = 0
         self._correlation_id = 0
 
     def _sent(self, parts: list[Part]) -> None:
@@ -142,7 +143,7 @@ class FakeClient:
     def send_bytes(self, frame: bytes) -> None:
         """The buffer is overwritten afterwards, as a socket's is."""
         buffer = bytearray(frame)
-        self.session.receive(memoryview(buffer).toreadonly())
+        self.session.receive(memoryview(buffer).toreadonly(), self.received_ns)
         buffer[:] = b"\xee" * len(buffer)
 
     def send(self, api_key: int, version: int, body: bytes) -> int:

@@ -68,7 +68,7 @@ def test_a_produce_request_waits_for_the_disk() -> None:
 def test_what_waited_before_it_was_begun_is_queue() -> None:
     machine = Machine()
     client = machine.client()
-    client.session.received_ns = machine.clock.monotonic_ns()
+    client.received_ns = machine.clock.monotonic_ns()
     machine.run_for(7)
     client.call(ApiKey.METADATA, 12, topics=None)
     found = timings(machine, ApiKey.METADATA)

@@ -66,7 +66,7 @@ def test_the_log_level(tmp_path: Path, level: str, is_named: bool) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=10).close()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
-    assert ("closed by the client" in errors or "the broker stops" in errors) is is_named
+    assert ("closed by the client" in errors or "the broker is stopping" in errors) is is_named
     assert "info stopped is_clean=True" in errors
 
 

@@ -21,10 +21,11 @@ from tidelog.log.reading import LogSlice
 from tidelog.ports.clock import RealClock
 from tidelog.ports.disk import DiskFile
 from tidelog.ports.real_executor import ThreadExecutor
-from tidelog.server.connection import Connection
-from tidelog.server.limits import Limits
+from tidelog.server.connection import ClientConnection
+from tidelog.server.limits import ConnectionLimits
 from tidelog.server.listener import bind_all
-from tidelog.server.served import OnDone, Part
+from tidelog.server.reactor import OnDone
+from tidelog.server.send_queue import ResponsePart
 from tidelog.server.server import Server
 
 MIB = 1024 * 1024
@@ -36,7 +37,7 @@ class WordSession:
     def __init__(
         self,
         broker: "WordBroker",
-        send: Callable[[list[Part]], None],
+        send: Callable[[list[ResponsePart]], None],
         close: Callable[[str], None],
         resume: Callable[[], None],
     ) -> None:
@@ -45,7 +46,7 @@ class WordSession:
         self.is_muted = False
         self._send = send
         self._close = close
-        self._slots: deque[list[list[Part] | None]] = deque()
+        self._slots: deque[list[list[ResponsePart] | None]] = deque()
         self.is_closed = False
         self.received_ns = 0
 
@@ -57,7 +58,8 @@ class WordSession:
     def in_flight(self) -> int:
         return len(self._slots)
 
-    def receive(self, frame: memoryview) -> None:
+    def receive(self, frame: memoryview, received_ns: int) -> None:
+        self.received_ns = received_ns
         self._broker.received.append(bytes(frame[:64]))
         word, _, rest = bytes(frame).partition(b" ")
         if word == b"close":
@@ -65,14 +67,14 @@ class WordSession:
             return
         if word == b"raise":
             raise RuntimeError("told to")
-        slot: list[list[Part] | None] = [None]
+        slot: list[list[ResponsePart] | None] = [None]
         self._slots.append(slot)
         if word == b"hold":
             self._broker.held.append((self, slot))
         else:
             self.fill(slot, self._answer(word, rest))
 
-    def _answer(self, word: bytes, rest: bytes) -> list[Part]:
+    def _answer(self, word: bytes, rest: bytes) -> list[ResponsePart]:
         if word == b"echo":
             return [b"ec", memoryview(b"ho "), rest]
         if word == b"size":
@@ -94,7 +96,7 @@ class WordSession:
         piece = LogSlice(self._broker.file, position, length)
         return [b"<", piece, b">"] if word == b"both" else [piece]
 
-    def fill(self, slot: list[list[Part] | None], parts: list[Part]) -> None:
+    def fill(self, slot: list[list[ResponsePart] | None], parts: list[ResponsePart]) -> None:
         slot[0] = parts
         while self._slots and self._slots[0][0] is not None:
             ready = self._slots.popleft()[0]
@@ -113,7 +115,7 @@ class WordBroker:
     def __init__(self) -> None:
         self.file: DiskFile | None = None
         self.received: list[bytes] = []
-        self.held: list[tuple[WordSession, list[list[Part] | None]]] = []
+        self.held: list[tuple[WordSession, list[list[ResponsePart] | None]]] = []
         self.sessions: list[WordSession] = []
         self.connection_throttles: list[int] = []
         self.bursts = 0
@@ -127,7 +129,7 @@ class WordBroker:
     def session(
         self,
         client_host: str,
-        send: Callable[[list[Part]], None],
+        send: Callable[[list[ResponsePart]], None],
         close: Callable[[str], None],
         resume: Callable[[], None],
     ) -> WordSession:
@@ -229,7 +231,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 class RunningServer:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self.broker = WordBroker()
         self.loop = uvloop.new_event_loop()
         self.executor = ThreadExecutor(wake=self.loop.call_soon_threadsafe)
@@ -244,13 +246,13 @@ class RunningServer:
         self._thread.start()
 
     def _note_reasons(self) -> None:
-        closed = self.server.hub.closed
+        closed = self.server.reactor.closed
 
         def noted(connection: Any, reason: str) -> None:
             self.reasons.append(reason)
             closed(connection, reason)
 
-        self.server.hub.closed = noted  # type: ignore[method-assign]  # what is otherwise only logged
+        self.server.reactor.closed = noted  # type: ignore[method-assign]  # what is otherwise only logged
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Run it on the loop's thread."""
@@ -268,11 +270,11 @@ class RunningServer:
     def client(self, receive_buffer_bytes: int | None = None) -> Client:
         return Client(self.address, receive_buffer_bytes)
 
-    def connections(self) -> list[Connection]:
-        return list(self.server.hub.connections)
+    def connections(self) -> list[ClientConnection]:
+        return list(self.server.reactor.connections)
 
     def connection_count(self) -> int:
-        return len(self.server.hub.connections)
+        return len(self.server.reactor.connections)
 
     def stop(self) -> None:
         stopped = threading.Event()
@@ -283,8 +285,8 @@ class RunningServer:
         def close_all() -> None:
             for listener in self.server.listeners:
                 listener.close()
-            for connection in list(self.server.hub.connections):
-                connection.end("the test is over")
+            for connection in list(self.server.reactor.connections):
+                connection.close("the test is over")
 
         self.call(close_all)
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -295,8 +297,8 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(limits: Limits | None = None) -> Iterator[RunningServer]:
-    running = RunningServer(limits or Limits())
+def running_server(limits: ConnectionLimits | None = None) -> Iterator[RunningServer]:
+    running = RunningServer(limits or ConnectionLimits())
     try:
         yield running
     finally:

@@ -1,4 +1,4 @@
-"""Run as a process by test_main: serves words, prints its port, and on the way out that it stopped."""
+"""Run as a process by test_process: serves words, prints its port, and on the way out that it stopped."""
 
 import sys
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tests.server.harness import WordBroker
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Executor
-from tidelog.server.main import serve
+from tidelog.server.process import ServeOptions, serve
 
 
 def make_broker(executor: Executor, clock: Clock, addresses: Sequence[tuple[str, int]]) -> WordBroker:
@@ -18,4 +18,4 @@ def make_broker(executor: Executor, clock: Clock, addresses: Sequence[tuple[str,
 
 
 if __name__ == "__main__":
-    sys.exit(serve(make_broker, [("127.0.0.1", 0)], lambda server: print(server.addresses[0][1], flush=True)))
+    sys.exit(serve(make_broker, [("127.0.0.1", 0)], lambda server: print(server.addresses[0][1], flush=True), ServeOptions()))

@@ -1,10 +1,23 @@
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+import pytest
+
 from tidelog.config.broker import BROKER
 from tidelog.config.definition import parse
-from tidelog.server.limits import Limits
+from tidelog.server.limits import (
+    PENALTY_SECONDS_MAX,
+    WHEEL_SLOT_COUNT,
+    ConnectionLimits,
+    MemoryBudget,
+    SlowTurnPenalty,
+    TimingWheel,
+)
 
 
 def test_the_defaults_of_the_settings_are_those_of_the_limits() -> None:
-    assert Limits.from_config(parse(BROKER, {})) == Limits()
+    assert ConnectionLimits.from_config(parse(BROKER, {})) == ConnectionLimits()
 
 
 def test_settings_become_limits() -> None:
@@ -15,12 +28,246 @@ def test_settings_become_limits() -> None:
         "connections.max.idle.ms": "1000",
         "queued.max.request.bytes": "3000000",
     }
-    limits = Limits.from_config(parse(BROKER, texts))
+    limits = ConnectionLimits.from_config(parse(BROKER, texts))
     assert (limits.connections_max, limits.connections_per_address_max) == (5, 2)
     assert (limits.frame_bytes_max, limits.first_frame_bytes_max) == (2_000_000, 2_000_000)
     assert (limits.idle_ms_max, limits.memory_bytes_max) == (1000, 3_000_000)
 
 
 def test_the_shortest_limit_on_time() -> None:
-    assert Limits().shortest_ms() == 30_000
-    assert Limits(idle_ms_max=5).shortest_ms() == Limits(frame_stall_ms_max=5).shortest_ms() == 5
+    assert ConnectionLimits().shortest_ms() == 30_000
+    assert ConnectionLimits(idle_ms_max=5).shortest_ms() == ConnectionLimits(frame_stall_ms_max=5).shortest_ms() == 5
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.resumed = 0
+
+    def resume(self) -> None:
+        self.resumed += 1
+
+
+def run_now(callback: Callable[[], None]) -> None:
+    callback()
+
+
+def test_below_the_budget_everybody_may_grow() -> None:
+    memory = MemoryBudget(100, run_now)
+    memory.change(99)
+    assert memory.may_grow(Holder(), is_inside_frame=False)
+    assert memory.waiting_count == 0
+
+
+def test_who_waits_is_resumed_when_a_good_part_is_free_again() -> None:
+    memory = MemoryBudget(100, run_now)
+    memory.change(100)
+    holder = Holder()
+    assert not memory.may_grow(holder, is_inside_frame=False)
+    memory.change(-10)
+    assert holder.resumed == 0
+    memory.change(-15)
+    assert holder.resumed == 1
+    assert memory.waiting_count == 0
+
+
+def test_one_in_the_middle_of_a_frame_is_let_through_at_a_time() -> None:
+    memory = MemoryBudget(100, run_now)
+    memory.change(100)
+    first, second, third = Holder(), Holder(), Holder()
+    assert memory.may_grow(first, is_inside_frame=True)
+    assert not memory.may_grow(second, is_inside_frame=True)
+    assert not memory.may_grow(third, is_inside_frame=False)
+    assert memory.may_grow(first, is_inside_frame=True)
+    memory.end_exemption(third)
+    assert second.resumed == 0
+    memory.end_exemption(first)
+    assert second.resumed == third.resumed == 1
+    assert memory.may_grow(second, is_inside_frame=True)
+
+
+def test_one_that_is_gone_is_not_resumed_and_lets_the_next_one_through() -> None:
+    memory = MemoryBudget(100, run_now)
+    memory.change(100)
+    first, second, third = Holder(), Holder(), Holder()
+    assert memory.may_grow(first, is_inside_frame=True)
+    assert not memory.may_grow(second, is_inside_frame=True)
+    assert not memory.may_grow(third, is_inside_frame=True)
+    memory.forget(second)
+    memory.forget(first)
+    assert (second.resumed, third.resumed) == (0, 1)
+
+
+def test_tight_is_more_than_half() -> None:
+    memory = MemoryBudget(100, run_now)
+    memory.change(50)
+    assert not memory.is_tight
+    memory.change(1)
+    assert memory.is_tight
+
+
+class Loop:
+    """A clock and one timer."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timer: tuple[float, Callable[[], None]] | None = None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        assert self.timer is None, "one timer is enough"
+        self.timer = self.now + seconds, callback
+
+    def run_until(self, end: float) -> None:
+        while self.timer is not None and self.timer[0] <= end:
+            self.now, callback = self.timer
+            self.timer = None
+            callback()
+        self.now = max(self.now, end)
+
+
+class Deadline:
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self.asked: list[float] = []
+
+    def check(self, now: float) -> float | None:
+        self.asked.append(now)
+        return self.at if now < self.at else None
+
+
+def test_a_deadline_is_seen_within_a_slot() -> None:
+    loop = Loop()
+    wheel = TimingWheel(loop.time, loop.call_later, shortest_seconds=64.0)
+    deadlines = [Deadline(at) for at in (31.0, 40.0, 40.5, 64.0, 100.0, 1000.0)]
+    for deadline in deadlines:
+        wheel.add(deadline)
+    loop.run_until(2000.0)
+    assert [deadline.asked[-1] - deadline.at for deadline in deadlines] == [0.0, 0.0, 0.5, 0.0, 0.0, 0.0]
+    # A far deadline is asked once a turn, not once a slot.
+    assert len(deadlines[-1].asked) <= 1000 / (WHEEL_SLOT_COUNT - 1) + 2
+
+
+def test_the_timer_runs_only_while_something_is_watched() -> None:
+    loop = Loop()
+    wheel = TimingWheel(loop.time, loop.call_later, shortest_seconds=1.0)
+    assert loop.timer is None
+    wheel.add(Deadline(0.1))
+    assert len(wheel) == 1
+    loop.run_until(10.0)
+    assert len(wheel) == 0
+    assert loop.timer is None
+    later = Deadline(11.0)
+    wheel.add(later)
+    loop.run_until(20.0)
+    assert later.asked
+
+
+def test_a_deadline_that_came_nearer_is_seen_within_a_turn() -> None:
+    loop = Loop()
+    wheel = TimingWheel(loop.time, loop.call_later, shortest_seconds=64.0)
+    deadline = Deadline(10_000.0)
+    wheel.add(deadline)
+    loop.run_until(500.0)
+    deadline.at = 501.0
+    loop.run_until(501.0 + WHEEL_SLOT_COUNT)
+    assert len(wheel) == 0
+
+
+def test_the_shortest_limit_decides_how_fine_the_ring_is() -> None:
+    loop = Loop()
+    wheel = TimingWheel(loop.time, loop.call_later, shortest_seconds=0.64)
+    deadline = Deadline(0.64)
+    wheel.add(deadline)
+    loop.run_until(1.0)
+    assert 0.64 <= deadline.asked[-1] <= 0.66
+
+
+MILLISECOND_NS = 1_000_000
+
+
+class Processor:
+    """Of a thread that has it for ``share`` of the time."""
+
+    def __init__(self, share: float = 1.0) -> None:
+        self.share = share
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return int(self.now_ns * self.share)
+
+
+class Later:
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, Callable[[], None]]] = []
+
+    def __call__(self, seconds: float, callback: Callable[[], None]) -> None:
+        self.calls.append((seconds, callback))
+
+
+def test_alone_a_connection_rests_twice_as_long_as_it_took() -> None:
+    later, processor = Later(), Processor()
+    resumed: list[int] = []
+    penalty = SlowTurnPenalty(later, processor)
+    processor.now_ns = 100 * MILLISECOND_NS
+    assert penalty.impose(0, 100 * MILLISECOND_NS, lambda: resumed.append(1))
+    ((seconds, callback),) = later.calls
+    assert seconds == pytest.approx(0.2)
+    assert (penalty.paused_count, resumed) == (1, [])
+    callback()
+    assert (penalty.paused_count, penalty.count, resumed) == (0, 1, [1])
+
+
+def test_many_that_take_long_have_half_of_the_loop_together() -> None:
+    """Twenty that always want 100 ms more, played through on a loop that does one thing at a time."""
+    events: list[tuple[float, int, Callable[[], None]]] = []
+    numbers = count()
+    processor = Processor()
+    now = busy = 0.0
+
+    def later(seconds: float, callback: Callable[[], None]) -> None:
+        heappush(events, (now + seconds, next(numbers), callback))
+
+    penalty = SlowTurnPenalty(later, processor)
+
+    def work() -> None:
+        nonlocal now, busy
+        now, busy = now + 0.1, busy + 0.1
+        processor.now_ns = round(now * 1e9)
+        assert penalty.impose(processor.now_ns - 100 * MILLISECOND_NS, processor.now_ns, work)
+
+    for _ in range(20):
+        later(0.0, work)
+    while now < 200.0:
+        due, _, callback = heappop(events)
+        now = max(now, due)
+        callback()
+    assert 0.3 < busy / now < 0.55
+
+
+def test_nobody_rests_for_ever() -> None:
+    later, processor = Later(), Processor()
+    penalty = SlowTurnPenalty(later, processor)
+    for _ in range(1_000):
+        processor.now_ns += 1_000 * MILLISECOND_NS
+        assert penalty.impose(processor.now_ns - 1_000 * MILLISECOND_NS, processor.now_ns, lambda: None)
+    assert max(seconds for seconds, _ in later.calls) == PENALTY_SECONDS_MAX
+
+
+def test_who_only_waited_for_the_processor_does_not_rest() -> None:
+    later, processor = Later(), Processor(share=0.25)
+    penalty = SlowTurnPenalty(later, processor)
+    processor.now_ns = 1_000 * MILLISECOND_NS
+    penalty.sample(processor.now_ns)
+    # Sampled now and then only.
+    processor.now_ns += 10 * MILLISECOND_NS
+    penalty.sample(processor.now_ns)
+    assert penalty._sampled_ns == 1_000 * MILLISECOND_NS
+    processor.now_ns += 60 * MILLISECOND_NS
+    assert not penalty.impose(processor.now_ns - 60 * MILLISECOND_NS, processor.now_ns, lambda: None)
+    assert (later.calls, penalty.paused_count) == ([], 0)
+    processor.now_ns += 100 * MILLISECOND_NS
+    assert penalty.impose(processor.now_ns - 100 * MILLISECOND_NS, processor.now_ns, lambda: None)
+    ((seconds, _),) = later.calls
+    assert seconds == pytest.approx(2 * 0.025, rel=0.01)

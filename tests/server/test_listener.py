@@ -5,13 +5,13 @@ import time
 import pytest
 
 from tests.server.harness import running_server, wait_until
-from tidelog.server.connection import Connection
-from tidelog.server.limits import Limits
-from tidelog.server.listener import PAUSE_SECONDS, Listener, bind, bind_all
+from tidelog.server.connection import ClientConnection
+from tidelog.server.limits import ConnectionLimits
+from tidelog.server.listener import PAUSE_SECONDS, SocketListener, bind, bind_all
 
 
-@pytest.mark.parametrize("limits", [Limits(connections_max=3), Limits(connections_per_address_max=3)])
-def test_connections_beyond_the_limit_are_closed_at_once_and_room_comes_back(limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [ConnectionLimits(connections_max=3), ConnectionLimits(connections_per_address_max=3)])
+def test_connections_beyond_the_limit_are_closed_at_once_and_room_comes_back(limits: ConnectionLimits) -> None:
     with running_server(limits) as running:
         clients = [running.client() for _ in range(3)]
         for client in clients:
@@ -30,7 +30,7 @@ def test_connections_beyond_the_limit_are_closed_at_once_and_room_comes_back(lim
 
 
 def test_a_flood_that_is_refused_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with running_server(Limits(connections_max=1)) as running, running.client() as only:
+    with running_server(ConnectionLimits(connections_max=1)) as running, running.client() as only:
         assert only.ask(b"echo in") == b"echo in"
         for _ in range(20):
             with running.client() as refused:
@@ -40,7 +40,7 @@ def test_a_flood_that_is_refused_is_one_line_in_the_log(caplog: pytest.LogCaptur
 
 
 def test_a_connection_of_an_address_with_too_many_is_left_alone_and_then_ended() -> None:
-    with running_server(Limits(connections_max=2)) as running:
+    with running_server(ConnectionLimits(connections_max=2)) as running:
         admission = running.server.admission
         running.broker.connection_throttles = [60_000, 0]
         with running.client() as left_alone, running.client() as welcome:
@@ -69,12 +69,12 @@ def test_it_is_ended_when_its_time_is_up() -> None:
 
 
 def test_a_connection_that_cannot_be_set_up_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    with running_server(Limits(connections_per_address_max=1)) as running:
+    with running_server(ConnectionLimits(connections_per_address_max=1)) as running:
 
-        def fail(*_: object) -> Connection:
+        def fail(*_: object) -> ClientConnection:
             raise OSError(errno.EINVAL, "Invalid argument")
 
-        monkeypatch.setattr("tidelog.server.listener.Connection", fail)
+        monkeypatch.setattr("tidelog.server.listener.ClientConnection", fail)
         with running.client() as client:
             assert client.is_closed_by_server()
         monkeypatch.undo()
@@ -120,7 +120,7 @@ def test_out_of_descriptors_accepting_pauses_and_goes_on() -> None:
             return self._listening.accept()
 
     with running_server() as running:
-        listener: Listener = running.server.listeners[0]
+        listener: SocketListener = running.server.listeners[0]
         listener._listening = Exhausted(listener._listening)  # type: ignore[assignment]  # stands for the socket
         began = time.monotonic()
         with running.client() as client:

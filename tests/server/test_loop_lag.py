@@ -1,8 +1,19 @@
+"""A minute of values, on a clock that the test moves."""
+
 import asyncio
 import time
 
 from tests.server.harness import running_server, wait_until
-from tidelog.server.loop_lag import INTERVAL_SECONDS, REPORT_MS, REPORT_SECONDS, LoopLag
+from tidelog.server.loop_lag import (
+    BUCKETS_MS,
+    INTERVAL_SECONDS,
+    REPORT_MS,
+    REPORT_SECONDS,
+    SLOT_COUNT,
+    SLOT_SECONDS,
+    LoopLag,
+    RecentHistogram,
+)
 
 
 class FakeLoop:
@@ -32,18 +43,18 @@ def test_the_lag_is_how_late_the_timer_was() -> None:
     loop = FakeLoop()
     for lag_ms in (0.0, 30.0, 4.0):
         loop.run_late(lag_ms)
-    assert round(loop.lag.late.max_ms(loop.now)) == 30
-    assert loop.lag.late.total == 3
-    assert loop.lag.late_ns.count == 3
-    assert round(loop.lag.late_ns.sum / 1e6) == 34
+    assert round(loop.lag.lag.max_ms(loop.now)) == 30
+    assert loop.lag.lag.total == 3
+    assert loop.lag.lag_ns.count == 3
+    assert round(loop.lag.lag_ns.sum / 1e6) == 34
     assert loop.events == []
 
 
 def test_what_held_the_loop_is_counted_since_the_start() -> None:
     loop = FakeLoop()
-    loop.lag.held(0.25)
+    loop.lag.observe_background(0.25)
     loop.now += 3600
-    loop.lag.held(0.5)
+    loop.lag.observe_background(0.5)
     assert loop.lag.background_ns.count == 2
     assert loop.lag.background_ns.sum == 750_000_000
 
@@ -63,7 +74,7 @@ def test_a_long_lag_is_reported_at_most_every_ten_seconds() -> None:
 def test_the_facts_name_both_figures() -> None:
     loop = FakeLoop()
     loop.run_late(3)
-    loop.lag.held(0.0064)
+    loop.lag.observe_background(0.0064)
     facts = loop.lag.facts()
     assert (facts["lag_ms_max"], facts["background_ms_max"]) == (3.0, 6.4)
     assert facts["lag_counts"] == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]
@@ -78,11 +89,11 @@ def test_a_real_loop_that_is_held_is_late() -> None:
         # Past the moment at which it was due.
         until = time.monotonic() + 0.25
         wait_until(lambda: time.monotonic() > until)
-        while not lag.late.total:
+        while not lag.lag.total:
             await asyncio.sleep(0.005)
         lag.stop()
         lag.stop()
-        assert lag.late.max_ms(loop.time()) >= 140
+        assert lag.lag.max_ms(loop.time()) >= 140
         return lag
 
     asyncio.run(run())
@@ -91,8 +102,40 @@ def test_a_real_loop_that_is_held_is_late() -> None:
 def test_a_server_measures_its_loop_and_its_background_work() -> None:
     with running_server() as running:
         lag = running.server.lag
-        wait_until(lambda: lag.late.total > 1)
+        wait_until(lambda: lag.lag.total > 1)
         before = lag.background.total
-        running.call(lambda: running.server.hub.run(lambda: time.sleep(0.002)))  # a completion that takes its time
+        running.call(lambda: running.server.reactor.deliver(lambda: time.sleep(0.002)))  # a completion that takes its time
         assert lag.background.total == before + 1
         assert running.call(lag.facts)["background_ms_max"] >= 2
+
+
+START = 12_345.0
+
+
+def test_values_fall_into_their_buckets() -> None:
+    figure = RecentHistogram()
+    for value_ms in (0.0, 1.0, 1.1, 10.0, 10.1, 1000.0, 1000.1, 60_000.0):
+        figure.observe(value_ms, START)
+    counted = dict(zip((*BUCKETS_MS, None), figure.counts(START), strict=True))
+    assert {bucket: count for bucket, count in counted.items() if count} == {1: 2, 2: 1, 10: 1, 20: 1, 1000: 1, None: 2}
+    assert figure.max_ms(START) == 60_000.0
+    assert figure.total == 8
+
+
+def test_a_minute_later_it_is_forgotten() -> None:
+    figure = RecentHistogram()
+    figure.observe(70.0, START)
+    figure.observe(30.0, START + 3 * SLOT_SECONDS)
+    nearly = START + (SLOT_COUNT - 1) * SLOT_SECONDS
+    assert (figure.max_ms(nearly), sum(figure.counts(nearly))) == (70.0, 2)
+    minute = START + SLOT_COUNT * SLOT_SECONDS
+    assert (figure.max_ms(minute), sum(figure.counts(minute))) == (30.0, 1)
+    assert (figure.max_ms(START + 3600), sum(figure.counts(START + 3600))) == (0.0, 0)
+    assert figure.total == 2
+
+
+def test_a_clock_that_stands_or_goes_back_loses_nothing() -> None:
+    figure = RecentHistogram()
+    figure.observe(5.0, START)
+    figure.observe(7.0, START - 2 * SLOT_SECONDS)
+    assert (figure.max_ms(START), sum(figure.counts(START))) == (7.0, 2)

@@ -5,10 +5,10 @@ import threading
 import pytest
 
 from tests.server.harness import WAIT_SECONDS, running_server, wait_until
-from tidelog.server.limits import Limits
+from tidelog.server.limits import ConnectionLimits
 
 # Longer than a test waits: what ends in time ended by itself.
-PATIENT = Limits(stop_ms_max=60_000)
+PATIENT = ConnectionLimits(stop_ms_max=60_000)
 
 
 def test_a_stop_answers_what_is_in_flight_and_takes_nothing_more() -> None:
@@ -44,7 +44,7 @@ def test_a_stop_sends_what_is_unsent() -> None:
 
 
 def test_a_stop_does_not_wait_for_ever() -> None:
-    with running_server(Limits(stop_ms_max=50)) as running, running.client() as client:
+    with running_server(ConnectionLimits(stop_ms_max=50)) as running, running.client() as client:
         client.send(b"hold")
         wait_until(lambda: running.broker.received == [b"hold"])
         running.stop()

@@ -78,7 +78,6 @@ class ClientSession:
         "is_closed",
         "is_muted",
         "now_ns",
-        "received_ns",
     )
 
     def __init__(
@@ -108,8 +107,6 @@ class ClientSession:
         self.is_closed = False
         self.now_ns = broker.clock.monotonic_ns
         self._timings = broker.request_metrics.timings
-        self.received_ns = 0
-        """When the bytes of the next frames arrived, if the shell says so."""
 
     @property
     def wants_reading(self) -> bool:
@@ -119,8 +116,9 @@ class ClientSession:
     def in_flight(self) -> int:
         return len(self._pending)
 
-    def receive(self, frame: memoryview) -> None:
-        """One request. The frame's bytes may be overwritten as soon as this returns."""
+    def receive(self, frame: memoryview, received_ns: int = 0) -> None:
+        """Handle one request. The frame's bytes may be overwritten as soon as this returns. ``received_ns`` is when they arrived,
+        by the monotonic clock, or 0 if the caller does not know."""
         if self.is_closed:
             return
         try:
@@ -134,7 +132,7 @@ class ClientSession:
             return
         timings = self._timings[header.api_key]
         timings.count += 1
-        timing = None if timings.count & timings.untimed_mask else timings.begin(self.received_ns, self.now_ns())
+        timing = None if timings.count & timings.untimed_mask else timings.begin(received_ns, self.now_ns())
         slot = ReplySlot(self, timing)
         self._pending.append(slot)
         context = RequestContext(self._broker, self, api, header, slot)

@@ -1,116 +1,189 @@
 """One client's socket: bytes in, frames to the session; responses out.
 
-Reading. What arrives goes straight into the frame reader's buffer, and whole frames to the session, at most
-``FRAMES_PER_TURN``, or for ``TURN_NS_MAX``, before the other connections have their turn. Reading stops while the session wants
-no more, while too much of the client's is unanswered or unsent, or while all connections together hold too much; frames that had
-arrived already wait in the buffer (``_has_backlog``). It goes on when something was answered or sent. After a turn that held the
-loop for long it stops for a while (``loop_share``).
+A connection has three states, each with its own owner of transitions:
 
-Writing. A response is put into the outbox and the connection on the loop's list of those with something to send; the loop
-flushes them all when the burst is over, so that pipelined answers share a system call. What the socket does not take at once
-is sent when it is writable. A cold slice pauses the writing until a helper thread has read it.
+*Phase*: HANDSHAKE until the first valid request, OPEN, DRAINING while the broker stops, CLOSED. It only moves forward, and CLOSED
+is entered once, by ``close``, whoever asks for it. Afterwards every callback returns at once.
 
-A connection ends by ``end``, once, whoever wants it. After that ``_socket`` is None and every callback returns at once.
+*Read state* (``_READ_TRANSITIONS``). Bytes go straight into the frame reader's buffer. Whole frames go to the session, at most
+``FRAMES_PER_TURN`` or for ``TURN_NS_MAX`` in a turn, before the other connections have theirs; frames that are left wait in the
+buffer (BACKLOGGED) for the next turn (SCHEDULED). Reading stops while the session wants no more, while too much of the client's
+is unanswered or unsent, or while all connections together hold too much memory; it goes on when something was answered or sent.
+After a turn that held the loop for long the connection is PENALIZED (``SlowTurnPenalty``).
+
+*Send state* (``SendState``). A response is put into the send queue, and the reactor flushes all connections that have responses
+when the burst is over, so that pipelined responses share a system call. What the socket does not take is sent when it is writable
+(FULL, TURN_OVER). A slice that is not in the page cache (COLD) suspends sending until a helper thread has read it.
 """
 
 import logging
 import socket
 from collections import deque
 from contextlib import suppress
+from enum import IntEnum
 from functools import partial
 
 from tidelog.log.reading import LogSlice
 from tidelog.ports.executor import Completion
-from tidelog.server.cold_reads import read_ahead
-from tidelog.server.hub import Hub
-from tidelog.server.loop_share import HOG_NS_MIN
-from tidelog.server.outbox import Outbox, Outcome, SliceCutShort
-from tidelog.server.served import Part
+from tidelog.server.limits import SLOW_TURN_NS_MIN
+from tidelog.server.reactor import Reactor
+from tidelog.server.send_queue import ResponsePart, SendQueue, SendState, SliceCutShort
 from tidelog.wire.frames import BUFFER_SIZE, FrameReader, InvalidFrame
 
 # A few hundred microseconds of work.
 FRAMES_PER_TURN = 32
-# Requests that are not as cheap: as long as any other work on the loop.
+# For requests that are not as cheap: as long as any other work on the loop may take.
 TURN_NS_MAX = 5_000_000
-# After so long without a byte a large receive buffer is given back.
+# A large receive buffer is returned after this long without a byte.
 LARGE_BUFFER_SECONDS_MAX = 5.0
 
 CLOSED_BY_CLIENT = "closed by the client"
+STOPPING = "the broker is stopping"
 _log = logging.getLogger(__name__)
 
 
-class Connection:
+class Phase(IntEnum):
+    HANDSHAKE = 0
+    OPEN = 1
+    DRAINING = 2
+    CLOSED = 3
+
+
+class ReadState(IntEnum):
+    READING = 0
+    """The loop calls ``_readable`` when bytes arrive. The buffer holds no whole frame, except during a turn."""
+    PAUSED = 1
+    """Nothing is read, and the buffer holds no whole frame."""
+    BACKLOGGED = 2
+    """Nothing is read, because frames wait in the buffer."""
+    SCHEDULED = 3
+    """Frames wait, and the loop is going to call ``_take_turn``."""
+    IN_TURN = 4
+    """Frames that waited are being handled."""
+    PENALIZED = 5
+    """Nothing is read until the penalty is over. Frames may wait."""
+
+
+class ReadEvent(IntEnum):
+    ALLOWED = 0
+    """The limits, the session and the memory budget allow reading."""
+    FORBIDDEN = 1
+    TURN_BEGAN = 2
+    EMPTIED = 3
+    """A turn is over, and the buffer holds no whole frame."""
+    FRAMES_LEFT = 4
+    """A turn is over, and frames are left."""
+    WAS_SLOW = 5
+    """A turn is over, and the connection has to pause for it."""
+    PENALTY_OVER = 6
+
+
+# As module globals these cost one lookup on the hot path instead of two.
+_CLOSED, _DRAINING, _HANDSHAKE = Phase.CLOSED, Phase.DRAINING, Phase.HANDSHAKE
+_READING, _PAUSED, _BACKLOGGED, _SCHEDULED, _IN_TURN, _PENALIZED = ReadState
+_ALLOWED, _FORBIDDEN, _TURN_BEGAN, _EMPTIED, _FRAMES_LEFT, _WAS_SLOW, _PENALTY_OVER = ReadEvent
+_EMPTY, _COLD = SendState.EMPTY, SendState.COLD
+
+_READ_TRANSITIONS: dict[ReadState, dict[ReadEvent, ReadState]] = {
+    _READING: {
+        _ALLOWED: _READING,
+        _FORBIDDEN: _PAUSED,
+        _EMPTIED: _READING,
+        _FRAMES_LEFT: _BACKLOGGED,
+        _WAS_SLOW: _PENALIZED,
+    },
+    # The session may forbid reading during a turn that began in READING, so that turn ends here.
+    _PAUSED: {
+        _ALLOWED: _READING,
+        _FORBIDDEN: _PAUSED,
+        _EMPTIED: _PAUSED,
+        _FRAMES_LEFT: _BACKLOGGED,
+        _WAS_SLOW: _PENALIZED,
+    },
+    _BACKLOGGED: {_ALLOWED: _SCHEDULED, _FORBIDDEN: _BACKLOGGED},
+    _SCHEDULED: {_ALLOWED: _SCHEDULED, _FORBIDDEN: _SCHEDULED, _TURN_BEGAN: _IN_TURN},
+    _IN_TURN: {
+        _ALLOWED: _IN_TURN,
+        _FORBIDDEN: _IN_TURN,
+        _EMPTIED: _PAUSED,
+        _FRAMES_LEFT: _BACKLOGGED,
+        _WAS_SLOW: _PENALIZED,
+    },
+    # Whether frames wait is found out by a turn.
+    _PENALIZED: {_ALLOWED: _PENALIZED, _FORBIDDEN: _PENALIZED, _PENALTY_OVER: _BACKLOGGED},
+}
+_WAITS_FOR_SOCKET = frozenset((SendState.FULL, SendState.TURN_OVER))
+
+
+class ClientConnection:
     __slots__ = (
         "_descriptor",
         "_frames",
-        "_has_backlog",
         "_held_bytes",
-        "_hub",
         "_in_flight_bytes",
         "_in_flight_sizes",
-        "_is_continuing",
-        "_is_dirty",
-        "_is_draining",
-        "_is_reading",
-        "_is_reading_ahead",
-        "_is_resting",
-        "_is_trusted",
-        "_is_writing",
+        "_is_flush_queued",
         "_opened_at",
-        "_outbox",
+        "_phase",
+        "_reactor",
+        "_read_state",
         "_received_at",
+        "_received_ns",
         "_send_began_ns",
+        "_send_queue",
+        "_send_state",
         "_sent_at",
         "_session",
         "_socket",
         "host",
         "peer",
+        "received_bytes",
     )
 
-    def __init__(self, hub: Hub, accepted: socket.socket, host: str, port: int) -> None:
-        self._hub = hub
-        self._socket: socket.socket | None = accepted
+    def __init__(self, reactor: Reactor, accepted: socket.socket, host: str, port: int) -> None:
+        self._reactor = reactor
+        self._socket = accepted
         self._descriptor = accepted.fileno()
         self.host = host
         self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._frames = FrameReader(hub.limits.first_frame_bytes_max)
-        self._outbox = Outbox()
+        self.received_bytes = 0
+        self._phase = _HANDSHAKE
+        self._read_state = _PAUSED
+        self._send_state = _EMPTY
+        self._is_flush_queued = False
+        self._frames = FrameReader(reactor.limits.first_frame_bytes_max)
+        self._send_queue = SendQueue()
         # Sizes of the requests that the session has not answered, oldest first: it answers them in this order.
         self._in_flight_sizes: deque[int] = deque()
         self._in_flight_bytes = 0
-        # As the shared memory knows it.
+        # What the memory budget was last told that this connection holds.
         self._held_bytes = 0
-        self._has_backlog = False
-        self._is_trusted = False
-        self._is_reading = False
-        self._is_continuing = False
-        self._is_writing = False
-        self._is_reading_ahead = False
-        self._is_resting = False
-        self._is_dirty = False
-        self._is_draining = False
-        self._send_began_ns = 0
-        self._opened_at = self._received_at = self._sent_at = hub.loop.time()
+        self._received_ns = self._send_began_ns = 0
+        self._opened_at = self._received_at = self._sent_at = reactor.loop.time()
         accepted.setblocking(False)
-        # Responses are whole when they are sent: waiting for more to fill a segment only adds delay.
+        # Responses are complete when they are sent: waiting for more to fill a segment only adds delay.
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._session = hub.broker.session(host, self._send, self.end, self.resume)
-        hub.opened(self)
-        hub.resets.watch(accepted, self.end)
+        self._session = reactor.broker.session(host, self._send, self.close, self.resume)
+        reactor.opened(self)
+        reactor.resets.watch(accepted, self.close)
         self._update_reading()
 
     @property
     def is_open(self) -> bool:
-        return self._socket is not None
+        return self._phase is not _CLOSED
 
     @property
     def unsent_bytes(self) -> int:
-        return self._outbox.unsent_bytes
+        return self._send_queue.unsent_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._send_queue.sent_bytes
 
     # Reading.
 
     def _readable(self) -> None:
-        if self._socket is None:
+        if self._read_state is not _READING:
             return
         frames = self._frames
         try:
@@ -118,94 +191,97 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self.end(error.strerror or str(error))
+            self.close(error.strerror or str(error))
             return
         if not length:
-            self.end(f"{CLOSED_BY_CLIENT} in the middle of a frame" if frames.is_inside_frame else CLOSED_BY_CLIENT)
+            self.close(f"{CLOSED_BY_CLIENT} in the middle of a frame" if frames.is_inside_frame else CLOSED_BY_CLIENT)
             return
         frames.received(length)
-        hub = self._hub
-        self._received_at = hub.loop.time()
-        self._session.received_ns = hub.now_ns()
-        hub.received_bytes += length
+        self.received_bytes += length
+        reactor = self._reactor
+        self._received_at = reactor.loop.time()
+        self._received_ns = reactor.now_ns()
         self._handle_frames()
 
     def _handle_frames(self) -> None:
-        session, frames, limits = self._session, self._frames, self._hub.limits
+        """Take a turn."""
+        session, frames, limits = self._session, self._frames, self._reactor.limits
+        received_ns = self._received_ns
         handled = 0
-        self._has_backlog = True
-        now_ns = self._hub.now_ns
+        event = _FRAMES_LEFT
+        now_ns = self._reactor.now_ns
         began_ns = now_ns()
         try:
             while (
                 handled < FRAMES_PER_TURN
                 and session.wants_reading
                 and self._in_flight_bytes < limits.in_flight_bytes_max
-                and self._outbox.unsent_bytes < limits.unsent_bytes_max
+                and self._send_queue.unsent_bytes < limits.unsent_bytes_max
             ):
                 frame = frames.next_frame()
                 if frame is None:
-                    self._has_backlog = False
+                    event = _EMPTIED
                     break
                 self._in_flight_sizes.append(len(frame))
                 self._in_flight_bytes += len(frame)
-                session.receive(frame)
-                if self._socket is None:
+                session.receive(frame, received_ns)
+                if self._phase is _CLOSED:
                     return
                 handled += 1
                 if now_ns() - began_ns > TURN_NS_MAX:
                     break
         except InvalidFrame as error:
-            self.end(str(error))
+            self.close(str(error))
             return
         except Exception:
-            # Ours, not the client's; without this connection nobody would ever know what became of its request.
-            _log.exception("a request of %s failed outside of its handler", self.peer)
-            self.end("internal error")
+            # This is our error, not the client's. An open connection would leave the client waiting for a response forever.
+            _log.exception("a request from %s failed outside of its handler", self.peer)
+            self.close("internal error")
             return
         if handled:
-            self._after_requests(handled)
+            self._after_requests()
             ended_ns = now_ns()
-            if ended_ns - began_ns > HOG_NS_MIN:
-                self._is_resting = self._hub.share.rest(began_ns, ended_ns, self._rested)
-        if not self._is_dirty or self._has_backlog:
+            if ended_ns - began_ns > SLOW_TURN_NS_MIN and self._reactor.penalty.impose(began_ns, ended_ns, self._end_penalty):
+                event = _WAS_SLOW
+        state = _READ_TRANSITIONS[self._read_state][event]
+        if state is not self._read_state:
+            self._enter_read_state(state)
+        if not self._is_flush_queued or state is _BACKLOGGED:
             # Otherwise the flush that follows does the same, before anything is read.
-            self._settle()
+            self._update_counts()
             self._update_reading()
 
-    def _after_requests(self, handled: int) -> None:
-        hub = self._hub
-        hub.requests += handled
-        hub.wake()
-        if not self._is_trusted:
-            self._is_trusted = True
-            self._frames.size_max = hub.limits.frame_bytes_max
+    def _after_requests(self) -> None:
+        reactor = self._reactor
+        reactor.wake()
+        if self._phase is _HANDSHAKE:
+            self._phase = Phase.OPEN
+            self._frames.raise_size_max(reactor.limits.frame_bytes_max)
         if self._frames.buffer_size > BUFFER_SIZE:
-            hub.memory.frame_done(self)
+            reactor.memory.end_exemption(self)
             # A large buffer is kept for the next large frame, unless others need the memory more.
-            if hub.memory.is_tight and not self._frames.is_inside_frame:
+            if reactor.memory.is_tight and not self._frames.is_inside_frame:
                 self._frames.release()
 
-    def _settle(self) -> None:
-        """Count again what is in flight and what is held."""
+    def _update_counts(self) -> None:
+        """Count what is in flight and what is held in memory."""
         sizes = self._in_flight_sizes
         answered = len(sizes) - self._session.in_flight
         while answered > 0:
             self._in_flight_bytes -= sizes.popleft()
             answered -= 1
         # All three are usually zero.
-        held = self._in_flight_bytes + self._outbox.memory_bytes + self._frames.buffer_size - BUFFER_SIZE
+        held = self._in_flight_bytes + self._send_queue.memory_bytes + self._frames.buffer_size - BUFFER_SIZE
         if held != self._held_bytes:
             delta = held - self._held_bytes
             self._held_bytes = held
-            self._hub.memory.change(delta)
+            self._reactor.memory.change(delta)
 
     def _may_read(self) -> bool:
-        limits = self._hub.limits
+        limits = self._reactor.limits
         if (
-            self._is_draining
-            or self._is_resting
-            or self._outbox.unsent_bytes >= limits.unsent_bytes_max
+            self._phase is _DRAINING
+            or self._send_queue.unsent_bytes >= limits.unsent_bytes_max
             or self._in_flight_bytes >= limits.in_flight_bytes_max
             or not self._session.wants_reading
         ):
@@ -213,180 +289,178 @@ class Connection:
         if not self._held_bytes:
             return True
         is_inside_large_frame = self._frames.buffer_size > BUFFER_SIZE and self._frames.is_inside_frame
-        return self._hub.memory.may_grow(self, is_inside_large_frame)
+        return self._reactor.memory.may_grow(self, is_inside_large_frame)
 
     def _update_reading(self) -> None:
-        may_read = self._may_read()
-        if may_read and self._has_backlog and not self._is_continuing:
-            self._is_continuing = True
-            self._hub.loop.call_soon(self._continue)
-        is_reading = may_read and not self._has_backlog
-        if is_reading != self._is_reading:
-            self._is_reading = is_reading
-            loop = self._hub.loop
-            self._hub.throttled_reads += not is_reading and not self._is_draining
-            if not is_reading:
-                self._hub.memory.frame_done(self)
-            # RuntimeError: a reset of this turn, which the watch reports next.
-            with suppress(RuntimeError):
-                if is_reading:
-                    loop.add_reader(self._descriptor, self._readable)
-                else:
-                    loop.remove_reader(self._descriptor)
+        state = _READ_TRANSITIONS[self._read_state][_ALLOWED if self._may_read() else _FORBIDDEN]
+        if state is not self._read_state:
+            self._enter_read_state(state)
 
-    def _continue(self) -> None:
-        self._is_continuing = False
-        if self._socket is not None and self._has_backlog and not self._is_draining:
+    def _enter_read_state(self, state: ReadState) -> None:
+        left, self._read_state = self._read_state, state
+        loop = self._reactor.loop
+        # The loop raises RuntimeError after a reset in this burst, which the watch reports next.
+        if left is _READING:
+            if self._phase is not _DRAINING:
+                self._reactor.count_throttled_read()
+            self._reactor.memory.end_exemption(self)
+            with suppress(RuntimeError):
+                loop.remove_reader(self._descriptor)
+        elif state is _READING:
+            with suppress(RuntimeError):
+                loop.add_reader(self._descriptor, self._readable)
+        elif state is _SCHEDULED:
+            loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        if self._phase < _DRAINING:
+            self._enter_read_state(_READ_TRANSITIONS[self._read_state][_TURN_BEGAN])
             self._handle_frames()
 
-    def _rested(self) -> None:
-        self._is_resting = False
-        self.resume()
+    def _end_penalty(self) -> None:
+        if self._phase is not _CLOSED:
+            self._enter_read_state(_READ_TRANSITIONS[self._read_state][_PENALTY_OVER])
+            self.resume()
 
     def resume(self) -> None:
-        """There is memory again, the time is over for which the client was held, or something was answered with nothing."""
-        if self._socket is not None:
-            self._settle()
+        """There is memory again, or a quota's delay is over, or a request was answered without a response."""
+        if self._phase is not _CLOSED:
+            self._update_counts()
             self._update_reading()
 
-    # Writing.
+    # Sending.
 
-    def _send(self, response: list[Part]) -> None:
-        if self._socket is None:
+    def _send(self, response: list[ResponsePart]) -> None:
+        if self._phase is _CLOSED:
             return
-        if not self._outbox.unsent_bytes:
-            self._sent_at = self._hub.loop.time()
-            self._send_began_ns = self._hub.now_ns()
-        self._outbox.put(response)
-        if not self._is_dirty:
-            self._is_dirty = True
-            self._hub.add_dirty(self)
+        if not self._send_queue.unsent_bytes:
+            self._sent_at = self._reactor.loop.time()
+            self._send_began_ns = self._reactor.now_ns()
+        self._send_queue.put(response)
+        if not self._is_flush_queued:
+            self._is_flush_queued = True
+            self._reactor.flush_after_burst(self)
 
     def flush(self) -> None:
-        """The burst is over. What waits for the socket or the disk goes on waiting."""
-        self._is_dirty = False
-        if self._socket is None:
+        """The burst is over. Responses that wait for the socket or the disk go on waiting."""
+        self._is_flush_queued = False
+        if self._phase is _CLOSED:
             return
-        if not self._is_writing and not self._is_reading_ahead:
+        if self._send_state is _EMPTY:
             self._write()
         else:
-            self._settle()
+            self._update_counts()
             self._update_reading()
 
     def _write(self) -> None:
-        if self._socket is None:
+        if self._phase is _CLOSED:
             return
-        outbox = self._outbox
-        before = outbox.sent_bytes
+        queue = self._send_queue
+        before = queue.sent_bytes
         try:
-            outcome = outbox.send_some(self._socket)
+            state = queue.send_some(self._socket)
         except (OSError, SliceCutShort) as error:
-            self.end(getattr(error, "strerror", None) or str(error))
+            self.close(getattr(error, "strerror", None) or str(error))
             return
-        if outbox.sent_bytes != before:
-            self._sent_at = self._hub.loop.time()
-            self._hub.sent_bytes += outbox.sent_bytes - before
-            if outcome is Outcome.EMPTY:
-                self._hub.send_ns.observe(self._hub.now_ns() - self._send_began_ns)
-        is_writing = outcome is Outcome.FULL or outcome is Outcome.TURN_OVER
-        if is_writing != self._is_writing:
-            self._wait_to_write(is_writing)
-        if outcome is Outcome.COLD:
-            self._read_ahead(outbox.cold_range())
-        self._settle()
-        if self._is_draining and self._is_idle():
-            self.end("the broker stops")
+        if queue.sent_bytes != before:
+            self._sent_at = self._reactor.loop.time()
+            if state is _EMPTY:
+                self._reactor.send_ns.observe(self._reactor.now_ns() - self._send_began_ns)
+        if state is not self._send_state:
+            self._enter_send_state(state)
+        self._update_counts()
+        if self._phase is _DRAINING and self._is_idle():
+            self.close(STOPPING)
             return
         self._update_reading()
 
-    def _wait_to_write(self, is_writing: bool) -> None:
-        self._is_writing = is_writing
-        loop = self._hub.loop
-        # As for reading.
+    def _enter_send_state(self, state: SendState) -> None:
+        left, self._send_state = self._send_state, state
+        waited, waits = left in _WAITS_FOR_SOCKET, state in _WAITS_FOR_SOCKET
+        # RuntimeError: see _enter_read_state.
         with suppress(RuntimeError):
-            if is_writing:
-                loop.add_writer(self._descriptor, self._write)
-            else:
-                loop.remove_writer(self._descriptor)
+            if waits and not waited:
+                self._reactor.loop.add_writer(self._descriptor, self._write)
+            elif waited and not waits:
+                self._reactor.loop.remove_writer(self._descriptor)
+        if state is _COLD:
+            cold = self._send_queue.cold_range()
+            self._reactor.read_ahead(cold, partial(self._on_read_ahead, cold))
 
-    def _read_ahead(self, cold: LogSlice) -> None:
-        self._is_reading_ahead = True
-        self._hub.cold_reads += 1
-        self._hub.executor.submit(partial(read_ahead, cold.file, cold.position, cold.length), partial(self._warmed, cold))
-
-    def _warmed(self, cold: LogSlice, completion: Completion) -> None:
-        self._is_reading_ahead = False
-        if self._socket is None:
+    def _on_read_ahead(self, cold: LogSlice, completion: Completion) -> None:
+        if self._phase is _CLOSED:
             return
         if completion.error is not None:
-            self.end(f"cannot read {cold.file.path}: {completion.error}")
+            self.close(f"cannot read {cold.file.path}: {completion.error}")
             return
-        self._sent_at = self._hub.loop.time()
-        self._outbox.warmed(cold)
+        self._sent_at = self._reactor.loop.time()
+        self._send_queue.warmed(cold)
+        # Sending starts afresh: the next range may be cold as well.
+        self._send_state = _EMPTY
         self._write()
 
-    # Ending.
+    # Closing.
 
     def check(self, now: float) -> float | None:
-        """When the next of its time limits may have run out; ends the connection if one has."""
-        if self._socket is None:
+        """Close the connection if a time limit has run out; otherwise return when the next one may."""
+        if self._phase is _CLOSED:
             return None
         if not self._frames.is_inside_frame and now - self._received_at > LARGE_BUFFER_SECONDS_MAX:
             self._frames.release()
-        # Answers that are no bytes (acks=0) free the way to read on without anybody telling.
-        self._settle()
+        # Requests without a response (acks=0) make room for more without any notification.
+        self._update_counts()
         self._update_reading()
-        limits = self._hub.limits
-        if not self._is_trusted:
+        limits = self._reactor.limits
+        if self._phase is _HANDSHAKE:
             since, limit_ms, reason = self._opened_at, limits.handshake_ms_max, "no valid request after the connection"
-        elif self._outbox.unsent_bytes and not self._is_reading_ahead:
+        elif self._send_queue.unsent_bytes and self._send_state is not _COLD:
             since, limit_ms, reason = self._sent_at, limits.send_stall_ms_max, "the client does not read its responses"
-        elif self._is_reading and self._frames.is_inside_frame:
+        elif self._read_state is _READING and self._frames.is_inside_frame:
             since, limit_ms, reason = self._received_at, limits.frame_stall_ms_max, "the client stopped in the middle of a frame"
-        elif not self._is_idle() or self._has_backlog:
-            # It is the broker that lets the client wait.
+        elif not self._is_idle() or self._read_state not in (_READING, _PAUSED):
+            # The client waits for the broker.
             since, limit_ms, reason = now, limits.idle_ms_max, ""
         else:
             since, limit_ms, reason = max(self._received_at, self._sent_at), limits.idle_ms_max, "idle"
         deadline = since + limit_ms / 1000
         if now < deadline:
             return deadline
-        self.end(f"{reason} for {limit_ms} ms")
+        self.close(f"{reason} for {limit_ms} ms")
         return None
 
     def drain(self) -> None:
-        """The broker stops: take no more requests, answer those that are in flight, then end."""
-        if self._socket is None:
+        """The broker is stopping: take no more requests, answer those in flight, then close."""
+        if self._phase is _CLOSED:
             return
-        self._is_draining = True
-        self._settle()
+        self._phase = _DRAINING
+        self._update_counts()
         if self._is_idle():
-            self.end("the broker stops")
+            self.close(STOPPING)
         else:
             self._update_reading()
 
     def _is_idle(self) -> bool:
-        return not self._outbox.unsent_bytes and not self._session.in_flight
+        return not self._send_queue.unsent_bytes and not self._session.in_flight
 
-    def end(self, reason: str) -> None:
-        if self._socket is None:
+    def close(self, reason: str) -> None:
+        if self._phase is _CLOSED:
             return
-        loop = self._hub.loop
-        self._hub.resets.forget(self._descriptor)
-        # After a reset the first of two raises RuntimeError, as there is nothing to poll for the second any more.
-        if self._is_reading:
+        self._phase = _CLOSED
+        loop = self._reactor.loop
+        self._reactor.resets.forget(self._descriptor)
+        # After a reset the first of the two raises RuntimeError, because there is nothing left to poll for the second.
+        if self._read_state is _READING:
             with suppress(RuntimeError):
                 loop.remove_reader(self._descriptor)
-        if self._is_writing:
+        if self._send_state in _WAITS_FOR_SOCKET:
             with suppress(RuntimeError):
                 loop.remove_writer(self._descriptor)
-        self._is_reading = self._is_writing = False
+        self._read_state, self._send_state = _PAUSED, _EMPTY
         self._socket.close()
-        self._socket = None
-        # Now, and not when the last reference goes: timers and requests under way may hold one for long.
-        self._outbox.clear()
+        # Free everything now and not when the last reference goes: timers and requests in progress may hold one for long.
+        self._send_queue.clear()
         self._frames.discard()
         self._session.closed()
-        self._hub.memory.change(-self._held_bytes)
+        self._reactor.memory.change(-self._held_bytes)
         self._held_bytes = 0
-        self._hub.closed(self, reason)
+        self._reactor.closed(self, reason)

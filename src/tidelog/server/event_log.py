@@ -3,8 +3,8 @@
     2026-11-16T08:30:12.345Z warning torn_tail_cut partition=orders-0 reason="the first segment is missing"
     {"time": "2026-11-16T08:30:12.345Z", "level": "warning", "event": "torn_tail_cut", "partition": "orders-0", ...}
 
-An event has a name, which is stable and can be searched for, and facts. What this package says through ``logging`` comes out the
-same way, as the event ``message``. What is below the level asked for is left out.
+An event has a stable name, which can be searched for, and facts. Messages that this package writes through ``logging`` appear in
+the same form, as the event ``message``. Events below the configured level are left out.
 """
 
 import json
@@ -15,11 +15,19 @@ from enum import StrEnum
 
 from tidelog.ports.clock import Clock
 
-# All others are warnings: the broker goes on, but somebody should know.
+# All other events are warnings: the broker goes on, but somebody should know.
 ERRORS = frozenset(("unexpected_error", "log_offline", "partition_offline", "partition_not_created", "stop_failed"))
-NEWS = frozenset(("started", "stopped"))
+INFORMATION = frozenset(("started", "stopped"))
 
 _NEEDS_QUOTES = frozenset(' "=\\')
+
+
+# Takes the name of an event and its facts.
+ReportEvent = Callable[[str, dict[str, object]], None]
+
+
+def ignore_event(event: str, facts: dict[str, object]) -> None:
+    """For a server without an operator."""
 
 
 class LogFormat(StrEnum):
@@ -35,12 +43,12 @@ class LogLevel(StrEnum):
 
     @property
     def number(self) -> int:
-        """As ``logging`` has it."""
+        """The level's number in ``logging``."""
         return logging.getLevelNamesMapping()[self.upper()]
 
 
 class EventLog:
-    """``write`` takes one line with its end. Called on the loop's thread only, except for what comes through ``logging``."""
+    """``write`` takes one line including its newline. Called on the loop's thread only, except for messages from ``logging``."""
 
     def __init__(
         self, write: Callable[[str], object], clock: Clock, log_format: LogFormat, level_min: LogLevel = LogLevel.INFO
@@ -52,7 +60,7 @@ class EventLog:
         self._number_min = level_min.number
 
     def report(self, event: str, facts: Mapping[str, object]) -> None:
-        level = LogLevel.ERROR if event in ERRORS else LogLevel.INFO if event in NEWS else LogLevel.WARNING
+        level = LogLevel.ERROR if event in ERRORS else LogLevel.INFO if event in INFORMATION else LogLevel.WARNING
         if level.number >= self._number_min:
             self.write(level, event, facts)
 
@@ -74,7 +82,7 @@ def _quoted(value: object) -> str:
 
 
 class EventLogHandler(logging.Handler):
-    """Takes what is said through ``logging``; attach it to the logger ``tidelog``, and give that the same level."""
+    """Writes what comes through ``logging``; attach it to the logger ``tidelog`` and give that logger the same level."""
 
     def __init__(self, log: EventLog) -> None:
         super().__init__(log.level_min.number)

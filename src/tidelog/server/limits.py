@@ -1,42 +1,59 @@
-"""What clients may take of the broker, and how long they may take it. Each limit with its reason.
+"""What clients may take of the broker, and the mechanisms that hold them to it.
 
-A limit on bytes makes the broker read slower, it never makes it refuse: a client that sends faster than it is answered, or
-that does not read its answers, is not read from, and TCP tells it so. Only a limit on connections or on time ends a
-connection.
+``ConnectionLimits`` has the figures, each with its reason. A limit on bytes makes the broker read more slowly and never makes it
+refuse: the broker stops reading from a client that sends faster than it is answered, or that does not read its responses, and
+TCP pushes back. Only a limit on connections or on time closes a connection.
+
+``MemoryBudget`` bounds the bytes that all connections hold together. ``TimingWheel`` checks the time limits of thousands of
+connections with one timer. ``SlowTurnPenalty`` keeps a few expensive clients from taking the whole event loop.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from time import thread_time_ns
+from typing import Any, Protocol
 
 _MIB = 1024 * 1024
-# Until the first valid request: enough for a client that produces at once, too little for one that is no Kafka client (the first
-# four letters of an HTTP request read as more than a gigabyte).
+# The frame limit until the first valid request. It is enough for a client that produces at once, and too little for a peer that
+# is not a Kafka client: the first four letters of an HTTP request read as a size of more than a gigabyte.
 FIRST_FRAME_BYTES_MAX = 8 * _MIB
+# Waiting connections go on once a good part of the memory budget is free, not after every byte.
+MEMORY_RESUME_FRACTION = 0.75
+
+WHEEL_SLOT_COUNT = 32
+WHEEL_SLOT_SECONDS_MAX = 1.0
+WHEEL_SLOT_SECONDS_MIN = 0.005
+
+# Ordinary requests take a hundredth of this.
+SLOW_TURN_NS_MIN = 20_000_000
+PENALTY_FACTOR = 2
+PENALTY_SECONDS_MAX = 10.0
+PROCESSOR_SAMPLE_NS = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     connections_max: int = 10_000
     """``max.connections``. A connection costs a descriptor and some 20 KB."""
     connections_per_address_max: int = 10_000
-    """``max.connections.per.ip``. As many as there may be, unless told otherwise: one machine may run every client."""
+    """``max.connections.per.ip``. By default no less than ``max.connections``: one machine may run every client."""
     frame_bytes_max: int = 100 * _MIB
     """``socket.request.max.bytes``."""
     first_frame_bytes_max: int = FIRST_FRAME_BYTES_MAX
-    """Until the first valid request."""
+    """The same until the first valid request."""
     in_flight_bytes_max: int = 32 * _MIB
-    """Requests of one connection that are not answered yet: as much as a client may have unsynced. One request may exceed it."""
+    """Unanswered requests of one connection: as much as a client may have unsynced. A single request may exceed it."""
     unsent_bytes_max: int = 2 * _MIB
-    """Responses that one client has not read yet, slices of files included. Responses to what is in flight may exceed it. More
-    than a fetch of the clients' default size, 1 MiB: to stop reading and begin again costs as much as half the request."""
+    """Responses that one client has not read yet, including slices of files. Responses to requests in flight may exceed it. It is
+    more than a fetch of the clients' default size (1 MiB), because to stop reading and start again costs half a request."""
     memory_bytes_max: int = 256 * _MIB
-    """``queued.max.request.bytes``, of all connections: requests in flight, unsent responses in memory, and receive buffers that
-    have grown. One frame may exceed it (see ``SharedMemory``)."""
+    """``queued.max.request.bytes``, for all connections: requests in flight, unsent responses in memory, and receive buffers that
+    have grown. One frame may exceed it (see ``MemoryBudget``)."""
     idle_ms_max: int = 600_000
     """``connections.max.idle.ms``."""
     handshake_ms_max: int = 30_000
-    """From the connection to the first valid request. A client speaks as soon as it is connected."""
+    """From the connection to the first valid request. A Kafka client sends one as soon as it is connected."""
     frame_stall_ms_max: int = 60_000
     """Without a byte in the middle of a frame: the client is gone, and its buffer may be large."""
     send_stall_ms_max: int = 120_000
@@ -45,8 +62,8 @@ class Limits:
     """For requests in flight when the broker stops. Long polls may take longer; they lose nothing."""
 
     @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> "Limits":
-        """The broker's settings, parsed; what has no setting keeps its default."""
+    def from_config(cls, values: Mapping[str, Any]) -> "ConnectionLimits":
+        """Take the limits from the broker's parsed settings; limits without a setting keep their defaults."""
         return cls(
             connections_max=values["max.connections"],
             connections_per_address_max=values["max.connections.per.ip"],
@@ -58,3 +75,180 @@ class Limits:
 
     def shortest_ms(self) -> int:
         return min(self.idle_ms_max, self.handshake_ms_max, self.frame_stall_ms_max, self.send_stall_ms_max)
+
+
+class MemoryHolder(Protocol):
+    def resume(self) -> None: ...
+
+
+class MemoryBudget:
+    """One budget of bytes for everything that connections hold in memory.
+
+    Memory is counted, not reserved: a connection reports what it holds and asks ``may_grow`` before it takes more. While the
+    budget is used up, connections that hold nothing go on as before (each takes at most one small buffer), and those that hold
+    something wait until enough has been returned. A connection in the middle of a large frame holds memory that only the rest of
+    the frame can free, so if all such connections waited, they would wait forever. Therefore the first one that asks is exempt
+    from the budget for as long as the broker reads from it."""
+
+    __slots__ = ("_bytes_max", "_call_soon", "_exempt", "_waiting", "used_bytes")
+
+    def __init__(self, bytes_max: int, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._bytes_max = bytes_max
+        self._call_soon = call_soon
+        self._exempt: MemoryHolder | None = None
+        self._waiting: dict[MemoryHolder, None] = {}
+        self.used_bytes = 0
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def is_tight(self) -> bool:
+        """More than half is used: memory that is only kept for later should be returned."""
+        return self.used_bytes * 2 > self._bytes_max
+
+    def may_grow(self, holder: MemoryHolder, is_inside_frame: bool) -> bool:
+        """For a connection that already holds memory. If it may not grow, its ``resume`` is called later."""
+        if self.used_bytes < self._bytes_max:
+            return True
+        if is_inside_frame and (self._exempt is None or self._exempt is holder):
+            self._exempt = holder
+            return True
+        self._waiting[holder] = None
+        return False
+
+    def change(self, delta: int) -> None:
+        self.used_bytes += delta
+        if delta < 0 and self._waiting and self.used_bytes <= self._bytes_max * MEMORY_RESUME_FRACTION:
+            self._resume_all()
+
+    def end_exemption(self, holder: MemoryHolder) -> None:
+        """The holder has its large frame, or the broker stopped reading from it: another one may be exempt."""
+        if self._exempt is holder:
+            self._exempt = None
+            if self._waiting:
+                self._resume_all()
+
+    def forget(self, holder: MemoryHolder) -> None:
+        self._waiting.pop(holder, None)
+        self.end_exemption(holder)
+
+    def _resume_all(self) -> None:
+        waiting = self._waiting
+        self._waiting = {}
+        for holder in waiting:
+            self._call_soon(holder.resume)
+
+
+class TimeLimited(Protocol):
+    def check(self, now: float) -> float | None:
+        """Return when to check again, by the loop's clock, or None for never."""
+        ...
+
+
+class TimingWheel:
+    """A ring of slots of a fixed width. Each connection is in one slot, is checked when the hand gets there, and says when to
+    check it next; a time beyond one revolution is checked once per revolution. So activity costs nothing (nothing moves when a
+    byte arrives), a check is late by at most one slot, and a deadline that became shorter in the meantime (a response began to
+    wait) is noticed within one revolution.
+
+    ``schedule(seconds, callback)`` is the loop's ``call_later``. The timer runs only while the wheel has members."""
+
+    __slots__ = ("_clock", "_count", "_hand", "_is_running", "_schedule", "_slot_seconds", "_slots")
+
+    def __init__(
+        self, clock: Callable[[], float], schedule: Callable[[float, Callable[[], None]], object], shortest_seconds: float
+    ) -> None:
+        """A revolution takes half of the shortest limit, or ``WHEEL_SLOT_COUNT`` seconds if that is less."""
+        self._clock = clock
+        self._schedule = schedule
+        slot_seconds = shortest_seconds / (2 * WHEEL_SLOT_COUNT)
+        self._slot_seconds = min(WHEEL_SLOT_SECONDS_MAX, max(WHEEL_SLOT_SECONDS_MIN, slot_seconds))
+        self._slots: list[list[TimeLimited]] = [[] for _ in range(WHEEL_SLOT_COUNT)]
+        self._hand = 0
+        self._count = 0
+        self._is_running = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, member: TimeLimited) -> None:
+        """It is checked within one revolution, and stays until its check returns None."""
+        self._count += 1
+        self._slots[(self._hand + WHEEL_SLOT_COUNT - 1) % WHEEL_SLOT_COUNT].append(member)
+        if not self._is_running:
+            self._is_running = True
+            self._schedule(self._slot_seconds, self._advance)
+
+    def _advance(self) -> None:
+        self._hand = (self._hand + 1) % WHEEL_SLOT_COUNT
+        due = self._slots[self._hand]
+        self._slots[self._hand] = []
+        now = self._clock()
+        for member in due:
+            next_check = member.check(now)
+            if next_check is None:
+                self._count -= 1
+                continue
+            slots_ahead = min(WHEEL_SLOT_COUNT - 1, max(1, math.ceil((next_check - now) / self._slot_seconds)))
+            self._slots[(self._hand + slots_ahead) % WHEEL_SLOT_COUNT].append(member)
+        self._is_running = self._count > 0
+        if self._is_running:
+            self._schedule(self._slot_seconds, self._advance)
+
+
+class SlowTurnPenalty:
+    """A connection whose turn held the event loop for long is not read from for a while, so that the others are served.
+
+    A turn is a few requests and ends early when they take long. But a single request may be slow: a metadata request for ten
+    thousand topics by name costs a tenth of a second each time. Many such clients would leave nothing for others, since each of
+    them has the same right to its turn. So after a turn that used more than ``SLOW_TURN_NS_MIN`` of processor time the connection
+    pauses for twice as long, times the number of connections that are paused already. All of them together then have the loop for
+    at most half of the time, and anybody else's request waits for one or two of them and not for all.
+
+    Processor time counts, because on a busy machine everybody's turns are long. Reading it before and after each turn would cost
+    as much as some turns do. So it is sampled now and then, and a long turn is charged its share of what the thread used
+    since."""
+
+    __slots__ = ("_call_later", "_processor_ns", "_sampled_ns", "_sampled_processor_ns", "count", "paused_count")
+
+    def __init__(
+        self, call_later: Callable[[float, Callable[[], None]], object], processor_ns: Callable[[], int] = thread_time_ns
+    ) -> None:
+        """``processor_ns`` returns the processor time of this thread."""
+        self._call_later = call_later
+        self._processor_ns = processor_ns
+        self._sampled_ns = 0
+        self._sampled_processor_ns = 0
+        self.paused_count = 0
+        """Connections that are paused now."""
+        self.count = 0
+        """Penalties since the start."""
+
+    def sample(self, now_ns: int) -> None:
+        """Cheap to call often: it reads the processor time only once per ``PROCESSOR_SAMPLE_NS``."""
+        if now_ns - self._sampled_ns >= PROCESSOR_SAMPLE_NS:
+            self._sampled_ns = now_ns
+            self._sampled_processor_ns = self._processor_ns()
+
+    def impose(self, began_ns: int, ended_ns: int, resume: Callable[[], None]) -> bool:
+        """After a long turn: whether the connection has to pause. If so, ``resume`` is called when the pause is over."""
+        spent_ns = self._spent_ns(began_ns, ended_ns)
+        if spent_ns <= SLOW_TURN_NS_MIN:
+            return False
+        self.paused_count += 1
+        self.count += 1
+        seconds = min(PENALTY_FACTOR * self.paused_count * spent_ns / 1e9, PENALTY_SECONDS_MAX)
+
+        def end() -> None:
+            self.paused_count -= 1
+            resume()
+
+        self._call_later(seconds, end)
+        return True
+
+    def _spent_ns(self, began_ns: int, ended_ns: int) -> float:
+        turn_ns = ended_ns - began_ns
+        elapsed_ns = max(ended_ns - self._sampled_ns, turn_ns)
+        return turn_ns * min((self._processor_ns() - self._sampled_processor_ns) / elapsed_ns, 1.0)

@@ -1,7 +1,7 @@
-"""Accepts connections, as many as there may be.
+"""Accepts connections up to the limits.
 
-A connection beyond a limit is accepted and closed at once: left in the backlog it would come again and again, and its client
-would wait instead of knowing. When the process is out of descriptors nothing can be accepted, not even to close it, so
+A connection beyond a limit is accepted and closed at once: left in the backlog it would be reported again and again, and its
+client would wait without knowing why. When the process is out of descriptors nothing can be accepted, not even to be closed, so
 accepting pauses for a moment instead of spinning.
 """
 
@@ -10,25 +10,25 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 
-from tidelog.server.connection import Connection
-from tidelog.server.hub import Hub
+from tidelog.server.connection import ClientConnection
+from tidelog.server.reactor import Reactor
 
 BACKLOG = 1024
-# Connections accepted in one go, before those that are there have their turn.
+# Connections accepted in one go, before the existing ones have their turn.
 ACCEPTS_PER_TURN = 32
 PAUSE_SECONDS = 0.1
-TELL_SECONDS = 10.0
+WARNING_INTERVAL_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that does not listen yet; port 0 takes a free one. OSError names the address."""
+    """A bound socket that does not listen yet; port 0 takes a free one. An OSError names the address."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setblocking(False)
-        # A restart must not wait for connections of the last run to be forgotten by the kernel.
+        # A restart must not wait until the kernel has forgotten the connections of the last run.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
     except OSError as error:
@@ -51,47 +51,47 @@ def bind_all(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
 
 
 class Admission:
-    """Who may connect: counted over all listeners."""
+    """Decides who may connect, counting over all listeners."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
         self._per_address: Counter[str] = Counter()
-        self._held = 0
-        self._told_at = -TELL_SECONDS
-        self._told = 0
+        self._ignored_count = 0
+        self._warned_at = -WARNING_INTERVAL_SECONDS
+        self._warned_refusals = 0
         self.accepted = 0
         self.refused = 0
         self.throttled = 0
-        hub.on_closed = lambda connection: self.release(connection.host)
+        reactor.call_on_close(self.release)
 
     def admit(self, host: str) -> bool:
-        limits = self._hub.limits
+        limits = self._reactor.limits
         if (
-            len(self._hub.connections) + self._held >= limits.connections_max
+            len(self._reactor.connections) + self._ignored_count >= limits.connections_max
             or self._per_address[host] >= limits.connections_per_address_max
         ):
             self.refused += 1
-            self._tell_refused(host)
+            self._warn_of_refusal(host)
             return False
         self.accepted += 1
         self._per_address[host] += 1
         return True
 
-    def _tell_refused(self, host: str) -> None:
-        """Not of each: a flood of connections must not become one of lines."""
-        now = self._hub.loop.time()
-        if now - self._told_at >= TELL_SECONDS:
-            more = self.refused - self._told - 1
-            _log.warning("refused a connection of %s (and %d before): it or all together have too many", host, more)
-            self._told_at, self._told = now, self.refused
+    def _warn_of_refusal(self, host: str) -> None:
+        """Not for every refusal: a flood of connections must not become a flood of log lines."""
+        now = self._reactor.loop.time()
+        if now - self._warned_at >= WARNING_INTERVAL_SECONDS:
+            more = self.refused - self._warned_refusals - 1
+            _log.warning("refused a connection from %s (and %d before it): too many from its address or in total", host, more)
+            self._warned_at, self._warned_refusals = now, self.refused
 
-    def hold(self) -> None:
-        """One that was admitted is left alone."""
-        self._held += 1
+    def ignore(self) -> None:
+        """An admitted connection is ignored until it is closed."""
+        self._ignored_count += 1
         self.throttled += 1
 
-    def unhold(self, host: str) -> None:
-        self._held -= 1
+    def release_ignored(self, host: str) -> None:
+        self._ignored_count -= 1
         self.release(host)
 
     def release(self, host: str) -> None:
@@ -100,14 +100,14 @@ class Admission:
             del self._per_address[host]
 
 
-class Listener:
-    def __init__(self, hub: Hub, admission: Admission, listening: socket.socket) -> None:
-        self._hub = hub
+class SocketListener:
+    def __init__(self, reactor: Reactor, admission: Admission, listening: socket.socket) -> None:
+        self._reactor = reactor
         self._admission = admission
         self._listening = listening
         self._is_open = True
-        # Connections that are ended soon, and their addresses.
-        self._left_alone: dict[socket.socket, str] = {}
+        # Connections that are ignored and closed soon, and their addresses.
+        self._ignored: dict[socket.socket, str] = {}
         self.host, self.port = listening.getsockname()[:2]
         listening.listen(BACKLOG)
         self._resume()
@@ -115,14 +115,14 @@ class Listener:
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._hub.loop.remove_reader(self._listening.fileno())
+            self._reactor.loop.remove_reader(self._listening.fileno())
             self._listening.close()
-            for accepted in list(self._left_alone):
-                self._end(accepted)
+            for accepted in list(self._ignored):
+                self._close_ignored(accepted)
 
     def _resume(self) -> None:
         if self._is_open:
-            self._hub.loop.add_reader(self._listening.fileno(), self._accept)
+            self._reactor.loop.add_reader(self._listening.fileno(), self._accept)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
@@ -132,33 +132,33 @@ class Listener:
                 return
             except OSError as error:
                 _log.warning("cannot accept connections for %s s: %s", PAUSE_SECONDS, error.strerror)
-                self._hub.loop.remove_reader(self._listening.fileno())
-                self._hub.loop.call_later(PAUSE_SECONDS, self._resume)
+                self._reactor.loop.remove_reader(self._listening.fileno())
+                self._reactor.loop.call_later(PAUSE_SECONDS, self._resume)
                 return
             host, port = address[:2]
             if not self._admission.admit(host):
                 accepted.close()
                 continue
-            throttle_ms = self._hub.broker.connection_throttle_ms(host)
+            throttle_ms = self._reactor.broker.connection_throttle_ms(host)
             if throttle_ms:
-                self._leave_alone(accepted, host, throttle_ms)
+                self._ignore(accepted, host, throttle_ms)
                 continue
             try:
-                Connection(self._hub, accepted, host, port)
+                ClientConnection(self._reactor, accepted, host, port)
             except OSError:
-                # Reset before we could set it up.
+                # It was reset before it was set up.
                 accepted.close()
                 self._admission.release(host)
 
-    def _leave_alone(self, accepted: socket.socket, host: str, throttle_ms: int) -> None:
-        """Its address makes too many connections. Ended at once it would come again at once; it counts among those that there
-        may be."""
-        self._admission.hold()
-        self._left_alone[accepted] = host
-        self._hub.loop.call_later(throttle_ms / 1000, self._end, accepted)
+    def _ignore(self, accepted: socket.socket, host: str, throttle_ms: int) -> None:
+        """Its address opens too many connections. If it were closed at once, the client would be back at once. It counts towards
+        the limits."""
+        self._admission.ignore()
+        self._ignored[accepted] = host
+        self._reactor.loop.call_later(throttle_ms / 1000, self._close_ignored, accepted)
 
-    def _end(self, accepted: socket.socket) -> None:
-        host = self._left_alone.pop(accepted, None)
+    def _close_ignored(self, accepted: socket.socket) -> None:
+        host = self._ignored.pop(accepted, None)
         if host is not None:
             accepted.close()
-            self._admission.unhold(host)
+            self._admission.release_ignored(host)

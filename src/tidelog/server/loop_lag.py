@@ -1,33 +1,77 @@
-"""How late the event loop is: the figure that says whether something holds it, and the one that says what.
+"""How late the event loop is, and how much of that the broker's background work causes.
 
-``late``: a timer is set for every ``INTERVAL_SECONDS``; how much later than that it runs is the lag, whoever caused it: requests,
+``lag``: a timer is set for every ``INTERVAL_SECONDS``; the lag is how much later it runs, whatever the cause: requests,
 background work, or a machine that has no time for this process. ``background``: how long each tick and each completion of the
-broker took, which is where retention, expiry, swaps and the making of logs have their slices. Both are of the last minute.
+broker took, which is where retention, expiry, swaps and the creation of logs have their slices. Both cover the last minute.
 
-A lag above ``REPORT_MS`` is an event in the operator's log, at most one every ``REPORT_SECONDS`` with the worst since the last.
+A lag above ``REPORT_MS`` is an event in the operator's log. At most one is written every ``REPORT_SECONDS``, with the worst lag
+since the last.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Protocol
 
 from tidelog.metrics.histogram import NANOSECONDS_PER_SECOND, Histogram
-from tidelog.server.minute_figure import MinuteFigure
+from tidelog.server.event_log import ReportEvent, ignore_event
 
 NANOSECONDS_PER_MILLISECOND = 1_000_000
 INTERVAL_SECONDS = 0.1
-# Clients notice it, and no slice explains it. Less than that happens on every machine with other things to do.
+# Clients notice such a lag, and no slice explains it. Smaller ones happen on every machine that has other things to do.
 REPORT_MS = 100
 REPORT_SECONDS = 10.0
 
-Report = Callable[[str, dict[str, object]], None]
+SLOT_COUNT = 6
+SLOT_SECONDS = 10.0
+BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
-class Timer(Protocol):
+class TimerHandle(Protocol):
     def cancel(self) -> None: ...
 
 
-def report_nothing(event: str, facts: dict[str, object]) -> None:
-    """For a server without an operator."""
+class RecentHistogram:
+    """Values in milliseconds over the last minute: their maximum, and how many fell into each bucket.
+
+    They are kept in ``SLOT_COUNT`` slots of ten seconds each, and the oldest slot is reused. So the histogram remembers between
+    fifty seconds and a minute, at a cost that does not depend on the number of values."""
+
+    __slots__ = ("_counts", "_maxima", "_number", "total")
+
+    def __init__(self) -> None:
+        self._counts = [[0] * (len(BUCKETS_MS) + 1) for _ in range(SLOT_COUNT)]
+        self._maxima = [0.0] * SLOT_COUNT
+        # The number of the current slot: the time divided by SLOT_SECONDS.
+        self._number = 0
+        self.total = 0
+        """Values observed since the start."""
+
+    def observe(self, value_ms: float, now_seconds: float) -> None:
+        slot = self._current_slot(now_seconds)
+        self._counts[slot][bisect_left(BUCKETS_MS, value_ms)] += 1
+        if value_ms > self._maxima[slot]:
+            self._maxima[slot] = value_ms
+        self.total += 1
+
+    def max_ms(self, now_seconds: float) -> float:
+        self._current_slot(now_seconds)
+        return max(self._maxima)
+
+    def counts(self, now_seconds: float) -> list[int]:
+        """``counts[i]`` values were at most ``BUCKETS_MS[i]`` and above the bucket before; the last count is of those above
+        all."""
+        self._current_slot(now_seconds)
+        return [sum(counts) for counts in zip(*self._counts, strict=True)]
+
+    def _current_slot(self, now_seconds: float) -> int:
+        """Empty the slots whose time has passed and return the one for now."""
+        number = int(now_seconds / SLOT_SECONDS)
+        for passed in range(max(self._number + 1, number - SLOT_COUNT + 1), number + 1):
+            slot = passed % SLOT_COUNT
+            self._counts[slot] = [0] * (len(BUCKETS_MS) + 1)
+            self._maxima[slot] = 0.0
+        self._number = max(self._number, number)
+        return self._number % SLOT_COUNT
 
 
 class LoopLag:
@@ -44,26 +88,29 @@ class LoopLag:
         "_unreported_ms",
         "background",
         "background_ns",
-        "late",
-        "late_ns",
+        "lag",
+        "lag_ns",
     )
 
     def __init__(
-        self, clock: Callable[[], float], schedule: Callable[[float, Callable[[], None]], Timer], report: Report = report_nothing
+        self,
+        clock: Callable[[], float],
+        schedule: Callable[[float, Callable[[], None]], TimerHandle],
+        report: ReportEvent = ignore_event,
     ) -> None:
         self._clock = clock
         self._schedule = schedule
         self._report = report
-        self._timer: Timer | None = None
+        self._timer: TimerHandle | None = None
         self._due = 0.0
         self._reported_at: float | None = None
-        # Lags above REPORT_MS since the last report, and the worst of them.
+        # Number of lags above REPORT_MS since the last report, and the worst of them.
         self._unreported = 0
         self._unreported_ms = 0.0
-        self.late = MinuteFigure()
-        self.background = MinuteFigure()
-        # The same since the start.
-        self.late_ns = Histogram()
+        self.lag = RecentHistogram()
+        self.background = RecentHistogram()
+        # The same figures since the start.
+        self.lag_ns = Histogram()
         self.background_ns = Histogram()
 
     def start(self) -> None:
@@ -75,17 +122,17 @@ class LoopLag:
             self._timer.cancel()
             self._timer = None
 
-    def held(self, seconds: float) -> None:
-        """A slice of background work took so long."""
-        self.background.note(seconds * 1000, self._clock())
+    def observe_background(self, seconds: float) -> None:
+        """A slice of background work took this long."""
+        self.background.observe(seconds * 1000, self._clock())
         self.background_ns.observe(int(seconds * NANOSECONDS_PER_SECOND))
 
     def facts(self) -> dict[str, object]:
-        """For whoever asks: the last minute's figures."""
+        """The figures of the last minute."""
         now = self._clock()
         return {
-            "lag_ms_max": round(self.late.max_ms(now), 1),
-            "lag_counts": self.late.counts(now),
+            "lag_ms_max": round(self.lag.max_ms(now), 1),
+            "lag_counts": self.lag.counts(now),
             "background_ms_max": round(self.background.max_ms(now), 1),
             "background_counts": self.background.counts(now),
         }
@@ -93,8 +140,8 @@ class LoopLag:
     def _observe(self) -> None:
         now = self._clock()
         lag_ms = max(0.0, (now - self._due) * 1000)
-        self.late.note(lag_ms, now)
-        self.late_ns.observe(int(lag_ms * NANOSECONDS_PER_MILLISECOND))
+        self.lag.observe(lag_ms, now)
+        self.lag_ns.observe(int(lag_ms * NANOSECONDS_PER_MILLISECOND))
         if lag_ms > REPORT_MS:
             self._unreported += 1
             self._unreported_ms = max(self._unreported_ms, lag_ms)

@@ -1,17 +1,29 @@
-"""A broker from its settings: checks them, puts it together on the real ports, and serves until it is told to stop.
+"""A broker as a process: its settings, an event loop, helper threads, signals, an exit code.
 
-The settings come as text under Kafka's names, from wherever the caller has them. Everything that can be wrong with them is found
-before anything is bound or written.
+``run_broker`` takes settings as text under Kafka's names, finds everything that is wrong with them before anything is bound or
+written, composes the broker on the real ports, and calls ``serve``. The cluster's id is generated once, when a data directory is
+new, and from then on read from the directory's ``meta.properties``.
 
-The cluster's id is made once, when a data directory is new, and from then on read from the directory's ``meta.properties``.
+``serve`` runs any broker until it is told to stop. SIGTERM and SIGINT stop it in order, and it exits with 0. A second signal
+stops it at once, as a crash would, and it exits with 1. Acknowledged records are on the disk either way. The addresses are bound
+before the broker is composed, because it tells clients its port, and listened on when it has started.
+
+A program that contains a broker (``Embedding``) runs it in a thread and stops it by a call; signals, the limits of the process
+and its garbage collector remain the program's own.
 """
 
+import asyncio
 import base64
+import gc
 import os
 import resource
+import signal
+import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from typing import Protocol
+
+import uvloop
 
 from tidelog import __version__
 from tidelog.broker.broker import Broker
@@ -27,28 +39,72 @@ from tidelog.config.broker import (
 from tidelog.config.definition import inherit, parse
 from tidelog.config.listeners import ListenerAddress
 from tidelog.config.topic import TOPIC
-from tidelog.config.types import InvalidSetting
+from tidelog.config.types import InvalidSetting, Value
 from tidelog.log import names
 from tidelog.log.checkpoints import read_meta_properties
-from tidelog.ports.clock import Clock
+from tidelog.ports.clock import Clock, RealClock
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Executor
 from tidelog.ports.randomness import Randomness, RealRandomness
 from tidelog.ports.real_disk import RealDisk
-from tidelog.server.limits import Limits
-from tidelog.server.loop_lag import Report
-from tidelog.server.main import Embedding, serve
-from tidelog.server.served import ServedBroker
+from tidelog.ports.real_executor import ThreadExecutor
+from tidelog.server.event_log import ReportEvent, ignore_event
+from tidelog.server.limits import ConnectionLimits
+from tidelog.server.listener import bind_all
+from tidelog.server.reactor import BrokerProtocol
 from tidelog.server.server import Server
 
-if TYPE_CHECKING:
-    from tidelog.server.observation import Observation
+EXIT_STOPPED = 0
+EXIT_CUT_SHORT = 1
+# Cold reads wait for the disk, not for each other.
+COLD_READ_THREADS = 4
 
 OPEN_FILES_MAX = "tidelog.open.files.max"
 # Descriptors that are neither a connection nor a segment: the interpreter's, the event loop's, locks, checkpoints being written.
 DESCRIPTORS_RESERVED = 128
+OPEN_FILES_DERIVED_MIN = 16
 # An open segment costs some memory even when nobody reads it; opening one again costs microseconds.
 OPEN_FILES_DERIVED_MAX = 65_536
+
+# Container objects allocated and not freed before the young generation is collected, which takes a few milliseconds. Requests in
+# flight count too, so this is far above what clients can have in flight; the default of 700 is not.
+GC_YOUNG_THRESHOLD = 50_000
+# Young collections per middle one, and middle ones per full one.
+GC_MIDDLE_THRESHOLD = 10
+GC_FULL_THRESHOLD = 20
+
+# Takes the executor, the clock, and the addresses that were bound.
+MakeBroker = Callable[[Executor, Clock, Sequence[tuple[str, int]]], BrokerProtocol]
+
+
+class Embedding(Protocol):
+    """The program that contains a broker, which runs in a thread of its own."""
+
+    def stoppable(self, stop: Callable[[], object]) -> None:
+        """Called before the broker starts. ``stop`` does what a signal would, from any thread, until ``serve`` returns."""
+        ...
+
+
+class AuxiliaryListener(Protocol):
+    """Something else that is served on the broker's loop, at an address of its own."""
+
+    address: tuple[str, int]
+
+    async def start(self, server: Server, bound: socket.socket) -> None:
+        """Called before the broker starts."""
+        ...
+
+    async def stop(self) -> None:
+        """Called after the broker has stopped."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    embedding: Embedding | None = None
+    report: ReportEvent = ignore_event
+    auxiliary: AuxiliaryListener | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +124,7 @@ class Serving:
     """Where /metrics and /health are served."""
 
     def facts(self) -> dict[str, object]:
-        """For the event ``started``."""
+        """The facts of the event ``started``."""
         metrics = str(self.metrics) if self.metrics is not None else None
         addresses = {"listener": str(self.listener), "advertised": str(self.advertised), "metrics": metrics}
         return {"version": __version__, **asdict(self), **addresses}
@@ -77,32 +133,25 @@ class Serving:
 def run_broker(
     texts: Mapping[str, str],
     *,
-    report: Report,
+    report: ReportEvent,
     on_serving: Callable[[Serving], None],
     may_be_insecure: bool = False,
     embedding: Embedding | None = None,
     disk: Disk | None = None,
 ) -> int:
-    """Serve until a signal (or the embedding program) ends it; returns the exit code. ``disk`` is one that fails on purpose.
+    """Serve until a signal (or the embedding program) ends it; returns the exit code. ``disk`` is given by tests of failures.
 
-    InvalidSetting for settings that make no sense, LogError for a data directory that cannot be used, OSError for an address
+    Raises InvalidSetting for settings that make no sense, LogError for an unusable data directory, and OSError for an address
     that cannot be bound."""
     values = parse(BROKER, texts)
-    # What the broker's settings ask of every topic is checked now, not when the first topic is made.
+    # Check the broker's defaults for topics now, not when the first topic is created.
     topic_defaults = parse(TOPIC, {}, inherit(TOPIC, texts))
-    listener = listener_of(values)
-    if not listener.is_loopback and not may_be_insecure:
-        reason = "everyone who reaches this address could read and write everything; to allow that, add --insecure"
-        raise InvalidSetting("listeners", str(listener), reason)
-    metrics_listener = metrics_listener_of(values)
-    if metrics_listener is not None and not metrics_listener.is_loopback and not may_be_insecure:
-        reason = "everyone who reaches this address could read the names of topics and groups; to allow that, add --insecure"
-        raise InvalidSetting(METRICS_LISTENER, str(metrics_listener), reason)
+    listener, metrics_listener = _check_listeners(values, may_be_insecure)
     data_path = os.path.abspath(data_directory_of(values))
     disk = disk if disk is not None else RealDisk()
     made: list[Broker] = []
 
-    def make_broker(executor: Executor, clock: Clock, addresses: Sequence[tuple[str, int]]) -> ServedBroker:
+    def make_broker(executor: Executor, clock: Clock, addresses: Sequence[tuple[str, int]]) -> BrokerProtocol:
         randomness = RealRandomness()
         advertised = advertised_listener_of(values, ListenerAddress(*addresses[0]))
         config = BrokerConfig.from_texts(
@@ -133,42 +182,161 @@ def run_broker(
                 partition_count=sum(len(topic.partitions) for topic in broker.image.topics),
                 flush_messages=flush_messages,
                 was_stopped_cleanly=broker.directory.was_stopped_cleanly,
-                metrics=ListenerAddress(*observation.address) if observation is not None else None,
+                metrics=ListenerAddress(*monitoring.address) if monitoring is not None else None,
             )
         )
 
-    observation = _observation(metrics_listener, lambda: made[0])
-    limits = Limits.from_config(values)
-    return serve(make_broker, [(listener.host, listener.port)], serving, limits, embedding, report, observation)
+    monitoring = _monitoring_listener(metrics_listener, lambda: made[0])
+    options = ServeOptions(ConnectionLimits.from_config(values), embedding, report, monitoring)
+    return serve(make_broker, [(listener.host, listener.port)], serving, options)
 
 
-def _observation(listener: ListenerAddress | None, broker: Callable[[], Broker]) -> "Observation | None":
+def _check_listeners(values: Mapping[str, Value], may_be_insecure: bool) -> tuple[ListenerAddress, ListenerAddress | None]:
+    listener = listener_of(values)
+    if not listener.is_loopback and not may_be_insecure:
+        reason = "everyone who reaches this address could read and write everything; to allow that, add --insecure"
+        raise InvalidSetting("listeners", str(listener), reason)
+    metrics_listener = metrics_listener_of(values)
+    if metrics_listener is not None and not metrics_listener.is_loopback and not may_be_insecure:
+        reason = "everyone who reaches this address could read the names of topics and groups; to allow that, add --insecure"
+        raise InvalidSetting(METRICS_LISTENER, str(metrics_listener), reason)
+    return listener, metrics_listener
+
+
+def _monitoring_listener(listener: ListenerAddress | None, broker: Callable[[], Broker]) -> AuxiliaryListener | None:
     if listener is None:
         return None
-    # Only a broker that is asked to show its metrics takes the time to load what that needs.
-    from tidelog.server.observation import Observation
+    # Only a broker that serves its metrics takes the time to import what that needs.
+    from tidelog.server.monitoring import MonitoringListener
 
-    return Observation((listener.host, listener.port), broker)
+    return MonitoringListener((listener.host, listener.port), broker)
 
 
 def find_cluster_id(disk: Disk, randomness: Randomness, data_path: str) -> str:
-    """That of the directory, or a new one for a new directory: 16 random bytes in 22 characters, as Kafka's are."""
+    """The id in the directory, or a new one for a new directory: 16 random bytes in 22 characters, like Kafka's."""
     found = read_meta_properties(disk, names.join(data_path, names.META_PROPERTIES))
     if found is not None:
         return found.cluster_id
     while True:
         cluster_id = base64.urlsafe_b64encode(randomness.token(16)).decode().rstrip("=")
-        # As in Kafka: one that begins with a dash would be taken for an option on a command line.
+        # Like Kafka: an id that begins with a dash would be taken for an option on a command line.
         if not cluster_id.startswith("-"):
             return cluster_id
 
 
 def derive_open_files_max(values: Mapping[str, object]) -> int:
-    """As many segments as descriptors are left beside the connections, and at least half of all."""
+    """As many segments as the connections leave descriptors for, and at least half of all descriptors."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     connections_max = values["max.connections"]
     assert isinstance(connections_max, int)
     if limit == resource.RLIM_INFINITY:
         return OPEN_FILES_DERIVED_MAX
     available = limit - DESCRIPTORS_RESERVED
-    return max(16, min(max(available - connections_max, available // 2), OPEN_FILES_DERIVED_MAX))
+    return max(OPEN_FILES_DERIVED_MIN, min(max(available - connections_max, available // 2), OPEN_FILES_DERIVED_MAX))
+
+
+class _Process:
+    """The fate of the loop: started, stopped by one signal or two, or failed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._is_stopping = False
+        self.server: Server | None = None
+        self.is_cut_short = False
+        self.error: Exception | None = None
+
+    def on_signal(self) -> None:
+        if self._is_stopping or self.server is None or not self.server.listeners:
+            self.is_cut_short = True
+            self._loop.stop()
+            return
+        self._is_stopping = True
+        self.server.begin_stop(self.ended)
+
+    def ended(self, error: Exception | None) -> None:
+        self.error = error
+        self._loop.stop()
+
+    def deliver(self, completion: Callable[[], None]) -> None:
+        """Deliver a completion of the broker's executor, on the loop's thread."""
+        if self.server is None:
+            completion()
+        else:
+            self.server.reactor.deliver(completion)
+
+
+def serve(
+    make_broker: MakeBroker,
+    addresses: Sequence[tuple[str, int]],
+    on_serving: Callable[[Server], None],
+    options: ServeOptions,
+) -> int:
+    """Run a broker until a signal ends it; returns the exit code. ``on_serving`` is called once clients can connect.
+
+    Raises what the broker raises when it cannot start or stop, and OSError when an address is taken."""
+    embedding, auxiliary = options.embedding, options.auxiliary
+    if embedding is None:
+        _raise_descriptor_limit()
+    bound = bind_all(addresses if auxiliary is None else [*addresses, auxiliary.address])
+    auxiliary_bound = [] if auxiliary is None else [bound.pop()]
+    loop = uvloop.new_event_loop()
+    process = _Process(loop)
+    clock = RealClock()
+    threads = ThreadExecutor(wake=lambda completion: loop.call_soon_threadsafe(process.deliver, completion))
+    cold_reads = ThreadExecutor(wake=loop.call_soon_threadsafe, thread_count=COLD_READ_THREADS)
+
+    def started(error: Exception | None) -> None:
+        if error is not None:
+            process.ended(error)
+            return
+        server.listen(bound)
+        if embedding is None:
+            tune_garbage_collection()
+        on_serving(server)
+
+    try:
+        broker = make_broker(threads, clock, [listening.getsockname()[:2] for listening in bound])
+        server = Server(loop, broker, clock, cold_reads, options.limits, options.report)
+        process.server = server
+        if auxiliary is not None:
+            loop.run_until_complete(auxiliary.start(server, auxiliary_bound[0]))
+        if embedding is None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, process.on_signal)
+        else:
+            embedding.stoppable(lambda: loop.call_soon_threadsafe(process.on_signal))
+        loop.call_soon(broker.start, started)
+        server.reactor.wake()
+        loop.run_forever()
+    finally:
+        if auxiliary is not None:
+            loop.run_until_complete(auxiliary.stop())
+        for listening in (*bound, *auxiliary_bound):
+            listening.close()
+        cold_reads.close(wait=False)
+        # After an orderly stop none of the broker's work is running any more.
+        threads.close(wait=False)
+        loop.close()
+    if process.error is not None:
+        raise process.error
+    return EXIT_CUT_SHORT if process.is_cut_short else EXIT_STOPPED
+
+
+def _raise_descriptor_limit() -> None:
+    """Every connection and every open segment needs a descriptor, so take as many as the system allows without asking."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def tune_garbage_collection() -> None:
+    """Tune Python's cycle collector for a broker. To be called when the broker has started, before it serves.
+
+    Requests leave no cycles: what a request allocates is freed when its references go. The collector finds next to nothing, but a
+    full collection walks every object, for tens of milliseconds in which nobody is served. So everything that exists after the
+    start (modules, tables, logs, the image) is frozen, which takes it out of every later collection, and a collection starts only
+    after many more allocations than frees. The collector stays on, because cycles do occur now and then (exceptions with
+    tracebacks, closures) and would add up over months."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_YOUNG_THRESHOLD, GC_MIDDLE_THRESHOLD, GC_FULL_THRESHOLD)

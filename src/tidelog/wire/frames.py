@@ -38,11 +38,10 @@ class NegativeFrameSize(InvalidFrame):
 
 
 class FrameReader:
-    __slots__ = ("_buffer", "_end", "_frame_size", "_readable", "_small_frames", "_start", "_writable", "size_max")
+    __slots__ = ("_buffer", "_end", "_frame_size", "_readable", "_size_max", "_small_frames", "_start", "_writable")
 
     def __init__(self, size_max: int) -> None:
-        # May be raised later: a stranger is not believed as much as a client that has spoken.
-        self.size_max = size_max
+        self._size_max = size_max
         self._start = 0
         self._end = 0
         # Of the frame whose bytes are awaited, None while its size is not known.
@@ -51,6 +50,10 @@ class FrameReader:
         self._buffer = bytearray()
         self._writable = self._readable = memoryview(self._buffer)
         self._replace_buffer(BUFFER_SIZE)
+
+    def raise_size_max(self, size_max: int) -> None:
+        """A client that has sent a valid request is trusted with larger frames than a stranger."""
+        self._size_max = size_max
 
     @property
     def buffer_size(self) -> int:
@@ -83,7 +86,7 @@ class FrameReader:
             if self._end - start < SIZE_FIELD_SIZE:
                 return None
             (size,) = _unpack_size(self._buffer, start)
-            if not 0 <= size <= self.size_max:
+            if not 0 <= size <= self._size_max:
                 self._refuse(size)
             start += SIZE_FIELD_SIZE
             self._start = start
@@ -111,7 +114,7 @@ class FrameReader:
     def _refuse(self, size: int) -> None:
         if size < 0:
             raise NegativeFrameSize(f"a frame of {size} bytes")
-        raise FrameTooLarge(f"a frame of {size} bytes, at most {self.size_max} are accepted")
+        raise FrameTooLarge(f"a frame of {size} bytes, at most {self._size_max} are accepted")
 
     def _make_room(self) -> None:
         if self._start:

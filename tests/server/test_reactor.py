@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -10,8 +11,68 @@ import pytest
 import uvloop
 
 from tests.server.harness import Client, RunningServer, framed, running_server, wait_until
-from tidelog.server.limits import Limits
-from tidelog.server.reset_watch import ResetWatch
+from tidelog.ports.clock import RealClock
+from tidelog.server.limits import ConnectionLimits
+from tidelog.server.reactor import ResetWatch
+
+
+def test_one_burst_for_all_that_was_ready() -> None:
+    with running_server() as running, running.client() as client:
+        assert client.ask(b"echo first") == b"echo first"
+        before = running.broker.bursts
+        client.send(*[b"echo x"] * 30)
+        for _ in range(30):
+            client.receive()
+        # One, or a few if the bytes came in pieces; not one per request.
+        assert 1 <= running.broker.bursts - before <= 5
+
+
+def test_a_burst_ends_after_each_completion() -> None:
+    with running_server() as running:
+        wait_until(lambda: not running.server.reactor._is_burst_end_scheduled)
+        before = running.broker.bursts
+        done: list[int] = []
+        running.call(lambda: running.server.reactor.deliver(lambda: done.append(running.broker.bursts)))
+        wait_until(lambda: running.broker.bursts > before)
+        assert done == [before]
+
+
+def test_the_broker_ticks_at_its_deadline_and_not_before() -> None:
+    clock = RealClock()
+    with running_server() as running:
+        due_ms = clock.monotonic_ms() + 60
+        running.broker.deadline_ms = due_ms
+        running.call(running.server.reactor.wake)
+        wait_until(lambda: running.broker.ticks > 0)
+        assert clock.monotonic_ms() >= due_ms - 2
+
+
+def test_a_nearer_deadline_moves_the_timer() -> None:
+    clock = RealClock()
+    with running_server() as running:
+        running.broker.deadline_ms = clock.monotonic_ms() + 3_600_000
+        running.call(running.server.reactor.wake)
+        wait_until(lambda: running.server.reactor._timer is not None)
+        running.broker.deadline_ms = clock.monotonic_ms() + 10
+        running.call(running.server.reactor.wake)
+        wait_until(lambda: running.broker.ticks == 1)
+
+
+def test_what_a_failing_burst_leaves_unsent_is_sent() -> None:
+    with running_server() as running, running.client() as client:
+        assert client.ask(b"echo before") == b"echo before"
+
+        def fail() -> None:
+            raise RuntimeError("told to")
+
+        running.broker.end_of_burst = fail  # type: ignore[method-assign]  # one that fails
+        assert client.ask(b"echo after") == b"echo after"
+        wait_until(lambda: len(running.errors) > 0)
+        del running.broker.end_of_burst
+        assert all("told to" in str(context["exception"]) for context in running.errors)
+        # A burst that was woken before may still come.
+        running.call(lambda: time.monotonic())
+        running.errors.clear()
 
 
 def reset(client: socket.socket) -> None:
@@ -90,7 +151,7 @@ async def _a_few_turns() -> None:
 
 @pytest.fixture
 def running() -> Iterator[RunningServer]:
-    with running_server(Limits(unsent_bytes_max=1 << 16)) as running:
+    with running_server(ConnectionLimits(unsent_bytes_max=1 << 16)) as running:
         yield running
 
 
@@ -124,4 +185,4 @@ def test_a_connection_that_was_reset_is_gone_and_its_descriptor_works_again(
             before(client)
         reset(client.socket)
         wait_until(lambda: running.connection_count() == 0)
-    assert running.server.hub.memory.used_bytes == 0
+    assert running.server.reactor.memory.used_bytes == 0

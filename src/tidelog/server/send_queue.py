@@ -1,22 +1,30 @@
-"""What a connection has still to send: bytes and slices of files, in order, and the sending of some of it.
+"""The responses that a connection has still to send: bytes and slices of files, in order.
 
 A response is its size, then its parts. Neighbouring bytes leave in one ``sendmsg``; a slice leaves by ``sendfile`` straight
 from the page cache, a bounded piece at a time, so that one client's fifty megabytes do not hold up everybody else. Small
 responses are joined into one buffer, which is cheaper than a longer scatter list.
+
+Cold reads. ``sendfile`` blocks on a range that is not in the page cache until the disk has delivered it. So ``is_cached`` probes
+the range first, with one-byte reads that may not wait (RWF_NOWAIT), every ``PROBE_STEP_BYTES`` and at its end. The kernel reads
+ahead at least that much and evicts in order, so holes between two probes are rare and small. A file system that does not support
+the flag (tmpfs, which is all memory) counts as cached. ``read_ahead`` reads a cold range in a helper thread and discards the
+bytes; the pages stay in the cache.
 """
 
+import errno
 import os
 import socket
 import struct
+import threading
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 from itertools import islice
 
 from tidelog.log.reading import LogSlice
-from tidelog.ports.disk import Buffer
-from tidelog.server.cold_reads import READ_AHEAD_BYTES, is_cached
-from tidelog.server.served import Part
+from tidelog.ports.disk import Buffer, DiskFile
+from tidelog.wire.fetch import RecordsPart
+from tidelog.wire.frames import SIZE_FIELD_SIZE
 
 # Linux takes at most 1024 buffers in one sendmsg; beyond a few dozen the gain is gone.
 SEND_BUFFERS_MAX = 64
@@ -28,35 +36,43 @@ TURN_BYTES_MAX = 1024 * 1024 + 64 * 1024
 JOINED_BYTES_MAX = 4096
 SMALL_BODY_BYTES_MAX = 1024
 
+PROBE_STEP_BYTES = 128 * 1024
+# One trip to a helper thread fetches this much: milliseconds of the disk's time.
+READ_AHEAD_BYTES = 2 * 1024 * 1024
+_SCRATCH_BYTES = 256 * 1024
+
 _pack_size = struct.Struct(">i").pack
 
+# A response is a list of these: bytes to send, and records, which on real disks are a ``LogSlice``, a range of a segment file.
+ResponsePart = Buffer | RecordsPart
 
-class Outcome(Enum):
-    EMPTY = "all was sent"
-    FULL = "the socket takes no more now"
-    TURN_OVER = "there is more to send, after the others had their turn"
+
+class SendState(Enum):
+    EMPTY = "everything has been sent"
+    FULL = "the socket takes no more for now"
+    TURN_OVER = "there is more to send after the other connections have had their turn"
     COLD = "the next range has to be read from the disk first"
 
 
 class SliceCutShort(Exception):
-    """A file ends before its slice does: the response that was begun cannot be finished."""
+    """A file ends before its slice does, so the response that was begun cannot be completed."""
 
 
-class Outbox:
+class SendQueue:
     __slots__ = ("_cached_until", "_parts", "_slice_sent", "memory_bytes", "sent_bytes", "unsent_bytes")
 
     def __init__(self) -> None:
         self._parts: deque[Buffer | LogSlice] = deque()
-        # Of the slice that is first in the queue: how much of it has left, and up to where in its file it need not be probed.
+        # How much of the first slice in the queue has been sent, and the position in its file up to which it need not be probed.
         self._slice_sent = 0
         self._cached_until = 0
         self.unsent_bytes = 0
         self.memory_bytes = 0
-        """Of the unsent bytes, those that are not in files."""
+        """The part of the unsent bytes that is not in files."""
         self.sent_bytes = 0
-        """In all."""
+        """Total since the connection opened."""
 
-    def put(self, response: Sequence[Part]) -> None:
+    def put(self, response: Sequence[ResponsePart]) -> None:
         if len(response) == 2:
             # A header and a small body: nearly all responses.
             header, body = response
@@ -76,10 +92,10 @@ class Outbox:
             elif type(part) is LogSlice:
                 in_files += part.length
             else:
-                raise TypeError(f"{type(part).__name__} cannot be sent")
+                raise TypeError(f"a response cannot contain {type(part).__name__}")
             found.append(part)
         size = _pack_size(in_files + in_memory)
-        in_memory += 4
+        in_memory += SIZE_FIELD_SIZE
         parts = self._parts
         if not in_files and in_memory <= JOINED_BYTES_MAX:
             buffers[0] = size
@@ -90,26 +106,27 @@ class Outbox:
         self.memory_bytes += in_memory
         self.unsent_bytes += in_files + in_memory
 
-    def send_some(self, to: socket.socket) -> Outcome:
-        """Send what fits. Raises OSError (of the socket or the file) and SliceCutShort: then the connection is over."""
+    def send_some(self, to: socket.socket) -> SendState:
+        """Send what the socket takes. After an OSError (from the socket or the file) or a SliceCutShort the connection is
+        unusable."""
         parts = self._parts
         turn_end = self.sent_bytes + TURN_BYTES_MAX
         try:
             while parts:
                 if self.sent_bytes >= turn_end:
-                    return Outcome.TURN_OVER
+                    return SendState.TURN_OVER
                 first = parts[0]
                 if type(first) is LogSlice:
                     if not self._send_slice(to, first):
-                        return Outcome.COLD
+                        return SendState.COLD
                 else:
                     self._send_bytes(to)
         except (BlockingIOError, InterruptedError):
-            return Outcome.FULL
-        return Outcome.EMPTY
+            return SendState.FULL
+        return SendState.EMPTY
 
     def cold_range(self) -> LogSlice:
-        """After COLD: what to read ahead; then ``warmed``."""
+        """After COLD: the range to read ahead; call ``warmed`` when that is done."""
         first = self._parts[0]
         assert type(first) is LogSlice, "only slices are cold"
         sent = self._slice_sent
@@ -126,14 +143,14 @@ class Outbox:
         parts = self._parts
         if len(parts) == 1:
             # One small response, most of the time.
-            buffers: list[Buffer] = [parts[0]]  # type: ignore[list-item]  # not a slice: the caller looked
+            buffers: list[Buffer] = [parts[0]]  # type: ignore[list-item]  # the caller checked that it is not a slice
             self._sent(buffers, to.send(buffers[0]))
             return
         buffers = []
         flags = 0
         for part in islice(parts, SEND_BUFFERS_MAX):
             if type(part) is LogSlice:
-                # The slice follows at once: no packet for the bytes before it alone.
+                # The slice follows at once, so the bytes before it need no packet of their own.
                 flags = socket.MSG_MORE
                 break
             buffers.append(part)  # type: ignore[arg-type]  # not a slice, so a buffer
@@ -163,7 +180,7 @@ class Outbox:
             return False
         sent = os.sendfile(to.fileno(), descriptor, position, count)
         if not sent:
-            raise SliceCutShort(f"{first.file.path} ends before byte {position}, within a response")
+            raise SliceCutShort(f"{first.file.path} ends before byte {position}, in the middle of a response")
         self.sent_bytes += sent
         self.unsent_bytes -= sent
         done += sent
@@ -173,3 +190,40 @@ class Outbox:
         else:
             self._slice_sent = done
         return True
+
+
+_probe_buffers = [bytearray(1)]
+_scratch = threading.local()
+
+
+def is_cached(descriptor: int, position: int, length: int) -> bool:
+    preadv = os.preadv
+    buffers = _probe_buffers
+    try:
+        preadv(descriptor, buffers, position, os.RWF_NOWAIT)
+        if length > 1:
+            for offset in range(PROBE_STEP_BYTES, length, PROBE_STEP_BYTES):
+                preadv(descriptor, buffers, position + offset, os.RWF_NOWAIT)
+            preadv(descriptor, buffers, position + length - 1, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+    return True
+
+
+def read_ahead(file: DiskFile, position: int, length: int) -> None:
+    """Block until the range is in the page cache; to be called in a helper thread. ``file`` stays open meanwhile."""
+    buffer = getattr(_scratch, "buffer", None)
+    if buffer is None:
+        buffer = _scratch.buffer = bytearray(_SCRATCH_BYTES)
+    descriptor = file.descriptor()
+    # Ask for twice as much, so that the disk goes on with the next range while this one is being sent.
+    os.posix_fadvise(descriptor, position, 2 * length, os.POSIX_FADV_WILLNEED)
+    end = position + length
+    while position < end:
+        count = os.preadv(descriptor, [memoryview(buffer)[: end - position]], position)
+        if not count:
+            return
+        position += count
