@@ -13,11 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from demo.orders import CURRENCIES
 from demo.proof import Lake
 from demo.story import Story
-from tidelog.spark.java_process import end_java
 from tidelog.spark.pipelines import archive, audit, deadletters, metrics
 from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind
 from tidelog.spark.pipelines.pipeline import Outcome
-from tidelog.spark.spark_session import session
+from tidelog.spark.spark_session import end_java, session
 from tidelog.spark.tables.lake_table import LakeTable
 
 SCHEMA = "id BIGINT NOT NULL, customer STRING NOT NULL, amount BIGINT NOT NULL, currency STRING NOT NULL, placed_at TIMESTAMP"

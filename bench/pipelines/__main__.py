@@ -18,7 +18,7 @@ from bench.measure import Figure
 from bench.pipelines import small_batches
 from bench.spark.__main__ import CHILD_SECONDS_MAX, CONFIG, Size, Subject, fill, measure, say, subjects
 from bench.workspace import NotEnoughRoom, Workspace, workspace
-from tidelog.spark.java import java_home
+from tidelog.spark.runtimes import java_home
 from tidelog.testing import Broker
 
 ROWS = 2_000_000

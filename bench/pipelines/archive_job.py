@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.spark.jobs import tree_cpu_seconds
 from tidelog.spark.pipelines import archive
-from tidelog.spark.pipelines.archive import ArchiveOptions
+from tidelog.spark.pipelines.archive.pipeline import ArchiveOptions
 from tidelog.spark.pipelines.pipeline import Silent
 from tidelog.spark.spark_session import session
 

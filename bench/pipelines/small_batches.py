@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from bench.measure import Figure
 from tidelog.client.fetch.schema import SCHEMA_WITH_HEADERS
-from tidelog.spark.pipelines.archive_schema import PARTITION_BY, archive_columns
-from tidelog.spark.pipelines.archive_source import write_raw
+from tidelog.spark.pipelines.archive.rows import PARTITION_BY, archive_columns
+from tidelog.spark.pipelines.archive.source import write_raw
 from tidelog.spark.tables.lake_table import LakeTable
 from tidelog.spark.tables.table_sink import commit_tasks
 

@@ -25,8 +25,7 @@ from bench.spark.jobs import WRITTEN
 from bench.spark.stock import StockUnavailable, stock_connector
 from bench.workspace import NotEnoughRoom, Workspace, workspace
 from tests.toolkit_broker import create_topic
-from tidelog.spark.java import java_home
-from tidelog.spark.worker_python import worker_python
+from tidelog.spark.runtimes import java_home, worker_python
 from tidelog.testing import Broker
 
 PARTITIONS = 4

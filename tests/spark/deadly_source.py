@@ -19,11 +19,10 @@ from pyspark.sql.types import StructType
 from tests.spark.conftest import config_in
 from tests.spark.reading import start
 from tests.spark.sink.killing import Plan
-from tidelog.spark.data_source import TidelogDataSource
+from tidelog.spark.data_source import TidelogDataSource, schema_text
 from tidelog.spark.options import SourceOptions
-from tidelog.spark.schema import schema_text
+from tidelog.spark.source import TidelogStreamReader
 from tidelog.spark.spark_session import session
-from tidelog.spark.stream_reader import TidelogStreamReader
 
 ROOT = str(Path(__file__).parents[2])
 # A soak is not about time.

@@ -1,10 +1,22 @@
-"""Splits cover exactly what there is to read; a limit is kept and shared, and there is always progress."""
+"""Splits cover exactly what there is to read; a limit is kept and shared, and there is always progress.
 
+Where the options say to begin and to end, in what the cluster has.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.spark.fakes import FakeCluster
+from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
+from tidelog.client.fetch.errors import OffsetsLost
 from tidelog.client.topic_partition import Partition
-from tidelog.spark.planning import Span, limited, split
+from tidelog.spark.options import SourceOptions
+from tidelog.spark.planning import Span, ending_positions, limited, look, split, starting_positions
 
 ID = bytes(16)
 
@@ -80,3 +92,90 @@ def test_the_limit_is_met_exactly_and_no_partition_goes_beyond_its_end(sizes: li
     taken = limited(start, ends, offsets_max)
     assert sum(taken.values()) - sum(start.values()) == min(offsets_max, sum(sizes))
     assert all(start[partition] <= taken[partition] <= ends[partition] for partition in ends)
+
+
+# -- topics and positions -----------------------------------------------------------------------------------------------------
+
+
+A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+
+
+def cluster() -> FakeCluster:
+    made = FakeCluster()
+    made.add("a", 10, 20)
+    made.add("b", 5)
+    made.grow("a", 1, 20, start=4)
+    made.times = {A0: [(1000, 0), (2000, 6)], A1: [(1500, 8)]}
+    return made
+
+
+def options(**given: str) -> SourceOptions:
+    topics = {} if {"subscribePattern", "assign"} & set(given) else {"subscribe": "a"}
+    return SourceOptions.parse({"bootstrap": "h:1", **topics, **given}, is_stream=False)
+
+
+def start(**given: str) -> Mapping[Partition, int]:
+    return starting_positions(cluster(), options(**given), [A0, A1])
+
+
+def end(**given: str) -> Mapping[Partition, int]:
+    return ending_positions(cluster(), options(**given), [A0, A1])
+
+
+def test_topics_by_name_pattern_and_partition() -> None:
+    assert look(cluster(), options().topics).partitions == (A0, A1)
+    assert look(cluster(), options(subscribePattern="[ab]").topics).partitions == (A0, A1, B0)
+    assert look(cluster(), options(assign='{"a": [1], "b": [0]}').topics).partitions == (A1, B0)
+    assert look(cluster(), options(subscribePattern="z.*").topics).partitions == ()
+
+
+def test_a_topic_or_partition_that_there_is_not() -> None:
+    with pytest.raises(UnknownTopic, match="there is no nothing"):
+        look(cluster(), options(subscribe="nothing").topics)
+    with pytest.raises(UnknownTopic, match=r"a has 2 partitions, there is no a\[2\]"):
+        look(cluster(), options(assign='{"a": [2]}').topics)
+
+
+def test_ends_of_the_log() -> None:
+    assert start(startingOffsets="earliest") == {A0: 0, A1: 4}
+    assert end() == {A0: 10, A1: 20}
+
+
+def test_offsets() -> None:
+    assert start(startingOffsets='{"a": {"0": 3, "1": -2}}') == {A0: 3, A1: 4}
+    assert end(endingOffsets='{"a": {"0": 10, "1": -1}}') == {A0: 10, A1: 20}
+
+
+def test_times() -> None:
+    assert start(startingTimestamp="1200") == {A0: 6, A1: 8}
+    assert start(startingOffsetsByTimestamp='{"a": {"0": 0, "1": 1500}}') == {A0: 0, A1: 8}
+    assert end(endingTimestamp="1800") == {A0: 6, A1: 20}
+    late = {"startingTimestamp": "1800", "startingOffsetsByTimestampStrategy": "latest"}
+    assert start(**late) == {A0: 6, A1: 20}
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"startingTimestamp": "1800"}, InvalidArgument, "a[1] has no message at 1800 ms or later"),
+        ({"startingOffsets": '{"a": {"0": 3}}'}, InvalidArgument, "names every partition that is read: a[1] is missing"),
+        ({"startingOffsets": '{"a": {"0": 3, "1": 4, "2": 0}}'}, InvalidArgument, "has a[2], which is not read"),
+        ({"startingOffsets": '{"a": {"0": 11, "1": 4}}'}, InvalidArgument, "a[0] has offsets 0 to 10: 11 is beyond"),
+        ({"startingOffsets": '{"a": {"0": 0, "1": 3}}'}, OffsetsLost, "a[1]: offsets 3 to 3 are lost: the log begins at 4"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": 3}}'}, InvalidArgument, "a[1] is missing"),
+    ],
+)
+def test_what_is_out_of_range_is_said(given: dict[str, str], kind: type[TidelogError], message: str) -> None:
+    with pytest.raises(kind, match=re.escape(message)):
+        start(**given)
+
+
+def test_an_end_beyond_the_log_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=re.escape("option endingOffsets: a[1] has offsets 4 to 20: 21 is beyond")):
+        end(endingOffsets='{"a": {"0": 5, "1": 21}}')
+
+
+def test_offsets_before_the_log_are_left_out_when_loss_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert start(startingOffsets='{"a": {"0": 0, "1": 1}}', failOnDataLoss="false") == {A0: 0, A1: 4}
+    assert caplog.messages == ["a[1]: offsets 1 to 3 are lost, and left out"]

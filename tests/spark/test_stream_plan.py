@@ -10,7 +10,7 @@ from tests.spark.fakes import FakeCluster
 from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
 from tidelog.client.fetch.errors import OffsetsLost, OffsetsMissing, TopicRecreated
 from tidelog.client.topic_partition import Partition
-from tidelog.spark.offsets import StreamOffset
+from tidelog.spark.checkpoint_offsets import StreamOffset
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.stream_plan import END_SECONDS_MAX, StreamPlan
 

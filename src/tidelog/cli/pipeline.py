@@ -14,7 +14,7 @@ from tidelog.cli.kafka import JsonOption
 from tidelog.cli.output import make_console, say, show_json, show_table
 from tidelog.client.errors import TidelogError
 from tidelog.spark.pipelines.command_line import CommandLineWrong, find, run_words
-from tidelog.spark.pipelines.registry import MODULES, UnknownPipeline
+from tidelog.spark.pipelines.pipeline import MODULES, UnknownPipeline
 
 app = typer.Typer(help="Run a pipeline on Spark: topics to tables and back.", no_args_is_help=True)
 

@@ -1,7 +1,7 @@
-"""What Spark finds under ``format("tidelog")``: options in, readers and writers out.
+"""The data source that Spark finds under ``format("tidelog")``: options in, readers and writers out.
 
-Spark starts a Python process for every stream, and the stream begins when it has loaded this: what only a sink needs is loaded
-on use.
+Spark starts a Python process for every stream, and the stream begins when that process has loaded this module, so modules that
+only a sink needs are imported on use. The columns are those of ``client.fetch.schema`` under the stock connector's names.
 """
 
 from pyspark.sql.datasource import (
@@ -14,10 +14,24 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.client.errors import InvalidArgument
-from tidelog.spark.batch_reader import TidelogReader
 from tidelog.spark.options import SinkOptions, SourceOptions, wants_headers
-from tidelog.spark.schema import schema_text
-from tidelog.spark.stream_reader import TidelogStreamReader
+from tidelog.spark.source import TidelogReader, TidelogStreamReader
+
+_COLUMNS = (
+    ("key", "binary"),
+    ("value", "binary"),
+    ("topic", "string"),
+    ("partition", "int"),
+    ("offset", "bigint"),
+    ("timestamp", "timestamp"),
+    ("timestampType", "int"),
+)
+_HEADERS = ("headers", "array<struct<key:string,value:binary>>")
+
+
+def schema_text(include_headers: bool) -> str:
+    columns = (*_COLUMNS, _HEADERS) if include_headers else _COLUMNS
+    return ",".join(f"{name}:{kind}" for name, kind in columns)
 
 
 class TidelogDataSource(DataSource):

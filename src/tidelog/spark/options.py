@@ -1,18 +1,21 @@
-"""The options of source and sink: the stock connector's names, so that switching is one word, and a few of our own.
+"""The options of source and sink: the stock connector's names, so that switching takes one word, and a few of our own.
 
-What a name means is decided here and nowhere else. An option that the stock connector has and we do not need is refused with the
-reason, as is whatever would weaken a promise: none is ignored.
+This module alone decides what a name means. Spark takes option names in any case and hands them over in lower case, so names are
+compared in lower case and shown as the documentation spells them. No option is ignored: an unknown name is refused with the
+nearest known one, because a misspelt option that was ignored would read from the wrong place without a word. Options of the stock
+connector that we do not need, and whatever would weaken a promise, are refused with the reason.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Literal, NamedTuple, Self, cast
 
 from tidelog.client.configuration import bootstrap_addresses
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.types import Fetcher
 from tidelog.client.topic_partition import Partition
-from tidelog.spark import option_values as values
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 DeliveryGuarantee = Literal["exactly_once", "at_least_once"]
@@ -98,7 +101,7 @@ class Connection(NamedTuple):
             raise InvalidArgument("option bootstrap (or kafka.bootstrap.servers) is missing: host:port of a broker")
         if short is not None and long is not None and short != long:
             raise InvalidArgument(f"options bootstrap ({short}) and kafka.bootstrap.servers ({long}) differ: give one")
-        prefix = values.KAFKA_PREFIX
+        prefix = KAFKA_PREFIX
         settings = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
         settings.pop("bootstrap.servers", None)
         return cls(bootstrap_addresses(short if short is not None else long or ""), tuple(sorted(settings.items())))
@@ -118,10 +121,10 @@ class Topics(NamedTuple):
             raise InvalidArgument(f"give one of subscribe, subscribePattern and assign: there are {', '.join(ways) or 'none'}")
         text = given[ways[0].lower()]
         if ways[0] == "subscribe":
-            return cls(names=values.topic_names("subscribe", text))
+            return cls(names=parse_topic_names("subscribe", text))
         if ways[0] == "subscribePattern":
-            return cls(pattern=values.pattern("subscribePattern", text))
-        assigned = values.partitions("assign", text)
+            return cls(pattern=parse_pattern("subscribePattern", text))
+        assigned = parse_partitions("assign", text)
         return cls(names=tuple(dict.fromkeys(partition.topic for partition in assigned)), assigned=assigned)
 
     def has(self, topic: str) -> bool:
@@ -147,12 +150,12 @@ class Bound(NamedTuple):
             if text is None:
                 continue
             if option.endswith("ByTimestamp"):
-                return cls("timestamps", option, by_partition=values.numbers_by_partition(option, text, 0))
+                return cls("timestamps", option, by_partition=parse_numbers_by_partition(option, text, 0))
             if option.endswith("Timestamp"):
-                return cls("timestamp", option, values.number(option, text, 0, OFFSETS_MAX))
+                return cls("timestamp", option, parse_number(option, text, 0, OFFSETS_MAX))
             if text.strip().lower() in ("earliest", "latest"):
                 return cls(cast(Literal["earliest", "latest"], text.strip().lower()), option)
-            return cls("offsets", option, by_partition=values.numbers_by_partition(option, text, values.EARLIEST))
+            return cls("offsets", option, by_partition=parse_numbers_by_partition(option, text, EARLIEST))
         return cls(default, f"{side}Offsets")
 
     @property
@@ -160,7 +163,7 @@ class Bound(NamedTuple):
         """Those of ``earliest`` and ``latest`` that it asks for anywhere, as the numbers that stand for them in JSON."""
         if self.kind == "offsets":
             return frozenset(value for value in self.by_partition.values() if value < 0)
-        return frozenset({"earliest": [values.EARLIEST], "latest": [values.LATEST]}.get(self.kind, []))
+        return frozenset({"earliest": [EARLIEST], "latest": [LATEST]}.get(self.kind, []))
 
 
 class SourceOptions(NamedTuple):
@@ -188,12 +191,12 @@ class SourceOptions(NamedTuple):
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         given = _texts(options)
-        values.check_names(given, _SOURCE, _SOURCE_REFUSED, "source")
+        check_names(given, _SOURCE, _SOURCE_REFUSED, "source")
         isolation = given.pop("kafka.isolation.level", "read_committed")
         group_ids = [given.pop(name, None) for name in ("groupid", "kafka.group.id")]
 
         def optional(name: str, greatest: int) -> int | None:
-            return values.number(name, given[name.lower()], 1, greatest) if name.lower() in given else None
+            return parse_number(name, given[name.lower()], 1, greatest) if name.lower() in given else None
 
         parsed = cls(
             connection=Connection.parse(given),
@@ -201,15 +204,15 @@ class SourceOptions(NamedTuple):
             starting=Bound.parse(given, "starting", "latest" if is_stream else "earliest"),
             ending=Bound.parse(given, "ending", "latest"),
             offset_ranges=_offset_ranges(given),
-            isolation=cast(Isolation, values.choice("kafka.isolation.level", isolation, ("read_committed", "read_uncommitted"))),
-            fetcher=cast(Fetcher, values.choice("fetcher", given.get("fetcher", "own"), ("own", "librdkafka"))),
+            isolation=cast(Isolation, parse_choice("kafka.isolation.level", isolation, ("read_committed", "read_uncommitted"))),
+            fetcher=cast(Fetcher, parse_choice("fetcher", given.get("fetcher", "own"), ("own", "librdkafka"))),
             group_id=next((group_id for group_id in group_ids if group_id), None),
             include_headers=_wants_headers(given),
-            fails_on_data_loss=values.boolean("failOnDataLoss", given.get("failondataloss", "true")),
+            fails_on_data_loss=parse_boolean("failOnDataLoss", given.get("failondataloss", "true")),
             uses_latest_without_match=_uses_latest(given),
             max_offsets_per_trigger=optional("maxOffsetsPerTrigger", OFFSETS_MAX),
             min_offsets_per_trigger=optional("minOffsetsPerTrigger", OFFSETS_MAX),
-            max_trigger_delay_ms=values.duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", f"{TRIGGER_DELAY_MS}ms")),
+            max_trigger_delay_ms=parse_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", f"{TRIGGER_DELAY_MS}ms")),
             min_partitions=optional("minPartitions", PARTITIONS_MAX) or 1,
             max_records_per_partition=optional("maxRecordsPerPartition", OFFSETS_MAX) or RECORDS_PER_SPLIT,
         )
@@ -231,8 +234,8 @@ class SinkOptions(NamedTuple):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         given = _texts(options)
-        values.check_names(given, (*_SINK, *_SINK_OF_SPARK), _SINK_REFUSED, "sink")
-        guarantee = values.choice(
+        check_names(given, (*_SINK, *_SINK_OF_SPARK), _SINK_REFUSED, "sink")
+        guarantee = parse_choice(
             "deliveryGuarantee", given.get("deliveryguarantee", "exactly_once"), ("exactly_once", "at_least_once")
         )
         timeout = given.get("transactiontimeoutms")
@@ -243,7 +246,7 @@ class SinkOptions(NamedTuple):
             transactional_id_prefix=given.get("transactionalidprefix", "tidelog-spark"),
             transaction_timeout_ms=None
             if timeout is None
-            else values.number("transactionTimeoutMs", timeout, 1_000, 24 * 3_600_000),
+            else parse_number("transactionTimeoutMs", timeout, 1_000, 24 * 3_600_000),
             write_id=given.get("writeid"),
         )
 
@@ -251,12 +254,12 @@ class SinkOptions(NamedTuple):
 def wants_headers(options: Mapping[str, str]) -> bool:
     """For the columns, which Spark asks for before it says whether it will read a batch or a stream."""
     given = _texts(options)
-    values.check_names(given, _SOURCE, _SOURCE_REFUSED, "source")
+    check_names(given, _SOURCE, _SOURCE_REFUSED, "source")
     return _wants_headers(given)
 
 
 def _wants_headers(given: Mapping[str, str]) -> bool:
-    return values.boolean("includeHeaders", given.get("includeheaders", "false"))
+    return parse_boolean("includeHeaders", given.get("includeheaders", "false"))
 
 
 def _texts(options: Mapping[str, str]) -> dict[str, str]:
@@ -265,7 +268,7 @@ def _texts(options: Mapping[str, str]) -> dict[str, str]:
 
 def _uses_latest(given: Mapping[str, str]) -> bool:
     name = "startingOffsetsByTimestampStrategy"
-    return values.choice(name, given.get(name.lower(), "error"), ("error", "latest")) == "latest"
+    return parse_choice(name, given.get(name.lower(), "error"), ("error", "latest")) == "latest"
 
 
 def _offset_ranges(given: Mapping[str, str]) -> Mapping[Partition, Sequence[tuple[int, int]]] | None:
@@ -276,7 +279,7 @@ def _offset_ranges(given: Mapping[str, str]) -> Mapping[Partition, Sequence[tupl
         other for other in given if other.startswith(("startingoffsets", "startingtime", "endingoffsets", "endingtime"))
     ]:
         raise InvalidArgument(f"option {name}: it says where to begin and to end, and so does {others[0]}: give one of them")
-    return values.ranges_by_partition(name, given[name.lower()])
+    return parse_ranges_by_partition(name, given[name.lower()])
 
 
 def _check_source(options: SourceOptions, given: Mapping[str, str], *, is_stream: bool) -> None:
@@ -288,10 +291,143 @@ def _check_source(options: SourceOptions, given: Mapping[str, str], *, is_stream
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
             if name.lower() in given:
                 raise InvalidArgument(f"option {name}: a batch has no triggers; it is for streams")
-        if values.LATEST in options.starting.special:
+        if LATEST in options.starting.special:
             raise InvalidArgument("option startingOffsets: a batch that begins at latest reads nothing")
-    if values.EARLIEST in options.ending.special:
+    if EARLIEST in options.ending.special:
         raise InvalidArgument("option endingOffsets: a batch that ends at earliest reads nothing")
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise InvalidArgument(f"options minOffsetsPerTrigger ({least}) and maxOffsetsPerTrigger ({most}) leave no room")
+
+
+# -- the values of options ----------------------------------------------------------------------------------------------------
+
+
+KAFKA_PREFIX = "kafka."
+LATEST, EARLIEST = -1, -2
+"""Of a partition, in offsets that are given as JSON."""
+
+_BOOLEANS = {"true": True, "false": False}
+_DURATION = re.compile(r"(\d{1,9})\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?|d|days?)?")
+_UNIT_MS = {"m": 60_000, "s": 1_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def check_names(given: Mapping[str, str], known: Sequence[str], refused: Mapping[str, str], what: str) -> None:
+    """``refused`` has names that others know, each with what to do instead. Whatever begins with kafka. is a setting."""
+    by_lower = {name.lower(): name for name in known}
+    reasons = {name.lower(): (name, reason) for name, reason in refused.items()}
+    for name in given:
+        lower = name.lower()
+        if lower in reasons:
+            shown, reason = reasons[lower]
+            raise InvalidArgument(f"option {shown}: {reason}")
+        if lower not in by_lower and not lower.startswith(KAFKA_PREFIX):
+            nearest = get_close_matches(lower, by_lower, n=1, cutoff=0.5)
+            hint = f": did you mean {by_lower[nearest[0]]}?" if nearest else f"; there are {', '.join(sorted(known))}, kafka.*"
+            raise InvalidArgument(f"the {what} has no option {name}{hint}")
+
+
+def parse_boolean(name: str, text: str) -> bool:
+    if text.strip().lower() not in _BOOLEANS:
+        raise InvalidArgument(f"option {name} is true or false: not {text!r}")
+    return _BOOLEANS[text.strip().lower()]
+
+
+def parse_number(name: str, text: str, least: int, greatest: int) -> int:
+    stripped = text.strip()
+    if not (stripped.isascii() and stripped.isdigit() and len(stripped) <= 19 and least <= int(stripped) <= greatest):
+        raise InvalidArgument(f"option {name} is a number from {least} to {greatest}: not {text!r}")
+    return int(stripped)
+
+
+def parse_choice(name: str, text: str, choices: Sequence[str]) -> str:
+    chosen = text.strip().lower().replace("-", "_")
+    if chosen not in choices:
+        raise InvalidArgument(f"option {name} is {' or '.join(choices)}: not {text!r}")
+    return chosen
+
+
+def parse_duration_ms(name: str, text: str) -> int:
+    """As Spark writes them: 15m, 30s, 500ms; a number alone is milliseconds."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise InvalidArgument(f"option {name} is a time such as 15m, 30s or 500ms: not {text!r}")
+    unit = found[2] or "ms"
+    is_milliseconds = unit.startswith(("ms", "milli"))
+    return int(found[1]) * (1 if is_milliseconds else _UNIT_MS[unit[0]])
+
+
+def parse_topic_names(name: str, text: str) -> tuple[str, ...]:
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise InvalidArgument(f"option {name} is names of topics with commas between them: not {text!r}")
+    return tuple(dict.fromkeys(names))
+
+
+def parse_pattern(name: str, text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InvalidArgument(f"option {name} is a regular expression: {text!r} is none: {error}") from error
+
+
+def parse_partitions(name: str, text: str) -> tuple[Partition, ...]:
+    """{"orders": [0, 1]}"""
+    found = []
+    for topic, numbers in _object(name, text, '{"orders": [0, 1]}').items():
+        if not isinstance(numbers, list) or not numbers or not all(_is_number(each) and each >= 0 for each in numbers):
+            raise InvalidArgument(f'option {name} is JSON such as {{"orders": [0, 1]}}: {topic!r} has no list of partitions')
+        found += [Partition(topic, each) for each in numbers]
+    if not found:
+        raise InvalidArgument(f"option {name} names no partition")
+    return tuple(dict.fromkeys(found))
+
+
+def parse_numbers_by_partition(name: str, text: str, least: int) -> dict[Partition, int]:
+    """{"orders": {"0": 23, "1": -2}}"""
+    example = '{"orders": {"0": 23, "1": 0}}'
+    found = {}
+    for topic, by_partition in _object(name, text, example).items():
+        if not isinstance(by_partition, dict):
+            raise InvalidArgument(f"option {name} is JSON such as {example}: {topic!r} has no numbers by partition")
+        for partition, value in by_partition.items():
+            if not (partition.isascii() and partition.isdigit()) or not _is_number(value) or value < least:
+                raise InvalidArgument(f"option {name}: {topic}[{partition}] has {value!r}, which is no number from {least} on")
+            found[Partition(topic, int(partition))] = value
+    if not found:
+        raise InvalidArgument(f"option {name} names no partition")
+    return found
+
+
+def parse_ranges_by_partition(name: str, text: str) -> dict[Partition, tuple[tuple[int, int], ...]]:
+    """{"orders": {"0": [[0, 100], [500, 600]]}}; ends are not in the ranges."""
+    example = '{"orders": {"0": [[0, 100], [500, 600]]}}'
+    found = {}
+    for topic, by_partition in _object(name, text, example).items():
+        if not isinstance(by_partition, dict):
+            raise InvalidArgument(f"option {name} is JSON such as {example}: {topic!r} has no ranges by partition")
+        for partition, ranges in by_partition.items():
+            if not (partition.isascii() and partition.isdigit() and isinstance(ranges, list) and all(map(_is_range, ranges))):
+                raise InvalidArgument(
+                    f"option {name}: {topic}[{partition}] has {ranges!r}, which is no list of ranges of offsets"
+                )
+            found[Partition(topic, int(partition))] = tuple((start, end) for start, end in ranges)
+    return found
+
+
+def _is_range(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and 0 <= value[0] <= value[1]
+
+
+def _object(name: str, text: str, example: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"option {name} is JSON such as {example}: {text!r} is none: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"option {name} is JSON such as {example}: not {text!r}")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

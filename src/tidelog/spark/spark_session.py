@@ -1,20 +1,28 @@
-"""A Spark session with the settings that Tidelog wants: ``spark = tidelog.spark.session()``.
+"""A Spark session with the settings that Tidelog needs: ``spark = tidelog.spark.session()``.
 
-The workers run this Python, in which Tidelog is installed, and Java is found by itself. Without a master (argument, setting, or
-``spark-submit --master``) Spark runs in this process on all cores, and listens on this machine only.
+The workers run this Python, in which Tidelog is installed, and Java is found automatically. Without a master (argument, setting,
+or ``spark-submit --master``) Spark runs in this process on all cores and listens on this machine only.
+
+With a log file, Java starts apart from the terminal: what it and its workers write goes to the file, and Ctrl-C reaches only the
+driver. A terminal sends Ctrl-C to every process of the command. PySpark shields Java from it, but not the Python workers, which
+would die in the middle of a batch that the driver means to finish; in a session of their own none of them receives it. Java ends
+when this process does, because its standard input is a pipe from here. ``end_java`` waits until it is gone.
 """
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.conf import SparkConf
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tidelog.spark.java import java_home
-from tidelog.spark.java_process import start_apart
-from tidelog.spark.worker_python import worker_python
+from tidelog.client.errors import TidelogError
+from tidelog.spark.runtimes import java_home, worker_python
 
 LOCAL_MASTER = "local[*]"
 
@@ -61,3 +69,48 @@ def settings_of(master: str | None, given: Mapping[str, str], submitted_master: 
     if chosen.startswith("local"):
         settings |= _LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1)}
     return {**settings, **given, "spark.master": chosen}
+
+
+# -- the process of Java ------------------------------------------------------------------------------------------------------
+
+
+_LAST_WORDS_LINES = 3
+_END_SECONDS_MAX = 30.0
+
+
+class JavaFailed(TidelogError):
+    """Java was started and ended at once; says what it said."""
+
+
+def start_apart(conf: SparkConf, log_file: Path) -> None:
+    """The Spark context of this process, unless it has one."""
+    if SparkContext._active_spark_context is not None:
+        return
+    with log_file.open("ab") as log:
+        try:
+            apart = {"stdout": log, "stderr": log, "start_new_session": True}
+            gateway = launch_gateway(conf, apart)  # type: ignore[no-untyped-call]  # PySpark gives it no types
+        except PySparkRuntimeError as error:
+            raise JavaFailed(f"Spark's Java did not start: {_last_words(log_file)} (all of it: {log_file})") from error
+    SparkContext(gateway=gateway, conf=conf)
+
+
+def end_java() -> None:
+    """Of this process, when its Spark is stopped: returns when Java has ended."""
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    process.stdin.close()
+    try:
+        process.wait(_END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _last_words(log_file: Path) -> str:
+    lines = [line.strip() for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
+    return "; ".join(lines[-_LAST_WORDS_LINES:]) or "it said nothing"

@@ -21,10 +21,19 @@ from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
 from tidelog.client.fetch.errors import OffsetsLost, OffsetsMissing, TopicRecreated
 from tidelog.client.fetch.types import TopicInfo
 from tidelog.client.topic_partition import Partition
-from tidelog.spark.catalogue import Asks, Catalogue, look, starting_positions, warn_of_loss, warn_of_missing_topic
-from tidelog.spark.offsets import StreamOffset, begin_of_batch, id_text
+from tidelog.spark.checkpoint_offsets import StreamOffset, begin_of_batch, id_text
 from tidelog.spark.options import SourceOptions
-from tidelog.spark.planning import Span, limited, split
+from tidelog.spark.planning import (
+    Asks,
+    Catalogue,
+    Span,
+    limited,
+    look,
+    split,
+    starting_positions,
+    warn_of_loss,
+    warn_of_missing_topic,
+)
 
 # For a new leader to find out how far its log is committed.
 END_SECONDS_MAX = 10.0

@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.topic_partition import Partition
-from tidelog.spark.pipelines.archive_schema import PARTITION_BY, archive_columns
-from tidelog.spark.pipelines.cluster_options import id_text
+from tidelog.spark.pipelines.archive.rows import PARTITION_BY, archive_columns
+from tidelog.spark.pipelines.topics import id_text
 from tidelog.spark.tables.data_files import write_files
 from tidelog.spark.tables.lake_table import LakeTable
-from tidelog.spark.tables.positions import position_name
+from tidelog.spark.tables.table_sink import position_name
 
 COLUMNS = archive_columns(None)
 SECONDS_MAX = 60

@@ -6,7 +6,7 @@ Arguments: bootstrap servers, topic, table, output, checkpoint, temporary direct
 import sys
 
 from tests.spark.conftest import config_in
-from tests.spark.pipelines.orders import SCHEMA
+from tests.spark.pipelines.archive.orders import SCHEMA
 from tidelog.spark.pipelines.enrich import EnrichOptions, run
 from tidelog.spark.pipelines.pipeline import Silent
 from tidelog.spark.spark_session import session

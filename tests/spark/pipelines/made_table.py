@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
-from tidelog.spark.pipelines.materialize import table_columns
-from tidelog.spark.pipelines.materialize_merge import merge
+from tidelog.spark.pipelines.materialize.batches import merge
+from tidelog.spark.pipelines.materialize.pipeline import table_columns
 from tidelog.spark.tables.lake_table import LakeTable
 
 BUCKETS = 4

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 
 from tests.spark.conftest import config_in
-from tidelog.spark.pipelines import metrics, metrics_batches
+from tidelog.spark.pipelines import metrics
 from tidelog.spark.pipelines.metrics import MetricsOptions
 from tidelog.spark.pipelines.pipeline import Silent
 from tidelog.spark.spark_session import session
@@ -27,14 +27,14 @@ def options(bootstrap: str, topic: str, table: str, metrics_topic: str) -> Metri
 def main() -> None:
     point, bootstrap, topic, table, metrics_topic, local = sys.argv[1:]
     spark = session(app_name="child", master="local[2]", config=config_in(local))
-    write_topic = metrics_batches.write_topic
+    write_topic = metrics.write_topic
 
     def write_and_die(found: DataFrame, sink: Mapping[str, str], write_id: str) -> None:
         if point == "after":
             write_topic(found, sink, write_id)
         os.killpg(0, signal.SIGKILL)
 
-    metrics_batches.write_topic = write_and_die
+    metrics.write_topic = write_and_die
     metrics.run(spark, options(bootstrap, topic, table, metrics_topic), Silent())
 
 

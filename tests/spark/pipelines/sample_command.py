@@ -3,8 +3,8 @@
 import sys
 
 from tidelog.cli.main import main
-from tidelog.spark.pipelines import registry
+from tidelog.spark.pipelines.pipeline import MODULES
 
 if __name__ == "__main__":
-    registry.MODULES["sample"] = "tests.spark.pipelines.sample_pipeline"
+    MODULES["sample"] = "tests.spark.pipelines.sample_pipeline"
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,8 @@
-"""A run from the command line: Ctrl-C in the middle, and again from there; exit codes, JSON, one line for what is wrong."""
+"""A run from the command line: Ctrl-C in the middle, and again from there; exit codes, JSON, one line for what is wrong.
+
+Flags from a dataclass, through typer as the command line has it. The same command under ``spark-submit``, and as a module.
+Pipelines by name.
+"""
 
 import json
 import os
@@ -6,16 +10,27 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import pyspark
 import pytest
+import typer
 from pyspark.sql import SparkSession
 
 from tests.compatibility.apache_kafka import wait_until
 from tests.spark.reading import producer, send
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.cli.main import main
-from tidelog.spark.pipelines import command_line, registry
+from tidelog.spark.pipelines import __main__ as program
+from tidelog.spark.pipelines import command_line
+from tidelog.spark.pipelines import pipeline as pipelines
+from tidelog.spark.pipelines.command_line import build, function_with, parameters_of
+from tidelog.spark.pipelines.pipeline import MODULES, UnknownPipeline, hint_for, load
+from tidelog.spark.runtimes import JavaMissing, java_home
+from tidelog.spark.tables.lake_table import LakeTable
 
 ROWS = 400
 BATCH_ROWS = 20
@@ -32,7 +47,7 @@ def words(kafka: ToolkitBroker, tmp_path: Path) -> list[str]:
 @pytest.fixture
 def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process are on the session that all tests share, and leave it alone."""
-    monkeypatch.setitem(registry.MODULES, "sample", "tests.spark.pipelines.sample_pipeline")
+    monkeypatch.setitem(pipelines.MODULES, "sample", "tests.spark.pipelines.sample_pipeline")
     monkeypatch.setattr(command_line, "_session", lambda *_: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)
     monkeypatch.setattr(command_line, "_end_java", lambda: None)
@@ -105,3 +120,133 @@ def test_failure_is_one_line(words: list[str], more: list[str], expected: str, c
     (line,) = [line for line in said.err.splitlines() if line.startswith("tidelog: ")]
     assert line.startswith(f"tidelog: {expected}")
     assert "Spark's log" not in line
+
+
+# -- flags --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Options:
+    topic: str = field(metadata={"help": "What is read.", "metavar": "TOPIC"})
+    group_id: str | None = None
+    kafka: tuple[str, ...] = ()
+    share: float = 0.5
+    continuous: bool = False
+    headers: bool = True
+
+
+@dataclass(frozen=True)
+class OfSeveral:
+    topic: tuple[str, ...]
+
+
+def parse(*words: str, options: type[Any] = Options) -> Any:
+    found: list[Any] = []
+
+    def called(given: Mapping[str, Any]) -> int:
+        found.append(build(options, given))
+        return 0
+
+    app = typer.Typer(add_completion=False)
+    app.command("sample")(function_with(parameters_of(options), called, "A sample."))
+    app(list(words), standalone_mode=False)
+    return found[0] if found else None
+
+
+def test_defaults_are_the_dataclass_s() -> None:
+    assert parse("--topic", "t") == Options("t")
+
+
+def test_every_kind_of_field() -> None:
+    words = [
+        "--topic",
+        "t",
+        "--group-id",
+        "g",
+        "--kafka",
+        "a=1",
+        "--kafka",
+        "b=2",
+        "--share",
+        "0.25",
+        "--continuous",
+        "--no-headers",
+    ]
+    assert parse(*words) == Options("t", "g", ("a=1", "b=2"), 0.25, True, False)
+
+
+def test_a_field_without_a_default_is_required() -> None:
+    with pytest.raises(typer.TyperException) as caught:
+        parse()
+    assert caught.value.format_message() == "Missing option '--topic'."
+
+
+def test_at_least_one_of_several() -> None:
+    assert parse("--topic", "a", "--topic", "b", options=OfSeveral) == OfSeveral(("a", "b"))
+    with pytest.raises(typer.TyperException) as caught:
+        parse(options=OfSeveral)
+    assert caught.value.format_message() == "Missing option '--topic'."
+
+
+@pytest.mark.parametrize("words", [("--share", "x"), ("--nothing", "x"), ("stray",)])
+def test_nonsense_is_a_usage_error(words: tuple[str, ...]) -> None:
+    with pytest.raises(typer.TyperException) as caught:
+        parse("--topic", "t", *words)
+    assert caught.value.exit_code == 2
+
+
+def test_help_has_the_words_of_the_metadata(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    parse("--help")
+    shown = capsys.readouterr().out
+    assert "What is read." in shown
+    assert "TOPIC" in shown
+    assert "--no-headers" in shown
+
+
+# -- spark-submit -------------------------------------------------------------------------------------------------------------
+
+
+SUBMIT_ROWS = 300
+SPARK_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+
+
+# Soak: it starts Spark for itself, as spark-submit does, and that takes longer than all it shows.
+@pytest.mark.soak
+def test_archive_under_spark_submit(kafka: ToolkitBroker, tmp_path: Path) -> None:
+    try:
+        environment = {**os.environ, "JAVA_HOME": java_home(os.environ), "PYSPARK_PYTHON": sys.executable}
+    except JavaMissing as error:
+        pytest.skip(str(error))
+    topic = create_topic(kafka.bootstrap, f"t-{secrets.token_hex(4)}", partitions=2)
+    send(producer(kafka.bootstrap), topic, SUBMIT_ROWS, partitions=2)
+    table = tmp_path / "table"
+    submitted = [str(SPARK_SUBMIT), "--master", "local[2]", "--conf", f"spark.local.dir={tmp_path}", str(program.__file__)]
+    words = ["archive", "--topic", topic, "--table", str(table), "--bootstrap", kafka.bootstrap]
+    done = subprocess.run([*submitted, *words], env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{SUBMIT_ROWS} messages of {topic} archived" in done.stdout
+    assert LakeTable.open(table, kind="archive").delta.to_pyarrow_table(columns=["offset"]).num_rows == SUBMIT_ROWS
+
+
+def test_nonsense_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["archiv"]) == 2
+    assert program.main(["archive", "--topicc", "x"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "tidelog: there is no pipeline archiv: did you mean archive?"
+    assert lines[1].startswith("tidelog: No such option: --topicc")
+    assert len(lines) == 2
+
+
+def test_no_name_shows_the_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main([]) == 2
+    assert "archive, materialize, replay" in capsys.readouterr().out
+
+
+def test_nearest_is_named() -> None:
+    with pytest.raises(UnknownPipeline, match=r"^there is no pipeline archiv: did you mean archive\?$"):
+        load("archiv")
+
+
+def test_all_are_named_when_none_is_near() -> None:
+    assert hint_for("zzz", MODULES) == f": there are {', '.join(MODULES)}"

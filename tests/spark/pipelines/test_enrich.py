@@ -1,8 +1,15 @@
-"""The pipeline on a real broker: events with their rows, sessions over a killed driver, and what is refused."""
+"""The pipeline on a real broker: events with their rows, sessions over a killed driver, and what is refused.
+
+Joins and sessions on small frames, against what Python makes of the same rows. The program of the page runs as it stands there,
+and shows what the page says of sessions and rows.
+"""
 
 import contextlib
+import datetime
 import json
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
@@ -14,17 +21,25 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.compatibility.apache_kafka import wait_until
-from tests.spark.pipelines.made_table import put_customers
-from tests.spark.pipelines.orders import Orders
-from tests.spark.pipelines.test_enrich_rows import at, expected_sessions
+from tests.spark.pipelines.archive.orders import Orders
+from tests.spark.pipelines.made_table import NOON, put_customers
 from tests.spark.reading import SECONDS_MAX
-from tests.spark.test_driver_kills import is_in_batch
+from tests.spark.test_kills import is_in_batch
 from tests.toolkit_broker import ToolkitBroker
 from tidelog.client.errors import InvalidArgument, UnknownTopic
+from tidelog.spark import spark_session
 from tidelog.spark.options import RECORDS_PER_SPLIT, SourceOptions
-from tidelog.spark.pipelines.enrich import EnrichOptions, messages_of, run, table_rows
-from tidelog.spark.pipelines.enrich_rows import join_with_table
-from tidelog.spark.pipelines.enrich_table import MaterializedTable
+from tidelog.spark.pipelines.enrich import (
+    EnrichOptions,
+    MaterializedTable,
+    event_messages,
+    join_with_table,
+    messages_of,
+    run,
+    session_messages,
+    sessions,
+    table_rows,
+)
 from tidelog.spark.pipelines.pipeline import Silent
 from tidelog.spark.planning import Span, split
 from tidelog.spark.tables.errors import TableMissing, WrongTable
@@ -166,3 +181,89 @@ def test_a_batch_of_one_partition_is_one_task() -> None:
     source = SourceOptions.parse(given, is_stream=True)
     whole = Span("orders", bytes(16), 0, 0, rows)
     assert split([whole], source.min_partitions, source.max_records_per_partition) == [whole]
+
+
+# -- rows ---------------------------------------------------------------------------------------------------------------------
+
+
+GAP_SECONDS = 600
+
+
+def at(seconds: int) -> datetime.datetime:
+    return NOON + datetime.timedelta(seconds=seconds)
+
+
+def test_events_with_rows_beside_them(spark: SparkSession) -> None:
+    events = spark.createDataFrame(
+        [(b"1", None, at(0), "ada", 5), (b"2", None, at(1), "bob", 6), (b"3", None, at(2), None, 7)],
+        "key binary, headers array<struct<key:string,value:binary>>, timestamp timestamp, customer string, amount int",
+    )
+    table = spark.createDataFrame(
+        [(b"ada", "Delft", "secret"), (b"eve", "Gouda", "secret")], "key binary, city string, other string"
+    )
+    joined = join_with_table(events, table, "customer", ["city"])
+    messages = event_messages(joined, ["customer", "amount", "timestamp", "city"]).collect()
+    assert {bytes(each.key): json.loads(each.value) for each in messages} == {
+        b"1": {"customer": "ada", "amount": 5, "timestamp": "2026-03-02T12:00:00.000Z", "city": "Delft"},
+        b"2": {"customer": "bob", "amount": 6, "timestamp": "2026-03-02T12:00:01.000Z", "city": None},
+        b"3": {"customer": None, "amount": 7, "timestamp": "2026-03-02T12:00:02.000Z", "city": None},
+    }
+    assert sum(each._is_matched for each in joined.collect()) == 1
+    assert sorted(bytes(each.key) for each in messages) == [b"1", b"2", b"3"]
+
+
+def test_sessions_as_a_loop_makes_them(spark: SparkSession) -> None:
+    dice = random.Random(3)
+    rows = [(at(dice.randrange(20_000)), f"c{dice.randrange(4)}", dice.randrange(100)) for _ in range(120)]
+    # Exactly the gap apart is together still.
+    rows += [(at(0), "edge", 1), (at(GAP_SECONDS), "edge", 2), (at(2 * GAP_SECONDS + 1), "edge", 3)]
+    events = spark.createDataFrame(rows, "timestamp timestamp, customer string, amount int")
+    found = session_messages(
+        sessions(events, "customer", f"{GAP_SECONDS} seconds", "0 seconds", ["amount"]),
+        "customer",
+        ["customer", "started", "ended", "events", "sum_amount"],
+    ).collect()
+    assert sorted((json.loads(each.value) for each in found), key=str) == sorted(expected_sessions(rows), key=str)
+    assert {each.key for each in found} == {"c0", "c1", "c2", "c3", "edge"}
+
+
+def expected_sessions(rows: list[tuple[datetime.datetime, str, int]]) -> list[dict[str, Any]]:
+    open_ones: dict[str, dict[str, Any]] = {}
+    found = []
+    for time, customer, amount in sorted(rows):
+        session = open_ones.get(customer)
+        if session is None or (time - session["ended"]).total_seconds() > GAP_SECONDS:
+            session = {"customer": customer, "started": time, "ended": time, "events": 0, "sum_amount": 0}
+            open_ones[customer] = session
+            found.append(session)
+        session["ended"] = time
+        session["events"] += 1
+        session["sum_amount"] += amount
+    return [{**each, "started": text(each["started"]), "ended": text(each["ended"])} for each in found]
+
+
+def text(time: datetime.datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+# -- the documentation --------------------------------------------------------------------------------------------------------
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "PIPELINES.md"
+
+
+def test_the_program_of_the_page(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (section,) = re.findall(r"^## enrich\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    put_customers(tmp_path / "lake" / "customers", {"ada": "Delft"})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(spark_session, "session", lambda: spark)
+    exec(compile(program, str(PAGE), "exec"), {})
+    shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines() if "|" in line]
+    assert shown[0] == ["customer", "started", "ended", "events", "sum_amount", "city", "_is_matched"]
+    assert sorted((row[0], *row[3:]) for row in shown[1:]) == [
+        ("ada", "2", "11", "Delft", "true"),
+        ("bob", "1", "7", "NULL", "false"),
+    ]

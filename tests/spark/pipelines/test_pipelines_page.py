@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 from tests.cli.command import Command
 from tests.cli.command import fresh_command as fresh_command
 from tidelog.cli.main import main
-from tidelog.spark.pipelines import command_line, registry
-from tidelog.spark.pipelines.flags import build
+from tidelog.spark.pipelines import command_line
+from tidelog.spark.pipelines import pipeline as pipelines
+from tidelog.spark.pipelines.command_line import build
 from tidelog.spark.pipelines.pipeline import Pipeline
 
 PAGE = (Path(__file__).parents[3] / "docs" / "PIPELINES.md").read_text()
@@ -23,8 +24,8 @@ RUNS = [line for line in LINES if line.startswith(("tidelog pipeline run", "spar
 
 
 def test_every_pipeline_has_its_section_and_a_command() -> None:
-    assert [name for name in registry.MODULES if f"\n## {name}\n" not in PAGE] == []
-    assert [name for name in registry.MODULES if not any(f"run {name} " in line for line in RUNS)] == []
+    assert [name for name in pipelines.MODULES if f"\n## {name}\n" not in PAGE] == []
+    assert [name for name in pipelines.MODULES if not any(f"run {name} " in line for line in RUNS)] == []
 
 
 @pytest.mark.parametrize("line", RUNS)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from tidelog.client.transactions.errors import BrokerError, ClientError
 from tidelog.client.transactions.types import TransactionDescription, TransactionHandle, TransactionListing
-from tidelog.spark.sink.entry import LedgerEntry
-from tidelog.spark.sink.job import Decision
+from tidelog.spark.sink.job import Decision, LedgerEntry
 from tidelog.wire.errors import ErrorCode
 
 

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from tidelog.spark.data_source import TidelogDataSource
 from tidelog.spark.options import SinkOptions
-from tidelog.spark.sink.columns import check_columns
 from tidelog.spark.sink.job import Job
+from tidelog.spark.sink.rows import check_columns
 from tidelog.spark.sink.writers import TaskMessage, TidelogStreamWriter
 
 # In the middle of a task's rows; then the steps of the driver's commit.

@@ -11,7 +11,7 @@ from typing import Self
 import pyspark
 
 from tests.compatibility.apache_kafka import wait_until
-from tidelog.spark.java import java_home
+from tidelog.spark.runtimes import java_home
 
 START_SECONDS_MAX = 300.0
 STOP_SECONDS_MAX = 30.0

@@ -11,9 +11,7 @@ from tidelog.client.transactions.admin import TransactionAdmin
 from tidelog.client.transactions.brokers import Brokers
 from tidelog.client.transactions.fenced_writer import FencedWriter
 from tidelog.spark.sink import ledger as ledger_module
-from tidelog.spark.sink.entry import LedgerEntry, encode_entry
-from tidelog.spark.sink.errors import LedgerUnusable, Superseded
-from tidelog.spark.sink.job import Decision
+from tidelog.spark.sink.job import Decision, LedgerEntry, LedgerUnusable, Superseded, encode_entry
 from tidelog.spark.sink.ledger import LEDGER_PARTITIONS, LEDGER_TIMEOUT_MS, TopicLedger
 from tidelog.spark.sink.names import ledger_topic, write_job
 

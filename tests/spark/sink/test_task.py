@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from tidelog.spark.options import SinkOptions
-from tidelog.spark.sink.columns import Columns
 from tidelog.spark.sink.connections import SinkConnections
+from tidelog.spark.sink.rows import Columns
 from tidelog.spark.sink.task import TaskWriter
 
 OPTIONS = SinkOptions.parse({"bootstrap": "127.0.0.1:1", "topic": "orders"})

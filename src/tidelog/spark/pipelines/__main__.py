@@ -10,7 +10,7 @@ import typer
 
 from tidelog.client.errors import TidelogError
 from tidelog.spark.pipelines.command_line import run_words
-from tidelog.spark.pipelines.registry import MODULES, UnknownPipeline
+from tidelog.spark.pipelines.pipeline import MODULES, UnknownPipeline
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 PROGRAM = "python -m tidelog.spark.pipelines"

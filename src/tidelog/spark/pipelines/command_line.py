@@ -1,28 +1,32 @@
 """One run of a pipeline from a command line: flags to options, a Spark session, the run, its outcome printed.
 
-``tidelog pipeline run`` and ``spark-submit`` both come here. Whatever the run raises is one typed error when it leaves.
+Both ``tidelog pipeline run`` and ``spark-submit`` come here. Whatever the run raises leaves as one typed error.
+
+The flags are the fields of the options' dataclass, whose metadata has the help texts: ``table`` becomes ``--table``, a field
+without a default is required, a bool is a switch, and a ``tuple[str, ...]`` is an option that may be repeated. The dataclass
+itself validates the values.
 """
 
+import dataclasses
+import inspect
 import logging
 import os
 import signal
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from tidelog.client.errors import InvalidArgument, TidelogError
 from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind
-from tidelog.spark.pipelines.flags import build, function_with, parameters_of
-from tidelog.spark.pipelines.pipeline import Pipeline, PipelineFailed
-from tidelog.spark.pipelines.registry import load
+from tidelog.spark.pipelines.pipeline import Pipeline, PipelineFailed, load
 from tidelog.spark.pipelines.reporters import reporter, show_outcome
 
 EXTRA = "pip install 'tidelog[pipelines]'"
@@ -136,7 +140,7 @@ def _session(name: str, master: str | None, config: Mapping[str, str], log_file:
 
 def _end_java() -> None:
     """What was started for this run does not outlive it; under spark-submit nothing was."""
-    import_module("tidelog.spark.java_process").end_java()
+    import_module("tidelog.spark.spark_session").end_java()
 
 
 @contextmanager
@@ -201,3 +205,56 @@ def read_settings(pairs: Sequence[str]) -> dict[str, str]:
             raise InvalidArgument(f"--spark-config {pair}: expected NAME=VALUE, as in spark.driver.memory=4g")
         settings[name] = value
     return settings
+
+
+# -- flags --------------------------------------------------------------------------------------------------------------------
+
+
+Parameters = list[inspect.Parameter]
+_KIND = inspect.Parameter.KEYWORD_ONLY
+
+
+def parameters_of(options: type[Any]) -> Parameters:
+    """As a function would have them that takes the fields one by one."""
+    types = get_type_hints(options)
+    return [_parameter(field, types[field.name]) for field in dataclasses.fields(options)]
+
+
+def build(options: type[Any], given: Mapping[str, Any]) -> Any:
+    """The dataclass from what the command line gave; others' parameters are left alone."""
+    types = get_type_hints(options)
+    names = [field.name for field in dataclasses.fields(options)]
+    return options(**{name: tuple(given[name] or ()) if _is_repeatable(types[name]) else given[name] for name in names})
+
+
+def function_with(parameters: Parameters, called: Callable[[Mapping[str, Any]], int], help_text: str) -> Callable[..., int]:
+    """A function with this signature, which is what typer reads, that hands everything on."""
+
+    def command(**given: Any) -> int:
+        return called(given)
+
+    # As inspect has it: a function may carry the signature that it shows.
+    setattr(command, "__signature__", inspect.Signature(parameters, return_annotation=int))  # noqa: B010 - mypy knows no such name
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": int}
+    command.__doc__ = help_text
+    return command
+
+
+def _parameter(field: "dataclasses.Field[Any]", kind: Any) -> inspect.Parameter:
+    flag = f"--{field.name.replace('_', '-')}"
+    default = field.default
+    if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    if _is_repeatable(kind):
+        kind, default = (list[str], default) if default is dataclasses.MISSING else (list[str] | None, default or None)
+    declaration = f"{flag}/--no-{flag[2:]}" if kind is bool and default is True else flag
+    metavar = field.metadata.get("metavar")
+    option = typer.Option(declaration, help=field.metadata.get("help", ""), metavar=None if kind is bool else metavar)
+    is_required = default is dataclasses.MISSING
+    return inspect.Parameter(
+        field.name, _KIND, default=inspect.Parameter.empty if is_required else default, annotation=Annotated[kind, option]
+    )
+
+
+def _is_repeatable(kind: Any) -> bool:
+    return get_origin(kind) is tuple and get_args(kind)[1:] == (...,)

@@ -1,41 +1,194 @@
 """Events joined with a materialized table, and with ``--gap`` as sessions, into a topic exactly once.
 
-The table is read anew in every micro-batch (``enrich_table``): an event gets the row that its key has when the event is handled.
-With sessions the events of a key are counted and summed in Spark's state until none has come for the gap, and the session gets
-the row of that moment. What goes out is committed by the sink together with the batch: after a crash nothing is missing, and
-nothing is there twice.
+Every micro-batch reads the table at its newest version: an event gets the row that its key has when the event is handled. With
+sessions, the events of a key are counted and summed in Spark's state until none has arrived for the gap, and the session gets
+the row of that moment. The sink commits the output together with the batch, so a crash loses and repeats nothing.
+
+**The newest rows.** Spark plans the static side of a join once for the life of a query: the files listed then would be that day's
+table, and would be gone after a vacuum. What Spark repeats in every batch is running the tasks. So
+``format("tidelog_materialized")`` plans buckets, whose number a table keeps for life, and a task opens the table and reads what
+its buckets hold now. Two tasks may see two versions, but a row lies in one bucket. Its options are ``path``, ``columns``
+(separated by commas) and ``tasks``, the greatest number of tasks.
+
+**Counts** need no job of their own: Spark reports what it observed with the progress of each batch.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import NumericType, StructType
 
 from tidelog.client.errors import InvalidArgument
-from tidelog.spark.option_values import duration_ms
-from tidelog.spark.pipelines.archive_rows import archive_rows
-from tidelog.spark.pipelines.archive_schema import BAD, read_schema
-from tidelog.spark.pipelines.cluster_options import BOOTSTRAP, find_topics, kafka_settings, spark_options
-from tidelog.spark.pipelines.enrich_counts import EnrichCounts, observe_events, observe_joined
-from tidelog.spark.pipelines.enrich_rows import (
-    ENDED,
-    EVENTS,
-    STARTED,
-    TIME,
-    event_messages,
-    join_with_table,
-    session_messages,
-    sessions,
-)
-from tidelog.spark.pipelines.enrich_table import FORMAT, KIND, MaterializedTable
-from tidelog.spark.pipelines.materialize import table_columns
+from tidelog.spark.options import parse_duration_ms
+from tidelog.spark.pipelines.archive.rows import BAD, archive_rows, read_schema
+from tidelog.spark.pipelines.materialize.batches import BUCKET
+from tidelog.spark.pipelines.materialize.pipeline import table_columns
 from tidelog.spark.pipelines.pipeline import Outcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query
+from tidelog.spark.pipelines.topics import BOOTSTRAP, find_topics, kafka_settings, spark_options
 from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+# -- rows ---------------------------------------------------------------------------------------------------------------------
+
+
+STARTED, ENDED, EVENTS = "started", "ended", "events"
+TIME = "timestamp"
+IS_MATCHED = "_is_matched"
+_JSON = {"timeZone": "UTC", "ignoreNullFields": "false"}
+
+
+def join_with_table(events: DataFrame, table: DataFrame, on: str, take: Sequence[str]) -> DataFrame:
+    """Each event with the columns ``take`` of the row whose key is the text of its field ``on``.
+
+    An event without such a row stays, and has null there. ``_is_matched`` says whether there was one.
+    """
+    rows = table.select(F.col("key").cast("string").alias("_key"), *take, F.lit(True).alias(IS_MATCHED))
+    joined = events.join(rows, F.col(on).cast("string") == F.col("_key"), "left").drop("_key")
+    return joined.withColumn(IS_MATCHED, F.coalesce(IS_MATCHED, F.lit(False)))
+
+
+def sessions(events: DataFrame, by: str, gap: str, watermark: str, sums: Sequence[str] = ()) -> DataFrame:
+    """One row for each run of events of a key with at most ``gap`` between one and the next.
+
+    In a stream a session comes when the watermark, the latest time seen less ``watermark``, is past its last event by ``gap``: it
+    is final then, and events of it that come still are left out.
+    """
+    window = F.session_window(TIME, gap)
+    totals = [F.sum(name).alias(f"sum_{name}") for name in sums]
+    grouped = events.withWatermark(TIME, watermark).groupBy(window, by)
+    found = grouped.agg(F.min(TIME).alias(STARTED), F.max(TIME).alias(ENDED), F.count(F.lit(1)).alias(EVENTS), *totals)
+    return found.select(by, STARTED, ENDED, EVENTS, *[f"sum_{name}" for name in sums])
+
+
+def event_messages(joined: DataFrame, fields: Sequence[str]) -> DataFrame:
+    """As a topic takes them: under the key of the event, at its time, with its headers."""
+    value = F.to_json(F.struct(*fields), _JSON)
+    return joined.select("key", value.alias("value"), "headers", F.col(TIME).alias("timestamp"))
+
+
+def session_messages(joined: DataFrame, by: str, fields: Sequence[str]) -> DataFrame:
+    """Under the key of the session, at the time of its last event."""
+    value = F.to_json(F.struct(*fields), _JSON)
+    return joined.select(F.col(by).cast("string").alias("key"), value.alias("value"), F.col(ENDED).alias("timestamp"))
+
+
+# -- the table's newest rows --------------------------------------------------------------------------------------------------
+
+
+FORMAT = "tidelog_materialized"
+KIND = "materialize"
+
+
+class BucketsPartition(InputPartition):
+    """Plain data: Spark carries it to the task."""
+
+    def __init__(self, buckets: Sequence[int]) -> None:
+        self.buckets = list(buckets)
+
+
+class MaterializedTable(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(columns_of(LakeTable.open(self.options["path"], kind=KIND), self._names()))
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - it is our own
+        return BucketsReader(self.options["path"], self._names(), int(self.options["tasks"]))
+
+    def _names(self) -> list[str]:
+        return str(self.options["columns"]).split(",")
+
+
+class BucketsReader(DataSourceReader):
+    def __init__(self, path: str, names: Sequence[str], tasks: int) -> None:
+        self._path = path
+        self._names = list(names)
+        self._tasks = tasks
+
+    def partitions(self) -> Sequence[InputPartition]:
+        buckets = int(LakeTable.open(self._path, kind=KIND).identity["buckets"])
+        return [BucketsPartition(range(first, buckets, self._tasks)) for first in range(min(self._tasks, buckets))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, BucketsPartition)
+        yield from newest_rows(self._path, self._names, partition.buckets)
+
+
+def newest_rows(path: str, names: Sequence[str], buckets: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    table = LakeTable.open(path, kind=KIND)
+    schema = columns_of(table, names)
+    wanted = {str(bucket) for bucket in buckets}
+    files = [str(table.place / file.path) for file in table.files() if file.partition_values[BUCKET] in wanted]
+    if files:
+        # A column that was added later is null in older files.
+        yield from ds.dataset(files, schema=schema, format="parquet").to_batches()
+
+
+def columns_of(table: LakeTable, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([table.columns.field(name) for name in names])
+
+
+# -- counts -------------------------------------------------------------------------------------------------------------------
+
+
+_EVENTS, _JOINED = "events", "joined"
+
+
+def observe_events(rows: "DataFrame") -> "DataFrame":
+    return rows.observe(
+        _EVENTS,
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(BAD).alias("bad"),
+        F.count_if(~F.col(BAD) & F.col("value").isNull()).alias("tombstones"),
+    )
+
+
+def observe_joined(rows: "DataFrame") -> "DataFrame":
+    return rows.observe(_JOINED, F.count(F.lit(1)).alias("rows"), F.count_if(~F.col(IS_MATCHED)).alias("unmatched"))
+
+
+class EnrichCounts:
+    """A reporter that counts on the way: whenever there is progress, Spark has the reports of the last hundred batches."""
+
+    def __init__(self, query: "StreamingQuery", reporter: Reporter) -> None:
+        self.messages = self.bad = self.tombstones = self.written = self.unmatched = 0
+        self._query = query
+        self._reporter = reporter
+        self._last_batch = -1
+
+    def step(self, text: str) -> None:
+        self._reporter.step(text)
+
+    def progress(self, done: int, total: int | None, unit: str = "rows") -> None:
+        self._reporter.progress(done, total, unit)
+        for report in self._query.recentProgress:
+            found = report.observedMetrics
+            # A batch that found nothing to do is reported under the number of the next one.
+            if report.batchId <= self._last_batch or _EVENTS not in found:
+                continue
+            self._last_batch = report.batchId
+            self.messages += found[_EVENTS]["rows"]
+            self.bad += found[_EVENTS]["bad"]
+            self.tombstones += found[_EVENTS]["tombstones"]
+            self.written += found[_JOINED]["rows"]
+            self.unmatched += found[_JOINED]["unmatched"]
+
+
+# -- the pipeline -------------------------------------------------------------------------------------------------------------
+
 
 SUMMARY = "Events joined with a materialized table, and as sessions, into a topic exactly once."
 EXAMPLE = (
@@ -216,4 +369,4 @@ def _sums(options: EnrichOptions) -> list[str]:
 
 def _interval(name: str, text: str) -> str:
     """For Spark, which reads ``10m`` as months."""
-    return f"{duration_ms(name, text)} milliseconds"
+    return f"{parse_duration_ms(name, text)} milliseconds"

@@ -1,35 +1,308 @@
 """Throughput, bytes, delay, hot keys and skew of topics, by windows of time: into a Delta table, and into a metrics topic.
 
-A window comes once, when the watermark (the latest event time seen, less ``--watermark-seconds``) has passed its end. What comes
-later for it is dropped, and counted. So the last windows of a topic stay open until more data comes: without ``--continuous``
-they are kept in the checkpoint, and the next run goes on with them.
+A window is written once, when the watermark (the latest event time seen, less ``--watermark-seconds``) has passed its end. What
+arrives for it later is dropped and counted. So the last windows of a topic stay open until more data arrives: without
+``--continuous`` the checkpoint keeps them, and the next run completes them.
 
-The checkpoint holds what the open windows have so far. Without it, or with another one, windows would come a second time: a table
-that has windows of another checkpoint is refused.
+The checkpoint holds the open windows. Without it, or with another one, windows would be written a second time, so a table that
+has windows of another checkpoint is refused.
+
+**Each window exactly once.** Closed windows go into the table first and then into the topic. The table's commit carries query and
+batch as its position, the topic's write carries both as its ``writeId``. A batch that runs again after a crash finds its position
+taken and leaves the table alone. The topic is always written from the table's rows, so that both hold the same values to the last
+digit of a sketch, and a second write with the same id is skipped.
+
+**Windows** are pure transformations, the same for a stream and for a batch. ``events`` finds the time of each message,
+``windows`` counts by window, topic and partition (the part that has state), and ``by_topic`` makes one row of the partitions of a
+window, all of which close together.
+
+**Times.** A message's event time is the named field of its JSON value, else the record's timestamp. Impossible times (none,
+before 1970, or further ahead of now than AHEAD_SECONDS, since one wrong clock would close all windows at once) are not believed:
+the record's timestamp stands in, then the time of reading. Such messages are counted as ``undated``.
+
+**Delay** is arrival minus event time: with a field, the record's timestamp minus the field; without one, the time of reading
+minus the record's timestamp.
+
+What cannot be counted exactly in bounded memory is a sketch: hot keys by ``approx_top_k``, percentiles by KLL.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from tidelog.client.admin import Admin
 from tidelog.client.errors import InvalidArgument, UnknownTopic
 from tidelog.spark.options import SinkOptions
-from tidelog.spark.pipelines.cluster_options import BOOTSTRAP, Topic, find_topics, kafka_settings, spark_options
-from tidelog.spark.pipelines.metrics_batches import COLUMNS, MetricsBatches, read_query_id
-from tidelog.spark.pipelines.metrics_windows import events, interval, windows
-from tidelog.spark.pipelines.pipeline import Outcome, Reporter
+from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Reporter
 from tidelog.spark.pipelines.query_run import QueryEnd, run_query
+from tidelog.spark.pipelines.topics import BOOTSTRAP, Topic, find_topics, kafka_settings, spark_options
 from tidelog.spark.sink.connections import check_security
 from tidelog.spark.tables.errors import WrongTable
 from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
+from tidelog.spark.tables.table_sink import append_frame
 from tidelog.spark.tables.upkeep import RETENTION_HOURS, merge_after_commit, vacuumed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+# -- windows ------------------------------------------------------------------------------------------------------------------
+
+
+AHEAD_SECONDS = 300
+HOT_KEYS = 5
+# Of each partition: a key that is dealt out to several may be the hottest of all, and of none.
+HOT_KEYS_PER_PARTITION = 20
+KEYS_TRACKED = 1000
+KEY_CHARACTERS_MAX = 200
+
+# Seconds, milliseconds, microseconds: by size, as the years from 1973 to 5138 have them.
+_MILLISECONDS_FROM, _MICROSECONDS_FROM, _NANOSECONDS_FROM = 1e11, 1e14, 1e17
+
+
+def events(messages: "DataFrame", event_time: str | None = None) -> "DataFrame":
+    """Of each message what is counted. ``event_time`` is a field, ``sent_at`` or ``meta.sent_at``."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+
+    now = F.current_timestamp()
+    recorded = F.when(_is_believed(F.col("timestamp")), F.col("timestamp"))
+    told = F.lit(None).cast("timestamp") if event_time is None else field_time(F.col("value").cast("string"), event_time)
+    wanted = recorded if event_time is None else F.when(_is_believed(told), told)
+    arrived, happened = (now, recorded) if event_time is None else (recorded, wanted)
+    delay_ms = F.unix_millis(arrived) - F.unix_millis(happened)
+    key = F.col("key").cast("string")
+    return messages.select(
+        "topic",
+        "partition",
+        F.substring(
+            F.when(F.is_valid_utf8(key), key).otherwise(F.concat(F.lit("0x"), F.hex("key"))), 1, KEY_CHARACTERS_MAX
+        ).alias("key"),
+        (F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
+        .cast("bigint")
+        .alias("bytes"),
+        F.coalesce(wanted, recorded, now).alias("event_time"),
+        wanted.isNull().alias("undated"),
+        # Of null and 0, the greatest would be 0.
+        F.when(delay_ms.isNotNull(), F.greatest(delay_ms, F.lit(0))).cast("double").alias("delay_ms"),
+    )
+
+
+def field_time(text: "Column", field: str) -> "Column":
+    """Of a JSON value: ISO 8601, or seconds, milliseconds, microseconds or nanoseconds since 1970. Null for anything else."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+
+    path = "$" + "".join(f"['{part}']" for part in field.split("."))
+    found = F.get_json_object(text, path)
+    number = found.try_cast("double")
+    seconds = (
+        F.when(number >= _NANOSECONDS_FROM, number / 1e9)
+        .when(number >= _MICROSECONDS_FROM, number / 1e6)
+        .when(number >= _MILLISECONDS_FROM, number / 1e3)
+        .otherwise(number)
+    )
+    # A number that is too large for a time is none, not an error.
+    since_1970 = F.when(seconds.between(0, 253_402_300_799), F.timestamp_micros((seconds * 1_000_000).cast("bigint")))
+    return F.when(number.isNotNull(), since_1970).otherwise(found.try_cast("timestamp"))
+
+
+def _is_believed(moment: "Column") -> "Column":
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+
+    ahead = F.current_timestamp() + F.make_dt_interval(secs=F.lit(AHEAD_SECONDS))
+    return moment.between(F.timestamp_seconds(F.lit(0)), ahead)
+
+
+def windows(found: "DataFrame", window_seconds: float, watermark_seconds: float) -> "DataFrame":
+    """Events by window, topic and partition. Of a stream a window comes once, when nothing of it is waited for any more."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+
+    watermarked = found.withWatermark("event_time", interval(watermark_seconds))
+    return watermarked.groupBy(F.window("event_time", interval(window_seconds)), "topic", "partition").agg(
+        F.count("*").alias("messages"),
+        F.sum("bytes").alias("bytes"),
+        F.count_if(F.col("key").isNull()).alias("keyless"),
+        F.count_if("undated").alias("undated"),
+        F.count("delay_ms").alias("delays"),
+        F.max("delay_ms").alias("delay_max_ms"),
+        F.expr("kll_sketch_agg_double(delay_ms)").alias("delay_sketch"),
+        F.expr(f"approx_top_k(key, {HOT_KEYS_PER_PARTITION}, {KEYS_TRACKED}) FILTER (WHERE key IS NOT NULL)").alias("hot_keys"),
+    )
+
+
+def by_topic(found: "DataFrame", partitions: Mapping[str, int]) -> "DataFrame":
+    """Windows of partitions as one row for each window and topic. ``partitions`` is how many a topic has, as far as is known."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+
+    summed = found.groupBy("window", "topic").agg(
+        *(F.sum(name).alias(name) for name in ("messages", "bytes", "keyless", "undated", "delays")),
+        F.max("delay_max_ms").alias("delay_max_ms"),
+        F.expr("kll_merge_agg_double(delay_sketch)").alias("delay_sketch"),
+        F.flatten(F.collect_list("hot_keys")).alias("keys"),
+        # Of two that are as busy, the first one.
+        F.max(F.struct("messages", (-F.col("partition")).alias("partition"))).alias("busiest"),
+        (F.max("partition") + 1).alias("partitions_seen"),
+    )
+    known = F.coalesce(*(F.when(F.col("topic") == topic, F.lit(count)) for topic, count in sorted(partitions.items())), F.lit(0))
+    seconds = (F.unix_micros("window.end") - F.unix_micros("window.start")) / 1_000_000
+    delay = F.when(F.col("delays") > 0, F.expr("kll_sketch_get_quantile_double(delay_sketch, array(0.5D, 0.95D, 0.99D))"))
+    counted = summed.withColumns({"partitions": F.greatest(known, "partitions_seen"), "delay": delay})
+    return counted.select(
+        F.col("window.start").alias("window_start"),
+        F.col("window.end").alias("window_end"),
+        "topic",
+        "messages",
+        "bytes",
+        (F.col("messages") / seconds).alias("messages_per_second"),
+        (F.col("bytes") / seconds).alias("bytes_per_second"),
+        *(F.get("delay", F.lit(at)).alias(f"delay_p{name}_ms") for at, name in enumerate((50, 95, 99))),
+        "delay_max_ms",
+        "undated",
+        "keyless",
+        hot_keys(F.col("keys")).alias("hot_keys"),
+        "partitions",
+        (-F.col("busiest.partition")).alias("busiest_partition"),
+        skew(F.col("busiest.messages"), F.col("messages"), F.col("partitions")).alias("skew"),
+    )
+
+
+def skew(busiest: "Column", messages: "Column", partitions: "Column") -> "Column":
+    """How many times its fair share the busiest partition got: 1 is even, the number of partitions the worst."""
+    return busiest * partitions / messages
+
+
+def hot_keys(found: "Column") -> "Column":
+    """The hottest of those of all partitions; a key that several partitions name is one."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+
+    def total(key: "Column") -> "Column":
+        of_it = F.filter(found, lambda each: each["item"] == key)
+        return F.aggregate(of_it, F.lit(0).cast("bigint"), lambda sum_, each: sum_ + each["count"])
+
+    keys = F.array_distinct(F.transform(found, lambda each: each["item"]))
+    ordered = F.array_sort(F.transform(keys, lambda key: F.struct((-total(key)).alias("less"), key.alias("key"))))
+    return F.transform(
+        F.slice(ordered, 1, HOT_KEYS), lambda each: F.struct(each["key"].alias("key"), (-each["less"]).alias("messages"))
+    )
+
+
+def interval(seconds: float) -> str:
+    return f"{round(seconds * 1000)} milliseconds"
+
+
+# -- batches ------------------------------------------------------------------------------------------------------------------
+
+
+_TIME = pa.timestamp("us", "UTC")
+COLUMNS = pa.schema(
+    [
+        ("window_start", _TIME),
+        ("window_end", _TIME),
+        ("topic", pa.string()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+        ("messages_per_second", pa.float64()),
+        ("bytes_per_second", pa.float64()),
+        ("delay_p50_ms", pa.float64()),
+        ("delay_p95_ms", pa.float64()),
+        ("delay_p99_ms", pa.float64()),
+        ("delay_max_ms", pa.float64()),
+        ("undated", pa.int64()),
+        ("keyless", pa.int64()),
+        ("hot_keys", pa.list_(pa.struct([("key", pa.string()), ("messages", pa.int64())]))),
+        ("partitions", pa.int32()),
+        ("busiest_partition", pa.int32()),
+        ("skew", pa.float64()),
+        ("query_id", pa.string()),
+        ("batch", pa.int64()),
+    ]
+)
+_MESSAGE = tuple(name for name in COLUMNS.names if name not in ("query_id", "batch"))
+
+
+class MetricsBatches:
+    """Called by Spark in this process, one batch after the other."""
+
+    def __init__(self, place: Path, checkpoint: Path, partitions: Mapping[str, int], sink: Mapping[str, str] | None) -> None:
+        """``sink`` has the options of the metrics topic; None: there is none."""
+        self.place = place
+        self._checkpoint = checkpoint
+        self._partitions = partitions
+        self._sink = sink
+        self.windows = 0
+        """Rows that were added to the table."""
+
+    def __call__(self, rows: "DataFrame", number: int) -> None:
+        query_id = read_query_id(self._checkpoint)
+        if query_id is None:
+            raise PipelineFailed(f"the checkpoint {self._checkpoint} does not say which query it is of: begin a new one")
+        written = self._into_table(rows, query_id, number)
+        if written is not None and self._sink is not None:
+            write_topic(messages(written), self._sink, f"{query_id}-{number}")
+
+    def _into_table(self, rows: "DataFrame", query_id: str, number: int) -> "DataFrame | None":
+        """The rows of this batch as the table has them; None where no window was closed."""
+        from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+
+        spark = rows.sparkSession
+        table = LakeTable.open(self.place)
+        if table.position(query_id) > number + 1:
+            raise PipelineFailed(
+                f"the checkpoint {self._checkpoint} is at batch {number}, and the table {self.place} has batch "
+                f"{table.position(query_id) - 1} of its query: an older copy of the checkpoint would leave windows out; "
+                f"take the newest one, or a new table and a new checkpoint"
+            )
+        if table.position(query_id) > number:
+            # The open windows are kept by running the frame, also when nobody wants its rows: Spark would miss their state.
+            rows.write.format("noop").mode("overwrite").save()
+            return table.frame(spark).where((F.col("query_id") == query_id) & (F.col("batch") == number))
+        found = by_topic(rows, self._partitions)
+        named = found.withColumns({"query_id": F.lit(query_id), "batch": F.lit(number).cast("bigint")})
+        appended = append_frame(named.coalesce(1), table, {query_id: number + 1})
+        self.windows += appended.rows
+        if not appended.files:
+            return None
+        # Files of another run may be among those that are new.
+        written = LakeTable.open(self.place).frame(spark, files=appended.files)
+        return written.where((F.col("query_id") == query_id) & (F.col("batch") == number))
+
+
+def messages(found: "DataFrame") -> "DataFrame":
+    """Rows of the table as messages: the topic as key, JSON as value, in the order of time."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+
+    columns = [_iso(F.col(name)).alias(name) if name.startswith("window_") else F.col(name) for name in _MESSAGE]
+    ordered = found.coalesce(1).sortWithinPartitions("window_start", "topic")
+    return ordered.select(F.col("topic").alias("key"), F.to_json(F.struct(*columns)).alias("value"))
+
+
+def _iso(moment: "Column") -> "Column":
+    """In UTC, whatever zone the session has."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+
+    return F.date_format(F.to_utc_timestamp(moment, F.current_timezone()), "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
+
+
+def write_topic(found: "DataFrame", sink: Mapping[str, str], write_id: str) -> None:
+    found.write.format("tidelog").options(**sink).option("writeId", write_id).mode("append").save()
+
+
+def read_query_id(checkpoint: Path) -> str | None:
+    """Of the query that the checkpoint belongs to; None before its first start."""
+    try:
+        return str(json.loads((checkpoint / "metadata").read_text())["id"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PipelineFailed(f"the checkpoint {checkpoint} cannot be read: {error}") from error
+
+
+# -- the pipeline -------------------------------------------------------------------------------------------------------------
+
 
 SUMMARY = "Throughput, bytes, delay, hot keys and skew of topics, by windows of time, to a Delta table and a topic."
 EXAMPLE = "tidelog pipeline run metrics --topic orders --table lake/metrics --metrics-topic orders-metrics --event-time sent_at"

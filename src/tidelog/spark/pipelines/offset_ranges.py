@@ -1,15 +1,20 @@
-"""Ranges of offsets of one topic's partitions: as options name them, clipped, cut and joined. Pure.
+"""Ranges of offsets of one topic's partitions: parsed from options, clipped, joined, and read from a table or from the topic.
 
-An end is the first offset that is not in the range, as everywhere with offsets.
+The end of a range is the first offset that is not in it, as everywhere with offsets.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.spark.options import OFFSETS_MAX
+from tidelog.spark.tables.lake_table import LakeTable
 
 _RANGE = re.compile(r"(\d{1,9})(?::(?:(\d{1,18})(?:-(\d{1,18})?)?|-(\d{1,18})))?")
 _EXAMPLES = "3 (the whole partition), 3:100-200 (200 is not in it), 3:100-, 3:-200 or 3:57 (one offset)"
@@ -95,3 +100,18 @@ def clipped(bounds: Mapping[int, tuple[int, int]], wanted: Sequence[OffsetRange]
 
 def total_size(ranges: Iterable[OffsetRange]) -> int:
     return sum(each.size for each in ranges)
+
+
+def frame_of(spark: SparkSession, table: LakeTable, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """The rows of those files: all rows of the ranges, and others."""
+    found = pa.table(table.delta.get_add_actions(flatten=True)).to_pylist()
+    return table.frame(spark, files=[str(table.place / unquote(each["path"])) for each in found if may_have(each, ranges)])
+
+
+def may_have(extent: Mapping[str, Any], ranges: Sequence[OffsetRange]) -> bool:
+    """``extent`` is what the log has of a file. One without numbers may have anything."""
+    names = ("min.partition", "max.partition", "min.offset", "max.offset")
+    if any(extent.get(name) is None for name in names):
+        return True
+    first_partition, last_partition, first, last = (extent[name] for name in names)
+    return any(first_partition <= each.partition <= last_partition and each.start <= last and first < each.end for each in ranges)

@@ -1,13 +1,16 @@
-"""What every pipeline is made of: how a run tells what it does, and how it ends.
+"""What every pipeline is made of, and the pipelines by name.
 
 A pipeline is a module with a frozen dataclass of options (``OPTIONS``), one line that says what it does (``SUMMARY``), a command
 line to copy (``EXAMPLE``) and ``run(spark, options, reporter) -> Outcome``. Nothing else ties it to the command line: the flags
-are the fields of the dataclass.
+are the fields of the dataclass. Modules are imported on use, because each imports Spark and the help for one needs no other.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from tidelog.client.errors import TidelogError
+from tidelog.client.errors import InvalidArgument, TidelogError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,3 +56,31 @@ class Silent:
 
     def progress(self, done: int, total: int | None, unit: str = "rows") -> None:
         """Nobody listens."""
+
+
+# -- the pipelines by name ----------------------------------------------------------------------------------------------------
+
+
+_PACKAGE = "tidelog.spark.pipelines"
+
+# In the order in which lists show them.
+MODULES = {
+    name: f"{_PACKAGE}.{name}" for name in ("archive", "materialize", "replay", "deadletters", "metrics", "audit", "enrich")
+}
+
+
+class UnknownPipeline(InvalidArgument):
+    """There is no pipeline of that name; says which one is nearest."""
+
+
+def load(name: str) -> Pipeline:
+    if name not in MODULES:
+        raise UnknownPipeline(f"there is no pipeline {name}{hint_for(name, MODULES)}")
+    return cast("Pipeline", import_module(MODULES[name]))
+
+
+def hint_for(name: str, known: Iterable[str]) -> str:
+    """What whoever typed this may have meant."""
+    choices = list(known)
+    nearest = get_close_matches(name, choices, n=1, cutoff=0.5)
+    return f": did you mean {nearest[0]}?" if nearest else f": there are {', '.join(choices)}"

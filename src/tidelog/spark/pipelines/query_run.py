@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.client.errors import TidelogError
 from tidelog.client.topic_partition import Partition
-from tidelog.spark.offsets import StreamOffset, begin_of_batch
+from tidelog.spark.checkpoint_offsets import StreamOffset, begin_of_batch
 from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind
 from tidelog.spark.pipelines.pipeline import Reporter
 

@@ -1,5 +1,6 @@
 """The sink: rows into topics, exactly once.
 
-Decisions (``entry``) and the steps over them (``job``) need neither Spark nor a cluster and are tested at every crash point. The
-ledger (``ledger``), tasks (``task``, ``rows``) and what Spark calls (``writers``) are around them.
+``job`` holds the commit protocol, its decisions and its steps; it needs neither Spark nor a cluster and is tested at every crash
+point. ``ledger`` keeps what was committed, ``names`` names things in the cluster, ``rows`` and ``task`` write, ``connections``
+keeps a process's connections, and ``writers`` is what Spark calls.
 """

@@ -12,9 +12,9 @@ from tidelog.client.transactions.admin import TransactionAdmin
 from tidelog.client.transactions.brokers import Brokers
 from tidelog.client.transactions.errors import UnknownPartition
 from tidelog.spark.options import SinkOptions
-from tidelog.spark.sink.errors import RowRefused
 from tidelog.spark.sink.job import Job
 from tidelog.spark.sink.ledger import TopicLedger
+from tidelog.spark.sink.rows import RowRefused
 
 CONNECTIONS_MAX = 8
 JOBS_MAX = 8

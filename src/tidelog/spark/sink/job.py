@@ -1,23 +1,37 @@
-"""The life of a job: a run starts, commits batches, or aborts one. What each step leaves, wherever a crash comes:
+"""The commit protocol of the sink: what the ledger says about a job, what a run may do to it, and the steps that do it.
+
+**The entry.** The ledger has one entry per job, JSON under the job's name:
+
+    {"version": 1, "run": "...", "generation": 3, "batch": 41, "is_ended": false, "past_runs": ["..."],
+     "name": "<common prefix of the ids>", "transactions": [["0-0-0", <producer id>, <epoch>], ...]}
+
+- ``run`` owns the job: only it may add a batch. A run takes the job over before its tasks open transactions, and a run that has
+  lost the job never gets it back.
+- ``batch`` is the last committed batch. Being in the entry is what commits it: its transactions must be committed, whatever
+  happens. ``is_ended`` says that all of them are, and then they are no longer listed.
+- Batch numbers only grow, and the next batch is added only when the last one has ended.
+
+**The steps**, and what a crash leaves at each:
 
 | step | after a crash there |
 |---|---|
 | ``start``: the run takes the job over | the next run does the same |
 | tasks write, and leave their transactions open | the next run aborts them, and writes the batch again |
-| ``commit`` 1: all are open, with id and epoch of the tasks | likewise |
+| ``commit`` 1: all are open, with id and epoch of the tasks | the same |
 | ``commit`` 2: one ledger record, the commit point | the next run commits the transactions, and drops the rows |
 | ``commit`` 3: each transaction is committed | the next run commits the rest |
 | ``commit`` 4: the ledger says that all are | the next run finds them committed |
 
-Earlier runs cannot add to the ledger once a later one has taken the job over: every change of it is compare-and-set. So a task
-may take over a transactional id only after ``start``, when no earlier run can commit what was open under it.
+An earlier run cannot add to the ledger once a later one has taken the job over, because every change is compare-and-set. So a
+task may take over a transactional id only after ``start``, when no earlier run can commit what was open under it.
 
-Within a run, Spark may run a stage again while tasks of its first attempt have finished or are still running, and either one's
-answer may come to the commit. PySpark does not tell a task the attempt of its stage, so two of them have the same numbers:
-whoever finds its id open leaves it alone and takes another (``name_for``). What nobody commits is aborted when the batch is
-committed, so that an open id is always one of this batch.
+Within a run, Spark may run a stage again while tasks of its first attempt have finished or are still running, and the answer of
+either one may reach the commit. PySpark does not tell a task the attempt of its stage, so two of them have the same numbers: a
+task that finds its id open leaves it alone and takes another (``name_for``). Transactions that nobody commits are aborted when
+the batch is committed, so that an open id always belongs to this batch.
 """
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -25,10 +39,182 @@ from typing import NamedTuple, Protocol
 from tidelog.client.errors import TidelogError
 from tidelog.client.transactions.errors import BrokerError, ClientError
 from tidelog.client.transactions.types import TransactionDescription, TransactionHandle, TransactionListing
-from tidelog.spark.sink import entry as decisions
-from tidelog.spark.sink.entry import LedgerEntry
-from tidelog.spark.sink.errors import BatchIncomplete
 from tidelog.spark.sink.names import ATTEMPTS_PER_STAGE, shown, slot_in, slot_of, transactional_id
+
+# -- what stops a write -------------------------------------------------------------------------------------------------------
+
+
+class Superseded(TidelogError):
+    """Another run of the same query, or of a write with the same id, has begun after this one."""
+
+
+class BehindLedger(TidelogError):
+    """The checkpoint is older than what was committed already."""
+
+
+class TransactionLost(TidelogError):
+    """A task's transaction is not open any more, and was not committed: the batch is to be done again."""
+
+
+class BatchIncomplete(TidelogError):
+    """The ledger has the batch, but one of its transactions was not committed: rows are missing, and nobody goes on over it."""
+
+
+class LedgerUnusable(TidelogError):
+    """The ledger's topic, or what is in it, is not what it should be."""
+
+
+# -- the entry of a job in the ledger -----------------------------------------------------------------------------------------
+
+
+VERSION = 1
+NO_BATCH = -1
+# A run that was forgotten would be taken for a new one, and would stop the one that is under way: a nuisance, not a loss.
+PAST_RUNS_MAX = 16
+# Topics take records of a megabyte by default. This is the entry of some 20,000 tasks.
+ENTRY_BYTES_MAX = 900_000
+
+OPEN = "Ongoing"
+COMMITTED = ("PrepareCommit", "CompleteCommit")
+
+
+class LedgerEntry(NamedTuple):
+    run: str
+    generation: int = 0
+    batch: int = NO_BATCH
+    is_ended: bool = True
+    transactions: tuple[TransactionHandle, ...] = ()
+    past_runs: tuple[str, ...] = ()
+
+
+def encode_entry(entry: LedgerEntry) -> bytes:
+    names = [each.transactional_id for each in entry.transactions]
+    name = _common_beginning(names)
+    document = {
+        "version": VERSION,
+        "run": entry.run,
+        "generation": entry.generation,
+        "batch": entry.batch,
+        "is_ended": entry.is_ended,
+        "past_runs": entry.past_runs,
+        "name": name,
+        "transactions": [[each[0][len(name) :], each[1], each[2]] for each in entry.transactions],
+    }
+    data = json.dumps(document, separators=(",", ":")).encode()
+    if len(data) > ENTRY_BYTES_MAX:
+        raise LedgerUnusable(f"{len(names)} tasks in one batch are too many for the ledger: use coalesce() before the write")
+    return data
+
+
+def decode_entry(data: bytes) -> LedgerEntry:
+    try:
+        document = json.loads(data)
+        version = document["version"]
+        if version != VERSION:
+            raise LedgerUnusable(f"the ledger has an entry of version {version}: a newer Tidelog wrote it")
+        return LedgerEntry(
+            str(document["run"]),
+            int(document["generation"]),
+            int(document["batch"]),
+            bool(document["is_ended"]),
+            tuple(TransactionHandle(document["name"] + each[0], int(each[1]), int(each[2])) for each in document["transactions"]),
+            tuple(str(each) for each in document["past_runs"]),
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise LedgerUnusable(f"the ledger has an entry that is none of ours: {data[:200]!r}") from error
+
+
+def _common_beginning(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    first, last = min(names), max(names)
+    size = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[:size]
+
+
+# -- what a run may do -----------------------------------------------------------------------------------------------------------
+
+
+def claimed(job: str, entry: LedgerEntry | None, run: str) -> LedgerEntry | None:
+    """The entry with which the run takes the job over; None when it has it."""
+    if entry is None:
+        return LedgerEntry(run)
+    if entry.run == run:
+        return None
+    if run in entry.past_runs:
+        raise superseded(job)
+    past_runs = (*entry.past_runs, entry.run)[-PAST_RUNS_MAX:]
+    return entry._replace(run=run, generation=entry.generation + 1, past_runs=past_runs)
+
+
+def is_replay(job: str, entry: LedgerEntry, batch: int) -> bool:
+    """Whether the batch is committed already: its rows are to be dropped."""
+    if batch < entry.batch:
+        raise BehindLedger(
+            f"{shown(job)}: batch {batch} comes after batch {entry.batch} was committed: the checkpoint is older than the ledger "
+            "(was it restored from a copy?). Begin with a new checkpoint, at offsets that you know to be right"
+        )
+    return batch == entry.batch
+
+
+def recorded(
+    job: str, entry: LedgerEntry | None, run: str, batch: int, transactions: Sequence[TransactionHandle]
+) -> LedgerEntry | None:
+    """The entry that commits the batch; None when the batch is committed: by these transactions, or by others before them."""
+    if entry is None or entry.run != run:
+        raise superseded(job)
+    if is_replay(job, entry, batch):
+        return None
+    if not entry.is_ended:
+        raise LedgerUnusable(f"{shown(job)}: batch {batch} cannot follow batch {entry.batch}, which has not ended")
+    return entry._replace(batch=batch, is_ended=False, transactions=tuple(transactions))
+
+
+def ended(entry: LedgerEntry | None, batch: int) -> LedgerEntry | None:
+    """None when that is said already, or the ledger is further."""
+    if entry is None or entry.batch != batch or entry.is_ended:
+        return None
+    return entry._replace(is_ended=True, transactions=())
+
+
+def superseded(job: str) -> Superseded:
+    return Superseded(f"another run of {shown(job)} has begun after this one, and goes on in its place; this one ends")
+
+
+# -- what is to become of transactions -------------------------------------------------------------------------------------------
+
+
+def check_open(handles: Sequence[TransactionHandle], found: dict[str, TransactionDescription]) -> None:
+    """Before the commit: each must be as its task left it."""
+    for handle in handles:
+        description = found.get(handle.transactional_id)
+        if description is None or description.handle != handle or description.state != OPEN:
+            raise TransactionLost(
+                f"the transaction of {handle.transactional_id} (producer {handle.producer_id}, epoch {handle.producer_epoch}) is "
+                f"{state_of(description)} before its batch was committed: it timed out, or another task took it over. Nothing of "
+                "the batch was committed"
+            )
+
+
+def is_committed(handle: TransactionHandle, description: TransactionDescription | None) -> bool:
+    """A refusal to commit is no trouble when it is committed: by whom does not matter, but this very transaction it must be."""
+    return description is not None and description.handle == handle and description.state in COMMITTED
+
+
+def leftovers(entry: LedgerEntry, found: dict[str, TransactionDescription]) -> list[TransactionHandle]:
+    """Open transactions that the ledger does not have: they are to be aborted."""
+    kept = set(entry.transactions)
+    return [each.handle for each in found.values() if each.state == OPEN and each.handle not in kept]
+
+
+def state_of(description: TransactionDescription | None) -> str:
+    if description is None:
+        return "unknown to its coordinator"
+    return f"{description.state} (producer {description.producer_id}, epoch {description.producer_epoch})"
+
+
+# -- the steps ----------------------------------------------------------------------------------------------------------------
+
 
 # Spark gives a stage up after four attempts in a row (spark.stage.maxConsecutiveAttempts).
 STAGE_ATTEMPTS_MAX = 32
@@ -82,15 +268,15 @@ class Job:
         """Before anything of the batch is written, in every process that writes. The first of a run takes the job over."""
         entry = self._started if self._started is not None and self._started.run == run else self._ledger.read()
         if entry is None or entry.run != run:
-            entry, is_first = self._ledger.update(lambda current: decisions.claimed(self.name, current, run))
+            entry, is_first = self._ledger.update(lambda current: claimed(self.name, current, run))
             if entry is None:
-                raise decisions.superseded(self.name)
+                raise superseded(self.name)
             if is_first:
                 self.finish(entry)
                 self._clean_up(entry)
         # Within a run batches only grow, and nobody but this run adds to the ledger: what was read once says enough.
         self._started = entry
-        return Start(entry.generation, decisions.is_replay(self.name, entry, batch))
+        return Start(entry.generation, is_replay(self.name, entry, batch))
 
     def name_for(self, generation: int, partition: int, attempt: int) -> str:
         """The transactional id for a task, that no other task of its batch holds."""
@@ -98,7 +284,7 @@ class Job:
             number = stage_attempt * ATTEMPTS_PER_STAGE + attempt
             name = transactional_id(self._prefix, self.name, generation, partition, number)
             found = self._coordinators.describe_transactions([name]).get(name)
-            if found is None or found.state != decisions.OPEN:
+            if found is None or found.state != OPEN:
                 return name
         raise TidelogError(f"{shown(self.name)}: task {partition} has {STAGE_ATTEMPTS_MAX} transactions open in one batch")
 
@@ -128,12 +314,12 @@ class Job:
 
     def check(self, transactions: Sequence[TransactionHandle]) -> None:
         names = [each.transactional_id for each in transactions]
-        decisions.check_open(transactions, self._coordinators.describe_transactions(names))
+        check_open(transactions, self._coordinators.describe_transactions(names))
 
     def record(self, run: str, batch: int, transactions: Sequence[TransactionHandle]) -> LedgerEntry:
-        entry, _ = self._ledger.update(lambda current: decisions.recorded(self.name, current, run, batch, transactions))
+        entry, _ = self._ledger.update(lambda current: recorded(self.name, current, run, batch, transactions))
         if entry is None:
-            raise decisions.superseded(self.name)
+            raise superseded(self.name)
         return entry
 
     def finish(self, entry: LedgerEntry) -> None:
@@ -148,11 +334,11 @@ class Job:
         found = self._coordinators.describe_transactions([handle.transactional_id for handle in refused]) if refused else {}
         for handle, error in refused.items():
             description = found.get(handle.transactional_id)
-            if not decisions.is_committed(handle, description):
+            if not is_committed(handle, description):
                 raise BatchIncomplete(
                     f"{shown(self.name)}: batch {entry.batch} is in the ledger, but the transaction of {handle.transactional_id} "
                     f"(producer {handle.producer_id}, epoch {handle.producer_epoch}) cannot be committed: {error}. It is "
-                    f"{decisions.state_of(description)}: the rows of this task are missing. Find out why (was nobody there for "
+                    f"{state_of(description)}: the rows of this task are missing. Find out why (was nobody there for "
                     "longer than transactionTimeoutMs?) before you go on with a new checkpoint"
                 )
         for handle, error in failures.items():
@@ -160,7 +346,7 @@ class Job:
                 raise error
 
     def mark_ended(self, entry: LedgerEntry) -> None:
-        self._ledger.update(lambda current: decisions.ended(current, entry.batch))
+        self._ledger.update(lambda current: ended(current, entry.batch))
 
     # -- what others left -----------------------------------------------------------------------------------------------------
 
@@ -176,18 +362,18 @@ class Job:
         """Those that the ledger lacks, in the slots that are wanted."""
         slots = {
             each.transactional_id: slot_in(self._prefix, self.name, each.transactional_id)
-            for each in self._coordinators.list_transactions(states=[decisions.OPEN])
+            for each in self._coordinators.list_transactions(states=[OPEN])
         }
         names = [name for name, slot in slots.items() if slot is not None and is_wanted(slot)]
         if names:
-            strays = decisions.leftovers(entry, self._coordinators.describe_transactions(names))
+            strays = leftovers(entry, self._coordinators.describe_transactions(names))
             self._coordinators.end_transactions(strays, is_commit=False)
 
     def _finish_replay(self, run: str, batch: int) -> None:
         entry = self._ledger.read()
         if entry is not None and entry.batch == batch:
             if entry.run != run:
-                raise decisions.superseded(self.name)
+                raise superseded(self.name)
             self.finish(entry)
 
 

@@ -28,9 +28,7 @@ from tidelog.client.fetch.client import FetchClient
 from tidelog.client.topic_partition import Partition
 from tidelog.client.transactions.brokers import Brokers
 from tidelog.client.transactions.fenced_writer import Fenced, FencedWriter
-from tidelog.spark.sink.entry import LedgerEntry, decode_entry, encode_entry
-from tidelog.spark.sink.errors import LedgerUnusable
-from tidelog.spark.sink.job import Decision
+from tidelog.spark.sink.job import Decision, LedgerEntry, LedgerUnusable, decode_entry, encode_entry
 from tidelog.spark.sink.names import is_once, is_write, ledger_topic, ledger_transactional_id, shown
 
 # Where an entry lies goes by this number and the job's name: it never changes.

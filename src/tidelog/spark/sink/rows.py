@@ -1,22 +1,101 @@
-"""From Arrow columns to calls of ``produce``, with as little Python per row as there can be.
+"""Rows for topics: which columns they may have, and how Arrow columns become calls of ``produce``.
 
-Text and bytes are cut from the column's one buffer by its offsets; nothing is decoded.
+**Columns** are checked before anything runs. As in the stock connector, ``value`` (text or bytes) is required; ``key``,
+``headers``, ``partition`` and ``topic`` are optional, and ``timestamp`` is our addition. Without the option ``topic`` the column
+is required; with the option the column is ignored.
 
-Rows that cannot be written are found by looking at whole columns before the first row of the batch is sent, and are named: by the
-task's partition, their number in it (from 0), and their key.
+**Rows** are sent with as little Python per row as possible: text and bytes are cut from the column's single buffer by their
+offsets, without decoding. Rows that cannot be written are found by examining whole columns before the first row of the batch is
+sent, and are named by the task's partition, their number in it (from 0) and their key.
 """
 
 from collections.abc import Callable
 from itertools import pairwise, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaException
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
-from tidelog.spark.sink.columns import Columns
-from tidelog.spark.sink.errors import RowRefused
+from tidelog.client.errors import InvalidArgument, TidelogError
+
+# -- columns ------------------------------------------------------------------------------------------------------------------
+
+
+_TEXT = (StringType, BinaryType)
+_TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "key": (_TEXT, "string or binary"),
+    "value": (_TEXT, "string or binary"),
+    "topic": ((StringType,), "string"),
+    "partition": ((IntegerType,), "int"),
+    "timestamp": ((TimestampType,), "timestamp"),
+}
+_HEADERS = "array<struct<key:string,value:binary>>"
+
+
+class Columns(NamedTuple):
+    """Where each is in the batches; None where there is none."""
+
+    value: int
+    key: int | None
+    headers: int | None
+    partition: int | None
+    timestamp: int | None
+    topic: int | None
+
+
+def check_columns(schema: StructType, topic: str | None) -> Columns:
+    places = {field.name.lower(): index for index, field in enumerate(schema.fields)}
+    known = [*_TYPES, "headers"]
+    for field in schema.fields:
+        if field.name.lower() not in known:
+            raise InvalidArgument(
+                f"the sink has no column {field.name}: select those of {', '.join(known)} (to_json(struct(...)) makes one value "
+                "of several columns)"
+            )
+        _check_type(field.name, field.dataType)
+    if "value" not in places:
+        raise InvalidArgument(f"the column value is missing: there are {', '.join(schema.fieldNames()) or 'none'}")
+    if "topic" not in places and topic is None:
+        raise InvalidArgument("where to? Give the option topic, or a column topic")
+    return Columns(
+        places["value"],
+        places.get("key"),
+        places.get("headers"),
+        places.get("partition"),
+        places.get("timestamp"),
+        places.get("topic") if topic is None else None,
+    )
+
+
+def _check_type(name: str, found: DataType) -> None:
+    if name.lower() == "headers":
+        is_right = (
+            isinstance(found, ArrayType)
+            and isinstance(found.elementType, StructType)
+            and [(field.name, type(field.dataType)) for field in found.elementType.fields]
+            == [("key", StringType), ("value", BinaryType)]
+        )
+        wanted = _HEADERS
+    else:
+        types, wanted = _TYPES[name.lower()]
+        is_right = isinstance(found, types)
+    if not is_right:
+        raise InvalidArgument(f"the column {name} is {wanted}: not {found.simpleString()}")
+
+
+# -- rows ---------------------------------------------------------------------------------------------------------------------
+
 
 # What a record and its batch take beside key, value and headers: at most this.
 RECORD_OVERHEAD_BYTES = 100
@@ -25,6 +104,10 @@ SHOWN_KEY_BYTES = 50
 Produce = Callable[..., None]
 SizeLimit = Callable[[str], int]
 """The most that a message of this topic may take; raises when there is no such topic."""
+
+
+class RowRefused(TidelogError):
+    """A row that cannot be written as it is. Nothing of the batch becomes visible."""
 
 
 class Rows:

@@ -21,10 +21,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tidelog.client.errors import TidelogError, from_kafka_error
 from tidelog.client.transactions.types import TransactionHandle
 from tidelog.spark.options import SinkOptions
-from tidelog.spark.sink.columns import Columns
 from tidelog.spark.sink.connections import MESSAGE_BYTES_MAX, SinkConnections
-from tidelog.spark.sink.errors import RowRefused
-from tidelog.spark.sink.rows import SHOWN_KEY_BYTES, Rows
+from tidelog.spark.sink.rows import SHOWN_KEY_BYTES, Columns, RowRefused, Rows
 
 STATISTICS_MS = 50
 STATISTICS_SECONDS_MAX = 30.0

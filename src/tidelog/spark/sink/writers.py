@@ -23,10 +23,10 @@ from tidelog.client.errors import BrokerUnavailable, InvalidArgument, TidelogErr
 from tidelog.client.transactions.errors import BrokerUnreachable
 from tidelog.client.transactions.types import TransactionHandle
 from tidelog.spark.options import SinkOptions
-from tidelog.spark.sink.columns import Columns, check_columns
 from tidelog.spark.sink.connections import SinkConnections, check_security, forget_connections, sink_connections
 from tidelog.spark.sink.job import Start
 from tidelog.spark.sink.names import once_write_id, query_job, write_job
+from tidelog.spark.sink.rows import Columns, check_columns
 from tidelog.spark.sink.task import TaskWriter
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"

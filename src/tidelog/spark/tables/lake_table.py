@@ -1,12 +1,12 @@
-"""A Delta table as the driver sees it: what it is of, how far it has come, what is committed to it, and its rows in Spark.
+"""A Delta table as the driver sees it: what it holds, how far it has come, what is committed to it, and its rows in Spark.
 
-**Positions.** A commit carries how far the table has come, in the same atomic step as its rows: for each source by name
-(``orders/3``) the offset that comes next, as Delta's own application transactions. Before a batch is written, the table is asked
-for them, not a checkpoint: a batch that runs again after a crash, or under a new checkpoint, finds its rows there and leaves them
-out. Two runs that write at the same time move the same position, and Delta refuses the second.
+**Positions.** A commit carries how far the table has come in the same atomic step as its rows: for each source by name
+(``orders/3``) the offset that comes next, stored as Delta's own application transactions. Before a batch is written, the table is
+asked for them, not a checkpoint: a batch that runs again after a crash, or under a new checkpoint, finds its rows in the table
+and drops them. Two concurrent runs move the same position, and Delta refuses the second.
 
-The table says what it is (``tidelog.kind``, ``tidelog.topic``, ...) in its own properties, and is refused where something else
-is meant.
+The table says what it is (``tidelog.kind``, ``tidelog.topic``, ...) in its own properties, and is refused where something else is
+expected. Columns that a pipeline writes and the table lacks are added; columns of another type are refused.
 """
 
 import datetime
@@ -22,9 +22,8 @@ from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidelog.client.errors import InvalidArgument
-from tidelog.spark.tables.columns import missing_columns
 from tidelog.spark.tables.data_files import DataFile, partition_text, write_files
-from tidelog.spark.tables.errors import TableConflict, TableError, TableMissing, TableUnwritable, WrongTable
+from tidelog.spark.tables.errors import TableConflict, TableError, TableMissing, TableUnwritable, WrongSchema, WrongTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -279,3 +278,47 @@ def _nullable(columns: pa.Schema) -> pa.Schema:
 def _delta_field(field: pa.Field) -> DeltaField:
     (found,) = Schema.from_arrow(_nullable(pa.schema([field]))).fields
     return found
+
+
+# -- columns ------------------------------------------------------------------------------------------------------------------
+
+
+def missing_columns(table: pa.Schema, wanted: pa.Schema, place: str) -> list[pa.Field]:
+    """Those of ``wanted`` that the table has to get. WrongSchema when a column of both has two types."""
+    for field in wanted:
+        if field.name in table.names and not is_same(table.field(field.name).type, field.type):
+            found = table.field(field.name).type
+            raise WrongSchema(
+                f"the table {place} has column {field.name} as {found}, the pipeline writes {field.type}: "
+                f"give the field another name, or write to a new table"
+            )
+    missing = [field for field in wanted if field.name not in table.names]
+    by_lower = {name.lower(): name for name in table.names}
+    for field in missing:
+        if field.name.lower() in by_lower:
+            raise WrongSchema(
+                f"the table {place} has column {by_lower[field.name.lower()]}, and cannot have {field.name} beside it: Spark "
+                "does not tell upper from lower case"
+            )
+    return missing
+
+
+def is_same(one: pa.DataType, other: pa.DataType) -> bool:
+    """Names inside of lists and the width of their offsets are not the table's."""
+    if pa.types.is_list(one) or pa.types.is_large_list(one):
+        return (pa.types.is_list(other) or pa.types.is_large_list(other)) and is_same(one.value_type, other.value_type)
+    if pa.types.is_struct(one):
+        return (
+            pa.types.is_struct(other)
+            and [field.name for field in one] == [field.name for field in other]
+            and all(is_same(mine.type, theirs.type) for mine, theirs in zip(one, other, strict=True))
+        )
+    return bool(_plain(one) == _plain(other))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) and kind.tz is not None else kind

@@ -1,30 +1,93 @@
-"""``format("tidelog_table")``: rows of topics into a Delta table, each exactly once, from a stream or a batch.
+"""The sinks that write Delta tables, each row exactly once.
 
-Option ``path`` is the table, which is there already (``LakeTable.ensure``). Rows have the columns ``topic``, ``partition`` and
-``offset``, and any others of the table. Option ``run``, a number, is noted in the commits: so a run finds its own among others'.
+**``format("tidelog_table")``** writes rows of topics, from a stream or a batch. The option ``path`` names the table, which must
+exist (``LakeTable.ensure``). Rows have the columns ``topic``, ``partition`` and ``offset``, and any others of the table. The
+option ``run``, a number, is noted in the commits, so that a run finds its own among others'.
 
-Tasks ask the table how far it has come, leave out what it has, and write the rest to Parquet files that belong to nobody yet. The
-driver commits all files of a batch and the new positions at once. So whatever is done again after a crash, or under a new
-checkpoint, finds its rows in the table; and of two runs at a time one is refused. Files of a batch that was not committed are
-orphans: nobody sees them, and a vacuum removes them (not ``abort``: a commit that failed may have come through). Small files are
-merged after a commit (``upkeep``).
+The table has a position for each partition: the offset that comes next; everything before it is in the table. Tasks ask for the
+positions, drop the rows that the table has, and write the rest to Parquet files that belong to no table yet. The driver commits
+all files of a batch together with the new positions, and only if the positions are still those that the tasks saw. So a batch
+that runs again after a crash, or under a new checkpoint, finds its rows in the table, and of two concurrent runs one is refused.
+Files of a batch that was not committed are orphans: readers do not see them, and a vacuum removes them. ``abort`` does not, since
+a commit that failed may have gone through. Small files are merged after a commit (``upkeep``).
+
+**``append_frame``** writes a frame whose rows are not rows of a topic, in one commit with positions that the caller chooses. It
+commits only if the table still stands where the caller saw it, so a batch that runs again finds its position taken.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tidelog.client.errors import InvalidArgument
-from tidelog.spark.tables.data_files import DataFile, DataFileWriter, writing
+from tidelog.spark.tables.data_files import DataFile, DataFileWriter, write_files, writing
 from tidelog.spark.tables.errors import WrongSchema
 from tidelog.spark.tables.lake_table import LakeTable, local_path
-from tidelog.spark.tables.positions import PLACE_COLUMNS, Positions
 from tidelog.spark.tables.upkeep import STATS_COLUMNS, merge_after_commit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# -- which rows the table lacks -----------------------------------------------------------------------------------------------
+
+
+PLACE_COLUMNS = ("topic", "partition", "offset")
+
+
+def position_name(topic: str, partition: int) -> str:
+    return f"{topic}/{partition}"
+
+
+class Positions:
+    """Of one task. ``ask`` is the table's position by name, and asked once for each partition that the task meets: those that
+    are added to a topic while a query runs need nobody who knows of them before."""
+
+    def __init__(self, ask: Callable[[str], int]) -> None:
+        self._ask = ask
+        self.seen: dict[str, int] = {}
+        self.next: dict[str, int] = {}
+
+    def missing(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What the table lacks of the batch, in its order but by partition."""
+        for topic, partition, rows in by_partition(batch):
+            name = position_name(topic, partition)
+            if name not in self.seen:
+                self.seen[name] = self._ask(name)
+            offsets = rows.column("offset")
+            extent = pc.min_max(offsets).as_py()
+            if extent["max"] < self.seen[name]:
+                continue
+            if extent["min"] < self.seen[name]:
+                rows = rows.filter(pc.greater_equal(offsets, self.seen[name]))
+            self.next[name] = max(self.next.get(name, 0), extent["max"] + 1)
+            yield rows
+
+
+def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+    if not batch.num_rows:
+        return
+    if missing := [name for name in PLACE_COLUMNS if batch.column(name).null_count]:
+        raise WrongSchema(f"column {missing[0]} is null in a row: the table cannot tell whether it has that row already")
+    topics, partitions = batch.column("topic"), batch.column("partition")
+    # A task reads one partition, unless somebody shuffled the rows.
+    if pc.all(pc.equal(topics, topics[0])).as_py() and pc.all(pc.equal(partitions, partitions[0])).as_py():
+        yield topics[0].as_py(), partitions[0].as_py(), batch
+        return
+    pairs = pa.table([topics, partitions], names=["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
+    for pair in pairs.to_pylist():
+        is_of_it = pc.and_(pc.equal(topics, pair["topic"]), pc.equal(partitions, pair["partition"]))
+        yield pair["topic"], pair["partition"], batch.filter(is_of_it)
+
+
+# -- rows of topics -----------------------------------------------------------------------------------------------------------
+
 
 FORMAT = "tidelog_table"
 MESSAGE_COLUMN = "message"
@@ -170,3 +233,65 @@ def commit_tasks(place: Path, messages: Sequence[WriterCommitMessage | None], ru
         notes={"rows": sum(file.rows for file in files), "badRows": bad_rows, RUN: run},
     )
     merge_after_commit(place)
+
+
+# -- other frames -------------------------------------------------------------------------------------------------------------
+
+
+POSITIONED_FORMAT = "tidelog_positioned"
+
+
+class Appended(NamedTuple):
+    files: tuple[str, ...]
+    """By absolute path; none where the frame had no rows, and then nothing was committed."""
+    rows: int
+
+
+def append_frame(frame: "DataFrame", table: LakeTable, positions: Mapping[str, int]) -> Appended:
+    """TableConflict when another run moved one of these positions since ``table`` was opened."""
+    frame.sparkSession.dataSource.register(PositionedSink)
+    expected = {name: table.position(name) for name in positions}
+    before = _files(table)
+    writer = frame.write.format(POSITIONED_FORMAT).mode("append").option("path", str(table.place))
+    writer.options(positions=json.dumps(dict(positions)), expected=json.dumps(expected)).save()
+    added = {path: rows for path, rows in _files(LakeTable.open(table.place)).items() if path not in before}
+    return Appended(tuple(str(table.place / path) for path in added), sum(added.values()))
+
+
+def _files(table: LakeTable) -> dict[str, int]:
+    actions = pa.table(table.delta.get_add_actions(flatten=True)).select(["path", "num_records"]).to_pydict()
+    return dict(zip(actions["path"], actions["num_records"], strict=True))
+
+
+class FilesMessage(WriterCommitMessage):
+    """From a task to the driver."""
+
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        self.files = files
+
+
+class PositionedSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return POSITIONED_FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002 - the frame has the table's columns, and is appended
+        return PositionedWriter({name.lower(): value for name, value in dict(self.options).items()})
+
+
+class PositionedWriter(DataSourceArrowWriter):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._place = local_path(options["path"])
+        self._positions: dict[str, int] = json.loads(options["positions"])
+        self._expected: dict[str, int] = json.loads(options["expected"])
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesMessage:
+        table = LakeTable.open(self._place)
+        columns = table.columns
+        rows = (as_in_table(batch, columns) for batch in iterator if batch.num_rows)
+        return FilesMessage(write_files(rows, self._place, table.partition_by, ()))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        files = [file for message in messages if isinstance(message, FilesMessage) for file in message.files]
+        if files:
+            LakeTable.open(self._place).append(files, self._positions, expected=self._expected)

@@ -1,0 +1,314 @@
+"""Does an archive hold exactly what its topic held? The topic is read by librdkafka, not by the fetcher that filled the table.
+
+The audit compares the offsets from the log's start to the table's position: first sums by portion, then rows where the sums
+differ (``rows``). Memory stays small: Spark joins, and the driver holds the sums and the first findings.
+
+Offsets lie on a grid: portion ``n`` of a partition has those from ``n * size`` on. A sample is a choice of portions made by a
+seed: the same seed over the same bounds chooses the same portions.
+
+These are not differences: offsets taken by transaction markers and aborted messages (nobody reads them), rows that retention or
+compaction removed from the topic after they were archived, and rows that arrived after the archive's last run.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidelog.client.errors import InvalidArgument
+from tidelog.client.fetch.errors import TopicRecreated
+from tidelog.spark.pipelines.audit import rows
+from tidelog.spark.pipelines.audit.report import COLLECTED_MAX, Compared, Finding, document, outcome
+from tidelog.spark.pipelines.audit.rows import FINDINGS, GAP, differences, settled
+from tidelog.spark.pipelines.offset_ranges import OffsetRange, bridged, clipped, frame_of, joined, parse_ranges, total_size
+from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Reporter
+from tidelog.spark.pipelines.topics import BOOTSTRAP, TopicFacts, ask_topic, id_text, kafka_settings, source_options, topic_rows
+from tidelog.spark.tables.lake_table import LakeTable
+from tidelog.spark.tables.table_sink import position_name
+
+SUMMARY = "Compare an archive with its topic, row by row: gaps, duplicates, changed and foreign rows by partition and offset."
+EXAMPLE = "tidelog pipeline run audit --table lake/orders --report audit.json"
+KIND = "archive"
+# What came since the archive's last run is counted by reading it, up to so many; beyond, offsets are all that is said.
+LATER_OFFSETS_MAX = 1_000_000
+# The topic is read in so many ranges; where more are wanted, what lies between some of them is read as well.
+RANGES_MAX = 1_000
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    table: str = field(metadata={"help": "Directory of the archive table.", "metavar": "DIRECTORY"})
+    topic: str | None = field(
+        default=None, metadata={"help": "Its topic; the table knows it, and another one is refused.", "metavar": "NAME"}
+    )
+    bootstrap: str = field(default=BOOTSTRAP, metadata={"help": "host:port of a broker.", "metavar": "ADDRESS"})
+    offsets: tuple[str, ...] = field(
+        default=(), metadata={"help": "Only these: PARTITION:FROM-TO, TO not included; several are fine.", "metavar": "RANGE"}
+    )
+    sample: float | None = field(
+        default=None, metadata={"help": "Compare this share of the offsets, say 0.01.", "metavar": "FRACTION"}
+    )
+    whole: bool = field(default=False, metadata={"help": "Compare all offsets, however many there are."})
+    seed: int | None = field(
+        default=None, metadata={"help": "Which sample; by default the table's version.", "metavar": "NUMBER"}
+    )
+    report: str | None = field(default=None, metadata={"help": "Write all of it as JSON.", "metavar": "FILE"})
+    kafka: tuple[str, ...] = field(
+        default=(), metadata={"help": "A setting of librdkafka, say sasl.username=me; several are fine.", "metavar": "NAME=VALUE"}
+    )
+
+    def __post_init__(self) -> None:
+        if not self.table.strip():
+            raise InvalidArgument("--table is missing: the directory of an archive")
+        if self.sample is not None and not 0 < self.sample <= 1:
+            raise InvalidArgument(f"--sample is a share from 0 to 1, say 0.01: not {self.sample:g}")
+        if self.sample is not None and self.whole:
+            raise InvalidArgument("--sample and --whole: give one of them")
+        parse_ranges("--offsets", self.offsets)
+        kafka_settings(self.kafka)
+
+
+OPTIONS = AuditOptions
+
+
+class Scope(NamedTuple):
+    """What is compared: within these bounds these ranges, in portions of this size."""
+
+    facts: TopicFacts
+    bounds: dict[int, tuple[int, int]]
+    """By partition, where the log starts and where the comparison ends."""
+    ranges: tuple[OffsetRange, ...]
+    size: int
+    fraction: float
+    is_whole: bool
+    """Nothing is left out: rows of the table that lie nowhere in the topic are looked for as well."""
+    later: tuple[OffsetRange, ...]
+    """What the table has not come to."""
+    lost_offsets: int
+    """That retention took before the archive came to them."""
+
+    @property
+    def counts_later(self) -> bool:
+        return self.is_whole and total_size(self.later) <= LATER_OFFSETS_MAX
+
+
+def run(spark: SparkSession, options: AuditOptions, reporter: Reporter) -> Outcome:
+    table = LakeTable.open(options.table, kind=KIND)
+    if options.topic is not None:
+        table.check_identity({"topic": options.topic})
+    topic = table.identity["topic"]
+    source = source_options(options.bootstrap, options.kafka, topic)
+    reporter.step(f"asking for {topic}")
+    facts = ask_topic(source)
+    _check_topic_id(table, facts)
+    positions = {number: table.position(position_name(topic, number)) for number in facts.ends}
+    seed = table.version if options.seed is None else options.seed
+    scope = scope_of(facts, positions, options, seed)
+    audit = Audit(spark, source, table, scope)
+    reporter.step(f"comparing {total_size(scope.ranges):,} offsets of {topic}, {len(facts.ends)} partitions")
+    cells = audit.compared_cells()
+    differing = [cell for cell in cells if cell.differs]
+    counts: dict[str, int] = {}
+    findings: list[Finding] = []
+    if differing:
+        reporter.step(f"{len(differing):,} of {len(cells):,} portions differ: looking at their rows")
+        counts, findings = audit.findings(differing)
+    # Those of rows that are gone from both sums alike were counted when rows were looked at.
+    counts["expired"] = counts.get("expired", 0) + sum(cell.table_rows for cell in cells if cell.place == rows.EXPIRED)
+    compared = _compared(table, scope, cells, seed, tuple(options.offsets))
+    if options.report is not None:
+        _write(Path(options.report), document(compared, counts, findings))
+    return outcome(compared, counts, findings)
+
+
+def scope_of(facts: TopicFacts, positions: dict[int, int], options: AuditOptions, seed: int) -> Scope:
+    bounds = {
+        number: (start, max(start, min(positions[number], facts.ends[number]))) for number, start in facts.log_starts.items()
+    }
+    every = clipped(bounds, parse_ranges("--offsets", options.offsets))
+    if options.offsets and not total_size(every):
+        raise InvalidArgument(f"--offsets {', '.join(options.offsets)}: the archive has come to none of them")
+    fraction = fraction_of(every, options.sample, options.whole)
+    size = portion_size(total_size(every))
+    later = clipped({number: (max(positions[number], facts.log_starts[number]), end) for number, end in facts.ends.items()})
+    lost = sum(max(0, facts.log_starts[number] - position) for number, position in positions.items() if position)
+    chosen = every if fraction == 1 else sampled(every, size, fraction, seed)
+    return Scope(facts, bounds, chosen, size, fraction, fraction == 1 and not options.offsets, later, lost)
+
+
+def _check_topic_id(table: LakeTable, facts: TopicFacts) -> None:
+    known, found = table.identity.get("topic_id"), id_text(facts.topic_id)
+    if known is not None and any(facts.topic_id) and known != found:
+        raise TopicRecreated(
+            f"{facts.topic} was deleted and created again since {table.place} was made: its id is {found}, and was {known}. "
+            "There is nothing left to compare the table with"
+        )
+
+
+class Audit:
+    """The frames of one run."""
+
+    def __init__(self, spark: SparkSession, source: Mapping[str, str], table: LakeTable, scope: Scope) -> None:
+        self._spark = spark
+        self._source = source
+        self._scope = scope
+        self._table = table
+        self._bounds = self._bounds_frame(scope.facts)
+        cut = [
+            (each.partition, each.start // scope.size, each.start, each.end - 1) for each in portions(scope.ranges, scope.size)
+        ]
+        columns = "partition int, portion bigint, first bigint, last bigint"
+        self._ranges = None if scope.is_whole else spark.createDataFrame(cut, columns)
+
+    def compared_cells(self) -> list[Any]:
+        scope = self._scope
+        later = scope.later if scope.counts_later else ()
+        ranges = bridged((*scope.ranges, *later), RANGES_MAX)
+        topic = self._restricted(topic_rows(self._spark, self._source, scope.facts.topic, ranges))
+        topic_sums = rows.sums(rows.placed_topic(topic, self._bounds, scope.size), scope.size)
+        return rows.rows_of(rows.compared(topic_sums, rows.sums(self._table_rows(), scope.size)))
+
+    def findings(self, cells: Sequence[Any]) -> tuple[dict[str, int], list[Finding]]:
+        """All of them by number, the first of them by name."""
+        scope = self._scope
+        frame = self._spark.createDataFrame([(*cell[:3],) for cell in cells], "partition int, portion bigint, place string")
+        wanted = [
+            OffsetRange(cell.partition, cell.portion * scope.size, (cell.portion + 1) * scope.size)
+            for cell in cells
+            if cell.place == rows.INSIDE
+        ]
+        ranges = bridged(_within(wanted, scope.ranges), RANGES_MAX)
+        read = self._restricted(topic_rows(self._spark, self._source, scope.facts.topic, ranges))
+        topic = rows.placed_topic(read, self._bounds, scope.size)
+        table = rows.in_cells(self._table_rows(), frame)
+        found = differences(rows.in_cells(topic, frame), table, scope.facts.topic).persist()
+        try:
+            found.count()
+            # When all is read: what retention took meanwhile is not foreign.
+            now = ask_topic(self._source)
+            told = settled(found, self._bounds_frame(now), scope.facts.is_compacted)
+            counts = {row.kind: row["count"] for row in told.groupBy("kind").count().collect()}
+            named = told.where(told.kind.isin(*FINDINGS))
+            first = named.orderBy("partition", "offset", "kind").limit(COLLECTED_MAX).select(*Finding._fields).collect()
+            places = {tuple(row) for row in named.selectExpr("partition", f"offset div {scope.size}").distinct().collect()}
+            taken = taken_away(cells, places, now.log_starts, scope.size)
+            counts[GAP] = counts.get(GAP, 0) + len(taken)
+            return counts, [*taken, *(Finding(*row) for row in first)]
+        finally:
+            found.unpersist()
+
+    def _table_rows(self) -> DataFrame:
+        scope = self._scope
+        table = self._table.frame(self._spark) if scope.is_whole else frame_of(self._spark, self._table, scope.ranges)
+        return rows.placed_table(self._restricted(table), scope.facts.topic, self._bounds, scope.size)
+
+    def _restricted(self, frame: DataFrame) -> DataFrame:
+        return frame if self._ranges is None else rows.chosen(frame, self._ranges, self._scope.size)
+
+    def _bounds_frame(self, facts: TopicFacts) -> DataFrame:
+        bounds = [(number, facts.log_starts.get(number, start), end) for number, (start, end) in self._scope.bounds.items()]
+        return self._spark.createDataFrame(bounds, "partition int, log_start bigint, end bigint")
+
+
+def taken_away(cells: Sequence[Any], named: Set[tuple[Any, ...]], log_starts: Mapping[int, int], size: int) -> list[Finding]:
+    """Portions that differed, and of which nothing differs any more because retention has begun to take their rows: from the
+    topic alone, as it had no fewer of them than the table. What differed can no longer be said; that something did, must."""
+    detail = f"within {size:,} offsets, told by sums: retention took the rows meanwhile"
+    return [
+        Finding(GAP, cell.partition, cell.portion * size, detail)
+        for cell in cells
+        if cell.place == rows.INSIDE
+        and cell.topic_rows >= cell.table_rows
+        and cell.portion * size < log_starts.get(cell.partition, 0)
+        and (cell.partition, cell.portion) not in named
+    ]
+
+
+def _within(ranges: Sequence[OffsetRange], outer: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """The parts that both have."""
+    by_partition: dict[int, list[OffsetRange]] = {}
+    for each in outer:
+        by_partition.setdefault(each.partition, []).append(each)
+    return [
+        OffsetRange(each.partition, max(each.start, limit.start), min(each.end, limit.end))
+        for each in ranges
+        for limit in by_partition.get(each.partition, ())
+        if limit.start < each.end and each.start < limit.end
+    ]
+
+
+def _compared(table: LakeTable, scope: Scope, cells: Sequence[Any], seed: int, ranges: tuple[str, ...]) -> Compared:
+    inside = [cell for cell in cells if cell.place == rows.INSIDE]
+    return Compared(
+        topic=scope.facts.topic,
+        table=str(table.place),
+        version=table.version,
+        offsets=total_size(scope.ranges),
+        topic_rows=sum(cell.topic_rows for cell in inside),
+        table_rows=sum(cell.table_rows for cell in cells),
+        portions=len(inside),
+        portions_differing=sum(cell.differs for cell in cells),
+        fraction=scope.fraction,
+        seed=seed,
+        later_rows=sum(cell.topic_rows for cell in cells if cell.place == rows.LATER) if scope.counts_later else None,
+        later_offsets=total_size(scope.later),
+        lost_offsets=scope.lost_offsets,
+        ranges=ranges,
+    )
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(found, indent=2) + "\n")
+    except OSError as error:
+        raise PipelineFailed(f"--report {path} cannot be written: {error.strerror or error}") from error
+
+
+# -- portions and samples -----------------------------------------------------------------------------------------------------
+
+
+PORTION_OFFSETS = 10_000
+# The sums of a portion have a bitmap of its offsets, and Spark's has this many bits.
+PORTION_OFFSETS_MAX = 32_768
+# Their sums are collected by the driver: some tens of megabytes at the most.
+PORTIONS_WANTED_MAX = 100_000
+WHOLE_OFFSETS_MAX = 10_000_000
+"""So many are compared where nobody says how many; more than that only in a sample, unless asked for."""
+
+
+def portion_size(offsets: int) -> int:
+    return min(PORTION_OFFSETS_MAX, max(PORTION_OFFSETS, offsets // PORTIONS_WANTED_MAX))
+
+
+def portions(ranges: Sequence[OffsetRange], size: int) -> Iterator[OffsetRange]:
+    """The ranges, cut at the lines of the grid."""
+    for each in ranges:
+        start = each.start
+        while start < each.end:
+            end = min(each.end, (start // size + 1) * size)
+            yield OffsetRange(each.partition, start, end)
+            start = end
+
+
+def fraction_of(ranges: Sequence[OffsetRange], sample: float | None, is_whole: bool) -> float:
+    """How much of them is compared. Without a word about it: all that can be done in minutes."""
+    if is_whole:
+        return 1.0
+    return sample if sample is not None else min(1.0, WHOLE_OFFSETS_MAX / max(1, total_size(ranges)))
+
+
+def sampled(ranges: Sequence[OffsetRange], size: int, fraction: float, seed: int) -> tuple[OffsetRange, ...]:
+    """Of each partition its share of portions, and at least one."""
+    by_partition: dict[int, list[OffsetRange]] = {}
+    for each in portions(ranges, size):
+        by_partition.setdefault(each.partition, []).append(each)
+    chosen: list[OffsetRange] = []
+    for partition, cut in by_partition.items():
+        # By partition: a choice in one does not depend on how long another is.
+        dice = random.Random(f"{seed}/{partition}")  # noqa: S311 - a sample is no secret
+        chosen += dice.sample(cut, min(len(cut), max(1, round(fraction * len(cut)))))
+    return joined(chosen)

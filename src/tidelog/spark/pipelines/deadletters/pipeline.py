@@ -1,0 +1,267 @@
+"""Dead-letter topics to a Delta table, and a page that says what waits, since when, why, and what is worth a replay.
+
+Each run reads what the table lacks, from the table's own positions to the ends of the topics, and commits it at once: there is no
+checkpoint to lose, and a killed run leaves nothing half-done. The report covers the whole table, compared with the ledgers of
+what was replayed or discarded. New topics are found automatically. A topic that was deleted and created again starts over,
+because its id is part of the position's name.
+"""
+
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.client.errors import InvalidArgument
+from tidelog.client.fetch.client import FetchClient
+from tidelog.client.topic_partition import Partition
+from tidelog.deadletters.names import DEAD_LETTER_SUFFIX, LEDGER_SUFFIX, is_dead_letter_topic, ledger_topic
+from tidelog.spark.pipelines.deadletters.counts import count
+from tidelog.spark.pipelines.deadletters.letters import COLUMNS, LogStart, letters, with_status
+from tidelog.spark.pipelines.deadletters.page import dead_letters_page
+from tidelog.spark.pipelines.deadletters.report import Report, age, make_report
+from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Reporter
+from tidelog.spark.pipelines.query_run import stop_on_signals
+from tidelog.spark.pipelines.topics import BOOTSTRAP, id_text, kafka_settings, spark_options
+from tidelog.spark.tables.lake_table import LakeTable, local_path
+from tidelog.spark.tables.table_sink import append_frame
+from tidelog.spark.tables.upkeep import RETENTION_HOURS, merge_after_commit, vacuumed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SUMMARY = "Dead letters to a Delta table and a page: what waits, since when, why, and what is worth a replay."
+EXAMPLE = "tidelog pipeline run deadletters --table lake/deadletters --page deadletters.html"
+
+KIND = "deadletters"
+# A file is worth at least this many rows; fewer go into one.
+ROWS_PER_FILE_MIN = 250_000
+_TOPICS = re.compile(rf".+(?:{re.escape(DEAD_LETTER_SUFFIX)}|{re.escape(DEAD_LETTER_SUFFIX + LEDGER_SUFFIX)})")
+
+
+@dataclass(frozen=True)
+class DeadLettersOptions:
+    table: str = field(metadata={"help": "The table's directory.", "metavar": "DIRECTORY"})
+    page: str = field(default="deadletters.html", metadata={"help": "Where the report goes.", "metavar": "FILE"})
+    topic: tuple[str, ...] = field(
+        default=(), metadata={"help": "A dead-letter topic, TOPIC.GROUP.dlq; several are fine; else all.", "metavar": "NAME"}
+    )
+    bootstrap: str = field(default=BOOTSTRAP, metadata={"help": "host:port of a broker.", "metavar": "ADDRESS"})
+    kafka: tuple[str, ...] = field(
+        default=(), metadata={"help": "A setting of librdkafka, say sasl.username=me; several are fine.", "metavar": "NAME=VALUE"}
+    )
+    top: int = field(default=20, metadata={"help": "So many errors are shown one by one.", "metavar": "COUNT"})
+    quiet_minutes: float = field(
+        default=15.0, metadata={"help": "Without a failure for so long, a passing error has passed.", "metavar": "MINUTES"}
+    )
+    hide_values: bool = field(default=False, metadata={"help": "Leave keys, values and headers of messages out of the page."})
+    continuous: bool = field(default=False, metadata={"help": "Look again and write the page anew, until stopped."})
+    trigger_seconds: float = field(default=60.0, metadata={"help": "Between two looks, when continuous.", "metavar": "SECONDS"})
+
+    def __post_init__(self) -> None:
+        if not self.table:
+            raise InvalidArgument("--table is missing: the directory of the table")
+        if not self.page:
+            raise InvalidArgument("--page is missing: the file that the report goes to")
+        if Path(self.page).absolute().is_relative_to(local_path(self.table)):
+            raise InvalidArgument(f"--page {self.page} lies within the table, whose upkeep would remove it: name another place")
+        for name in self.topic:
+            if not is_dead_letter_topic(name):
+                raise InvalidArgument(f"--topic {name}: no dead-letter topic; they are called TOPIC.GROUP{DEAD_LETTER_SUFFIX}")
+        if not 1 <= self.top <= 1000:
+            raise InvalidArgument(f"--top is from 1 to 1000: not {self.top}")
+        if self.quiet_minutes < 0:
+            raise InvalidArgument(f"--quiet-minutes is 0 or more: not {self.quiet_minutes}")
+        if self.trigger_seconds <= 0:
+            raise InvalidArgument(f"--trigger-seconds is more than 0: not {self.trigger_seconds}")
+        kafka_settings(self.kafka)
+
+
+OPTIONS = DeadLettersOptions
+
+
+class Cluster(NamedTuple):
+    """What there is of dead letters."""
+
+    topic_ids: Mapping[str, str]
+    starts: Mapping[Partition, int]
+    ends: Mapping[Partition, int]
+    ledgers: tuple[str, ...]
+    """Those that there are."""
+
+
+class Ranges(NamedTuple):
+    """What the table lacks."""
+
+    starts: Mapping[Partition, int]
+    ends: Mapping[Partition, int]
+    lost: int
+    """Offsets that retention took before they were read."""
+
+    @property
+    def size(self) -> int:
+        return sum(end - self.starts[partition] for partition, end in self.ends.items())
+
+
+def run(spark: "SparkSession", options: DeadLettersOptions, reporter: Reporter) -> Outcome:
+    if not options.continuous:
+        with vacuumed([local_path(options.table)], retention_hours=RETENTION_HOURS):
+            return run_once(spark, options, reporter, _now_ms())
+    with stop_on_signals() as stop, vacuumed([local_path(options.table)], retention_hours=RETENTION_HOURS):
+        while True:
+            outcome = run_once(spark, options, reporter, _now_ms())
+            if stop.wait(options.trigger_seconds):
+                return outcome
+
+
+def run_once(spark: "SparkSession", options: DeadLettersOptions, reporter: Reporter, now_ms: int) -> Outcome:
+    """``now_ms`` is the time that ages are counted from."""
+    cluster = look(options)
+    table = LakeTable.ensure(options.table, COLUMNS, identity={"kind": KIND})
+    ranges = lacking(cluster, table)
+    reporter.step(f"reading {ranges.size:,} new letters of {len(cluster.topic_ids):,} dead-letter topics")
+    added = take(spark, options, cluster, table, ranges)
+    reporter.progress(added, added, "letters")
+    reporter.step("counting what waits")
+    report = report_of(spark, options, cluster, now_ms)
+    write_page(Path(options.page), dead_letters_page(report, hides_values=options.hide_values))
+    return outcome_of(report, added, ranges.lost, options.page)
+
+
+def look(options: DeadLettersOptions) -> Cluster:
+    """UnknownTopic when one that was named is not there."""
+    with FetchClient(options.bootstrap, settings=kafka_settings(options.kafka)) as client:
+        found = client.topics(_TOPICS)
+        wanted = client.topics(options.topic) if options.topic else {}
+        topics = wanted or {name: info for name, info in found.items() if is_dead_letter_topic(name)}
+        partitions = [Partition(name, number) for name, info in topics.items() for number in range(info.partitions)]
+        # The ends first: what retention takes in between is then not taken for lost.
+        ends = client.offsets(partitions, "latest") if partitions else {}
+        starts = client.offsets(partitions, "earliest") if partitions else {}
+    ids = {name: id_text(info.topic_id) for name, info in sorted(topics.items())}
+    return Cluster(ids, starts, ends, tuple(name for name in map(ledger_topic, ids) if name in found))
+
+
+def lacking(cluster: Cluster, table: LakeTable) -> Ranges:
+    starts, ends, lost = {}, {}, 0
+    for partition, end in cluster.ends.items():
+        position = table.position(position_name(partition, cluster.topic_ids))
+        log_start = cluster.starts.get(partition, 0)
+        lost += max(0, log_start - position) if position else 0
+        if max(position, log_start) < end:
+            starts[partition], ends[partition] = max(position, log_start), end
+    return Ranges(starts, ends, lost)
+
+
+def position_name(partition: Partition, topic_ids: Mapping[str, str]) -> str:
+    return f"{partition.topic}/{topic_ids[partition.topic]}/{partition.partition}"
+
+
+def take(spark: "SparkSession", options: DeadLettersOptions, cluster: Cluster, table: LakeTable, ranges: Ranges) -> int:
+    """The letters of these ranges into the table; how many they were (fewer than offsets: some are marks of transactions)."""
+    if not ranges.size:
+        return 0
+    given = {
+        **spark_options(options.bootstrap, options.kafka),
+        "assign": json.dumps(_by_topic({partition: partition.partition for partition in ranges.ends})),
+        "startingOffsets": json.dumps(_offsets(ranges.starts)),
+        "endingOffsets": json.dumps(_offsets(ranges.ends)),
+        "includeHeaders": "true",
+        "failOnDataLoss": "false",
+    }
+    messages = spark.read.format("tidelog").options(**given).load()
+    rows = letters(messages.coalesce(max(1, ranges.size // ROWS_PER_FILE_MIN)), cluster.topic_ids)
+    positions = {position_name(partition, cluster.topic_ids): end for partition, end in ranges.ends.items()}
+    added = append_frame(rows, table, positions).rows
+    merge_after_commit(table.place)
+    return added
+
+
+def report_of(spark: "SparkSession", options: DeadLettersOptions, cluster: Cluster, now_ms: int) -> Report:
+    found = LakeTable.open(options.table, kind=KIND).frame(spark)
+    if options.topic:
+        found = found.where(found["topic"].isin(*cluster.topic_ids))
+    starts = [
+        LogStart(partition.topic, cluster.topic_ids[partition.topic], partition.partition, start)
+        for partition, start in cluster.starts.items()
+    ]
+    counted = count(with_status(found, _marks(spark, options, cluster.ledgers), starts, spark), top=options.top, now_ms=now_ms)
+    return make_report(
+        counted,
+        tuple(cluster.topic_ids),
+        options.bootstrap,
+        is_default_bootstrap=options.bootstrap == BOOTSTRAP,
+        now_ms=now_ms,
+        quiet_ms=int(options.quiet_minutes * 60_000),
+    )
+
+
+def _marks(spark: "SparkSession", options: DeadLettersOptions, ledgers: Sequence[str]) -> "DataFrame | None":
+    if not ledgers:
+        return None
+    given = {**spark_options(options.bootstrap, options.kafka), "subscribe": ",".join(ledgers), "failOnDataLoss": "false"}
+    return spark.read.format("tidelog").options(**given).load()
+
+
+def write_page(path: Path, content: str) -> None:
+    """Whole or not at all: who has the page open never sees half of it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as out:
+                out.write(content)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise PipelineFailed(f"--page {path} cannot be written: {error.strerror or error}") from error
+
+
+def outcome_of(report: Report, added: int, lost: int, page: str) -> Outcome:
+    totals = report.totals
+    figures: dict[str, int | float | str] = {
+        "new letters": added,
+        "waiting": totals.waiting,
+        "different errors": totals.errors,
+        "worth a replay": report.worth_a_replay,
+        "replayed": totals.replayed,
+        "discarded": totals.discarded,
+        "no longer in their topic": totals.gone,
+        "without a story": totals.foreign,
+    }
+    if report.unjudged:
+        figures["errors not judged"] = f"{report.unjudged:,}, beyond the --top {len(report.errors):,}"
+    if report.oldest is not None:
+        figures["oldest"] = f"{age(report.made_ms - report.oldest.failed_ms)} ({report.oldest.topic})"
+    if lost:
+        figures["lost before they were read"] = lost
+    figures["page"] = page
+    what = f"{totals.waiting:,} dead letters wait" if totals.waiting != 1 else "one dead letter waits"
+    topics = f"{len(report.topics):,} topic{'' if len(report.topics) == 1 else 's'}"
+    worth = f"{'at least ' if report.unjudged else ''}{report.worth_a_replay:,} worth a replay"
+    return Outcome(f"{what} in {topics}, {worth}: open {page}", figures)
+
+
+def _offsets(found: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
+    offsets: dict[str, dict[str, int]] = {}
+    for partition, offset in found.items():
+        offsets.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    return offsets
+
+
+def _by_topic(found: Mapping[Partition, int]) -> dict[str, list[int]]:
+    assigned: dict[str, list[int]] = {}
+    for partition, number in found.items():
+        assigned.setdefault(partition.topic, []).append(number)
+    return assigned
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

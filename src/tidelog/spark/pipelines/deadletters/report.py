@@ -1,0 +1,292 @@
+"""The report on dead letters as plain data: what was counted, and what should be done about it. Pure: the clock is passed in.
+
+Spark counts (``counts``), this module decides, ``page`` shows. Whether an error is worth a replay follows from one rule, which
+uses nothing but the letters' stories. An error (one dead-letter topic, one class, one message with its numbers folded) is judged
+as a whole, in this order:
+
+1. **foreign**: no story, or one of another topic. The tools never replay those.
+2. **fix**: at least half of its letters were replayed before and came back, so doing the same again would change nothing.
+3. **replay**: the class says that it passes by itself (time-outs, lost connections, ...), and it has been quiet for a while.
+   **wait**: it has not been quiet, so the cause may still be there.
+4. **replay**: a newer version of the application has written letters since, none of them with this error: it may be fixed.
+5. **fix**: anything else fails the same way again. Fix the application, or the data, then replay.
+
+No story can tell whether a key succeeded later.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+# -- the verdict --------------------------------------------------------------------------------------------------------------
+
+
+REPLAY, WAIT, FIX, FOREIGN = "replay", "wait", "fix", "foreign"
+
+# Parts of class names of errors that pass by themselves, in Python, its drivers and Java.
+_TRANSIENT = re.compile(
+    r"timeout|timedout|connection(?!string)|unavailable|toomanyrequests|throttl|ratelimit|temporar|transient|retr(?:y|ies|iable)"
+    r"|deadlock|locktimeout|serializationfailure|brokenpipe|interrupted|unreachable|gateway|eagain|resourceexhausted|overload"
+)
+_SCALE = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+class Version(NamedTuple):
+    """Of the application, as letters of one dead-letter topic name it."""
+
+    name: str
+    first_ms: int
+    last_ms: int
+
+
+class Facts(NamedTuple):
+    """What is known of an error, of its letters that wait; ``versions`` of all."""
+
+    topic: str
+    exception_class: str | None
+    waiting: int
+    replayable: int
+    """Of these, how many have a story that belongs to their topic."""
+    came_back: int
+    """Of these, how many were replayed before."""
+    first_failure_ms: int
+    last_failure_ms: int
+    versions: tuple[str, ...]
+
+
+class Verdict(NamedTuple):
+    kind: str
+    reason: str
+
+
+def judge(facts: Facts, newest: Version | None, now_ms: int, quiet_ms: int) -> Verdict:
+    """``newest`` is the version that appeared last in the letters of this topic."""
+    if facts.exception_class is None or not facts.replayable:
+        return Verdict(FOREIGN, "without a story that belongs to this topic: the tools do not replay what others wrote there")
+    if facts.came_back * 2 >= facts.waiting:
+        count = f"{facts.came_back:,} of {facts.waiting:,}" if facts.waiting > 1 else "this letter"
+        return Verdict(FIX, f"{count} came back after a replay: mend the cause first")
+    last = f"the last failure was {age(now_ms - facts.last_failure_ms)} ago"
+    if is_transient(facts.exception_class):
+        if now_ms - facts.last_failure_ms >= quiet_ms:
+            return Verdict(REPLAY, f"this kind of error passes by itself, and it is quiet: {last}")
+        return Verdict(WAIT, f"this kind of error passes by itself, but {last}: wait until it is quiet")
+    if newest and facts.versions and newest.name not in facts.versions and newest.last_ms > facts.last_failure_ms:
+        return Verdict(REPLAY, f"not seen since version {newest.name} runs: it may be mended there ({last})")
+    return Verdict(FIX, f"fails the same way each time: mend the application or the data, then replay ({last})")
+
+
+def is_transient(exception_class: str) -> bool:
+    """By the last part of the name: ``requests.exceptions.ReadTimeout``."""
+    return bool(_TRANSIENT.search(exception_class.rpartition(".")[2].replace("_", "").lower()))
+
+
+def replay_command(facts: Facts, bootstrap: str | None) -> str | None:
+    """For a shell; None where the class cannot be typed. Of letters that come later it takes none."""
+    first_ms, end_ms = replay_bounds(facts.first_failure_ms, facts.last_failure_ms)
+    name = facts.exception_class
+    if name is None or not name or not name.isprintable():
+        return None
+    words = ["tidelog", "dlq", "replay", facts.topic, f"--error={name}"]
+    words += ["--since", _moment(first_ms), "--until", _moment(end_ms)]
+    return shlex.join(words + (["--bootstrap", bootstrap] if bootstrap else []))
+
+
+def replay_bounds(first_failure_ms: int, last_failure_ms: int) -> tuple[int, int]:
+    """From and before, in whole seconds: a time that is typed has no more."""
+    return first_failure_ms - first_failure_ms % 1000, last_failure_ms - last_failure_ms % 1000 + 1000
+
+
+def show_command(topic: str, partition: int, offset: int, bootstrap: str | None) -> str:
+    words = ["tidelog", "dlq", "show", topic, f"{partition}:{offset}"]
+    return shlex.join(words + (["--bootstrap", bootstrap] if bootstrap else []))
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def age(milliseconds: int) -> str:
+    """In the two greatest units."""
+    left = max(milliseconds, 0)
+    parts: list[str] = []
+    for size, unit in _SCALE:
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if not part.startswith("0 ")) or "0 s"
+
+
+# -- the report ---------------------------------------------------------------------------------------------------------------
+
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+# By hour up to here, by day beyond.
+HOURS_SHOWN_MAX = 72
+DAYS_SHOWN_MAX = 90
+# Clocks of applications are not all right; what lies further in the future is left out of the chart.
+AHEAD_MS_MAX = HOUR_MS
+
+
+class Example(NamedTuple):
+    """The newest letter of an error, cut to what a page can show."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+    value_bytes: int
+    """Of the whole value."""
+    headers: tuple[tuple[str, bytes | None], ...]
+    """Without the story."""
+    message: str
+    """Of the exception, as it was."""
+    traceback: str
+    origin: str | None
+    """``orders[3]@17``."""
+    attempts: int | None
+
+
+class ErrorCount(NamedTuple):
+    """One error, as Spark counted it: a topic, a class, a message with its numbers folded."""
+
+    facts: Facts
+    group: str | None
+    message: str
+    settled: int
+    """Letters of it that were replayed or discarded, or that retention deleted."""
+    example: Example
+    taken: int
+    """How many letters the replay command takes: those of other messages with the same class and time, too."""
+    by_hour: Mapping[int, int]
+
+
+class Totals(NamedTuple):
+    """Of all letters in the table."""
+
+    waiting: int = 0
+    replayed: int = 0
+    discarded: int = 0
+    gone: int = 0
+    """Deleted by retention, or with their topic; what became of those is not known any more."""
+    foreign: int = 0
+    """Of those that wait: without a story."""
+    errors: int = 0
+    """How many different ones wait."""
+
+
+class Hour(NamedTuple):
+    start_ms: int
+    waiting: int
+    settled: int
+
+
+class Named(NamedTuple):
+    name: str
+    waiting: int
+
+
+class Oldest(NamedTuple):
+    failed_ms: int
+    topic: str
+    partition: int
+    offset: int
+
+
+class JudgedError(NamedTuple):
+    error: ErrorCount
+    verdict: Verdict
+    command: str | None
+    """To be typed when it is worth a replay."""
+    show: str
+    """The whole story of the example."""
+
+
+class Report(NamedTuple):
+    made_ms: int
+    source: str
+    """The brokers, as they were named."""
+    topics: tuple[str, ...]
+    totals: Totals
+    oldest: Oldest | None
+    errors: tuple[JudgedError, ...]
+    """The most frequent first."""
+    hours: tuple[Hour, ...]
+    groups: tuple[Named, ...]
+    origins: tuple[Named, ...]
+
+    @property
+    def worth_a_replay(self) -> int:
+        """Of the errors that are told one by one: nobody has judged the others."""
+        return sum(judged.error.facts.replayable for judged in self.errors if judged.verdict.kind == REPLAY)
+
+    @property
+    def unjudged(self) -> int:
+        """Errors that wait and are not told one by one."""
+        return max(0, self.totals.errors - len(self.errors))
+
+
+class Counted(NamedTuple):
+    """What Spark handed over."""
+
+    totals: Totals
+    oldest: Oldest | None
+    errors: Sequence[ErrorCount]
+    hours: Sequence[Hour]
+    groups: Sequence[Named]
+    origins: Sequence[Named]
+    newest_versions: Mapping[str, Version]
+    """By dead-letter topic."""
+
+
+def make_report(
+    counted: Counted, topics: Sequence[str], bootstrap: str, *, is_default_bootstrap: bool, now_ms: int, quiet_ms: int
+) -> Report:
+    named = None if is_default_bootstrap else bootstrap
+    judged = [_judged(error, counted.newest_versions, named, now_ms, quiet_ms) for error in counted.errors]
+    return Report(
+        now_ms, bootstrap, tuple(topics), counted.totals, counted.oldest, tuple(judged), tuple(counted.hours),
+        tuple(counted.groups), tuple(counted.origins),
+    )  # fmt: skip
+
+
+def _judged(error: ErrorCount, newest: Mapping[str, Version], bootstrap: str | None, now_ms: int, quiet_ms: int) -> JudgedError:
+    facts = error.facts
+    verdict = judge(facts, newest.get(facts.topic), now_ms, quiet_ms)
+    command = replay_command(facts, bootstrap) if verdict.kind == REPLAY else None
+    show = show_command(facts.topic, error.example.partition, error.example.offset, bootstrap)
+    return JudgedError(error, verdict, command, show)
+
+
+class Span(NamedTuple):
+    """The steps of a chart over time."""
+
+    step_ms: int
+    starts: tuple[int, ...]
+
+    def fold(self, by_hour: Mapping[int, int]) -> list[int]:
+        """Hours summed up into these steps; what lies outside is left out."""
+        sums = dict.fromkeys(self.starts, 0)
+        for hour_ms, count in by_hour.items():
+            start = hour_ms - hour_ms % self.step_ms
+            if start in sums:
+                sums[start] += count
+        return list(sums.values())
+
+
+def span_of(hours: Sequence[Hour], now_ms: int) -> Span:
+    """From the first hour up to now: by hour, or by day where that would be too many. At least a day's hours."""
+    shown = [hour.start_ms for hour in hours if now_ms - DAYS_SHOWN_MAX * DAY_MS < hour.start_ms <= now_ms + AHEAD_MS_MAX]
+    if not shown:
+        return Span(HOUR_MS, ())
+    first, last = min(shown), max(*shown, now_ms - now_ms % HOUR_MS)
+    if (last - first) // HOUR_MS < HOURS_SHOWN_MAX:
+        first = min(first, last - 23 * HOUR_MS)
+        return Span(HOUR_MS, tuple(range(first, last + 1, HOUR_MS)))
+    return Span(DAY_MS, tuple(range(first - first % DAY_MS, last - last % DAY_MS + 1, DAY_MS)))

@@ -1,0 +1,347 @@
+"""A range of an archive back into a topic: the same key, value, headers and time, in the same order per key, each exactly once.
+
+The rows are divided into chunks (``plan``), which the sink writes one after the other, each under its own ``writeId``. The plan
+is kept: running the same command again after a crash continues with the same chunks, skips those that were sent, and aborts what
+was open. A replay that is done is not done again under its id.
+"""
+
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere with Spark
+
+from tidelog.client.errors import InvalidArgument
+from tidelog.spark.pipelines.archive.pipeline import KIND
+from tidelog.spark.pipelines.failures import error_behind
+from tidelog.spark.pipelines.offset_ranges import OffsetRange, frame_of, parse_ranges
+from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Reporter
+from tidelog.spark.pipelines.query_run import stop_on_signals
+from tidelog.spark.pipelines.replay.plan import (
+    ROWS_PER_CHUNK,
+    Bucket,
+    Chunk,
+    Pacer,
+    Plan,
+    PlanFile,
+    bucket_offsets,
+    checked_id,
+    cut,
+    digest,
+    rows_wanted,
+)
+from tidelog.spark.pipelines.topics import (
+    BOOTSTRAP,
+    TopicFacts,
+    ask_topic,
+    id_text,
+    kafka_settings,
+    source_options,
+    spark_options,
+)
+from tidelog.spark.tables.lake_table import LakeTable
+
+# -- rows ---------------------------------------------------------------------------------------------------------------------
+
+
+class Selection(NamedTuple):
+    """Which rows of a table; ``to_ms`` is not in it."""
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+    ranges: tuple[OffsetRange, ...] = ()
+    keys: tuple[str, ...] = ()
+    is_good_only: bool = False
+
+
+def selected(table: DataFrame, selection: Selection) -> DataFrame:
+    rows = table
+    if selection.from_ms is not None:
+        rows = rows.where(F.col("timestamp") >= _moment(selection.from_ms))
+    if selection.to_ms is not None:
+        rows = rows.where(F.col("timestamp") < _moment(selection.to_ms))
+    if selection.keys:
+        rows = rows.where(F.col("key").isin(*(F.lit(key.encode()) for key in selection.keys)))
+    if selection.is_good_only:
+        rows = rows.where(~F.col("bad"))
+    return rows.where(is_within(selection.ranges)) if selection.ranges else rows
+
+
+def is_within(ranges: Sequence[OffsetRange]) -> Column:
+    """As comparisons of columns with numbers, which Parquet files are skipped by."""
+    return reduce(
+        or_, ((F.col("partition") == each.partition) & F.col("offset").between(each.start, each.end - 1) for each in ranges)
+    )
+
+
+def counted(rows: DataFrame, bucket_offsets: int) -> DataFrame:
+    """By partition and bucket of offsets: partition, first, last, rows, oldest."""
+    return (
+        rows.groupBy("partition", F.expr(f"`offset` div {bucket_offsets}").alias("bucket"))
+        .agg(
+            F.min("offset").alias("first"),
+            F.max("offset").alias("last"),
+            F.count(F.lit(1)).alias("rows"),
+            F.min(F.unix_millis("timestamp")).alias("oldest_ms"),
+        )
+        .select("partition", "first", "last", "rows", "oldest_ms")
+    )
+
+
+def messages(rows: DataFrame, *, keeps_partitions: bool, keeps_timestamps: bool) -> DataFrame:
+    """As the sink takes them. A source partition is written by one task in the order of its offsets, and so is every key."""
+    columns = ["key", "value", "headers"]
+    ordered = rows.repartition("partition").sortWithinPartitions("partition", "offset")
+    if keeps_partitions:
+        columns.append("partition")
+    if keeps_timestamps:
+        # Messages from before Kafka had times; a null is the time of sending.
+        ordered = ordered.withColumn("timestamp", F.when(F.col("timestamp") >= _moment(0), F.col("timestamp")))
+        columns.append("timestamp")
+    return ordered.select(*columns)
+
+
+def _moment(milliseconds: int) -> Column:
+    return F.timestamp_millis(F.lit(milliseconds))
+
+
+def time_ms(option: str, text: str) -> int:
+    """ISO 8601, in UTC where no zone is given, or milliseconds since 1970."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{option} is a time such as 2026-11-16T12:00 (UTC) or 1763290800000: not {text!r}") from error
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
+
+
+SUMMARY = "A range of an archive back into a topic, exactly once: same keys, values, headers and times, in the same order."
+EXAMPLE = "tidelog pipeline run replay --table lake/orders --topic orders-again --from-time 2026-11-16T12:00"
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    table: str = field(metadata={"help": "Directory of the archive table.", "metavar": "DIRECTORY"})
+    topic: str = field(metadata={"help": "Where the messages go; it is not created.", "metavar": "NAME"})
+    bootstrap: str = field(default=BOOTSTRAP, metadata={"help": "host:port of a broker.", "metavar": "ADDRESS"})
+    kafka: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": "A setting of librdkafka, say compression.type=lz4; several are fine.", "metavar": "NAME=VALUE"},
+    )
+    from_time: str | None = field(
+        default=None,
+        metadata={"help": "Messages of this time or later: 2026-11-16T12:00 (UTC), or milliseconds.", "metavar": "TIME"},
+    )
+    to_time: str | None = field(default=None, metadata={"help": "Messages before this time.", "metavar": "TIME"})
+    offsets: tuple[str, ...] = field(
+        default=(), metadata={"help": "Only these: PARTITION:FROM-TO, TO not included; several are fine.", "metavar": "RANGE"}
+    )
+    key: tuple[str, ...] = field(
+        default=(), metadata={"help": "Only messages with this key; several are fine.", "metavar": "TEXT"}
+    )
+    good_only: bool = field(default=False, metadata={"help": "Leave out rows that the archive marked as bad."})
+    rate: float | None = field(default=None, metadata={"help": "No more than so many rows a second.", "metavar": "ROWS"})
+    by_key: bool = field(
+        default=False, metadata={"help": "Choose partitions by key, also where the topic has as many as the archived one."}
+    )
+    new_timestamps: bool = field(default=False, metadata={"help": "Give messages the time of sending, not their own."})
+    same_topic: bool = field(
+        default=False, metadata={"help": "Send into the topic that the table was made of: its readers see messages again."}
+    )
+    dry_run: bool = field(default=False, metadata={"help": "Say what would be sent, and send nothing."})
+    id: str | None = field(
+        default=None,
+        metadata={
+            "help": "Name of this replay: under one name it is done once. Without it, the options are the name.",
+            "metavar": "NAME",
+        },
+    )
+    chunk_rows: int = field(
+        default=ROWS_PER_CHUNK, metadata={"help": "Rows that become visible together, about.", "metavar": "COUNT"}
+    )
+
+    def __post_init__(self) -> None:
+        if not self.table.strip():
+            raise InvalidArgument("--table is missing: the directory of an archive")
+        if not self.topic.strip():
+            raise InvalidArgument("--topic is missing: where the messages go")
+        if self.rate is not None and not self.rate > 0:
+            raise InvalidArgument(f"--rate is rows a second, more than 0: not {self.rate:g}")
+        if self.chunk_rows < 1:
+            raise InvalidArgument(f"--chunk-rows is 1 or more: not {self.chunk_rows}")
+        if self.id is not None:
+            checked_id("--id", self.id)
+        selection = self.selection
+        if selection.from_ms is not None and selection.to_ms is not None and selection.from_ms >= selection.to_ms:
+            raise InvalidArgument(f"--from-time {self.from_time} is not before --to-time {self.to_time}")
+        kafka_settings(self.kafka)
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(
+            None if self.from_time is None else time_ms("--from-time", self.from_time),
+            None if self.to_time is None else time_ms("--to-time", self.to_time),
+            parse_ranges("--offsets", self.offsets),
+            tuple(sorted(set(self.key))),
+            self.good_only,
+        )
+
+
+OPTIONS = ReplayOptions
+
+
+def run(spark: SparkSession, options: ReplayOptions, reporter: Reporter) -> Outcome:
+    return run_paced(spark, options, reporter, time.monotonic)
+
+
+def run_paced(spark: SparkSession, options: ReplayOptions, reporter: Reporter, clock: Callable[[], float]) -> Outcome:
+    table = LakeTable.open(options.table, kind=KIND)
+    reporter.step(f"asking for {options.topic}")
+    facts = ask_topic(source_options(options.bootstrap, options.kafka, options.topic))
+    _check_target(options, table, facts)
+    arguments = arguments_of(options, table, facts)
+    replay_id = options.id or digest(arguments)
+    file = PlanFile(table.place, replay_id)
+    reporter.step(f"looking at {table.place}")
+    known = file.read(arguments)
+    plan, oldest_ms = (known, None) if known is not None else new_plan(spark, options, table, facts, arguments, replay_id)
+    before = 0 if known is None else file.chunks_done(known)
+    note = retention_note(facts, None if options.new_timestamps else oldest_ms, int(time.time() * 1000))
+    if options.dry_run or before == len(plan.chunks):
+        return outcome_of(plan, options.topic, before, before, is_dry=options.dry_run, note=note)
+    if known is None:
+        plan = file.create(plan)
+    reporter.step(f"sending {plan.rows:,} rows to {options.topic}, {len(plan.chunks):,} chunks")
+    done = before
+    with stop_on_signals() as stop:
+        pacer = Pacer(options.rate, clock, stop.wait)
+        for chunk in plan.chunks[before:]:
+            reporter.progress(plan.rows_of(done), plan.rows)
+            if not pacer.admit(chunk.rows) or stop.is_set():
+                break
+            send_chunk(spark, options, table, plan, chunk)
+            done = chunk.number + 1
+            file.note(done)
+    reporter.progress(plan.rows_of(done), plan.rows)
+    return outcome_of(plan, options.topic, before, done, is_dry=False, note=note, is_resumed=known is not None)
+
+
+def arguments_of(options: ReplayOptions, table: LakeTable, facts: TopicFacts) -> dict[str, Any]:
+    """What makes two replays the same one."""
+    selection = options.selection
+    return {
+        "table": str(table.delta.metadata().id),
+        "topic": options.topic,
+        "topic_id": id_text(facts.topic_id),
+        "from_time": selection.from_ms,
+        "to_time": selection.to_ms,
+        "offsets": [list(each) for each in selection.ranges],
+        "key": list(selection.keys),
+        "good_only": selection.is_good_only,
+        "new_timestamps": options.new_timestamps,
+        "by_key": options.by_key,
+    }
+
+
+def _check_target(options: ReplayOptions, table: LakeTable, facts: TopicFacts) -> None:
+    archived_id, topic_id = table.identity.get("topic_id", ""), id_text(facts.topic_id)
+    # Where one of them has no id, the name is all there is to go by.
+    is_same = table.identity.get("topic") == facts.topic and ("" in (archived_id, topic_id) or archived_id == topic_id)
+    if is_same and not options.same_topic:
+        raise PipelineFailed(
+            f"{facts.topic} is the topic that {table.place} was made of: all its readers would see these messages a second time, "
+            "the archive as well. Name another topic, or give --same-topic if that is what you want"
+        )
+    if facts.settings.get("message.timestamp.type") == "LogAppendTime" and not options.new_timestamps:
+        raise PipelineFailed(
+            f"{facts.topic} has message.timestamp.type=LogAppendTime, and the times of the messages would be lost: "
+            "change that, or give --new-timestamps"
+        )
+
+
+def new_plan(
+    spark: SparkSession, options: ReplayOptions, table: LakeTable, facts: TopicFacts, arguments: dict[str, Any], replay_id: str
+) -> tuple[Plan, int | None]:
+    """And the time of the oldest message, None where there is none."""
+    wanted = rows_wanted(options.chunk_rows, options.rate)
+    found = counted(selected(table.frame(spark), options.selection), bucket_offsets(wanted)).collect()
+    chunks = cut([Bucket(row.partition, row["first"], row["last"], row["rows"]) for row in found], wanted)
+    is_every_there = all(row.partition in facts.ends for row in found)
+    plan = Plan(replay_id, arguments, table.version, is_every_there and not options.by_key, chunks)
+    return plan, min((row.oldest_ms for row in found), default=None)
+
+
+def send_chunk(spark: SparkSession, options: ReplayOptions, table: LakeTable, plan: Plan, chunk: Chunk) -> None:
+    rows = selected(frame_of(spark, table, chunk.ranges), options.selection).where(is_within(chunk.ranges))
+    outgoing = messages(rows, keeps_partitions=plan.keeps_partitions, keeps_timestamps=not options.new_timestamps)
+    writer = outgoing.write.format("tidelog").mode("append").options(**spark_options(options.bootstrap, options.kafka))
+    try:
+        writer.option("topic", options.topic).option("writeId", plan.write_id(chunk)).save()
+    except PySparkException as error:
+        raise error_behind(error) from error
+
+
+# -- the outcome --------------------------------------------------------------------------------------------------------------
+
+
+# A run that made its plan itself sends what it has just counted.
+COUNTED = "by the plan: rows deleted from the table since, and a chunk that the run before sent last, may be among them"
+
+
+def outcome_of(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool, note: str, is_resumed: bool = False) -> Outcome:
+    """``before`` and ``done`` are chunks: sent by earlier runs, and by now. ``is_resumed``: an earlier run made the plan."""
+    sent = plan.rows_of(done) - plan.rows_of(before)
+    partitions = sorted({each.partition for chunk in plan.chunks for each in chunk.ranges})
+    figures: dict[str, int | float | str] = {
+        "rows": plan.rows,
+        "sent by this run": sent,
+        "sent before": plan.rows_of(before),
+        "chunks": len(plan.chunks),
+        "offsets": ", ".join(f"{number}: {_extent(plan, number)}" for number in partitions) or "none",
+        "partitions": "the same as in the archive" if plan.keeps_partitions else "by key",
+        "table version": plan.table_version,
+        "id": plan.replay_id,
+    }
+    if is_resumed and done > before:
+        figures["counted"] = COUNTED
+    if note:
+        figures["note"] = note
+    return Outcome(_summary(plan, topic, before, done, is_dry=is_dry, is_resumed=is_resumed), figures)
+
+
+def _summary(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool, is_resumed: bool) -> str:
+    if not plan.chunks:
+        return "nothing to replay: the table has no row in that range"
+    left = plan.rows - plan.rows_of(before)
+    if before == len(plan.chunks):
+        return f"replay {plan.replay_id} was done before: {plan.rows:,} rows are in {topic}; another --id sends them again"
+    if is_dry:
+        return f"{left:,} rows would be sent to {topic}, in {len(plan.chunks) - before:,} chunks; nothing was sent"
+    sent = f"{plan.rows_of(done) - plan.rows_of(before):,} rows {'of the plan ' if is_resumed else ''}sent to {topic}"
+    if done < len(plan.chunks):
+        return f"{sent}; stopped, {plan.rows - plan.rows_of(done):,} are left: the same command goes on from here"
+    return sent
+
+
+def _extent(plan: Plan, partition: int) -> str:
+    ranges = [each for chunk in plan.chunks for each in chunk.ranges if each.partition == partition]
+    return f"{ranges[0].start} to {ranges[-1].end - 1}"
+
+
+def retention_note(facts: TopicFacts, oldest_ms: int | None, now_ms: int) -> str:
+    """A topic keeps messages by their own time: old ones are deleted soon after they come."""
+    kept_ms = int(facts.settings.get("retention.ms", "-1"))
+    is_deleting = "delete" in facts.settings.get("cleanup.policy", "delete")
+    if oldest_ms is None or kept_ms < 0 or not is_deleting or oldest_ms >= now_ms - kept_ms:
+        return ""
+    return (
+        f"the oldest message is {(now_ms - oldest_ms) // 86_400_000} days old, and {facts.topic} keeps {kept_ms / 86_400_000:g} "
+        "(retention.ms): it will delete such messages; raise it, or give --new-timestamps"
+    )

@@ -1,0 +1,268 @@
+"""The source as Spark calls it: readers for batches and streams plan on the driver, tasks read spans of offsets as Arrow batches.
+
+- A **batch** covers what lies between two bounds when it is planned.
+- A **stream** follows ``StreamPlan``. Spark keeps one Python process per stream for planning and pickles the reader for its
+  tasks; only the options travel.
+- A **task** ends when its position reaches the end of its span, whatever it met on the way. Offsets that the log has lost since
+  are a failure that names them. With failOnDataLoss=false the task skips those, and only those, and goes on at the log's start.
+- **Connections** belong to a Python process. A worker runs many tasks, one after the other, and keeps its connections between
+  them.
+- **Progress** can be shown as the committed offsets of a consumer group, for tools that watch lag. Nothing reads them back: the
+  checkpoint says where to resume. So a failed commit is logged and does not stop the query. The offset committed is the end of
+  the last finished batch, when the next one is planned: what the group shows is done.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
+from tidelog.client.fetch.client import FetchClient
+from tidelog.client.fetch.errors import OffsetsLost
+from tidelog.client.fetch.settings import librdkafka_settings
+from tidelog.client.fetch.types import Fetcher
+from tidelog.client.topic_partition import Partition
+from tidelog.spark.checkpoint_offsets import StreamOffset
+from tidelog.spark.options import Connection, Isolation, SourceOptions
+from tidelog.spark.planning import Asks, Catalogue, Span, ending_positions, look, split, starting_positions, warn_of_loss
+from tidelog.spark.stream_plan import StreamPlan
+
+if TYPE_CHECKING:
+    from tidelog.client.admin import Admin
+
+# -- a batch ------------------------------------------------------------------------------------------------------------------
+
+
+class SpanPartition(InputPartition):
+    """A task's part. Plain data: it is pickled, and read in another process."""
+
+    def __init__(self, span: Span) -> None:
+        super().__init__(tuple(span))
+
+    @property
+    def span(self) -> Span:
+        return Span(*self.value)
+
+
+class TidelogReader(DataSourceReader):
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        try:
+            return [SpanPartition(span) for span in self._plan()]
+        finally:
+            forget_client(self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Where there is nothing to read, Spark makes up a partition of its own.
+        return read_span(self._options, partition.span) if isinstance(partition, SpanPartition) else iter(())
+
+    def _plan(self) -> list[Span]:
+        options = self._options
+        client = fetch_client(options)
+        catalogue = look(client, options.topics)
+        if not catalogue.partitions:
+            raise UnknownTopic(f"option subscribePattern: no topic matches {options.topics}")
+        if options.offset_ranges is not None:
+            return split(_ranged(client, options, catalogue), options.min_partitions, options.max_records_per_partition)
+        # The end first: a log only grows, so that a start that is found later is never beyond an end by mistake.
+        ends = ending_positions(client, options, catalogue.partitions)
+        starts = starting_positions(client, options, catalogue.partitions)
+        spans = [
+            Span(partition.topic, catalogue.ids[partition.topic], partition.partition, starts[partition], ends[partition])
+            for partition in catalogue.partitions
+        ]
+        for span in spans:
+            if span.size < 0 and options.starting.kind == options.ending.kind == "offsets":
+                raise InvalidArgument(f"{span.topic}[{span.partition}] ends at {span.end}, before it begins at {span.start}")
+        return split(spans, options.min_partitions, options.max_records_per_partition)
+
+
+def _ranged(client: Asks, options: SourceOptions, catalogue: Catalogue) -> list[Span]:
+    """What is before the log's start is a loss that the tasks judge; beyond its end a reader would wait."""
+    wanted = options.offset_ranges or {}
+    if strange := [partition for partition in wanted if partition not in catalogue.partitions]:
+        raise InvalidArgument(f"option offsetRanges has {strange[0].topic}[{strange[0].partition}], which is not read")
+    ends = client.offsets(list(wanted), "latest")
+    spans = []
+    for partition, ranges in wanted.items():
+        topic_id = catalogue.ids[partition.topic]
+        spans += [Span(partition.topic, topic_id, partition.partition, start, end) for start, end in ranges]
+        if ranges and max(end for _, end in ranges) > ends[partition]:
+            raise InvalidArgument(
+                f"option offsetRanges: {partition.topic}[{partition.partition}] ends at {ends[partition]}, and a range goes on"
+            )
+    return spans
+
+
+# -- a stream -----------------------------------------------------------------------------------------------------------------
+
+
+class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._plan = StreamPlan(options, lambda: fetch_client(options))
+        self._progress = GroupProgress(options.connection, options.group_id) if options.group_id else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._options,)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - the name that Spark calls
+        return self._plan.initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the name that Spark calls
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the name that Spark calls
+        self._plan.hold_end()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - the name that Spark calls
+        """``start`` is the end of the last batch that is done, which makes this the place to show it: Spark calls ``commit`` only
+        when there is another batch, and so never for the last one."""
+        finished = StreamOffset.from_json(start)
+        end = self._plan.next_end(finished, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        if self._progress is not None:
+            self._progress.show(finished.positions)
+        return start if end is finished else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - the name that Spark calls
+        return self._plan.latest.to_json() if self._plan.latest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        spans = self._plan.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        return [SpanPartition(span) for span in spans]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_span(self._options, partition.span) if isinstance(partition, SpanPartition) else iter(())
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to let go of: the log keeps what it keeps."""
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+        forget_client(self._options)
+
+
+# -- a task -------------------------------------------------------------------------------------------------------------------
+
+
+_NO_ID = bytes(16)
+
+
+def read_span(options: SourceOptions, span: Span) -> Iterator[pa.RecordBatch]:
+    position = span.start
+    while position < span.end:
+        batches = fetch_client(options).read(
+            span.topic,
+            span.partition,
+            position,
+            span.end,
+            expected_topic_id=None if span.topic_id == _NO_ID else span.topic_id,
+            include_headers=options.include_headers,
+        )
+        try:
+            yield from batches
+            return
+        except OffsetsLost as lost:
+            if options.fails_on_data_loss:
+                raise
+            warn_of_loss(Partition(span.topic, span.partition), lost.wanted, min(lost.log_start, span.end))
+            position = lost.log_start
+        except Exception:
+            # Its connections may be in the middle of an answer.
+            forget_client(options)
+            raise
+
+
+# -- the connections of a process ---------------------------------------------------------------------------------------------
+
+
+# Queries that one worker serves at a time are few; whoever comes back later connects anew.
+CLIENTS_MAX = 8
+
+_Key = tuple[int, Connection, Isolation, Fetcher]
+_clients: dict[_Key, FetchClient] = {}
+
+
+def fetch_client(options: SourceOptions) -> FetchClient:
+    """The process is in the key: a connection that came along by fork is somebody else's."""
+    key = _key(options)
+    if key not in _clients:
+        if len(_clients) >= CLIENTS_MAX:
+            _clients.pop(next(iter(_clients))).close()
+        connection = options.connection
+        _clients[key] = FetchClient(
+            connection.bootstrap, settings=dict(connection.settings), isolation=options.isolation, fetcher=options.fetcher
+        )
+    return _clients[key]
+
+
+def forget_client(options: SourceOptions) -> None:
+    """After a failure, or when the query ends."""
+    client = _clients.pop(_key(options), None)
+    if client is not None:
+        client.close()
+
+
+def _key(options: SourceOptions) -> _Key:
+    return os.getpid(), options.connection, options.isolation, options.fetcher
+
+
+# -- progress as a consumer group ---------------------------------------------------------------------------------------------
+
+
+# A trigger waits no longer than this for it.
+TIMEOUT_SECONDS = 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+class GroupProgress:
+    def __init__(self, connection: Connection, group_id: str) -> None:
+        self._connection = connection
+        self._group_id = group_id
+        self._admin: Admin | None = None
+        self._shown: Mapping[Partition, int] = {}
+        self._problem = ""
+
+    def show(self, positions: Mapping[Partition, int]) -> None:
+        """Only what has changed."""
+        news: dict[tuple[str, int], int] = {
+            partition: offset for partition, offset in positions.items() if self._shown.get(partition) != offset
+        }
+        if not news:
+            return
+        try:
+            if self._admin is None:
+                # On use: it brings librdkafka's admin client, and a stream waits for what is imported.
+                from tidelog.client.admin import Admin
+
+                settings = librdkafka_settings(dict(self._connection.settings))
+                self._admin = Admin(
+                    self._connection.bootstrap, timeout=TIMEOUT_SECONDS, connect_timeout=TIMEOUT_SECONDS, config=settings
+                )
+            self._admin.set_group_offsets(self._group_id, news)
+        except TidelogError as error:
+            self._tell(str(error))
+            return
+        self._shown = dict(positions)
+        self._problem = ""
+
+    def close(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    def _tell(self, problem: str) -> None:
+        """Once: the same thing would be said at every trigger."""
+        if problem != self._problem:
+            _logger.warning("the progress is not shown as group %s: %s", self._group_id, problem)
+            self._problem = problem
