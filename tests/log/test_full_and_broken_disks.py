@@ -38,7 +38,7 @@ def test_a_full_disk_at_a_roll_costs_only_the_append() -> None:
     for _ in range(10):
         append(log)
     rule = store.disk.faults.fail("names", lambda path: path.endswith(".log"), errno.ENOSPC)
-    with pytest.raises(StorageError, match="no room for a new segment"):
+    with pytest.raises(StorageError, match="no space for a new segment"):
         append(log)
     assert (log.log_end_offset, len(log.segments)) == (10, 1)
     store.disk.faults.lift(rule)
@@ -66,10 +66,11 @@ def test_indexes_that_found_no_room_at_a_roll_are_written_later() -> None:
 def test_epochs_without_room_are_tried_again_after_a_truncation_too() -> None:
     log = Store().create()
     append(log)
+    append(log)
     plan = log.begin_sync(with_recovery_point=True)
-    assert not log.epochs.dirty
     plan.had_no_room = True
-    log.truncations += 1
+    log.cut_to(1)
+    assert not log.epochs.dirty
     log.finish_sync(plan, None)
     assert log.epochs.dirty
 

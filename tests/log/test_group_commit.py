@@ -363,7 +363,7 @@ def test_a_failed_syncfs_at_a_stop_hides_no_loss_either() -> None:
 def test_a_file_that_cannot_be_opened_keeps_no_other_log_waiting(error_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
     broken, other = committed(store, 2)
-    broken.note_cut(broken.segments.active)
+    broken.end_truncation()
     broken.environment.handles.forget(broken.segments.active.path)
     really_open = SimulatedDisk.open
 

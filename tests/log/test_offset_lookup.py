@@ -83,7 +83,7 @@ def test_a_batch_that_cannot_be_read_is_found_by_its_header(compression: Compres
     append(log)
     assert offset_for_timestamp(log, START_MS + 1) == (START_MS + 5, 1, 0)
     assert offset_of_max_timestamp(log) == (START_MS + 5, 1, 0)
-    log.log_start_offset = 1
+    log.raise_start(1)
     assert offset_of_max_timestamp(log) == (START_MS + 5, 1, 0)
 
 
@@ -93,7 +93,7 @@ def test_a_timestamp_that_does_not_fit_is_not_given_out() -> None:
     log.append_as_leader(with_body(built, built[HEADER_SIZE:], base_timestamp=2**63 - 1, max_timestamp=START_MS), 0)
     later = batch(timestamps=[START_MS, START_MS + 5])
     log.append_as_leader(with_body(later, later[HEADER_SIZE:], base_timestamp=2**63 - 1, max_timestamp=START_MS), 0)
-    log.log_start_offset = 2
+    log.raise_start(2)
     assert offset_for_timestamp(log, START_MS) == (START_MS, 2, 0)
 
 

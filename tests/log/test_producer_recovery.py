@@ -5,8 +5,8 @@ from tests.log.harness import BATCH_BYTES, Store, batch, end_transaction
 from tidelog.log import names
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.producer_recovery import load_newest_snapshot, remove_snapshots_above, replay_producers
+from tidelog.log.producer_snapshot import write_snapshot
 from tidelog.log.producer_state import ProducerState
-from tidelog.log.recovery_point import write_snapshot
 from tidelog.log.settings import LogSettings
 from tidelog.records.control import ControlType
 
@@ -21,7 +21,9 @@ def lived(store: Store) -> tuple[PartitionLog, list[dict[str, object]]]:
     for number in range(30):
         known.append(log.producers.describe())
         if number in (6, 17):
-            write_snapshot(log)  # in the middle of a segment, as a recovery point does
+            write_snapshot(
+                log.environment.disk, log.directory, log.log_end_offset, log.producers
+            )  # in the middle of a segment, as a recovery point does
         producer = number % 2
         if number % 7 >= 5:
             end_transaction(log, producer, ControlType.ABORT if number % 3 else ControlType.COMMIT)
@@ -69,7 +71,7 @@ def test_every_offset_can_be_rebuilt_without_any_snapshot() -> None:
 def test_snapshots_above_what_is_trusted_are_removed() -> None:
     store = Store(SETTINGS)
     log, _ = lived(store)
-    write_snapshot(log)
+    write_snapshot(log.environment.disk, log.directory, log.log_end_offset, log.producers)
     first = snapshots(store, log)[0]
     rebuild(store, log, first + 1)
     assert snapshots(store, log) == [first]

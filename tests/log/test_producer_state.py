@@ -16,7 +16,7 @@ from tidelog.log.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from tidelog.log.producer_snapshot import decode_snapshot
+from tidelog.log.producer_snapshot import decode_snapshot, encode_snapshot
 from tidelog.log.producer_state import CompletedTransaction, ProducerState
 from tidelog.records.control import ControlType, EndTransactionMarker
 from tidelog.records.header import BatchHeader
@@ -193,7 +193,7 @@ def test_loading_finds_the_oldest_transaction_whatever_the_order() -> None:
     state.update(batch_header(9, 0, 0, 1, transactional=True), 50)
     state.update(batch_header(8, 0, 0, 1, transactional=True), 60)
     again = ProducerState(DAY_MS)
-    again.load(decode_snapshot(state.snapshot_bytes(), "x"))
+    again.load(decode_snapshot(encode_snapshot(state.entries()), "x"))
     assert (again.oldest_open_transaction, again.first_unstable_offset) == (50, 50)
     assert again.describe() == state.describe()
     again.clear()
@@ -316,7 +316,7 @@ class ProducerStateMachine(RuleBasedStateMachine):
     @rule()
     def reload(self) -> None:
         before = self.state.describe()
-        self.state.load(decode_snapshot(self.state.snapshot_bytes(), "x"))
+        self.state.load(decode_snapshot(encode_snapshot(self.state.entries()), "x"))
         self.model.reload()
         assert self.state.describe() == before
 

@@ -6,8 +6,8 @@ from tests.log.disks import write_file
 from tests.log.harness import BATCH_BYTES, SMALL, Store, append, batch, end_transaction
 from tests.log.recovery_harness import LOG, check_whole, filled
 from tidelog.log import names
+from tidelog.log.producer_snapshot import write_snapshot
 from tidelog.log.reading import Isolation, end_offset_for_epoch, read
-from tidelog.log.recovery_point import write_snapshot
 from tidelog.log.settings import LogSettings
 from tidelog.records.control import ControlType
 
@@ -145,7 +145,7 @@ def test_snapshots_above_the_end_are_removed() -> None:
     store = Store(SMALL)
     log = filled(store)
     log.append_as_leader(batch(producer_id=9, sequence=0), 1)
-    write_snapshot(log)
+    write_snapshot(log.environment.disk, log.directory, log.log_end_offset, log.producers)
     store.lose_power("all")
     store.disk.open(f"{LOG}/00000000000000000020.log", "write").truncate(5 * BATCH_BYTES)
     store.open()

@@ -8,7 +8,7 @@ from tests.log.harness import BATCH_BYTES, START_MS, Store, append, batch, read_
 from tidelog.log.errors import OffsetOutOfRange
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import end_offset_for_epoch
-from tidelog.log.retention import raise_log_start, retained_start_offset, take_out_below
+from tidelog.log.retention import retained_start_offset
 from tidelog.log.settings import LogSettings
 
 SEGMENT_BYTES = 10 * BATCH_BYTES
@@ -58,8 +58,8 @@ def test_the_active_segment_is_rolled_and_goes_when_all_of_it_has_expired() -> N
     now_ms = START_MS + HOUR_MS + 1
     assert retained_start_offset(log, now_ms) == 15
     assert log.segments.active.base_offset == 15
-    raise_log_start(log, 15)
-    assert len(take_out_below(log, 15)) == 2
+    log.raise_start(15)
+    assert len(log.drop_segments_below(15)) == 2
     assert (log.size, log.log_start_offset, log.log_end_offset) == (0, 15, 15)
     assert append(log).first_offset == 15
 

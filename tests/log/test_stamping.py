@@ -5,9 +5,9 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from tests.log.harness import START_MS, Store, append, batch, log_headers
 from tidelog.log.errors import InvalidRecord, LogOffline
+from tidelog.log.partition_log import LAST_OFFSET_MAX
 from tidelog.log.segment import RELATIVE_OFFSET_MAX
 from tidelog.log.settings import LogSettings
-from tidelog.log.stamping import LAST_OFFSET_MAX
 from tidelog.records.compression import CompressionType
 from tidelog.records.header import BATCH_LENGTH_MIN, CHECKSUMMED_HEADER, MAGIC, PREFIX_MAGIC_CRC
 

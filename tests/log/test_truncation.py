@@ -249,7 +249,6 @@ def test_damage_that_the_cut_meets_is_told() -> None:
     key_of_marker = log_headers(log)[0].size + HEADER_SIZE + 8
     store.disk.flip_bit(log.segments.active.path, key_of_marker, 1)
     assert isinstance(store.wait(lambda done: store.directory.truncate(log, 2, done)), LogOffline)
-    assert log.truncating_to is None
 
 
 def test_what_a_failed_truncation_leaves_is_as_durable_as_before() -> None:

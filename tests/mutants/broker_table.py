@@ -47,7 +47,7 @@ BROKER_MUTANTS = (
         "a roll keeps what the old segment holds",
         "tidelog/log/partition_log.py",
         "        plan = SyncPlan(\n",
-        "        if len(self.unsynced.segments) > 1:\n            self.unsynced.segments = self.unsynced.segments[1:]\n"
+        "        if len(self._unsynced.segments) > 1:\n            self._unsynced.segments = self._unsynced.segments[1:]\n"
         "        plan = SyncPlan(\n",
     ),
     Mutant(

@@ -20,8 +20,8 @@ MUTANTS = (
         "directory not synced after a roll",
         "an acknowledged record is in a file whose name survives a crash",
         "tidelog/log/partition_log.py",
-        "            self._close_segment(active)\n        self.unsynced.note_directory(self.directory)\n",
-        "            self._close_segment(active)\n        self.unsynced.directories = ()\n",
+        "            self._close_segment(active)\n        self._unsynced.note_directory(self.directory)\n",
+        "            self._close_segment(active)\n        self._unsynced.directories = ()\n",
     ),
     Mutant(
         "acknowledged before the covering sync ended",

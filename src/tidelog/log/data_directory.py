@@ -30,11 +30,9 @@ from tidelog.log.group_commit import GroupCommit
 from tidelog.log.index_cache import IndexCache
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.mark_flusher import MarkFlusher
-from tidelog.log.partition_log import PartitionLog
+from tidelog.log.partition_log import LogContents, LogIdentity, PartitionLog
 from tidelog.log.producer_state import ProducerState
-from tidelog.log.retention import raise_log_start
 from tidelog.log.retention_sweep import RetentionSweep
-from tidelog.log.segment import LogSegment
 from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
 from tidelog.ports.clock import Clock
@@ -214,17 +212,16 @@ class DataDirectory:
             refuse_records_in(self.disk, directory)
             metadata = self.disk.open(names.join(directory, names.PARTITION_METADATA), "create")
             metadata.write(0, [format_partition_metadata(topic_id)])
-            segment = LogSegment(self.disk, environment.handles, environment.index_cache, directory, 0, 0, self.clock.now_ms())
+            segment = environment.segment(directory, 0)
             segment.create_file()
             # Empty, it has nothing to lose yet, and thousands of idle logs must not each hold a descriptor.
-            segment.dirty_file = None
+            segment.note_synced()
         except OSError as error:
             raise StorageError(f"{directory} cannot be made: {error.strerror or error}") from error
         producers = ProducerState(settings.producer_id_expiration_ms)
         epochs = LeaderEpochs(self.disk, names.join(directory, names.LEADER_EPOCH_CHECKPOINT))
-        log = PartitionLog(
-            environment, topic, partition, topic_id, directory, settings, Segments([segment]), producers, epochs, 0, 0, 0
-        )
+        identity = LogIdentity(topic, partition, topic_id, directory)
+        log = PartitionLog(environment, identity, settings, LogContents(Segments([segment]), producers, epochs))
         log.note_unsynced_file(metadata)
         log.note_directory_change(self.path)
         self.logs[key] = log
@@ -241,8 +238,7 @@ class DataDirectory:
     def _retire(self, log: PartitionLog, state: str, on_done: OnDone | None) -> None:
         key = log.topic, log.partition
         del self.logs[key]
-        log.is_deleted = True
-        log.offline_reason = "the partition was deleted"
+        log.retire()
         self.commit.forget(log)
         self._dying.add(key)
         self._leaving[key] = log
@@ -312,7 +308,7 @@ class DataDirectory:
         log.check_online()
         if offset > log.high_watermark:
             raise OffsetOutOfRange(offset, log.log_start_offset, log.high_watermark)
-        raise_log_start(log, offset)
+        log.raise_start(offset)
         self.retention.apply([log], on_done)
 
     def truncate(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:

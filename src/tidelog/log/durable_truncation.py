@@ -13,7 +13,6 @@ from tidelog.log.errors import LogError, LogOffline
 from tidelog.log.group_commit import GroupCommit
 from tidelog.log.mark_flusher import MarkFlusher
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.truncation import end_offset_after_cut, truncate_to
 from tidelog.records.errors import RecordError
 
 
@@ -45,18 +44,17 @@ class DurableTruncation:
         self._on_done = on_done
 
     def start(self) -> None:
-        self._log.check_online()
-        self._log.truncating_to = self._offset
+        self._log.begin_truncation()
         self._cleaner.abort(self._log, self._lower_mark)
 
     def _lower_mark(self) -> None:
         log = self._log
         try:
-            self._end_offset = end_offset = end_offset_after_cut(log, self._offset)
+            self._end_offset = end_offset = log.end_offset_after_cut(self._offset)
         except (LogError, OSError) as failure:
             self._finish(log.go_offline(f"truncating to offset {self._offset} failed: {failure}"))
             return
-        log.recovery_point = min(log.recovery_point, end_offset)
+        log.lower_recovery_point(end_offset)
         self._commit.give_up(log, end_offset, LogError(f"{log.name} was truncated to offset {end_offset}"))
         self._cleaner.lower(log, end_offset)
         if end_offset < log.durable.offset:
@@ -77,7 +75,7 @@ class DurableTruncation:
 
     def _lower_log_start(self, error: BaseException | None) -> None:
         if error is None and self._end_offset < self._log.log_start_offset:
-            self._log.log_start_offset = self._end_offset
+            self._log.lower_start(self._end_offset)
             self._log_starts.request(self._cut)
         else:
             self._cut(error)
@@ -86,7 +84,7 @@ class DurableTruncation:
         log = self._log
         if error is None:
             try:
-                truncate_to(log, self._offset)
+                log.cut_to(self._offset)
             except LogOffline as failure:
                 error = failure
             except (LogError, RecordError, OSError) as failure:
@@ -95,10 +93,8 @@ class DurableTruncation:
 
     def _finish(self, error: BaseException | None) -> None:
         log = self._log
-        log.truncating_to = None
         if error is not None and log.offline_reason is None:
             # Nothing was cut: what was durable is so still, and its loss must not pass for a torn tail.
             self._marks.record(log)
-        # A commit that ended meanwhile was not counted: the next one is.
-        log.note_cut(log.segments.active)
+        log.end_truncation()
         self._on_done(error)

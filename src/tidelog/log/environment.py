@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.file_handles import FileHandles
 from tidelog.log.index_cache import IndexCache
+from tidelog.log.segment import LogSegment
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
 from tidelog.ports.randomness import Randomness
@@ -32,6 +33,10 @@ class LogEnvironment:
     on_dirty: "Callable[[PartitionLog], None]"
     """Told when a log that was clean has something to sync."""
     report: Report
+
+    def segment(self, directory: str, base_offset: int, size: int = 0, state_suffix: str = "") -> LogSegment:
+        now_ms = self.clock.now_ms()
+        return LogSegment(self.disk, self.handles, self.index_cache, directory, base_offset, size, now_ms, state_suffix)
 
 
 class OffsetPosition(NamedTuple):

@@ -99,7 +99,7 @@ class GroupCommit:
         self.statistics = CommitStatistics()
 
     def note_dirty(self, log: PartitionLog) -> None:
-        if log.is_deleted:
+        if log.is_retired:
             return  # Its files are no longer found under their names, and another log may have them by now.
         if log.settings.is_relaxed:
             self._relaxed_since_ms.setdefault(log, self._clock.monotonic_ms())

@@ -130,9 +130,12 @@ class LeaderEpochs:
         return _format(self._entries)
 
     def begin_flush(self) -> StagedFile:
-        """Take the entries as they are now; whoever cannot make the file durable sets ``dirty`` again."""
+        """Take the entries as they are now. Whoever cannot make the file durable calls ``note_flush_failed``."""
         self.dirty = False
         return StagedFile(self._disk, self.path, _format(self._entries))
+
+    def note_flush_failed(self) -> None:
+        self.dirty = True
 
 
 def _format(entries: Iterable[EpochEntry]) -> bytes:

@@ -1,43 +1,62 @@
 """One partition's log: what is appended, what is durable, what may be read.
 
-State: the segments, the producers' state and the leader epochs; and these offsets, each at or below the next:
+The log owns its segments, the state of its producers, its leader epochs, and these offsets, each at or below the next:
 
     log start <= recovery point <= durable <= log end           last stable <= high watermark <= log end
 
-    log start        first offset that may be read; retention and delete-records raise it
-    recovery point   below it indexes, snapshots and epochs are durable too: a crash is checked from here on
-    durable          below it every byte survived an fsync; what acks=all waits for
-    high watermark   below it consumers may read; set from outside, by replication
-    log end          the next offset to be given out
+    log start        the first offset that may be read; retention and DeleteRecords raise it
+    recovery point   below it indexes, snapshots and leader epochs are durable too; after a crash the log is checked from here
+    durable          below it every byte has survived an fsync; acks=all waits for this
+    high watermark   consumers may read below it; replication moves it
+    log end          the offset of the next record
 
-An append is checked whole, written in one gathered write, and only then changes state: whatever fails leaves the log as it was.
-The write goes to the page cache; ``begin_sync`` names what must be synced, ``finish_sync`` moves ``durable``. The log itself
-never blocks on a sync: group commit runs the plan on the executor.
+Anybody may read them; only this class changes them.
 
-A sync that failed proves nothing about the pages it covered, now or later. The log goes offline, leaves a mark in its
-directory, and only a restart that reads from the disk itself may bring it back.
+An append is checked completely, written in one gathered write, and only then changes any state: an append that fails leaves the
+log as it was. The write goes to the page cache; ``begin_sync`` lists what must be synced and ``finish_sync`` moves ``durable``.
+The log never blocks on a sync: group commit runs the plan on the executor.
+
+The recovery point moves together with a sync: the same pass makes durable the indexes, the producer snapshot and the leader
+epochs that recovery trusts below it. It moves at least every ``tidelog.recovery.point.interval.bytes``, which limits how much a
+start after a crash has to read.
+
+A failed sync proves nothing about the pages that it covered, now or later. The log goes offline and leaves a mark in its
+directory; only a restart, which reads from the disk itself, can bring it back.
 """
 
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidelog.log import names
+from tidelog.log import failed_sync, names
 from tidelog.log.append_check import AppendOrigin, checked_batches, whole_batches_bytes
+from tidelog.log.batch_scan import LOOKUP_CHUNK_BYTES, scan_headers
 from tidelog.log.environment import NO_ROOM, LogEnvironment, OffsetPosition
-from tidelog.log.errors import FencedLeaderEpoch, LogOffline, StorageError
-from tidelog.log.failed_sync import leave_mark
+from tidelog.log.errors import FencedLeaderEpoch, InvalidRecord, LogOffline, StorageError
 from tidelog.log.leader_epochs import LeaderEpochs
+from tidelog.log.producer_recovery import load_newest_snapshot, remove_snapshots_above, replay_producers
+from tidelog.log.producer_snapshot import write_snapshot
 from tidelog.log.producer_state import ProducerState
-from tidelog.log.recovery_point import plan_recovery_point, prune_snapshots, write_snapshot
 from tidelog.log.segment import RELATIVE_OFFSET_MAX, LogSegment
 from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
-from tidelog.log.stamping import StampedBatch, check_offsets, note_written, stamped_by_leader
 from tidelog.log.sync_plan import SyncPlan
+from tidelog.log.transactions import marker_of, note_batch_of_producer
 from tidelog.log.unsynced import Unsynced
 from tidelog.ports.disk import Buffer, DiskFile
-from tidelog.records.control import read_end_transaction_marker
-from tidelog.records.header import restamped_prefix, with_log_append_time
+from tidelog.records.control import EndTransactionMarker, read_end_transaction_marker
+from tidelog.records.header import (
+    CONTROL_MASK,
+    LOG_OVERHEAD,
+    PREFIX_SIZE,
+    BatchHeader,
+    restamped_prefix,
+    with_log_append_time,
+)
+
+# The log end, one above the last offset, must fit into the 63 bits of an offset too.
+LAST_OFFSET_MAX = 2**63 - 2
 
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and appends make two of them.
 _new_tuple = tuple.__new__
@@ -52,9 +71,46 @@ class AppendResult(NamedTuple):
     is_duplicate: bool
 
 
+class StampedBatch(NamedTuple):
+    """A batch with the offsets and the leader epoch under which it goes into the log."""
+
+    header: BatchHeader
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    leader_epoch: int
+    marker: EndTransactionMarker | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    topic: str
+    partition: int
+    topic_id: bytes
+    directory: str
+
+
+@dataclass(slots=True)
+class LogContents:
+    """What a log starts with: what opening its directory found, or nothing."""
+
+    segments: Segments
+    producers: ProducerState
+    epochs: LeaderEpochs
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    recovery_point: int = 0
+    snapshot_offset: int = -1
+    """The offset of the newest producer snapshot on the disk; -1 when there is none."""
+
+
 class PartitionLog:
     __slots__ = (
+        "_is_truncating",
         "_jitter_ms",
+        "_snapshot_offset",
+        "_unsynced",
         "bytes_since_recovery_point",
         "directory",
         "durability_listeners",
@@ -62,8 +118,8 @@ class PartitionLog:
         "environment",
         "epochs",
         "high_watermark",
-        "is_deleted",
         "is_dirty",
+        "is_retired",
         "log_end_offset",
         "log_start_offset",
         "name",
@@ -73,54 +129,37 @@ class PartitionLog:
         "recovery_point",
         "segments",
         "settings",
-        "snapshot_offset",
         "topic",
         "topic_id",
-        "truncating_to",
         "truncations",
-        "unsynced",
     )
 
-    def __init__(
-        self,
-        environment: LogEnvironment,
-        topic: str,
-        partition: int,
-        topic_id: bytes,
-        directory: str,
-        settings: LogSettings,
-        segments: Segments,
-        producers: ProducerState,
-        epochs: LeaderEpochs,
-        log_start_offset: int,
-        log_end_offset: int,
-        recovery_point: int,
-    ) -> None:
+    def __init__(self, environment: LogEnvironment, identity: LogIdentity, settings: LogSettings, contents: LogContents) -> None:
         self.environment = environment
-        self.topic = topic
-        self.partition = partition
-        self.name = names.partition_directory_name(topic, partition)
-        self.topic_id = topic_id
-        self.directory = directory
+        self.topic = identity.topic
+        self.partition = identity.partition
+        self.name = names.partition_directory_name(identity.topic, identity.partition)
+        self.topic_id = identity.topic_id
+        self.directory = identity.directory
         self.settings = settings
-        self.segments = segments
-        self.producers = producers
-        self.epochs = epochs
-        self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset
-        self.recovery_point = recovery_point
-        # Opening ends with a sync of all that was kept, so what is there is durable.
-        self.durable = OffsetPosition(log_end_offset, segments.active.base_offset, segments.active.size)
-        self.high_watermark = log_start_offset
+        self.segments = segments = contents.segments
+        self.producers = contents.producers
+        self.epochs = contents.epochs
+        self.log_start_offset = contents.log_start_offset
+        self.log_end_offset = contents.log_end_offset
+        self.recovery_point = contents.recovery_point
+        # Opening ends with a sync of everything that was kept, so it is durable.
+        self.durable = OffsetPosition(self.log_end_offset, segments.active.base_offset, segments.active.size)
+        self.high_watermark = self.log_start_offset
         self.offline_reason: str | None = None
-        self.is_deleted = False
+        self.is_retired = False
         self.is_dirty = False
         self.truncations = 0
-        # A truncation that waits for the marks on the disk to be lowered; nothing may raise them meanwhile.
-        self.truncating_to: int | None = None
+        # While the marks on the disk are being lowered for a truncation, no sync may raise them.
+        self._is_truncating = False
         self.bytes_since_recovery_point = 0
-        self.snapshot_offset = -1
-        self.unsynced = Unsynced()
+        self._snapshot_offset = contents.snapshot_offset
+        self._unsynced = Unsynced()
         self.durability_listeners: tuple[Callable[[], None], ...] = ()
         self._jitter_ms = self._draw_jitter()
 
@@ -128,20 +167,20 @@ class PartitionLog:
         return f"<PartitionLog {self.name} {self.log_start_offset}..{self.log_end_offset} durable {self.durable.offset}>"
 
     def change_settings(self, settings: LogSettings) -> None:
-        """The topic's configuration changed; it counts from the next append on."""
+        """The topic's configuration changed. The next append is the first to follow it."""
         self.settings = settings
-        self.producers.expiration_ms = settings.producer_id_expiration_ms
+        self.producers.change_expiration(settings.producer_id_expiration_ms)
         self._jitter_ms = self._draw_jitter()
 
     # -- appending -----------------------------------------------------------------------------------------------------------
 
     def append_as_leader(self, records: Buffer, leader_epoch: int, origin: AppendOrigin = _CLIENT) -> AppendResult:
-        """Check ``records`` (whole batches), give them offsets, write them. Durable once ``durable.offset`` has passed them."""
+        """Check ``records`` (whole batches), assign offsets and write them. Durable once ``durable.offset`` has passed them."""
         if self.offline_reason is not None:
             self.check_online()
         if leader_epoch < self.epochs.latest_epoch:
             raise FencedLeaderEpoch(
-                f"{self.name} is led in epoch {self.epochs.latest_epoch}, the append is of epoch {leader_epoch}"
+                f"{self.name} is led in epoch {self.epochs.latest_epoch}, but the append came with epoch {leader_epoch}"
             )
         view = records if type(records) is memoryview else memoryview(records)
         settings = self.settings
@@ -152,10 +191,10 @@ class PartitionLog:
         buffers: list[Buffer] = []
         stamped: list[StampedBatch] = []
         for position, header in batches:
-            size = header.batch_length + 12
+            size = header.batch_length + LOG_OVERHEAD
             marker = None
             if header.producer_id >= 0:
-                if header.attributes & 0x20:
+                if header.attributes & CONTROL_MASK:
                     marker = read_end_transaction_marker(view, position, header)
                     self.producers.check_marker(header.producer_id, header.producer_epoch, marker)
                 elif origin is _CLIENT:
@@ -170,7 +209,7 @@ class PartitionLog:
                 max_timestamp = now_ms
             else:
                 buffers.append(restamped_prefix(header, next_offset, leader_epoch))
-                buffers.append(view[position + 16 : position + size])
+                buffers.append(view[position + PREFIX_SIZE : position + size])
             last_offset = next_offset + header.last_offset_delta
             stamped.append(
                 _new_tuple(StampedBatch, (header, size, next_offset, last_offset, max_timestamp, leader_epoch, marker))
@@ -181,17 +220,17 @@ class PartitionLog:
         return _new_tuple(AppendResult, (first_offset, next_offset - 1, now_ms if settings.log_append_time else -1, False))
 
     def append_as_follower(self, records: Buffer) -> None:
-        """Append batches as the leader has them: offsets, epochs and bytes unchanged. A cut-off last batch is left out."""
+        """Append batches exactly as the leader has them: same offsets, epochs and bytes. An incomplete last batch is left out."""
         self.check_online()
         view = memoryview(records)
         now_ms = self.environment.clock.now_ms()
         view = view[: whole_batches_bytes(view)]
         batches = checked_batches(view, self.settings, AppendOrigin.REPLICATION, now_ms)
-        stamped = stamped_by_leader(self.name, view, batches, self.log_end_offset)
+        stamped = _stamped_by_leader(self.name, view, batches, self.log_end_offset)
         self._write([view], len(view), stamped, now_ms)
 
     def _write(self, buffers: list[Buffer], size: int, stamped: list[StampedBatch], now_ms: int) -> None:
-        check_offsets(self.name, stamped)
+        _check_offsets(self.name, stamped)
         last = stamped[-1]
         segment = self.segments.active
         if segment.should_roll(self.settings, self._jitter_ms, size, last.last_offset, stamped[0].max_timestamp, now_ms):
@@ -201,37 +240,48 @@ class PartitionLog:
         except OSError as error:
             raise self._after_failed_write(segment, error) from error
         try:
-            note_written(stamped, position, segment, self.settings.index_interval_bytes, self.epochs, self.producers)
+            self._note_written(stamped, position, segment)
         except Exception as error:
-            # The bytes are there, and the log end is not behind them: the next append would give their offsets out again.
+            # The bytes are in the file, but the log end is still before them: the next append would reuse their offsets.
             raise self.go_offline(f"{segment.path} was written, but could not be indexed: {error!r}") from error
         self.log_end_offset = last.last_offset + 1
         self.bytes_since_recovery_point += size
-        unsynced = self.unsynced.segments
+        unsynced = self._unsynced.segments
         if not unsynced or unsynced[-1] is not segment:
             unsynced.append(segment)
         if not self.is_dirty:
             self.is_dirty = True
             self.environment.on_dirty(self)
 
+    def _note_written(self, stamped: list[StampedBatch], position: int, segment: LogSegment) -> None:
+        """The batches are in the segment's file, starting at ``position``: index them, and record their epochs and producers."""
+        index_interval_bytes, epochs = self.settings.index_interval_bytes, self.epochs
+        for header, size, base_offset, last_offset, max_timestamp, leader_epoch, marker in stamped:
+            segment.note_batch(position, size, last_offset, max_timestamp, index_interval_bytes)
+            if leader_epoch > epochs.latest_epoch:
+                epochs.assign(leader_epoch, base_offset)
+            if header.producer_id >= 0:
+                note_batch_of_producer(self.producers, segment, header, base_offset, marker)
+            position += size
+
     def _after_failed_write(self, segment: LogSegment, error: OSError) -> Exception:
-        """Cut the partial write off; without that the log cannot go on."""
+        """Remove the partial write. If that fails too, the log cannot continue."""
         try:
-            if segment.dirty_file is not None:  # Else it could not be opened, and nothing was written.
+            if segment.dirty_file is not None:  # Otherwise the file could not be opened, and nothing was written.
                 segment.cut()
         except OSError as second:
-            return self.go_offline(
-                f"writing {segment.path} failed ({error}), and so did cutting the partial write off ({second})"
-            )
+            return self.go_offline(f"writing {segment.path} failed ({error}), and so did removing the partial write ({second})")
         if error.errno in NO_ROOM:
-            return StorageError(f"{self.name}: nothing was written, {error.strerror or error}; try again when there is room")
+            return StorageError(
+                f"{self.name}: nothing was written: {error.strerror or error}; try again when there is free space"
+            )
         return self.go_offline(f"writing {segment.path} failed: {error}")
 
     # -- rolling -------------------------------------------------------------------------------------------------------------
 
     def roll(self, first_offset: int = 0, last_offset: int = 0) -> LogSegment:
-        """Close the active segment, begin another at the log end; at ``first_offset`` when ``last_offset`` is out of reach from
-        there (a follower's gap). An empty segment stays if it will do."""
+        """Close the active segment and begin another at the log end; or at ``first_offset`` when ``last_offset`` could not be
+        indexed from the log end (a gap that a follower gets from its leader). An empty segment is kept if it fits."""
         self.check_online()
         active = self.segments.active
         is_out_of_reach = last_offset - self.log_end_offset > RELATIVE_OFFSET_MAX
@@ -241,45 +291,43 @@ class PartitionLog:
         segment = self._new_segment(base_offset)
         if active.size == 0:
             self.segments.replace([active], [segment])
-            self.unsynced.forget_segments([active])
+            self._unsynced.forget_segments([active])
             active.remove()
         else:
             self.segments.append(segment)
             self._close_segment(active)
-        self.unsynced.note_directory(self.directory)
+        self._unsynced.note_directory(self.directory)
         self._jitter_ms = self._draw_jitter()
         return segment
 
     def _new_segment(self, base_offset: int) -> LogSegment:
-        environment = self.environment
-        segment = LogSegment(
-            environment.disk,
-            environment.handles,
-            environment.index_cache,
-            self.directory,
-            base_offset,
-            0,
-            environment.clock.now_ms(),
-        )
+        segment = self.environment.segment(self.directory, base_offset)
         try:
             segment.create_file()
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise StorageError(
-                    f"{self.name}: no room for a new segment, {error.strerror}; try again when there is"
+                    f"{self.name}: no space for a new segment: {error.strerror}; try again when there is free space"
                 ) from error
             raise self.go_offline(f"creating {segment.path} failed: {error}") from error
         return segment
 
     def _close_segment(self, segment: LogSegment) -> None:
-        """Indexes and producer snapshot at the boundary. Both can be made again from the log, so a full disk does not stop the
-        roll: the recovery point does not pass a segment until they are written."""
+        """Write the indexes and a producer snapshot at the boundary. Both can be rebuilt from the log, so a full disk does not
+        stop the roll: the recovery point does not pass a segment until they are written."""
         try:
             segment.close_for_appends()
-            # Synced with the segment: once that is deleted, the snapshot is all that is left of some producers.
-            self.unsynced.files = (*self.unsynced.files, write_snapshot(self))
+            # Synced with the segment: once the segment is deleted, the snapshot is all that is left of some producers.
+            self._unsynced.files = (*self._unsynced.files, self._write_snapshot())
         except OSError as error:
             self.environment.report("segment_close_deferred", {"partition": self.name, "error": str(error)})
+
+    def _write_snapshot(self) -> DiskFile:
+        """Write the producers' state at the log end. Neither the file nor its directory entry is durable yet."""
+        file = write_snapshot(self.environment.disk, self.directory, self.log_end_offset, self.producers)
+        self._snapshot_offset = self.log_end_offset
+        self._unsynced.note_directory(self.directory)
+        return file
 
     def _draw_jitter(self) -> int:
         """Segments that began together should not all roll together."""
@@ -289,8 +337,9 @@ class PartitionLog:
     # -- durability ----------------------------------------------------------------------------------------------------------
 
     def begin_sync(self, with_recovery_point: bool = False) -> SyncPlan:
-        """What must be synced for everything appended so far to be durable. The caller runs it and calls ``finish_sync``."""
-        active, unsynced = self.segments.active, self.unsynced
+        """List what must be synced for everything appended so far to be durable. The caller runs the plan and then calls
+        ``finish_sync``."""
+        active, unsynced = self.segments.active, self._unsynced
         plan = SyncPlan(
             end=_new_tuple(OffsetPosition, (self.log_end_offset, active.base_offset, active.size)),
             truncations=self.truncations,
@@ -298,33 +347,64 @@ class PartitionLog:
             files=[*unsynced.files, *[segment.file() for segment in unsynced.segments]],
             directories=list(unsynced.directories),
         )
-        self.unsynced = Unsynced()
+        self._unsynced = Unsynced()
         self.is_dirty = False
         if with_recovery_point:
-            plan_recovery_point(self, plan)
+            self._plan_recovery_point(plan)
         return plan
 
+    def _plan_recovery_point(self, plan: SyncPlan) -> None:
+        """Add everything to the plan that recovery will trust below the present log end."""
+        try:
+            for segment in self.segments.from_offset(self.recovery_point):
+                segment.write_indexes()
+                plan.files += segment.index_files()
+            plan.files.append(self._write_snapshot())
+        except OSError as error:
+            # Most likely the disk is full. The data itself is synced all the same; the recovery point has to wait.
+            self.environment.report("recovery_point_deferred", {"partition": self.name, "error": str(error)})
+            return
+        if self.epochs.dirty:
+            plan.epochs = self.epochs.begin_flush()
+        if self.directory not in plan.directories:
+            plan.directories.append(self.directory)
+        # This plan covers the snapshot's directory entry too.
+        self._unsynced.forget_directories(plan.directories)
+        plan.recovery_point = self.log_end_offset
+        self.bytes_since_recovery_point = 0
+
     def finish_sync(self, plan: SyncPlan, error: BaseException | None) -> None:
-        """The plan has run. On an error nothing that it covered may ever count as durable."""
-        if self.is_deleted:
+        """The plan has run. After an error nothing that it covered may ever count as durable."""
+        if self.is_retired:
             return  # Its directory is gone, and another log may have its name by now.
         if error is not None:
             self.go_offline(f"syncing failed: {error}", sync_failed=True)
             return
         if self.offline_reason is not None:
-            return  # An earlier sync of the same pages failed: they are clean since, and this one has written nothing.
+            return  # An earlier sync of the same pages failed; the kernel called them clean since, so this one wrote nothing.
         for segment in plan.segments:
-            if segment not in self.unsynced.segments:
-                segment.dirty_file = None
+            if segment not in self._unsynced.segments:
+                segment.note_synced()
         if plan.had_no_room:
-            self.epochs.dirty = True
-        if plan.truncations != self.truncations or self.truncating_to is not None:
-            return  # What it made durable has been cut meanwhile; the next sync covers what is there now.
+            self.epochs.note_flush_failed()
+        if plan.truncations != self.truncations or self._is_truncating:
+            return  # What it made durable has been cut in the meantime; the next sync covers what is there now.
         if plan.end.offset > self.durable.offset:
             self.durable = plan.end
         if plan.recovery_point is not None and plan.recovery_point > self.recovery_point:
             self.recovery_point = plan.recovery_point
-            prune_snapshots(self)
+            self._prune_snapshots()
+
+    def _prune_snapshots(self) -> None:
+        """Keep the snapshots at the beginning of a segment, as Kafka does, and the newest. A leftover costs only a few bytes."""
+        disk = self.environment.disk
+        base_offsets = {segment.base_offset for segment in self.segments}
+        try:
+            for offset in names.base_offsets_of(disk.list_directory(self.directory), names.SNAPSHOT_SUFFIX):
+                if offset < self.recovery_point and offset not in base_offsets:
+                    disk.remove(names.segment_path(self.directory, offset, names.SNAPSHOT_SUFFIX))
+        except OSError as error:
+            self.environment.report("snapshots_not_pruned", {"partition": self.name, "error": str(error)})
 
     def add_durability_listener(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after every commit pass that covered this log, also when the pass took the log offline."""
@@ -334,42 +414,42 @@ class PartitionLog:
         self.durability_listeners = tuple(each for each in self.durability_listeners if each != listener)
 
     def note_directory_change(self, directory: str) -> None:
-        """A name in it was created, renamed or removed: the next sync covers the directory too."""
-        self.unsynced.note_directory(directory)
+        """A name in ``directory`` was created, renamed or removed: the next sync covers the directory too."""
+        self._unsynced.note_directory(directory)
         if not self.is_dirty:
             self.is_dirty = True
             self.environment.on_dirty(self)
 
     def note_unsynced(self, segments: list[LogSegment]) -> None:
-        """Recovery kept these bytes from the page cache: nothing of them is durable until a sync says so."""
+        """Recovery read these segments from the page cache: none of their bytes count as durable until a sync covers them."""
         first = self.segments[0]
         self.durable = OffsetPosition(first.base_offset, first.base_offset, 0)
-        self.unsynced.segments = list(segments)
+        self._unsynced.segments = list(segments)
         self.note_directory_change(self.directory)
 
     def note_unsynced_file(self, file: DiskFile) -> None:
-        """A small file beside the segments that must be durable before any record is."""
-        self.unsynced.files = (*self.unsynced.files, file)
+        """A small file beside the segments must become durable before any record does."""
+        self._unsynced.files = (*self._unsynced.files, file)
         self.note_directory_change(self.directory)
 
-    def note_cut(self, segment: LogSegment) -> None:
+    def _note_cut(self, segment: LogSegment) -> None:
         """The file was shortened: the next sync covers it."""
-        if segment not in self.unsynced.segments:
-            self.unsynced.segments.append(segment)
+        if segment not in self._unsynced.segments:
+            self._unsynced.segments.append(segment)
         self.note_directory_change(self.directory)
 
     @property
     def is_saved(self) -> bool:
-        """Opened now, it would be found as it is without reading its segments."""
-        # A roll alone leaves the log clean, but a name that is not durable: the next process would not know.
-        is_synced = not self.is_dirty and not self.epochs.dirty and not self.unsynced.directories
+        """Could the next process open the log in this state without reading its segments?"""
+        # A roll alone leaves the log clean, but with a directory entry that is not durable: the next process would not know.
+        is_synced = not self.is_dirty and not self.epochs.dirty and not self._unsynced.directories
         is_whole = self.offline_reason is None and is_synced
-        return is_whole and self.recovery_point == self.log_end_offset and self.snapshot_offset == self.log_end_offset
+        return is_whole and self.recovery_point == self.log_end_offset and self._snapshot_offset == self.log_end_offset
 
     # -- watermarks ----------------------------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Consumers may read below ``offset``. Never moves back, except by truncation."""
+        """Consumers may read below ``offset``. Only a truncation moves it back."""
         if offset > self.log_end_offset:
             offset = self.log_end_offset
         if offset > self.high_watermark:
@@ -378,12 +458,149 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided: what read_committed may see."""
+        """Every transaction below it is decided: read_committed sees no further."""
         first_unstable = self.producers.first_unstable_offset
         if first_unstable is None or first_unstable > self.high_watermark:
             return self.high_watermark
-        # Retention may have taken the beginning of an open transaction.
+        # Retention may have deleted the beginning of an open transaction.
         return max(first_unstable, self.log_start_offset)
+
+    # -- deleting from the start ----------------------------------------------------------------------------------------------
+
+    def raise_start(self, offset: int) -> None:
+        """Hide the records below ``offset`` from readers. Durable once the log start offsets are checkpointed."""
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.truncate_from_start(offset)
+            self.producers.on_high_watermark(min(offset, self.high_watermark))
+
+    def has_segment_below(self, start_offset: int) -> bool:
+        """Does the first segment lie wholly below ``start_offset``?"""
+        following = self.segments.base_offset_after(self.segments[0])
+        return following is not None and following <= start_offset
+
+    def drop_segments_below(self, start_offset: int, segments_max: int = sys.maxsize) -> list[LogSegment]:
+        """Take the segments out of the log that lie wholly below ``start_offset``, the log start that the disk has, and rename
+        them to ``.deleted``; the caller removes the files later. At most ``segments_max`` at once: each is four renames."""
+        gone: list[LogSegment] = []
+        for segment in self.segments.closed:
+            end_offset = self.segments.base_offset_after(segment)
+            if end_offset is None or end_offset > start_offset or len(gone) == segments_max:
+                break
+            segment.rename(names.DELETED_SUFFIX)
+            self._remove_snapshot(segment.base_offset, end_offset)
+            gone.append(segment)
+        if gone:
+            self.segments.drop_first(len(gone))
+            self._unsynced.forget_segments(gone)
+            self.recovery_point = max(self.recovery_point, self.segments[0].base_offset)
+            self.note_directory_change(self.directory)
+            if not self.has_segment_below(start_offset):
+                self._remove_snapshots_below(self.segments[0].base_offset)
+        return gone
+
+    def _remove_snapshot(self, offset: int, following_offset: int) -> None:
+        """Remove a deleted segment's snapshot if a newer one exists: the newest may be all that is left of a producer whose
+        batches are gone."""
+        disk = self.environment.disk
+        path = names.segment_path(self.directory, offset, names.SNAPSHOT_SUFFIX)
+        following_path = names.segment_path(self.directory, following_offset, names.SNAPSHOT_SUFFIX)
+        if disk.exists(path) and disk.exists(following_path):
+            disk.remove(path)
+
+    def _remove_snapshots_below(self, offset: int) -> None:
+        """Remove snapshots that were written between two segments, or whose successor was missing. The newest stays."""
+        disk = self.environment.disk
+        offsets = names.base_offsets_of(disk.list_directory(self.directory), names.SNAPSHOT_SUFFIX)
+        for snapshot_offset in offsets[:-1]:
+            if snapshot_offset < offset:
+                disk.remove(names.segment_path(self.directory, snapshot_offset, names.SNAPSHOT_SUFFIX))
+
+    def replace_segments(self, old: list[LogSegment], replacement: LogSegment) -> None:
+        """Compaction wrote ``replacement``, durable already, in place of ``old``."""
+        self.segments.replace(old, [replacement])
+        self._unsynced.forget_segments(old)
+
+    # -- cutting the end ------------------------------------------------------------------------------------------------------
+
+    def begin_truncation(self) -> None:
+        """From now until ``end_truncation`` no sync moves ``durable`` or the recovery point."""
+        self.check_online()
+        self._is_truncating = True
+
+    def end_truncation(self) -> None:
+        self._is_truncating = False
+        # A sync that ended in the meantime did not count, but the next one will.
+        self._note_cut(self.segments.active)
+
+    def end_offset_after_cut(self, offset: int) -> int:
+        """Where the log would end after ``cut_to(offset)``: at the end of a batch, because that is what recovery would find."""
+        if offset < self.segments[0].base_offset or offset >= self.log_end_offset:
+            return offset
+        return _cut_point(self.segments[self.segments.floor_index(offset)], offset)[1]
+
+    def lower_recovery_point(self, offset: int) -> None:
+        self.recovery_point = min(self.recovery_point, offset)
+
+    def lower_start(self, offset: int) -> None:
+        """A truncation goes below the log start; the caller checkpoints the new start before it cuts."""
+        self.log_start_offset = min(self.log_start_offset, offset)
+
+    def cut_to(self, offset: int) -> None:
+        """Drop everything from ``offset`` on; from an earlier batch boundary when ``offset`` lies inside a batch or in a gap.
+
+        Replication never cuts below the high watermark. The caller has already made sure that the durable mark and the recovery
+        point on the disk are not above the new end; otherwise a crash in between would look like lost data.
+        """
+        self.check_online()
+        if offset >= self.log_end_offset:
+            return
+        if offset < self.segments[0].base_offset:
+            self.start_over_at(offset)
+            return
+        segments = self.segments
+        keep = segments[segments.floor_index(offset)]
+        later = [segment for segment in segments if segment.base_offset > keep.base_offset]
+        position, end_offset = _cut_point(keep, offset)
+        if position < keep.size:
+            keep.truncate_to(position, end_offset)
+        if later:
+            segments.replace([keep, *later], [keep])
+            for segment in later:
+                segment.remove()
+        self._after_cut(end_offset, keep, later)
+
+    def start_over_at(self, offset: int) -> None:
+        """Drop everything: the log is empty and begins at ``offset``."""
+        old = list(self.segments)
+        for segment in old:
+            segment.remove()
+        first = self.environment.segment(self.directory, offset)
+        first.create_file()
+        self.segments.replace(old, [first])
+        self.log_start_offset = offset
+        self.epochs.clear()
+        self._after_cut(offset, first, old)
+
+    def _after_cut(self, end_offset: int, kept: LogSegment, removed: list[LogSegment]) -> None:
+        environment, active = self.environment, self.segments.active
+        self.truncations += 1
+        self.log_end_offset = end_offset
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.high_watermark = min(self.high_watermark, end_offset)
+        self.recovery_point = min(self.recovery_point, end_offset)
+        if self.durable.offset >= end_offset:
+            # What is kept was durable before the cut, but the cut itself is not yet.
+            self.durable = OffsetPosition(end_offset, active.base_offset, active.size)
+        self.epochs.truncate_from_end(end_offset)
+        remove_snapshots_above(environment.disk, self.directory, end_offset)
+        snapshot_offset = load_newest_snapshot(
+            environment.disk, self.directory, end_offset, self.producers, environment.report, self.segments[0].base_offset
+        )
+        replay_producers(self.producers, self.segments, snapshot_offset or 0, end_offset)
+        self.producers.on_high_watermark(self.high_watermark)
+        self._unsynced.forget_segments(removed)
+        self._note_cut(kept)
 
     # -- going offline -------------------------------------------------------------------------------------------------------
 
@@ -392,10 +609,10 @@ class PartitionLog:
             raise LogOffline(self.name, self.offline_reason)
 
     def go_offline(self, reason: str, sync_failed: bool = False) -> LogOffline:
-        """No reads, no writes until a restart has looked at the disk. Returns the error to raise."""
+        """Refuse all reads and writes until a restart has checked the disk. Returns the error to raise."""
         if sync_failed:
             try:
-                leave_mark(self.environment.disk, self.directory, reason)
+                failed_sync.leave_mark(self.environment.disk, self.directory, reason)
             except OSError as error:
                 self.environment.report("failed_sync_mark_not_written", {"partition": self.name, "error": str(error)})
         if self.offline_reason is None:
@@ -403,6 +620,51 @@ class PartitionLog:
             self.environment.report("log_offline", {"partition": self.name, "reason": reason})
         return LogOffline(self.name, reason)
 
+    def retire(self) -> None:
+        """The partition was deleted: whoever still holds the log is refused, and a sync that is under way no longer matters."""
+        self.is_retired = True
+        self.offline_reason = "the partition was deleted"
+
     @property
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
+
+
+def _stamped_by_leader(
+    name: str, view: memoryview, batches: list[tuple[int, BatchHeader]], log_end_offset: int
+) -> list[StampedBatch]:
+    """The batches that a follower fetched, which the leader has stamped. InvalidRecord when they do not continue this log."""
+    stamped = []
+    for position, header in batches:
+        if header.base_offset < log_end_offset:
+            raise InvalidRecord(
+                f"{name}: the leader's batch at offset {header.base_offset} is below our log end {log_end_offset}"
+            )
+        if header.last_offset_delta < 0:
+            raise InvalidRecord(f"{name}: the leader's batch at offset {header.base_offset} ends before it begins")
+        marker = marker_of(view, position, header) if header.producer_id >= 0 else None
+        last_offset = header.last_offset
+        stamped.append(
+            StampedBatch(header, header.size, header.base_offset, last_offset, header.max_timestamp, header.leader_epoch, marker)
+        )
+        log_end_offset = last_offset + 1
+    return stamped
+
+
+def _check_offsets(name: str, stamped: list[StampedBatch]) -> None:
+    """Batches that are written together lie in one segment, whose indexes reach only so far. The client states the record counts,
+    and a few small batches can claim billions."""
+    first_offset, last_offset = stamped[0].base_offset, stamped[-1].last_offset
+    if last_offset - first_offset > RELATIVE_OFFSET_MAX or last_offset > LAST_OFFSET_MAX:
+        raise InvalidRecord(f"{name}: batches with offsets from {first_offset} to {last_offset} cannot be written at once")
+
+
+def _cut_point(segment: LogSegment, offset: int) -> tuple[int, int]:
+    """(position, offset) just after the last batch that ends below ``offset``."""
+    end_offset = segment.base_offset
+    start = segment.offset_index.lookup(offset - 1)[1]
+    for position, header in scan_headers(segment.file(), start, segment.size, LOOKUP_CHUNK_BYTES):
+        if header.last_offset >= offset:
+            return position, end_offset
+        end_offset = header.next_offset
+    return segment.size, end_offset

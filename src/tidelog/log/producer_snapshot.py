@@ -13,8 +13,10 @@ from struct import Struct
 
 from fastcrc.crc32 import iscsi as crc32c
 
+from tidelog.log import names
 from tidelog.log.errors import CorruptSnapshot
-from tidelog.log.producer_entry import BatchMetadata, ProducerEntry
+from tidelog.log.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from tidelog.ports.disk import Disk, DiskFile
 
 SNAPSHOT_VERSION = 1
 
@@ -49,6 +51,14 @@ def decode_snapshot(data: bytes, path: str) -> list[ProducerEntry]:
     if len({entry.producer_id for entry in entries}) != count:
         raise CorruptSnapshot(f"{path} has a producer twice")
     return entries
+
+
+def write_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerState) -> DiskFile:
+    """Write the producers' state at ``offset``. The caller syncs the file and the directory."""
+    file = disk.open(names.segment_path(directory, offset, names.SNAPSHOT_SUFFIX), "create")
+    file.truncate(0)
+    file.write(0, [encode_snapshot(producers.entries())])
+    return file
 
 
 def _entry(

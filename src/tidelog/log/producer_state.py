@@ -29,7 +29,6 @@ from tidelog.log.errors import (
     TransactionCoordinatorFenced,
 )
 from tidelog.log.producer_entry import BATCHES_KEPT_MAX, NO_TRANSACTION, BatchMetadata, ProducerEntry
-from tidelog.log.producer_snapshot import encode_snapshot
 from tidelog.records.control import ControlType, EndTransactionMarker
 from tidelog.records.header import SEQUENCE_COUNT, TRANSACTIONAL_MASK, BatchHeader
 
@@ -48,16 +47,19 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerState:
-    __slots__ = ("_ongoing", "_producers", "_undecided", "expiration_ms", "first_unstable_offset")
+    __slots__ = ("_expiration_ms", "_ongoing", "_producers", "_undecided", "first_unstable_offset")
 
     def __init__(self, expiration_ms: int) -> None:
-        self.expiration_ms = expiration_ms
+        self._expiration_ms = expiration_ms
         self._producers: dict[int, ProducerEntry] = {}
         # First offset -> producer id. Transactions begin at ever higher offsets, so that insertion order is offset order.
         self._ongoing: dict[int, int] = {}
         # First offset -> offset of the marker: ended, but the marker is not below the high watermark yet.
         self._undecided: dict[int, int] = {}
         self.first_unstable_offset: int | None = None
+
+    def change_expiration(self, expiration_ms: int) -> None:
+        self._expiration_ms = expiration_ms
 
     @property
     def producer_count(self) -> int:
@@ -187,7 +189,7 @@ class ProducerState:
 
     def remove_expired(self, now_ms: int) -> int:
         """Forget producers that have not written for ``expiration_ms``, unless they have a transaction open. Returns how many."""
-        last_timestamp_max = now_ms - self.expiration_ms
+        last_timestamp_max = now_ms - self._expiration_ms
         expired = [
             producer_id
             for producer_id, entry in self._producers.items()
@@ -214,9 +216,6 @@ class ProducerState:
         ]
         self._ongoing = dict(sorted(ongoing))
         self._find_first_unstable()
-
-    def snapshot_bytes(self) -> bytes:
-        return encode_snapshot(self._producers.values())
 
     def describe(self) -> dict[str, object]:
         """What a state that was rebuilt from a snapshot and the log must have in common with this one."""

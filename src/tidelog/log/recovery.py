@@ -25,15 +25,15 @@ from tidelog.log.batch_scan import SCAN_CHUNK_BYTES, scan_headers
 from tidelog.log.environment import LogEnvironment
 from tidelog.log.errors import CorruptCheckpoint, CorruptLog
 from tidelog.log.leader_epochs import LeaderEpochs
-from tidelog.log.partition_log import PartitionLog
+from tidelog.log.partition_log import LogContents, LogIdentity, PartitionLog
 from tidelog.log.producer_recovery import load_newest_snapshot, replay_producers
+from tidelog.log.producer_snapshot import write_snapshot
 from tidelog.log.producer_state import ProducerState
 from tidelog.log.segment import RELATIVE_OFFSET_MAX, LogSegment
 from tidelog.log.segment_check import Damage, SegmentCheck, find_start
 from tidelog.log.segments import Segments
 from tidelog.log.settings import LogSettings
 from tidelog.log.swap import finish_swaps
-from tidelog.log.truncation import start_over_at
 from tidelog.ports.disk import Disk, DiskFile
 
 
@@ -99,10 +99,6 @@ def _remove_leftovers(disk: Disk, directory: str) -> frozenset[str]:
 
 def _find_segments(environment: LogEnvironment, opening: LogOpening, found: frozenset[str]) -> Segments:
     disk, directory = environment.disk, opening.directory
-    now_ms = environment.clock.now_ms()
-
-    def segment(base_offset: int, size: int) -> LogSegment:
-        return LogSegment(disk, environment.handles, environment.index_cache, directory, base_offset, size, now_ms)
 
     base_offsets = names.base_offsets_of(found, names.LOG_SUFFIX)
     # Segments wholly below the log start were being deleted; a crash may have kept any of them.
@@ -112,12 +108,13 @@ def _find_segments(environment: LogEnvironment, opening: LogOpening, found: froz
         _drop_headless(environment, opening, base_offsets)
     segments = []
     for base_offset in base_offsets:
-        segments.append(segment(base_offset, disk.file_size(names.segment_path(directory, base_offset, names.LOG_SUFFIX))))
+        size = disk.file_size(names.segment_path(directory, base_offset, names.LOG_SUFFIX))
+        segments.append(environment.segment(directory, base_offset, size))
     if not segments:
         if opening.durable_mark > opening.log_start_offset:
             reason = f"no segment is left, but offsets below {opening.durable_mark} were durable"
             raise CorruptLog(directory, 0, opening.log_start_offset, reason)
-        segments.append(segment(opening.log_start_offset, 0))
+        segments.append(environment.segment(directory, opening.log_start_offset))
         segments[0].create_file()
     return Segments(segments)
 
@@ -170,38 +167,24 @@ def _open_clean(environment: LogEnvironment, opening: LogOpening, segments: Segm
     )
     replay_producers(producers, segments, snapshot_offset or 0, log_end_offset)
     epochs = load_epochs(environment, opening.directory, segments, log_end_offset)
-    log = new_log(environment, opening, segments, producers, epochs, log_end_offset, log_end_offset)
-    log.snapshot_offset = -1 if snapshot_offset is None else snapshot_offset
-    return log
-
-
-def new_log(
-    environment: LogEnvironment,
-    opening: LogOpening,
-    segments: Segments,
-    producers: ProducerState,
-    epochs: LeaderEpochs,
-    log_end_offset: int,
-    recovery_point: int,
-) -> PartitionLog:
-    log_start_offset = max(opening.log_start_offset, segments[0].base_offset)
-    epochs.truncate_from_start(log_start_offset)
-    log = PartitionLog(
-        environment,
-        opening.topic,
-        opening.partition,
-        opening.topic_id,
-        opening.directory,
-        opening.settings,
+    contents = LogContents(
         segments,
         producers,
         epochs,
-        log_start_offset,
-        log_end_offset,
-        recovery_point,
+        log_end_offset=log_end_offset,
+        recovery_point=log_end_offset,
+        snapshot_offset=-1 if snapshot_offset is None else snapshot_offset,
     )
-    # Recovery has met transactions that ended below the high watermark, which the log starts with: they are decided.
-    producers.on_high_watermark(log.high_watermark)
+    return _new_log(environment, opening, contents)
+
+
+def _new_log(environment: LogEnvironment, opening: LogOpening, contents: LogContents) -> PartitionLog:
+    contents.log_start_offset = max(opening.log_start_offset, contents.segments[0].base_offset)
+    contents.epochs.truncate_from_start(contents.log_start_offset)
+    identity = LogIdentity(opening.topic, opening.partition, opening.topic_id, opening.directory)
+    log = PartitionLog(environment, identity, opening.settings, contents)
+    # Recovery has met transactions that ended below the high watermark, with which the log starts: they are decided.
+    log.producers.on_high_watermark(log.high_watermark)
     return log
 
 
@@ -264,7 +247,9 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
         raise _corrupt(kept[-1], damage, sound_below, opening.durable_mark)
     if damage is not None:
         _cut(environment, segments, damage, unchecked[len(kept) :], check.next_offset)
-    log = new_log(environment, opening, segments, producers, epochs, check.next_offset, min(recovery_point, check.next_offset))
+    contents = LogContents(segments, producers, epochs, log_end_offset=check.next_offset)
+    contents.recovery_point = min(recovery_point, check.next_offset)
+    log = _new_log(environment, opening, contents)
     log.note_unsynced(kept)
     for file in snapshots:
         log.note_unsynced_file(file)
@@ -274,7 +259,7 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
         log.note_unsynced_file(disk.open(metadata_path, "write"))
     if log.log_start_offset > log.log_end_offset:
         # A relaxed topic: records were deleted up to an offset that the crash has taken back.
-        start_over_at(log, log.log_start_offset)
+        log.start_over_at(log.log_start_offset)
     return log
 
 
@@ -282,13 +267,10 @@ def _write_snapshot(environment: LogEnvironment, directory: str, offset: int, pr
     """The producers' state at a segment's beginning, as a roll leaves it: truncation needs it where compaction has taken older
     batches of a producer away. None on a full disk, as in a roll."""
     try:
-        file = environment.disk.open(names.segment_path(directory, offset, names.SNAPSHOT_SUFFIX), "create")
-        file.truncate(0)
-        file.write(0, [producers.snapshot_bytes()])
+        return [write_snapshot(environment.disk, directory, offset, producers)]
     except OSError as error:
         environment.report("segment_close_deferred", {"directory": directory, "error": str(error)})
         return []
-    return [file]
 
 
 def _meet(segment: LogSegment, next_offset: int, following: LogSegment) -> bool:

@@ -12,7 +12,6 @@ watermark goes.
 import sys
 from contextlib import suppress
 
-from tidelog.log import names
 from tidelog.log.errors import StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segment import LogSegment
@@ -64,56 +63,3 @@ def _roll_expired(log: PartitionLog, now_ms: int, limit: int) -> None:
 def _age_ms(log: PartitionLog, segment: LogSegment, now_ms: int) -> int:
     newest = segment.max_timestamp
     return now_ms - (newest if newest >= 0 else log.environment.disk.modified_ms(segment.path))
-
-
-def raise_log_start(log: PartitionLog, offset: int) -> None:
-    """Readers no longer see records below ``offset``. Durable once the log start offsets are checkpointed."""
-    if offset > log.log_start_offset:
-        log.log_start_offset = offset
-        log.epochs.truncate_from_start(offset)
-        log.producers.on_high_watermark(min(offset, log.high_watermark))
-
-
-def has_segment_below(log: PartitionLog, start_offset: int) -> bool:
-    """Does the first segment lie wholly below ``start_offset``?"""
-    following = log.segments.base_offset_after(log.segments[0])
-    return following is not None and following <= start_offset
-
-
-def take_out_below(log: PartitionLog, start_offset: int, segments_max: int = sys.maxsize) -> list[LogSegment]:
-    """Rename the segments that lie wholly below ``start_offset``, the log start as the disk has it, and drop them from the log;
-    the caller removes them later. At most ``segments_max`` at once: each is four files to rename."""
-    gone: list[LogSegment] = []
-    for segment in log.segments.closed:
-        end_offset = log.segments.base_offset_after(segment)
-        if end_offset is None or end_offset > start_offset or len(gone) == segments_max:
-            break
-        segment.rename(names.DELETED_SUFFIX)
-        _remove_snapshot(log, segment.base_offset, end_offset)
-        gone.append(segment)
-    if gone:
-        log.segments.drop_first(len(gone))
-        log.unsynced.forget_segments(gone)
-        log.recovery_point = max(log.recovery_point, log.segments[0].base_offset)
-        log.note_directory_change(log.directory)
-        if not has_segment_below(log, start_offset):
-            _remove_snapshots_below(log, log.segments[0].base_offset)
-    return gone
-
-
-def _remove_snapshot(log: PartitionLog, offset: int, following_offset: int) -> None:
-    """That of a deleted segment, once a newer one is there: the newest may be all that is left of a producer whose batches are
-    gone."""
-    disk = log.environment.disk
-    path = names.segment_path(log.directory, offset, names.SNAPSHOT_SUFFIX)
-    if disk.exists(path) and disk.exists(names.segment_path(log.directory, following_offset, names.SNAPSHOT_SUFFIX)):
-        disk.remove(path)
-
-
-def _remove_snapshots_below(log: PartitionLog, offset: int) -> None:
-    """Those that were written between two segments, or whose successor was missing. The newest stays."""
-    disk = log.environment.disk
-    offsets = names.base_offsets_of(disk.list_directory(log.directory), names.SNAPSHOT_SUFFIX)
-    for snapshot_offset in offsets[:-1]:
-        if snapshot_offset < offset:
-            disk.remove(names.segment_path(log.directory, snapshot_offset, names.SNAPSHOT_SUFFIX))

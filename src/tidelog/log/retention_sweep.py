@@ -12,7 +12,7 @@ from tidelog.log.deletion_queue import DeletionQueue
 from tidelog.log.environment import Report
 from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.retention import has_segment_below, raise_log_start, retained_start_offset, take_out_below
+from tidelog.log.retention import retained_start_offset
 from tidelog.log.slice import Slice
 from tidelog.ports.clock import Clock
 
@@ -106,7 +106,7 @@ class RetentionSweep:
                 before = log.log_start_offset
                 expired = self._expire(log, segments_left)
                 is_done = expired < segments_left
-                if log.log_start_offset > before or has_segment_below(log, log.log_start_offset):
+                if log.log_start_offset > before or log.has_segment_below(log.log_start_offset):
                     moved[log] = None
                 logs.left -= 1
                 segments_left -= expired
@@ -119,7 +119,7 @@ class RetentionSweep:
         segments = log.segments
         before = segments.floor_index(log.log_start_offset)
         try:
-            raise_log_start(log, retained_start_offset(log, now_ms, segments_max))
+            log.raise_start(retained_start_offset(log, now_ms, segments_max))
         except (LogError, OSError) as error:
             self._report("retention_failed", {"partition": log.name, "error": str(error)})
         return segments.floor_index(log.log_start_offset) - before
@@ -131,7 +131,7 @@ class RetentionSweep:
             # Not below the log start itself, which may have risen again since: a crash must find it written.
             start_offset = self._start_offsets.written.get((log.topic, log.partition), 0)
             self._take_out(log, start_offset, work)
-            if log.offline_reason is not None or self._is_being_compacted(log) or not has_segment_below(log, start_offset):
+            if log.offline_reason is not None or self._is_being_compacted(log) or not log.has_segment_below(start_offset):
                 del self._to_take_out[log]
 
     def _take_out(self, log: PartitionLog, start_offset: int, work: Slice) -> None:
@@ -139,7 +139,7 @@ class RetentionSweep:
         if log.offline_reason is not None or self._is_being_compacted(log):
             return
         try:
-            segments = take_out_below(log, start_offset, min(work.left, SEGMENTS_AT_ONCE))
+            segments = log.drop_segments_below(start_offset, min(work.left, SEGMENTS_AT_ONCE))
         except OSError as error:
             log.go_offline(f"renaming deleted segments failed: {error}")
             return

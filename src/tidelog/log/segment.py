@@ -148,6 +148,14 @@ class LogSegment:
         self.size = position + size
         return position
 
+    def note_synced(self) -> None:
+        """A sync covered every write so far, or the segment is new and empty: the descriptor may be evicted."""
+        self.dirty_file = None
+
+    def count_bytes_below(self, position: int) -> None:
+        """Recovery trusts only the bytes below ``position``: the rest counts as absent."""
+        self.size = position
+
     def cut(self) -> None:
         """Take a failed write's partial bytes off again."""
         file = self.dirty_file or self._handles.open(self.path)

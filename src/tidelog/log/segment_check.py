@@ -1,7 +1,7 @@
 """Check one segment batch by batch and rebuild what is derived from it: indexes, producers' state, leader epochs.
 
-A batch is sound when its structure and CRC are right and its offsets rise. The segment's ``size`` follows the last sound batch,
-so that whatever lies behind it is out of reach even while the check runs.
+A batch is sound when its structure and CRC are right and its offsets rise. The segment's ``size`` ends with its last sound batch
+afterwards, so that whatever follows is out of reach.
 """
 
 from typing import NamedTuple
@@ -86,7 +86,8 @@ class SegmentCheck:
             # Transactions that ended where the state is trusted are not met again: their entries stay.
             segment.reset_indexes(with_transactions=segment.base_offset >= self._trusted_below)
             self.next_offset = segment.base_offset
-        segment.size = position
+        segment.count_bytes_below(position)
+        sound_end = position
         try:
             for at, header, batch in scan_batches(segment.file(), position, end):
                 base_offset = header.base_offset
@@ -112,10 +113,12 @@ class SegmentCheck:
                         marker = marker_of(batch, 0, header)
                         note_batch_of_producer(self._producers, segment, header, base_offset, marker)
                 segment.note_batch(at, len(batch), last_offset, header.max_timestamp, self._index_interval_bytes)
-                segment.size = at + len(batch)
+                sound_end = at + len(batch)
                 self.next_offset = last_offset + 1
         except CorruptLog as error:
             return Damage(segment, error.position, end - error.position, self.next_offset, error.reason)
         except RecordError as error:
-            return Damage(segment, segment.size, end - segment.size, self.next_offset, str(error))
+            return Damage(segment, sound_end, end - sound_end, self.next_offset, str(error))
+        finally:
+            segment.count_bytes_below(sound_end)
         return None

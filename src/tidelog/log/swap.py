@@ -69,24 +69,14 @@ class Swap:
         path = names.segment_path(log.directory, self._base_offset, names.LOG_SUFFIX) + names.SWAP_SUFFIX
         try:
             size = environment.disk.file_size(path)
-            replacement = LogSegment(
-                environment.disk,
-                environment.handles,
-                environment.index_cache,
-                log.directory,
-                self._base_offset,
-                size,
-                environment.clock.now_ms(),
-                names.SWAP_SUFFIX,
-            )
+            replacement = environment.segment(log.directory, self._base_offset, size, names.SWAP_SUFFIX)
             for segment in self._originals:
                 segment.rename(names.DELETED_SUFFIX)
         except OSError as error:
             self._fail(error)
             return
         self._replacement = replacement
-        log.segments.replace(self._originals, [replacement])
-        log.unsynced.forget_segments(self._originals)
+        log.replace_segments(self._originals, replacement)
         self._executor.submit(lambda: environment.disk.sync_directory(log.directory), self._originals_are_gone)
 
     def _originals_are_gone(self, completion: Completion) -> None:

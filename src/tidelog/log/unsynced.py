@@ -17,6 +17,10 @@ class Unsynced:
         if directory not in self.directories:
             self.directories = (*self.directories, directory)
 
+    def forget_directories(self, synced: list[str]) -> None:
+        """A sync that is about to run covers them."""
+        self.directories = tuple(directory for directory in self.directories if directory not in synced)
+
     def forget_segments(self, gone: list[LogSegment]) -> None:
         """They have left the log: nobody needs their bytes durable any more."""
         self.segments = [segment for segment in self.segments if segment not in gone]

@@ -13,7 +13,6 @@ from tidelog.log.compaction.key_map import KEY_MAP_FILE
 from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.transaction_index import AbortedTransaction, TransactionIndex
-from tidelog.log.truncation import truncate_to
 
 
 def written_machine(segment_count: int = 3) -> Machine:
@@ -158,7 +157,7 @@ def abort_after(events: int, bytes_per_second_max: float) -> bool:
         assert machine.cleaner.log_in_work is None
         assert scratch_files(machine) == []
         machine.cleaner.lower(machine.log, 3)
-        truncate_to(machine.log, 3)
+        machine.log.cut_to(3)
         end_offsets.append(machine.log.log_end_offset)
 
     machine.cleaner.abort(machine.log, truncate)
@@ -183,7 +182,7 @@ def test_a_truncation_in_the_middle_is_noticed_without_abort() -> None:
     machine = written_machine()
     machine.cleaner.tick()
     machine.scheduler.run_until(lambda: any(name.endswith(".log.cleaned") for name in machine.disk.list_directory(DIRECTORY)))
-    truncate_to(machine.log, 2)
+    machine.log.cut_to(2)
     machine.scheduler.run_until(lambda: machine.cleaner.log_in_work is None)
     assert (machine.cleaner.statistics.given_up, machine.cleaner.statistics.cleanings) == (1, 0)
     assert [record.offset for record in machine.records()] == [0, 1]

@@ -64,6 +64,6 @@ def test_a_passed_horizon_is_due_without_dirt() -> None:
 def test_a_checkpoint_that_does_not_fit_begins_anew() -> None:
     machine = written_machine()
     assert plan(machine, 7).first_dirty_offset == 0
-    machine.log.log_start_offset = 3
+    machine.log.raise_start(3)
     assert plan(machine, 2).first_dirty_offset == 3
     assert plan(machine, 4).first_dirty_offset == 4
