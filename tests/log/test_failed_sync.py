@@ -8,23 +8,29 @@ from tests.log.disks import DIRECTORY, read_file, simulated_disk, write_file
 from tests.log.harness import Store, append, read_offsets
 from tidelog.log import names
 from tidelog.log.directory_options import DirectoryOptions
-from tidelog.log.failed_sync import REASON_BYTES_MAX, drop_cached_pages, is_marked, leave_mark, remove_mark
+from tidelog.log.failed_sync import (
+    REASON_BYTES_MAX,
+    drop_cached_pages,
+    has_failed_sync_mark,
+    leave_failed_sync_mark,
+    remove_failed_sync_mark,
+)
 
 
 def test_a_mark_survives_a_power_cut_and_says_why() -> None:
     disk = simulated_disk()
-    assert not is_marked(disk, DIRECTORY)
-    leave_mark(disk, DIRECTORY, "syncing failed: told so")
+    assert not has_failed_sync_mark(disk, DIRECTORY)
+    leave_failed_sync_mark(disk, DIRECTORY, "syncing failed: told so")
     image = disk.crash_image(keep="none")
-    assert is_marked(image, DIRECTORY)
+    assert has_failed_sync_mark(image, DIRECTORY)
     assert read_file(image, f"{DIRECTORY}/{names.FAILED_SYNC_MARK}") == b"syncing failed: told so"
-    remove_mark(image, DIRECTORY)
-    assert not is_marked(image, DIRECTORY)
+    remove_failed_sync_mark(image, DIRECTORY)
+    assert not has_failed_sync_mark(image, DIRECTORY)
 
 
 def test_a_long_reason_is_cut() -> None:
     disk = simulated_disk()
-    leave_mark(disk, DIRECTORY, "x" * 10_000)
+    leave_failed_sync_mark(disk, DIRECTORY, "x" * 10_000)
     assert disk.file_size(f"{DIRECTORY}/{names.FAILED_SYNC_MARK}") == REASON_BYTES_MAX
 
 
@@ -51,10 +57,10 @@ def test_a_restart_after_a_failed_sync_serves_only_what_the_disk_has() -> None:
     append(log)
     store.disk.faults.fail("sync", lambda path: path == log.segments.active.path, errno.EIO, times=1)
     assert store.wait_durable(log) is not None
-    assert is_marked(store.disk, log.directory)
+    assert has_failed_sync_mark(store.disk, log.directory)
     store.crash("all")
     assert read_offsets(store.log()) == [0]
-    assert not is_marked(store.disk, log.directory)
+    assert not has_failed_sync_mark(store.disk, log.directory)
     store.crash("none")
     assert read_offsets(store.log()) == [0]
 
@@ -87,7 +93,7 @@ def test_without_a_mark_a_restart_serves_only_what_the_disk_has() -> None:
     store.disk.faults.fail("sync", lambda path: path == log.segments.active.path, errno.EIO)
     store.disk.faults.fail("names", lambda path: path.endswith(names.FAILED_SYNC_MARK), errno.EIO)
     assert store.wait_durable(log) is not None
-    assert not is_marked(store.disk, log.directory)
+    assert not has_failed_sync_mark(store.disk, log.directory)
     assert_the_next_start_shows_only_what_the_disk_has(store)
 
 
@@ -101,5 +107,5 @@ def test_a_process_killed_before_it_hears_of_a_failed_sync() -> None:
     store.directory.kick()
     store.scheduler.run_until(lambda: rule not in store.disk.faults.rules)
     assert log.offline_reason is None
-    assert not is_marked(store.disk, log.directory)
+    assert not has_failed_sync_mark(store.disk, log.directory)
     assert_the_next_start_shows_only_what_the_disk_has(store)

@@ -129,7 +129,7 @@ def test_a_partial_write_that_cannot_be_cut_off_takes_the_log_offline() -> None:
             raise OSError(errno.EIO, "Input/output error")
 
     store.disk.on_operation = fail_truncate
-    with pytest.raises(LogOffline, match="so did cutting"):
+    with pytest.raises(LogOffline, match="so did removing the partial write"):
         append(log)
     store.disk.set_free_bytes(None)
     store.crash("all")

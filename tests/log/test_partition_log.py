@@ -98,7 +98,7 @@ def test_a_refused_append_leaves_nothing_behind(data: bytes, error: type[LogErro
 def test_a_leader_of_an_older_epoch_is_fenced() -> None:
     log = Store().create()
     append(log, leader_epoch=5)
-    with pytest.raises(FencedLeaderEpoch, match="epoch 5, the append is of epoch 4"):
+    with pytest.raises(FencedLeaderEpoch, match="epoch 5, but the append came with epoch 4"):
         append(log, leader_epoch=4)
     append(log, leader_epoch=5)
     append(log, leader_epoch=7)

@@ -180,8 +180,8 @@ MUTANTS = (
         "failed sync leaves no mark",
         "after a failed sync the next start reads from the disk, not from the page cache",
         "tidelog/log/failed_sync.py",
-        "    return disk.exists(_path(directory))\n",
-        "    return False and disk.exists(_path(directory))\n",
+        "    return disk.exists(_failed_sync_path(directory))\n",
+        "    return False and disk.exists(_failed_sync_path(directory))\n",
     ),
     Mutant(
         "failed sync tried again as if nothing had happened",

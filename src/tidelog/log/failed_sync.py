@@ -12,20 +12,20 @@ from tidelog.ports.disk import Disk
 REASON_BYTES_MAX = 1024
 
 
-def leave_mark(disk: Disk, directory: str, reason: str) -> None:
+def leave_failed_sync_mark(disk: Disk, directory: str, reason: str) -> None:
     """Blocks on two syncs of a disk that is failing: there is nothing better to do with this partition any more."""
-    file = disk.open(_path(directory), "create")
+    file = disk.open(_failed_sync_path(directory), "create")
     file.write(0, [reason.encode()[:REASON_BYTES_MAX]])
     file.sync()
     disk.sync_directory(directory)
 
 
-def is_marked(disk: Disk, directory: str) -> bool:
-    return disk.exists(_path(directory))
+def has_failed_sync_mark(disk: Disk, directory: str) -> bool:
+    return disk.exists(_failed_sync_path(directory))
 
 
-def remove_mark(disk: Disk, directory: str) -> None:
-    disk.remove(_path(directory))
+def remove_failed_sync_mark(disk: Disk, directory: str) -> None:
+    disk.remove(_failed_sync_path(directory))
 
 
 def drop_cached_pages(disk: Disk, directory: str) -> None:
@@ -33,5 +33,5 @@ def drop_cached_pages(disk: Disk, directory: str) -> None:
         disk.drop_cache(names.join(directory, name))
 
 
-def _path(directory: str) -> str:
+def _failed_sync_path(directory: str) -> str:
     return names.join(directory, names.FAILED_SYNC_MARK)

@@ -29,11 +29,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidelog.log import failed_sync, names
+from tidelog.log import names
 from tidelog.log.append_check import AppendOrigin, checked_batches, whole_batches_bytes
 from tidelog.log.batch_scan import LOOKUP_CHUNK_BYTES, scan_headers
 from tidelog.log.environment import NO_ROOM, LogEnvironment, OffsetPosition
 from tidelog.log.errors import FencedLeaderEpoch, InvalidRecord, LogOffline, StorageError
+from tidelog.log.failed_sync import leave_failed_sync_mark
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producer_recovery import load_newest_snapshot, remove_snapshots_above, replay_producers
 from tidelog.log.producer_snapshot import write_snapshot
@@ -612,7 +613,7 @@ class PartitionLog:
         """Refuse all reads and writes until a restart has checked the disk. Returns the error to raise."""
         if sync_failed:
             try:
-                failed_sync.leave_mark(self.environment.disk, self.directory, reason)
+                leave_failed_sync_mark(self.environment.disk, self.directory, reason)
             except OSError as error:
                 self.environment.report("failed_sync_mark_not_written", {"partition": self.name, "error": str(error)})
         if self.offline_reason is None:

@@ -20,10 +20,11 @@ What was kept is in the page cache, perhaps only there: nothing of it counts as 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidelog.log import failed_sync, names
+from tidelog.log import names
 from tidelog.log.batch_scan import SCAN_CHUNK_BYTES, scan_headers
 from tidelog.log.environment import LogEnvironment
 from tidelog.log.errors import CorruptCheckpoint, CorruptLog
+from tidelog.log.failed_sync import drop_cached_pages, has_failed_sync_mark, remove_failed_sync_mark
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.partition_log import LogContents, LogIdentity, PartitionLog
 from tidelog.log.producer_recovery import load_newest_snapshot, replay_producers
@@ -60,9 +61,9 @@ class LogOpening:
 def open_log(environment: LogEnvironment, opening: LogOpening) -> PartitionLog:
     """CorruptLog when acknowledged bytes are damaged or missing. A recovered log is not durable before its first sync."""
     disk, directory = environment.disk, opening.directory
-    sync_failed = failed_sync.is_marked(disk, directory)
+    sync_failed = has_failed_sync_mark(disk, directory)
     if sync_failed:
-        failed_sync.drop_cached_pages(disk, directory)
+        drop_cached_pages(disk, directory)
     finish_swaps(disk, directory)
     found = _remove_leftovers(disk, directory)
     segments = _find_segments(environment, opening, found)
@@ -78,7 +79,7 @@ def open_log(environment: LogEnvironment, opening: LogOpening) -> PartitionLog:
         environment.report("clean_stop_doubted", facts)
     log = _recover(environment, opening, segments, recovery_point)
     if sync_failed:
-        failed_sync.remove_mark(disk, directory)
+        remove_failed_sync_mark(disk, directory)
     return log
 
 

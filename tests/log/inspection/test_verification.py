@@ -23,7 +23,7 @@ from tests.log.inspection.damage import (
     verify,
 )
 from tidelog.log import names
-from tidelog.log.failed_sync import leave_mark
+from tidelog.log.failed_sync import leave_failed_sync_mark
 from tidelog.log.inspection.findings import Finding
 
 
@@ -296,5 +296,5 @@ def test_a_bad_topic_id() -> None:
 
 def test_a_failed_sync_is_named() -> None:
     store = crashed_store()
-    leave_mark(store.disk, ORDERS, "the disk said no")
+    leave_failed_sync_mark(store.disk, ORDERS, "the disk said no")
     assert "a sync failed here" in [finding.problem for finding in notes(store.disk)]

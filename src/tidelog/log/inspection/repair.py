@@ -16,12 +16,13 @@ half-built; when all is rebuilt and synced it goes up again.
 
 from collections.abc import Callable
 
-from tidelog.log import failed_sync, names
+from tidelog.log import names
 from tidelog.log.checkpoints import read_offset_checkpoint, remove_clean_shutdown, write_offset_checkpoint
 from tidelog.log.directory_opening import sync_all
 from tidelog.log.durable_marks import DurableMarks
 from tidelog.log.environment import LogEnvironment, Report
 from tidelog.log.errors import CorruptCheckpoint, DirectoryLocked, DirectoryUnusable, LogError
+from tidelog.log.failed_sync import drop_cached_pages, has_failed_sync_mark
 from tidelog.log.file_handles import FileHandles
 from tidelog.log.index_cache import IndexCache
 from tidelog.log.inspection.directory_facts import DirectoryFacts, PartitionFacts, read_directory_facts, read_topic_id
@@ -84,8 +85,8 @@ class Repair:
 
     def plan(self, facts: PartitionFacts, *, deep: bool = False) -> RepairPlan:
         """What ``cut`` would do; changes nothing."""
-        if failed_sync.is_marked(self._disk, self._directory):
-            failed_sync.drop_cached_pages(self._disk, self._directory)
+        if has_failed_sync_mark(self._disk, self._directory):
+            drop_cached_pages(self._disk, self._directory)
         return plan_repair(self._disk, self._directory, facts, deep=deep, on_bytes=self._on_bytes)
 
     def cut(self, facts: PartitionFacts, *, deep: bool = False) -> PartitionLog:

@@ -13,10 +13,11 @@ retention removes is gone while it is read. Both are notes.
 
 from dataclasses import dataclass
 
-from tidelog.log import failed_sync, names
+from tidelog.log import names
 from tidelog.log.atomic_file import read_whole
 from tidelog.log.checkpoints import read_partition_metadata
 from tidelog.log.errors import CorruptCheckpoint, CorruptLog, CorruptSnapshot
+from tidelog.log.failed_sync import drop_cached_pages, has_failed_sync_mark
 from tidelog.log.inspection.batch_walk import WalkedBatch, walk_batches
 from tidelog.log.inspection.directory_facts import PartitionFacts
 from tidelog.log.inspection.findings import Finding, OnBytes, OnFinding, Severity
@@ -83,8 +84,8 @@ class _PartitionVerification:
 
     def run(self, only_segment: int | None) -> PartitionSummary:
         disk, directory, summary = self._disk, self._directory, self._summary
-        if failed_sync.is_marked(disk, directory):
-            failed_sync.drop_cached_pages(disk, directory)
+        if has_failed_sync_mark(disk, directory):
+            drop_cached_pages(disk, directory)
             self._note(
                 names.join(directory, names.FAILED_SYNC_MARK),
                 "a sync failed here",
