@@ -98,40 +98,39 @@ TRANSACTION_MUTANTS = (
     Mutant(
         "transactions: markers before the decision is durable",
         "what was committed for a reader stays committed",
-        "tidelog/transactions/decisions.py",
-        "        return CoordinatorResult([record], response, committed)\n",
-        "        if value.state in PREPARED_STATES:\n"
-        '            self.environment.timers.schedule(("early", transactional_id), 0, lambda: (\n'
-        "                self.markers.begin(transactional_id) or CoordinatorResult()))\n"
-        "        return CoordinatorResult([record], response, committed)\n",
+        "tidelog/transactions/end_transaction.py",
+        "        result = EndTransactionResult(ErrorCode.NONE, *producer_after(ended))\n",
+        '        self._environment.timers.schedule(("early", transactional_id), 0, lambda: (\n'
+        "            self._write_markers(transactional_id) or CoordinatorResult()))\n"
+        "        result = EndTransactionResult(ErrorCode.NONE, *producer_after(ended))\n",
     ),
     Mutant(
         "transactions: markers not sent again after a crash",
         "a transaction that was decided is brought to its end",
-        "tidelog/transactions/machine.py",
-        "                self.markers.begin(transactional_id)\n",
+        "tidelog/transactions/end_transaction.py",
+        "                self._write_markers(transactional_id)\n",
         "                pass\n",
     ),
     Mutant(
         "transactions: complete when the first partition is marked",
         "a transaction is whole in all its partitions",
-        "tidelog/transactions/markers.py",
-        "        del sending.remaining[partition]\n        if not sending.remaining:\n",
-        "        del sending.remaining[partition]\n        if True:\n",
+        "tidelog/transactions/end_transaction.py",
+        "        if markers is not None and not markers.remaining:\n",
+        "        if markers is not None:\n",
     ),
     Mutant(
         "transactions: InitProducerId keeps the epoch",
         "a worker that was replaced can do no more",
-        "tidelog/transactions/init_producer_id.py",
-        "            producer_epoch += 1\n",
-        "            pass\n",
+        "tidelog/transactions/coordinator.py",
+        "                producer_epoch += 1\n",
+        "                pass\n",
     ),
     Mutant(
         "transactions: EndTxn keeps the epoch",
         "a request that comes late does not fall into a later transaction",
         "tidelog/transactions/end_transaction.py",
-        "        producer_epoch=min(value.producer_epoch + 1, EPOCH_MAX),\n        next_producer_id=next_producer_id,\n",
-        "        producer_epoch=value.producer_epoch,\n        next_producer_id=next_producer_id,\n",
+        "            producer_epoch=min(value.producer_epoch + 1, EPOCH_MAX),\n            next_producer_id=next_producer_id,\n",
+        "            producer_epoch=value.producer_epoch,\n            next_producer_id=next_producer_id,\n",
     ),
     Mutant(
         "transactions: EndTxn of an earlier transaction ends a later one",
@@ -143,9 +142,9 @@ TRANSACTION_MUTANTS = (
     Mutant(
         "transactions: records taken without asking the coordinator",
         "records that come late begin no transaction that nobody ends",
-        "tidelog/broker/transactional_produce.py",
-        "            elif is_asked and partition not in batches and not self._is_open(partition, header):\n",
-        "            elif is_asked and header.producer_id < 0 and not self._is_open(partition, header):\n",
+        "tidelog/broker/transactions/transactional_produce.py",
+        "            elif must_verify and partition not in batches and not self._is_open(partition, header):\n",
+        "            elif must_verify and header.producer_id < 0 and not self._is_open(partition, header):\n",
     ),
     Mutant(
         "transactions: the list of aborted ones cut short",
@@ -185,8 +184,8 @@ TRANSACTION_MUTANTS = (
     Mutant(
         "transactions: never timed out",
         "a transaction whose worker is gone does not keep readers waiting for ever",
-        "tidelog/transactions/time_out.py",
-        "        return value.start_timestamp_ms + value.timeout_ms < self._decisions.now_ms()\n",
+        "tidelog/transactions/coordinator.py",
+        "        return value.start_timestamp_ms + value.timeout_ms < self._environment.clock.now_ms()\n",
         "        return False\n",
     ),
     Mutant(

@@ -16,14 +16,19 @@ from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard import Shard, ShardState
 from tidelog.coordinator.shard_timers import ShardTimers
+from tidelog.records.control import ControlType
 from tidelog.records.topic_partition import TopicPartition
-from tidelog.transactions.environment import MarkersToSend, OnPartitionMarked, TransactionEnvironment
-from tidelog.transactions.machine import TransactionMachine
-from tidelog.transactions.markers import COMPLETE_MS
+from tidelog.transactions.coordinator import (
+    InitProducerIdRequest,
+    InitProducerIdResult,
+    TransactionCoordinator,
+    TransactionPartitions,
+)
+from tidelog.transactions.end_transaction import COMPLETE_MS, EndTransactionResult, MarkersToWrite
+from tidelog.transactions.environment import TransactionEnvironment
 from tidelog.transactions.producer_ids import OnBlock, ProducerIdBlock, ProducerIds
 from tidelog.transactions.records import RECORD_CODEC, TransactionValue
-from tidelog.transactions.results import EndTransactionResult, InitProducerIdResult
-from tidelog.transactions.transaction import each_partition
+from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
 
 TIMEOUT_MS = 60_000
@@ -33,28 +38,20 @@ Marker = tuple[int, int, bool]
 class Sending:
     """Markers on their way. A test says when each arrives."""
 
-    def __init__(self, bench: "TransactionBench", markers: MarkersToSend, on_marked: OnPartitionMarked) -> None:
+    def __init__(self, bench: "TransactionBench", markers: MarkersToWrite) -> None:
         self._bench = bench
-        self._on_marked = on_marked
         self.markers = markers
-        self.left = list(each_partition(markers.partitions))
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-        if self in self._bench.sendings:
-            self._bench.sendings.remove(self)
+        self.left = list(markers.remaining)
 
     def deliver(self, count: int = 1) -> None:
         """The next markers are written and committed."""
+        marker = self.markers.marker
         for _ in range(min(count, len(self.left))):
             partition = self.left.pop(0)
-            markers = self.markers
             written = self._bench.written.setdefault(partition, [])
-            written.append((markers.producer_id, markers.producer_epoch, markers.is_commit))
-            if not self.left:
-                self._bench.sendings.remove(self)
-            self._on_marked(*partition)
+            is_commit = marker.control.control_type is ControlType.COMMIT
+            written.append((marker.producer_id, marker.producer_epoch, is_commit))
+            self.markers.written(partition)
 
 
 class TransactionBench:
@@ -68,14 +65,14 @@ class TransactionBench:
         self.coordinator_epoch = 0
         self.log = MemoryLog()
         self.events: list[tuple[str, dict[str, object]]] = []
-        self.sendings: list[Sending] = []
+        self._sendings: list[Sending] = []
         self.written: dict[TopicPartition, list[Marker]] = {}
         self.next_block = 0
         self.block_size = 1000
         self.has_blocks = True
         self.producer_ids = ProducerIds(self._allocate_block)
         randomness = SimulatedRandomness(1)
-        self.runtime: CoordinatorRuntime[TransactionMachine] = CoordinatorRuntime(
+        self.runtime: CoordinatorRuntime[TransactionCoordinator] = CoordinatorRuntime(
             "__transaction_state",
             RECORD_CODEC,
             self._machine,
@@ -84,11 +81,11 @@ class TransactionBench:
             executor=SimulatedExecutor(self.scheduler, randomness, SimulatedDisk(self.clock), self.clock),
             report=lambda event, facts: self.events.append((event, facts)),
         )
-        self.shard: Shard[TransactionMachine] = self.runtime.take_over(0, self.log)
+        self.shard: Shard[TransactionCoordinator] = self.runtime.take_over(0, self.log)
         self.run_for(1)
 
-    def _machine(self, timers: ShardTimers) -> TransactionMachine:
-        return TransactionMachine(
+    def _machine(self, timers: ShardTimers) -> TransactionCoordinator:
+        return TransactionCoordinator(
             TransactionEnvironment(
                 clock=self.clock,
                 settings=self.settings,
@@ -110,15 +107,18 @@ class TransactionBench:
         self.next_block += self.block_size
         on_block(ProducerIdBlock(first, self.block_size), None)
 
-    def _send_markers(self, markers: MarkersToSend, on_marked: OnPartitionMarked) -> Sending:
-        sending = Sending(self, markers, on_marked)
-        self.sendings.append(sending)
-        return sending
+    @property
+    def sendings(self) -> list[Sending]:
+        """Those that are under way."""
+        return [each for each in self._sendings if each.left and not each.markers.is_cancelled]
+
+    def _send_markers(self, markers: MarkersToWrite) -> None:
+        self._sendings.append(Sending(self, markers))
 
     # -- time and crashes ----------------------------------------------------------------------------------------------------
 
     @property
-    def machine(self) -> TransactionMachine:
+    def machine(self) -> TransactionCoordinator:
         assert self.shard.machine is not None
         return self.shard.machine
 
@@ -134,8 +134,8 @@ class TransactionBench:
     def settle(self) -> None:
         """All markers arrive, and everything that follows from that is committed."""
         for _ in range(10):
-            while self.sendings:
-                self.sendings[0].deliver(len(self.sendings[0].left))
+            for sending in self.sendings:
+                sending.deliver(len(sending.left))
             self.run_for(COMPLETE_MS)
 
     def crash(self, keeps_uncommitted: bool = True) -> None:
@@ -159,7 +159,7 @@ class TransactionBench:
 
     # -- requests ------------------------------------------------------------------------------------------------------------
 
-    def begin(self, decide: Callable[[TransactionMachine], CoordinatorResult]) -> list[Any]:
+    def begin(self, decide: Callable[[TransactionCoordinator], CoordinatorResult]) -> list[Any]:
         """The answer comes into the list that is returned, once it is committed."""
         answers: list[Any] = []
 
@@ -169,7 +169,7 @@ class TransactionBench:
         self.shard.write(decide, done)
         return answers
 
-    def call(self, decide: Callable[[TransactionMachine], CoordinatorResult]) -> Any:
+    def call(self, decide: Callable[[TransactionCoordinator], CoordinatorResult]) -> Any:
         answers = self.begin(decide)
         self.commit()
         (answer,) = answers
@@ -181,21 +181,23 @@ class TransactionBench:
         self, transactional_id: str = "id", producer: tuple[int, int] = (-1, -1), timeout_ms: int = TIMEOUT_MS
     ) -> InitProducerIdResult:
         result: InitProducerIdResult = self.call(
-            lambda machine: machine.init_producer_id(transactional_id, timeout_ms, *producer)
+            lambda machine: machine.init_producer_id(InitProducerIdRequest(transactional_id, timeout_ms, *producer))
         )
         return result
 
     def add(
         self, producer: tuple[int, int], *partitions: TopicPartition, transactional_id: str = "id", version: int = 2
     ) -> ErrorCode:
-        error: ErrorCode = self.call(lambda machine: machine.add_partitions(transactional_id, *producer, partitions, version))
+        error: ErrorCode = self.call(
+            lambda machine: machine.add_partitions(TransactionPartitions(transactional_id, *producer, partitions), version)
+        )
         return error
 
     def end(
         self, producer: tuple[int, int], is_commit: bool, transactional_id: str = "id", version: int = 2
     ) -> EndTransactionResult:
         result: EndTransactionResult = self.call(
-            lambda machine: machine.end_transaction(transactional_id, *producer, is_commit, version)
+            lambda machine: machine.ends.end(EndTxnRequest(transactional_id, *producer, is_commit), version)
         )
         return result
 
@@ -207,7 +209,7 @@ class TransactionBench:
 
     def put(self, value: TransactionValue, transactional_id: str = "id") -> None:
         """Have the log hold this value, as if it had come to that."""
-        self.call(lambda machine: machine._decisions.decide(transactional_id, value, None))
+        self.call(lambda machine: machine.table.write(transactional_id, value, None))
 
     def value(self, transactional_id: str = "id") -> TransactionValue:
         metadata = self.machine.table.find(transactional_id)

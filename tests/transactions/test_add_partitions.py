@@ -7,8 +7,10 @@ import pytest
 
 from tests.transactions.harness import TransactionBench
 from tidelog.coordinator.hashing import partition_for
+from tidelog.transactions.coordinator import InitProducerIdRequest, TransactionPartitions, offsets_partition
 from tidelog.transactions.records import TopicPartitions
 from tidelog.transactions.transaction import missing_from
+from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
 
 
@@ -57,10 +59,10 @@ def test_a_second_addition_need_not_wait_for_the_first() -> None:
     producer = bench.started()
 
     def add(index: int) -> list[Any]:
-        return bench.begin(lambda machine: machine.add_partitions("id", *producer, [("t", index)], 2))
+        return bench.begin(lambda machine: machine.add_partitions(TransactionPartitions("id", *producer, [("t", index)]), 2))
 
     answers = [add(0), add(1), add(2)]
-    answers.append(bench.begin(lambda machine: machine.end_transaction("id", *producer, True, 2)))
+    answers.append(bench.begin(lambda machine: machine.ends.end(EndTxnRequest("id", *producer, True), 2)))
     assert answers == [[], [], [], []]
     bench.commit()
     assert answers[:3] == [[ErrorCode.NONE]] * 3
@@ -71,8 +73,8 @@ def test_a_second_addition_need_not_wait_for_the_first() -> None:
 
 def test_a_producer_id_that_is_not_committed_can_begin_nothing() -> None:
     bench = TransactionBench()
-    started = bench.begin(lambda machine: machine.init_producer_id("id", 60_000))
-    added = bench.begin(lambda machine: machine.add_partitions("id", 0, 0, [("t", 0)], 2))
+    started = bench.begin(lambda machine: machine.init_producer_id(InitProducerIdRequest("id", 60_000)))
+    added = bench.begin(lambda machine: machine.add_partitions(TransactionPartitions("id", 0, 0, [("t", 0)]), 2))
     bench.commit()
     assert started[0].error is ErrorCode.NONE
     assert (started[0].producer_id, started[0].producer_epoch) == (0, 0)
@@ -82,7 +84,12 @@ def test_a_producer_id_that_is_not_committed_can_begin_nothing() -> None:
 def test_the_offsets_of_a_group_are_a_partition_like_others() -> None:
     bench = TransactionBench()
     producer = bench.started()
-    assert bench.call(lambda machine: machine.add_offsets("id", *producer, "billing", 50)) is ErrorCode.NONE
+    assert (
+        bench.call(
+            lambda machine: machine.add_partitions(TransactionPartitions("id", *producer, [offsets_partition("billing", 50)]))
+        )
+        is ErrorCode.NONE
+    )
     assert bench.value().partitions == (TopicPartitions("__consumer_offsets", (partition_for("billing", 50),)),)
 
 
@@ -106,12 +113,12 @@ def test_whether_a_query_may_be_answered_at_once() -> None:
     bench = TransactionBench()
     producer = bench.started()
     assert bench.machine.is_committed("id")
-    bench.begin(lambda machine: machine.add_partitions("id", *producer, [("t", 0)], 2))
+    bench.begin(lambda machine: machine.add_partitions(TransactionPartitions("id", *producer, [("t", 0)]), 2))
     assert not bench.machine.is_committed("id")
     assert bench.machine.is_committed("other")
     bench.commit()
     assert bench.machine.is_committed("id")
-    bench.begin(lambda machine: machine.add_partitions("id", *producer, [("t", 1)], 2))
+    bench.begin(lambda machine: machine.add_partitions(TransactionPartitions("id", *producer, [("t", 1)]), 2))
     bench.runtime.flush()
     bench.crash()
     assert not bench.machine.is_committed("id"), "found in the log, but not committed yet"

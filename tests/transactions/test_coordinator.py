@@ -16,6 +16,7 @@ from tests.transactions.harness import TransactionBench
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.records import TransactionValue
 from tidelog.transactions.state import TransactionState
+from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
 
 IDS = ("a", "b")
@@ -145,7 +146,7 @@ class Coordinator(RuleBasedStateMachine):
         before = self._value(name)
         producer = client.producer
         self.requests.append((name, *producer, is_commit))
-        answers = self.bench.begin(lambda machine: machine.end_transaction(name, *producer, is_commit, 2))
+        answers = self.bench.begin(lambda machine: machine.ends.end(EndTxnRequest(name, *producer, is_commit), 2))
         sent = len(self.bench.sendings)
         if is_written:
             self.bench.runtime.flush()
@@ -196,7 +197,7 @@ class Coordinator(RuleBasedStateMachine):
             for partition in partitions:
                 assert (*key, self.outcomes[key]) in self.bench.written[partition], "a partition without its marker"
         assert not self.bench.machine.table.prepared
-        assert len(self.bench.machine.markers) == 0
+        assert len(self.bench.machine.ends) == 0
 
 
 TestCoordinator = Coordinator.TestCase

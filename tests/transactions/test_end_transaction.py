@@ -3,7 +3,7 @@
 import pytest
 
 from tests.transactions.harness import TransactionBench
-from tidelog.transactions.results import EndTransactionResult
+from tidelog.transactions.end_transaction import EndTransactionResult
 from tidelog.wire.errors import ErrorCode
 
 LAST = 2**15 - 2

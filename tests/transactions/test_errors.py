@@ -4,17 +4,16 @@ import pytest
 
 from tests.transactions.harness import TIMEOUT_MS, TransactionBench
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from tidelog.transactions.records import TopicPartitions, TransactionValue
-from tidelog.transactions.results import (
-    FENCED_SINCE_ADD_OFFSETS,
-    FENCED_SINCE_ADD_PARTITIONS,
-    FENCED_SINCE_END_TRANSACTION,
-    FENCED_SINCE_INIT_PRODUCER_ID,
-    EndTransactionResult,
+from tidelog.transactions.coordinator import (
+    InitProducerIdRequest,
     InitProducerIdResult,
-    error_for_version,
+    TransactionPartitions,
+    offsets_partition,
 )
+from tidelog.transactions.end_transaction import EndTransactionResult
+from tidelog.transactions.records import TopicPartitions, TransactionValue
 from tidelog.transactions.state import TransactionState
+from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
 
 S = TransactionState
@@ -139,7 +138,12 @@ def test_add_partitions_to_txn(state: TransactionState, producer: tuple[int, int
     bench = TransactionBench()
     bench.put(value(state))
     if by_offsets:
-        assert bench.call(lambda machine: machine.add_offsets("id", *producer, "group", 50)) is error
+        assert (
+            bench.call(
+                lambda machine: machine.add_partitions(TransactionPartitions("id", *producer, [offsets_partition("group", 50)]))
+            )
+            is error
+        )
     else:
         assert bench.add(producer, ("t", 1), ("u", 0)) is error
     assert (bench.value().state is S.ONGOING) == (error is E.NONE or state is S.ONGOING)
@@ -163,7 +167,7 @@ def test_verify_only(state: TransactionState, producer: tuple[int, int], added: 
     bench = TransactionBench()
     before = value(state)
     bench.put(before)
-    found = bench.machine.verify_partitions("id", *producer, [("t", 1), ("t", 2), ("u", 1)])
+    found = bench.machine.verify_partitions(TransactionPartitions("id", *producer, [("t", 1), ("t", 2), ("u", 1)]))
     assert found == {("t", 1): added, ("t", 2): not_added, ("u", 1): not_added}
     assert bench.value() == before
 
@@ -212,7 +216,9 @@ def test_an_id_that_is_not_known() -> None:
     assert bench.add(NOW, ("t", 0)) is E.INVALID_PRODUCER_ID_MAPPING
     assert bench.end(NOW, True) == EndTransactionResult(E.INVALID_PRODUCER_ID_MAPPING)
     assert bench.end(NOW, True, version=0) == EndTransactionResult(E.INVALID_PRODUCER_ID_MAPPING)
-    assert bench.machine.verify_partitions("id", *NOW, [("t", 0)]) == {("t", 0): E.INVALID_PRODUCER_ID_MAPPING}
+    assert bench.machine.verify_partitions(TransactionPartitions("id", *NOW, [("t", 0)])) == {
+        ("t", 0): E.INVALID_PRODUCER_ID_MAPPING
+    }
     assert bench.machine.describe_transaction("id") is None
 
 
@@ -221,21 +227,21 @@ def test_an_empty_id() -> None:
     assert bench.init("").error is E.INVALID_REQUEST
     assert bench.add(NOW, ("t", 0), transactional_id="") is E.INVALID_REQUEST
     assert bench.end(NOW, True, "").error is E.INVALID_REQUEST
-    assert bench.machine.verify_partitions("", *NOW, [("t", 0)]) == {("t", 0): E.INVALID_REQUEST}
+    assert bench.machine.verify_partitions(TransactionPartitions("", *NOW, [("t", 0)])) == {("t", 0): E.INVALID_REQUEST}
 
 
 def test_while_a_decision_is_not_committed_others_are_told_to_come_again() -> None:
     bench = TransactionBench()
     bench.put(value(S.COMPLETE_COMMIT))
-    first = bench.begin(lambda machine: machine.init_producer_id("id", TIMEOUT_MS))
+    first = bench.begin(lambda machine: machine.init_producer_id(InitProducerIdRequest("id", TIMEOUT_MS)))
     others = [
-        bench.begin(lambda machine: machine.init_producer_id("id", TIMEOUT_MS)),
-        bench.begin(lambda machine: machine.add_partitions("id", *LATER, [("t", 0)], 2)),
-        bench.begin(lambda machine: machine.end_transaction("id", *NOW, is_commit=True, transaction_version=2)),
-        bench.begin(lambda machine: machine.end_transaction("id", *NOW, is_commit=True, transaction_version=0)),
+        bench.begin(lambda machine: machine.init_producer_id(InitProducerIdRequest("id", TIMEOUT_MS))),
+        bench.begin(lambda machine: machine.add_partitions(TransactionPartitions("id", *LATER, [("t", 0)]), 2)),
+        bench.begin(lambda machine: machine.ends.end(EndTxnRequest("id", *NOW, True), 2)),
+        bench.begin(lambda machine: machine.ends.end(EndTxnRequest("id", *NOW, True), 0)),
         # Version 1 looks at what is committed first.
-        bench.begin(lambda machine: machine.end_transaction("id", *RETRY, is_commit=True, transaction_version=0)),
-        bench.begin(lambda machine: machine.end_transaction("id", *OTHER, is_commit=True, transaction_version=0)),
+        bench.begin(lambda machine: machine.ends.end(EndTxnRequest("id", *RETRY, True), 0)),
+        bench.begin(lambda machine: machine.ends.end(EndTxnRequest("id", *OTHER, True), 0)),
     ]
     assert first == []
     assert all(answers == [] for answers in others)
@@ -254,8 +260,8 @@ def test_while_a_decision_is_not_committed_others_are_told_to_come_again() -> No
 
 def test_a_new_id_whose_first_record_is_not_committed() -> None:
     bench = TransactionBench()
-    bench.begin(lambda machine: machine.init_producer_id("id", TIMEOUT_MS))
-    answers = bench.begin(lambda machine: machine.end_transaction("id", 0, 0, is_commit=True, transaction_version=0))
+    bench.begin(lambda machine: machine.init_producer_id(InitProducerIdRequest("id", TIMEOUT_MS)))
+    answers = bench.begin(lambda machine: machine.ends.end(EndTxnRequest("id", 0, 0, True), 0))
     bench.commit()
     assert answers == [EndTransactionResult(E.INVALID_PRODUCER_ID_MAPPING)]
 
@@ -276,21 +282,3 @@ def test_without_producer_ids_the_coordinator_is_still_loading() -> None:
 def test_there_are_only_so_many_ids() -> None:
     bench = TransactionBench({"tidelog.transactional.ids.max": "2"})
     assert [bench.init(name).error for name in ("a", "b", "c", "a")] == [E.NONE, E.NONE, E.POLICY_VIOLATION, E.NONE]
-
-
-@pytest.mark.parametrize(
-    ("version", "since", "heard"),
-    [
-        (3, FENCED_SINCE_INIT_PRODUCER_ID, E.INVALID_PRODUCER_EPOCH),
-        (4, FENCED_SINCE_INIT_PRODUCER_ID, E.PRODUCER_FENCED),
-        (1, FENCED_SINCE_ADD_PARTITIONS, E.INVALID_PRODUCER_EPOCH),
-        (2, FENCED_SINCE_ADD_PARTITIONS, E.PRODUCER_FENCED),
-        (1, FENCED_SINCE_ADD_OFFSETS, E.INVALID_PRODUCER_EPOCH),
-        (2, FENCED_SINCE_ADD_OFFSETS, E.PRODUCER_FENCED),
-        (1, FENCED_SINCE_END_TRANSACTION, E.INVALID_PRODUCER_EPOCH),
-        (2, FENCED_SINCE_END_TRANSACTION, E.PRODUCER_FENCED),
-    ],
-)
-def test_old_clients_do_not_know_that_they_were_fenced(version: int, since: int, heard: ErrorCode) -> None:
-    assert error_for_version(E.PRODUCER_FENCED, version, since) is heard
-    assert error_for_version(E.CONCURRENT_TRANSACTIONS, version, since) is E.CONCURRENT_TRANSACTIONS

@@ -1,7 +1,7 @@
 """Transactional ids that nobody uses any more are forgotten; those with a transaction never are."""
 
 from tests.transactions.harness import TransactionBench
-from tidelog.transactions.expiry import IDS_PER_SLICE
+from tidelog.transactions.coordinator import IDS_PER_SLICE, InitProducerIdRequest, TransactionPartitions
 from tidelog.wire.errors import ErrorCode
 
 HOUR_MS = 3_600_000
@@ -58,7 +58,7 @@ def test_an_id_that_is_just_being_used_stays() -> None:
     bench = TransactionBench({"transactional.id.expiration.ms": "1000"})
     bench.init()
     bench.scheduler.run_for((HOUR_MS - 10) * 1000)
-    bench.begin(lambda machine: machine.add_partitions("id", 0, 0, [("t", 0)], 2))
+    bench.begin(lambda machine: machine.add_partitions(TransactionPartitions("id", 0, 0, [("t", 0)]), 2))
     bench.run_for(20)
     assert bench.state() == "ONGOING"
 
@@ -66,7 +66,7 @@ def test_an_id_that_is_just_being_used_stays() -> None:
 def test_an_id_whose_record_takes_longer_than_its_life_stays_until_it_is_committed() -> None:
     bench = TransactionBench({"transactional.id.expiration.ms": "1000"})
     bench.scheduler.run_for((HOUR_MS - 5_000) * 1000)
-    answers = bench.begin(lambda machine: machine.init_producer_id("id", 1000))
+    answers = bench.begin(lambda machine: machine.init_producer_id(InitProducerIdRequest("id", 1000)))
     bench.scheduler.run_for(10_000 * 1000)
     assert list(bench.machine.table) == ["id"]
     bench.commit()

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.transactions.harness import TransactionBench
-from tidelog.transactions.results import InitProducerIdResult
+from tidelog.transactions.coordinator import InitProducerIdRequest, InitProducerIdResult
 from tidelog.wire.errors import ErrorCode
 
 LAST = 2**15 - 2
@@ -21,7 +21,7 @@ def test_a_new_id_gets_a_producer_id_at_epoch_0_and_the_next_owner_a_higher_epoc
 
 def test_nobody_hears_of_an_id_before_it_is_committed() -> None:
     bench = TransactionBench()
-    answers = bench.begin(lambda machine: machine.init_producer_id("id", 60_000))
+    answers = bench.begin(lambda machine: machine.init_producer_id(InitProducerIdRequest("id", 60_000)))
     bench.runtime.flush()
     assert answers == []
     bench.log.commit()

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.transactions.harness import TIMEOUT_MS, TransactionBench
-from tidelog.transactions.listing import DescribedTransaction, ListedTransaction, TransactionFilter, unknown_states
+from tidelog.transactions.coordinator import DescribedTransaction, ListedTransaction, TransactionFilter, unknown_states
 from tidelog.transactions.records import TopicPartitions
 
 

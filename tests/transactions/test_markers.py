@@ -6,8 +6,10 @@ import pytest
 
 from tests.transactions.harness import TransactionBench
 from tidelog.records.topic_partition import TopicPartition
-from tidelog.transactions.markers import COMPLETE_MS, COMPLETED_PER_SLICE
+from tidelog.transactions.coordinator import InitProducerIdRequest, TransactionPartitions
+from tidelog.transactions.end_transaction import COMPLETE_MS, COMPLETED_PER_SLICE, transaction_marker
 from tidelog.transactions.records import TopicPartitions
+from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
 
 HUNDRED: list[TopicPartition] = [(f"topic-{index % 5}", index // 5) for index in range(100)]
@@ -25,17 +27,17 @@ def committing(version: int = 2, *, is_commit: bool = True) -> tuple[Transaction
 def test_what_is_sent() -> None:
     bench, (producer_id, producer_epoch) = committing()
     (sending,) = bench.sendings
-    markers = sending.markers
-    assert markers[:5] == ("id", producer_id, producer_epoch + 1, 0, True)
-    assert markers.transaction_version == 2
-    assert markers.partitions == tuple(TopicPartitions(f"topic-{index}", tuple(range(20))) for index in range(5))
+    assert sending.markers.marker == transaction_marker(
+        producer_id, producer_epoch + 1, is_commit=True, coordinator_epoch=0, transaction_version=2
+    )
+    assert set(sending.markers.remaining) == set(HUNDRED)
 
 
 def test_no_marker_before_the_decision_is_committed() -> None:
     bench = TransactionBench()
     producer = bench.started()
     bench.add(producer, ("t", 0))
-    answers = bench.begin(lambda machine: machine.end_transaction("id", *producer, is_commit=True, transaction_version=2))
+    answers = bench.begin(lambda machine: machine.ends.end(EndTxnRequest("id", *producer, True), 2))
     bench.runtime.flush()
     bench.scheduler.run_for(5000)
     assert bench.sendings == []
@@ -49,7 +51,7 @@ def test_no_marker_of_a_decision_that_was_loaded_but_is_not_committed() -> None:
     bench = TransactionBench()
     producer = bench.started()
     bench.add(producer, ("t", 0))
-    bench.begin(lambda machine: machine.end_transaction("id", *producer, is_commit=True, transaction_version=2))
+    bench.begin(lambda machine: machine.ends.end(EndTxnRequest("id", *producer, True), 2))
     bench.runtime.flush()
     bench.crash()
     bench.scheduler.run_for(5000)
@@ -63,7 +65,7 @@ def test_a_decision_that_was_lost_sends_nothing() -> None:
     bench = TransactionBench()
     producer = bench.started()
     bench.add(producer, ("t", 0))
-    bench.begin(lambda machine: machine.end_transaction("id", *producer, is_commit=True, transaction_version=2))
+    bench.begin(lambda machine: machine.ends.end(EndTxnRequest("id", *producer, True), 2))
     bench.runtime.flush()
     bench.crash(keeps_uncommitted=False)
     bench.run_for(1)
@@ -112,7 +114,7 @@ def test_the_end_is_written_when_the_last_partition_has_its_marker() -> None:
     sending.deliver()
     bench.run_for(COMPLETE_MS + 1)
     assert bench.state() == "COMPLETE_COMMIT"
-    assert len(bench.machine.markers) == 0
+    assert len(bench.machine.ends) == 0
 
 
 def test_a_crash_before_the_end_is_committed_sends_all_again() -> None:
@@ -134,12 +136,12 @@ def test_a_dropped_shard_cancels_what_it_sends_and_hears_no_more_of_it() -> None
     (old,) = bench.sendings
     old.deliver(40)
     bench.shard.drop(OSError("no disk"))
-    assert old.is_cancelled
+    assert old.markers.is_cancelled
     bench.run_for(1000)
     (new,) = bench.sendings
     assert new is not old
     for partition in list(old.left):
-        old._on_marked(*partition)
+        old.markers.written(partition)
     bench.run_for(COMPLETE_MS + 1)
     assert bench.state() == "PREPARE_COMMIT"
     assert [event for event, _ in bench.events] == ["coordinator_shard_dropped"]
@@ -152,8 +154,11 @@ def test_an_end_that_was_committed_in_the_moment_of_the_drop_is_left_to_the_next
     bench = TransactionBench()
     producer = bench.started()
     bench.add(producer, ("t", 0))
-    bench.shard.write(lambda machine: machine.init_producer_id("other", 1000), lambda *_: bench.shard.drop(OSError("no disk")))
-    bench.begin(lambda machine: machine.end_transaction("id", *producer, is_commit=True, transaction_version=2))
+    bench.shard.write(
+        lambda machine: machine.init_producer_id(InitProducerIdRequest("other", 1000)),
+        lambda *_: bench.shard.drop(OSError("no disk")),
+    )
+    bench.begin(lambda machine: machine.ends.end(EndTxnRequest("id", *producer, True), 2))
     bench.commit()
     assert bench.sendings == []
     bench.run_for(1000)
@@ -164,7 +169,7 @@ def test_a_partition_that_is_told_twice_counts_once() -> None:
     bench, _ = committing()
     (sending,) = bench.sendings
     for _ in range(100):
-        sending._on_marked(*HUNDRED[0])
+        sending.markers.written(HUNDRED[0])
     bench.run_for(COMPLETE_MS + 1)
     assert bench.state() == "PREPARE_COMMIT"
 
@@ -172,14 +177,14 @@ def test_a_partition_that_is_told_twice_counts_once() -> None:
 def test_who_waits_for_the_end_is_told() -> None:
     bench, producer = committing()
     heard: list[Any] = []
-    assert bench.machine.when_settled("id", heard.append)
-    assert bench.machine.when_settled("id", heard.append)
-    assert not bench.machine.when_settled("other", heard.append)
+    assert bench.machine.ends.when_ended("id", heard.append)
+    assert bench.machine.ends.when_ended("id", heard.append)
+    assert not bench.machine.ends.when_ended("other", heard.append)
     bench.sendings[0].deliver(99)
     assert heard == []
     bench.sendings[0].deliver()
     assert heard == [None, None], "decided, if not committed: whoever goes on waits for the log by itself"
-    assert not bench.machine.when_settled("id", heard.append), "nothing to wait for"
+    assert not bench.machine.ends.when_ended("id", heard.append), "nothing to wait for"
     assert bench.add((producer[0], 1), ("t", 0)) is ErrorCode.NONE
 
 
@@ -195,18 +200,18 @@ def test_the_end_and_the_next_begin_are_one_batch(version: int, is_commit: bool,
 
     def begin_next(_: Exception | None) -> None:
         bench.shard.write(
-            lambda machine: machine.add_partitions("id", producer_id, epoch, [("t", 0)], version),
+            lambda machine: machine.add_partitions(TransactionPartitions("id", producer_id, epoch, [("t", 0)]), version),
             lambda response, error: answers.append(error or response),
         )
 
     batches = len(bench.log.batches)
     if is_early:
-        assert bench.machine.when_settled("id", begin_next)
+        assert bench.machine.ends.when_ended("id", begin_next)
     bench.sendings[0].deliver(100)
     if not is_early:
         bench.scheduler.run_for(COMPLETE_MS * 500)
         assert bench.state() in ("PREPARE_COMMIT", "PREPARE_ABORT")
-        assert bench.machine.when_settled("id", begin_next)
+        assert bench.machine.ends.when_ended("id", begin_next)
     bench.runtime.flush()
     assert len(bench.log.batches) == batches + 1
     assert bench.state() == "ONGOING"
@@ -221,7 +226,7 @@ def test_an_end_that_nobody_waits_for_is_written_after_a_while() -> None:
     bench.sendings[0].deliver(100)
     bench.scheduler.run_for(COMPLETE_MS * 1000 - 1000)
     assert bench.state() == "PREPARE_COMMIT"
-    assert len(bench.machine.markers) == 0
+    assert len(bench.machine.ends) == 0
     bench.scheduler.run_for(2000)
     assert bench.state() == "COMPLETE_COMMIT"
 
@@ -250,7 +255,9 @@ def test_the_next_begin_is_lost_with_the_end() -> None:
     bench, (producer_id, epoch) = committing()
     bench.sendings[0].deliver(100)
     bench.scheduler.run_for((COMPLETE_MS + 1) * 1000)
-    answers = bench.begin(lambda machine: machine.add_partitions("id", producer_id, epoch + 1, [("t", 0)], 2))
+    answers = bench.begin(
+        lambda machine: machine.add_partitions(TransactionPartitions("id", producer_id, epoch + 1, [("t", 0)]), 2)
+    )
     bench.runtime.flush()
     assert bench.state() == "ONGOING"
     bench.crash(keeps_uncommitted=False)
@@ -264,7 +271,7 @@ def test_the_next_begin_is_lost_with_the_end() -> None:
 def test_who_waits_for_the_end_hears_when_the_shard_goes() -> None:
     bench, _ = committing()
     heard: list[Any] = []
-    assert bench.machine.when_settled("id", heard.append)
+    assert bench.machine.ends.when_ended("id", heard.append)
     bench.crash()
     assert len(heard) == 1
     assert isinstance(heard[0], Exception)
@@ -274,4 +281,4 @@ def test_the_coordinator_epoch_is_the_one_of_the_sending() -> None:
     bench, _ = committing()
     bench.crash()
     bench.run_for(1)
-    assert [sending.markers.coordinator_epoch for sending in bench.sendings] == [1]
+    assert [sending.markers.marker.control.coordinator_epoch for sending in bench.sendings] == [1]

@@ -6,7 +6,7 @@ import pytest
 
 from tidelog.transactions.records import RECORD_CODEC, TopicPartitions, TransactionRecord, TransactionValue
 from tidelog.transactions.state import TransactionState
-from tidelog.transactions.table import TransactionTable
+from tidelog.transactions.transaction import TransactionTable
 
 # As many as fit into the time of a test; what they take grows in proportion.
 IDS = 10_000
@@ -16,7 +16,7 @@ BYTES_PER_ID_MAX = 1_000
 @pytest.mark.parametrize("state", [TransactionState.COMPLETE_COMMIT, TransactionState.ONGOING])
 def test_what_an_id_takes(state: TransactionState) -> None:
     is_ongoing = state is TransactionState.ONGOING
-    table = TransactionTable()
+    table = TransactionTable(lambda: 2)
     tracemalloc.start()
     try:
         for index in range(IDS):

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.transactions.harness import TransactionBench
-from tidelog.transactions.results import EndTransactionResult
-from tidelog.transactions.time_out import ABORTS_PER_SLICE
+from tidelog.transactions.coordinator import ABORTS_PER_SLICE, TransactionPartitions
+from tidelog.transactions.end_transaction import EndTransactionResult
 from tidelog.wire.errors import ErrorCode
 
 SWEEP_MS = 10_000
@@ -85,7 +85,7 @@ def test_one_that_has_something_pending_waits_for_the_next_sweep() -> None:
     bench.init(timeout_ms=1000)
     bench.add((0, 0), ("t", 0))
     bench.scheduler.run_for((SWEEP_MS - 1000) * 1000)
-    bench.begin(lambda machine: machine.add_partitions("id", 0, 0, [("t", 1)], 2))
+    bench.begin(lambda machine: machine.add_partitions(TransactionPartitions("id", 0, 0, [("t", 1)]), 2))
     bench.scheduler.run_for(2_000_000)
     assert bench.state() == "ONGOING"
     bench.commit()

@@ -25,12 +25,12 @@ from tidelog.broker.quotas.throttling import Throttling
 from tidelog.broker.registration import start_records
 from tidelog.broker.request_metrics import RequestMetrics
 from tidelog.broker.session import ClientSession, resume_nothing
-from tidelog.broker.settling import Settling
 from tidelog.broker.sliced_proposals import SlicedProposals
 from tidelog.broker.timers import Timer, Timers
 from tidelog.broker.topic_settings import TopicSettings
-from tidelog.broker.transaction_verification import TransactionVerification
-from tidelog.broker.transactional_produce import TransactionalProduce
+from tidelog.broker.transactions.concurrent_transactions import ConcurrentTransactions
+from tidelog.broker.transactions.transactional_produce import TransactionalProduce
+from tidelog.broker.transactions.verification import TransactionVerification
 from tidelog.controller.config_sources import StaticConfig
 from tidelog.controller.decision_queue import DecisionQueue
 from tidelog.controller.topics import TopicRules
@@ -105,8 +105,8 @@ class Broker:
             report,
         )
         self.coordinators = Coordinators(self, executor)
-        self.settling = Settling(self.coordinators.transactions, self.timers)
-        self.transaction_verification = TransactionVerification(self.coordinators.transactions, self.settling)
+        self.concurrent_transactions = ConcurrentTransactions(self.coordinators.transactions, self.timers)
+        self.transaction_verification = TransactionVerification(self.coordinators.transactions, self.concurrent_transactions)
         self.transactional_produce = TransactionalProduce(
             self.image,
             self.partitions,

@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator_service import CoordinatorService
-from tidelog.broker.transaction_markers import TransactionMarkerSender
+from tidelog.broker.transactions.marker_writer import PartitionMarkerWriter
 from tidelog.controller.errors import ApiError
 from tidelog.controller.producer_ids import BLOCK_SIZE, allocate_producer_ids
 from tidelog.controller.topics import NewTopic, TopicCreation, create_topics
@@ -20,8 +20,9 @@ from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.features import TRANSACTION_VERSION
 from tidelog.metadata.topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from tidelog.ports.executor import Executor
+from tidelog.transactions.coordinator import TransactionCoordinator
+from tidelog.transactions.end_transaction import MarkerSender
 from tidelog.transactions.environment import TransactionEnvironment
-from tidelog.transactions.machine import TransactionMachine
 from tidelog.transactions.producer_ids import OnBlock, ProducerIdBlock, ProducerIds
 from tidelog.transactions.records import RECORD_CODEC as TRANSACTION_RECORD_CODEC
 from tidelog.wire.errors import ErrorCode
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 Groups = CoordinatorService[GroupMachine]
-Transactions = CoordinatorService[TransactionMachine]
+Transactions = CoordinatorService[TransactionCoordinator]
 
 
 class CoordinatorType(IntEnum):
@@ -48,10 +49,11 @@ class Coordinators:
         self._executor = executor
         self.groups: Groups = self._service(GROUP_RECORD_CODEC, self._group_machine, _groups_topic(broker))
         self.transactions: Transactions = self._service(
-            TRANSACTION_RECORD_CODEC, self._transaction_machine, _transactions_topic(broker)
+            TRANSACTION_RECORD_CODEC, self._transaction_coordinator, _transactions_topic(broker)
         )
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
-        self.markers = TransactionMarkerSender(broker.partitions, self.groups, broker.clock, broker.timers, broker.report)
+        writer = PartitionMarkerWriter(broker.partitions, self.groups, broker.clock)
+        self.markers = MarkerSender(writer, broker.clock, broker.timers, broker.report)
 
     def _service(
         self, codec: RecordCodec, make_machine: Callable[[ShardTimers], MachineType], topic: NewTopic
@@ -84,9 +86,9 @@ class Coordinators:
             GroupEnvironment(broker.clock, broker.randomness, broker.image, broker.config.values, timers, broker.report)
         )
 
-    def _transaction_machine(self, timers: ShardTimers) -> TransactionMachine:
+    def _transaction_coordinator(self, timers: ShardTimers) -> TransactionCoordinator:
         broker = self._broker
-        return TransactionMachine(
+        return TransactionCoordinator(
             TransactionEnvironment(
                 clock=broker.clock,
                 settings=broker.config.values,

@@ -13,7 +13,7 @@ from tests.broker.transactional import (
     transactional_machine,
     wait_loaded,
 )
-from tidelog.transactions.machine import TransactionMachine
+from tidelog.transactions.coordinator import TransactionCoordinator
 from tidelog.transactions.transaction import EXHAUSTED_EPOCH_MIN
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -48,9 +48,9 @@ def value_of(machine: Machine) -> Any:
 def exhaust_epochs(machine: Machine) -> None:
     """As if every epoch but the last had been given out."""
 
-    def decide(transactions: TransactionMachine) -> Any:
+    def decide(transactions: TransactionCoordinator) -> Any:
         value = value_of(machine)._replace(producer_epoch=EXHAUSTED_EPOCH_MIN)
-        return transactions._decisions.decide(ID, value, None)
+        return transactions.table.write(ID, value, None)
 
     done: list[Any] = []
     machine.broker.coordinators.transactions.write(ID, decide, lambda *said: done.append(said))

@@ -12,8 +12,8 @@ from tests.broker.transactional import (
     markers_in,
     transactional_machine,
 )
-from tidelog.broker.transaction_markers import MARKERS_PER_SLICE
 from tidelog.coordinator.shard import ShardState
+from tidelog.transactions.end_transaction import MARKERS_PER_SLICE
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import encode_request
 from tidelog.wire.protocol import ApiKey

@@ -1,16 +1,17 @@
-"""AddOffsetsToTxn: a transaction is about to commit a group's offsets, so that group's partition is part of it."""
+"""AddOffsetsToTxn: a transaction is about to commit a group's offsets, so the partition that holds them becomes part of it."""
 
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.transactions.client_errors import coordinator_error
 from tidelog.controller.errors import ApiError
-from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.metadata.topics import TopicImage
-from tidelog.transactions.machine import TransactionMachine
-from tidelog.transactions.results import FENCED_SINCE_ADD_OFFSETS, error_for_version
+from tidelog.transactions.coordinator import TransactionPartitions, offsets_partition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
+
+FENCED_SINCE = 2
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
@@ -21,20 +22,21 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         if topic is None:
             context.fail(ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)))
             return
-        partitions = len(topic.partitions)
-
-        def add(machine: TransactionMachine) -> CoordinatorResult:
-            return machine.add_offsets(
-                request.transactional_id, request.producer_id, request.producer_epoch, request.group_id, partitions
-            )
-
-        broker.settling.write(request.transactional_id, add, lambda code: code, done)
+        added = TransactionPartitions(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            [offsets_partition(request.group_id, len(topic.partitions))],
+        )
+        broker.concurrent_transactions.write(
+            request.transactional_id, lambda coordinator: coordinator.add_partitions(added), lambda code: code, done
+        )
 
     def done(code: ErrorCode | None, error: Exception | None) -> None:
         if code is None:
             context.fail(error or ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         else:
-            shown = error_for_version(code, version, FENCED_SINCE_ADD_OFFSETS)
+            shown = coordinator_error(code, version, FENCED_SINCE)
             context.reply_later(lambda: {"error_code": shown})
 
     broker.coordinators.groups.with_topic(found)

@@ -1,7 +1,7 @@
 """AddPartitionsToTxn: the partitions that a transaction writes to, all or none of them.
 
-Up to version 3 it is one producer's request; from version 4 on it is what brokers ask each other, several transactions at once,
-some only to be verified.
+Up to version 3 a producer sends it; from version 4 on brokers send it to each other, for several transactions at once, some of
+them only to be verified.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.transaction_verification import ClientKind, Question
+from tidelog.broker.transactions.client_errors import ClientKind, coordinator_error
 from tidelog.metadata.topics import GROUPS_TOPIC, INTERNAL_TOPICS
 from tidelog.records.topic_partition import TopicPartition
-from tidelog.transactions.results import FENCED_SINCE_ADD_PARTITIONS, error_for_version
+from tidelog.transactions.coordinator import TransactionPartitions
 from tidelog.wire.add_partitions_to_txn import (
     CLIENT_VERSIONS,
     AddPartitionsToTxnRequest,
@@ -25,6 +25,7 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage, decode_request
 from tidelog.wire.protocol import ApiKey, RequestHeader
 
+FENCED_SINCE = 2
 BATCHED_SINCE = CLIENT_VERSIONS[1] + 1
 
 Codes = Mapping[TopicPartition, ErrorCode]
@@ -38,16 +39,15 @@ def decode(header: RequestHeader, frame: memoryview) -> AddPartitionsToTxnReques
 
 def handle(context: RequestContext, request: AddPartitionsToTxnRequest | DecodedMessage) -> None:
     if isinstance(request, AddPartitionsToTxnRequest):
-        transactional_id, producer_id, producer_epoch, topics = request
-        _Asked(context, transactional_id, producer_id, producer_epoch, topics, partial(_reply, context, topics)).ask()
+        _Addition(context, request, partial(_reply, context, request.topics)).start()
     elif request.transactions:
-        _Batch(context, request).ask()
+        _BrokerRequest(context, request).start()
     else:
         context.reply({"error_code": ErrorCode.NONE, "results_by_transaction": []})
 
 
-class _Batch:
-    """What another broker asks: the last transaction to be answered answers the request."""
+class _BrokerRequest:
+    """Several transactions, from another broker: the last one to be answered answers the request."""
 
     __slots__ = ("_answers", "_context", "_request")
 
@@ -56,17 +56,10 @@ class _Batch:
         self._request = request
         self._answers: dict[int, Codes] = {}
 
-    def ask(self) -> None:
-        for position, each in enumerate(self._request.transactions):
-            _Asked(
-                self._context,
-                each.transactional_id,
-                each.producer_id,
-                each.producer_epoch,
-                each.topics,
-                partial(self._answered, position),
-                is_verified_only=each.verify_only,
-            ).ask()
+    def start(self) -> None:
+        for position, transaction in enumerate(self._request.transactions):
+            on_answer = partial(self._answered, position)
+            _Addition(self._context, transaction, on_answer, is_verified_only=transaction.verify_only).start()
 
     def _answered(self, position: int, codes: Codes) -> None:
         self._answers[position] = codes
@@ -81,49 +74,48 @@ class _Batch:
             self._context.reply({"error_code": ErrorCode.NONE, "results_by_transaction": by_transaction})
 
 
-class _Asked:
+class _Addition:
     """One transaction of a request."""
 
-    __slots__ = ("_context", "_is_verified_only", "_on_answer", "_partitions", "_producer", "_transactional_id")
+    __slots__ = ("_context", "_is_verified_only", "_on_answer", "_request")
 
     def __init__(
         self,
         context: RequestContext,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        topics: Sequence[AddPartitionsToTxnTopic],
+        transaction: AddPartitionsToTxnRequest | DecodedMessage,
         on_answer: Callable[[Codes], None],
         is_verified_only: bool = False,
     ) -> None:
         self._context = context
-        self._transactional_id = transactional_id
-        self._producer = producer_id, producer_epoch
-        self._partitions = [(topic.name, partition) for topic in topics for partition in topic.partitions]
+        self._request = TransactionPartitions(
+            transaction.transactional_id,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            [(topic.name, partition) for topic in transaction.topics for partition in topic.partitions],
+        )
         self._on_answer = on_answer
         self._is_verified_only = is_verified_only
 
-    def ask(self) -> None:
-        transactional_id, (producer_id, producer_epoch), partitions = self._transactional_id, self._producer, self._partitions
-        broker = self._context.broker
+    def start(self) -> None:
+        request, broker = self._request, self._context.broker
+        partitions = request.partitions
         refused = {partition: code for partition in partitions if (code := self._check(partition)) is not ErrorCode.NONE}
         if refused:
             self._answered({**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **refused})
         elif self._is_verified_only:
-            question = Question(transactional_id, producer_id, producer_epoch, partitions, ClientKind.BROKER)
-            broker.transaction_verification.verify(question, self._answered)
+            broker.transaction_verification.verify(request, ClientKind.BROKER, self._answered)
         else:
-            broker.settling.write(
-                transactional_id,
-                lambda machine: machine.add_partitions(transactional_id, producer_id, producer_epoch, partitions),
-                _code_itself,
+            broker.concurrent_transactions.write(
+                request.transactional_id,
+                lambda coordinator: coordinator.add_partitions(request),
+                lambda code: code,
                 self._added,
             )
 
     def _check(self, partition: TopicPartition) -> ErrorCode:
         name, index = partition
         if name in INTERNAL_TOPICS and not (name == GROUPS_TOPIC and self._context.header.api_version >= BATCHED_SINCE):
-            return ErrorCode.TOPIC_AUTHORIZATION_FAILED  # The broker's own; only a group's coordinator adds its partition.
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED  # Internal; only a group's coordinator adds its partition.
         topic = self._context.broker.image.topic(name)
         return ErrorCode.NONE if topic is not None and index in topic.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -131,18 +123,14 @@ class _Asked:
         if error is not None:
             code, _ = self._context.code_of(error)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if code is None else code
-        shown = error_for_version(code, self._context.header.api_version, FENCED_SINCE_ADD_PARTITIONS)
-        self._answered(dict.fromkeys(self._partitions, shown))
+        shown = coordinator_error(code, self._context.header.api_version, FENCED_SINCE)
+        self._answered(dict.fromkeys(self._request.partitions, shown))
 
     def _answered(self, codes: Codes) -> None:
         try:
             self._on_answer(codes)
         except Exception as error:
-            self._context.fail(error)  # This may be a callback, and then nobody else hears of it.
-
-
-def _code_itself(code: ErrorCode) -> ErrorCode:
-    return code
+            self._context.fail(error)  # This may be a callback, whose errors would reach nobody.
 
 
 def _reply(context: RequestContext, topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> None:

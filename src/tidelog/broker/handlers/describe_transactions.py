@@ -7,7 +7,7 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.gather import Gather
 from tidelog.controller.errors import ApiError
-from tidelog.transactions.listing import DescribedTransaction
+from tidelog.transactions.coordinator import DescribedTransaction, TransactionCoordinator
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
@@ -32,7 +32,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     transactions = context.broker.coordinators.transactions
     for position, transactional_id in enumerate(ids):
         if not transactional_id:
-            done(position, "", None, ApiError(ErrorCode.INVALID_REQUEST, "an empty transactional id"))
+            done(position, "", None, ApiError(ErrorCode.INVALID_REQUEST, "the transactional id must not be empty"))
             continue
         transactions.read(
             transactional_id,
@@ -41,9 +41,8 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         )
 
 
-def _describe(transactional_id: str, machine: Any) -> DescribedTransaction | None:
-    described: DescribedTransaction | None = machine.describe_transaction(transactional_id)
-    return described
+def _describe(transactional_id: str, coordinator: TransactionCoordinator) -> DescribedTransaction | None:
+    return coordinator.describe_transaction(transactional_id)
 
 
 def _fields(transaction: DescribedTransaction) -> dict[str, Any]:

@@ -1,26 +1,26 @@
-"""EndTxn: commit or abort. Answered when the decision is durable; the markers follow by themselves."""
+"""EndTxn: commit or abort. The answer comes when the decision is durable; the markers follow by themselves."""
 
 from functools import partial
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.transactions.client_errors import coordinator_error
 from tidelog.controller.errors import ApiError
-from tidelog.transactions.results import FENCED_SINCE_END_TRANSACTION, EndTransactionResult, error_for_version
+from tidelog.transactions.end_transaction import EndTransactionResult
 from tidelog.transactions.transaction import TRANSACTION_VERSION_2
 from tidelog.wire.end_txn import VERSIONS, EndTxnRequest, decode_end_txn_request, encode_end_txn_response
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
+FENCED_SINCE = 2
 VERSION_2_SINCE = 5
 
 
 def handle(context: RequestContext, request: EndTxnRequest) -> None:
-    version = context.header.api_version
-    transaction_version = TRANSACTION_VERSION_2 if version >= VERSION_2_SINCE else 0
-    transactional_id, producer_id, producer_epoch, is_commit = request
+    transaction_version = TRANSACTION_VERSION_2 if context.header.api_version >= VERSION_2_SINCE else 0
     context.broker.coordinators.transactions.write(
-        transactional_id,
-        lambda machine: machine.end_transaction(transactional_id, producer_id, producer_epoch, is_commit, transaction_version),
+        request.transactional_id,
+        lambda coordinator: coordinator.ends.end(request, transaction_version),
         partial(_ended, context),
     )
 
@@ -30,7 +30,7 @@ def _ended(context: RequestContext, result: EndTransactionResult | None, error: 
         context.fail(error or ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         return
     version = context.header.api_version
-    code = error_for_version(result.error, version, FENCED_SINCE_END_TRANSACTION)
+    code = coordinator_error(result.error, version, FENCED_SINCE)
     if code is not ErrorCode.NONE:
         context.count_error(code)
     throttle_time_ms = context.throttle_time_ms()

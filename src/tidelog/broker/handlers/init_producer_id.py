@@ -3,24 +3,27 @@
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.transactions.client_errors import coordinator_error
 from tidelog.controller.errors import ApiError
-from tidelog.transactions.results import FENCED_SINCE_INIT_PRODUCER_ID, InitProducerIdResult, error_for_version
+from tidelog.transactions.coordinator import InitProducerIdRequest, InitProducerIdResult
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
+
+FENCED_SINCE = 4
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
     if request.transactional_id is None:
         _idempotent(context)
     elif not request.transactional_id:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id must not be empty")
     else:
         _transactional(context, request)
 
 
 def _idempotent(context: RequestContext) -> None:
-    """There is nothing to keep for a producer without a transactional id: what it asks for may be new every time."""
+    """Nothing is kept for a producer without a transactional id: every request may get a new producer id."""
     producer_ids = context.broker.coordinators.producer_ids
 
     def available(error: Exception | None) -> None:
@@ -29,7 +32,7 @@ def _idempotent(context: RequestContext) -> None:
             return
         producer_id = producer_ids.take()
         if producer_id is None:
-            producer_ids.when_available(available)  # Others were faster.
+            producer_ids.when_available(available)  # Other requests took the whole block.
         else:
             context.reply_later(lambda: {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0})
 
@@ -37,14 +40,15 @@ def _idempotent(context: RequestContext) -> None:
 
 
 def _transactional(context: RequestContext, request: DecodedMessage) -> None:
-    version = context.header.api_version
+    transactional_id = request.transactional_id
+    init = InitProducerIdRequest(transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch)
 
     def done(result: InitProducerIdResult | None, error: Exception | None) -> None:
         if result is None:
             context.fail(error or ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         fields = {
-            "error_code": error_for_version(result.error, version, FENCED_SINCE_INIT_PRODUCER_ID),
+            "error_code": coordinator_error(result.error, context.header.api_version, FENCED_SINCE),
             "producer_id": result.producer_id,
             "producer_epoch": result.producer_epoch,
         }
@@ -54,13 +58,8 @@ def _transactional(context: RequestContext, request: DecodedMessage) -> None:
         if error is not None:
             context.fail(error)
             return
-        context.broker.settling.write(
-            request.transactional_id,
-            lambda machine: machine.init_producer_id(
-                request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch
-            ),
-            lambda result: result.error,
-            done,
+        context.broker.concurrent_transactions.write(
+            transactional_id, lambda coordinator: coordinator.init_producer_id(init), lambda result: result.error, done
         )
 
     # The decision may need an id, and cannot wait for one.

@@ -1,6 +1,6 @@
-"""ListTransactions: those of all shards that this broker leads, by state, producer, age and name.
+"""ListTransactions: the transactions of all shards that this broker leads, filtered by state, producer, age and name.
 
-As long as one shard is loaded, or cannot be used, there is no list: one without its transactions would look complete.
+As long as one shard is still loading or unavailable, the request fails: a list without its transactions would look complete.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from tidelog.broker.gather import Gather
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.errors import CoordinatorLoading, NotCoordinator
 from tidelog.coordinator.machine import OnDone
-from tidelog.transactions.listing import ListedTransaction, TransactionFilter, unknown_states
+from tidelog.transactions.coordinator import ListedTransaction, TransactionFilter, unknown_states
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
@@ -22,7 +22,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     if unknown and len(unknown) == len(request.state_filters):
         context.reply({"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": ()})
         return
-    wanted = TransactionFilter(
+    criteria = TransactionFilter(
         frozenset(request.producer_id_filters),
         frozenset(request.state_filters),
         request.duration_filter,
@@ -42,7 +42,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
 
     def put(position: int) -> OnDone:
         def done(transactions: list[ListedTransaction] | None, error: Exception | None) -> None:
-            # Another broker leads it by now, and lists its transactions.
+            # Another broker leads the shard by now, and lists its transactions.
             gather.put(position, [] if isinstance(error, NotCoordinator) else error or transactions)
 
         return done
@@ -51,13 +51,13 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         if shard is None:
             gather.put(position, CoordinatorLoading(f"shard {index} is not loaded yet"))
         else:
-            shard.read(lambda machine: machine.list_transactions(wanted), put(position))
+            shard.read(lambda coordinator: coordinator.list_transactions(criteria), put(position))
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
     if not pattern:
         return None
-    import re2  # Here, for it takes 20 ms that few brokers need.
+    import re2  # Imported here because it takes 20 ms that few brokers need.
 
     options = re2.Options()
     options.log_errors = False

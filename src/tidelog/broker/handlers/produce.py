@@ -15,7 +15,7 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.leader_hints import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.broker.request_metrics import RequestTiming
 from tidelog.broker.timers import Timer
-from tidelog.broker.transaction_verification import Verdicts
+from tidelog.broker.transactions.verification import PartitionCodes
 from tidelog.controller.errors import ApiError
 from tidelog.log.errors import RecordsRefused
 from tidelog.replication.partition import Partition
@@ -61,16 +61,16 @@ def handle(context: RequestContext, request: ProduceRequest) -> None:
         _append_all(context, request, None)
         return
 
-    def append(verified: ProduceRequest, verdicts: Verdicts) -> None:
+    def append(verified: ProduceRequest, codes: PartitionCodes) -> None:
         try:
-            _append_all(context, verified, verdicts)
+            _append_all(context, verified, codes)
         except Exception as error:
             context.fail(error)  # It may have waited, and then nobody else hears of this.
 
     context.broker.transactional_produce.submit(request, context.header.api_version, append)
 
 
-def _append_all(context: RequestContext, request: ProduceRequest, verdicts: Verdicts | None) -> None:
+def _append_all(context: RequestContext, request: ProduceRequest, codes: PartitionCodes | None) -> None:
     acks = request.acks
     waiting = _Waiting(context, request.timeout_ms) if acks == ACKS_ALL else None
     topics = []
@@ -79,7 +79,7 @@ def _append_all(context: RequestContext, request: ProduceRequest, verdicts: Verd
     for topic in request.topics:
         results: list[ProduceResult] = []
         for data in topic.partitions:
-            results.append(_append(context, topic, data, acks, waiting, results, verdicts))
+            results.append(_append(context, topic, data, acks, waiting, results, codes))
         topics.append(ProduceTopicResult(topic.name, topic.topic_id, results))
     if waiting is not None:
         waiting.start(topics)
@@ -109,7 +109,7 @@ def _append(
     acks: int,
     waiting: "_Waiting | None",
     results: list[ProduceResult],
-    verdicts: Verdicts | None,
+    codes: PartitionCodes | None,
 ) -> ProduceResult:
     index = data.partition
     try:
@@ -120,7 +120,7 @@ def _append(
         if records is None:
             raise ApiError(ErrorCode.INVALID_RECORD, "a produce request without records")
         if len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
-            _check_verdict(partition, verdicts)
+            _check_verdict(partition, codes)
         result = partition.append(records, acks == ACKS_ALL)
         partition.produced_bytes += len(records)
         if partition.log.settings.is_relaxed:
@@ -145,12 +145,12 @@ def _record_errors(request: ProduceRequest, error: RecordsRefused) -> list[tuple
     return error.record_errors(NAMED_RECORDS_MAX // sum(len(topic.partitions) for topic in request.topics))
 
 
-def _check_verdict(partition: Partition, verdicts: Verdicts | None) -> None:
+def _check_verdict(partition: Partition, codes: PartitionCodes | None) -> None:
     """Nobody would ever end a transaction that its coordinator does not know of, and read_committed would wait for that."""
-    if verdicts is None:
+    if codes is None:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         raise ApiError(code, "records of a transaction in a request without a transactional id")
-    code = verdicts.get((partition.topic, partition.index), NO_ERROR)
+    code = codes.get((partition.topic, partition.index), NO_ERROR)
     if code is not NO_ERROR:
         raise ApiError(code, f"{partition.log.name} could not be verified as part of the transaction: {code.message}")
 

@@ -1,18 +1,18 @@
-"""TxnOffsetCommit: a group's positions as part of a transaction. They count when it commits, and never if it does not.
+"""TxnOffsetCommit: a group's positions as part of a transaction. They take effect when it commits, and never if it aborts.
 
-The group's partition must be part of the transaction: up to version 4 AddOffsetsToTxn came before, from version 5 on it is added
-here.
+The partition that holds them must be part of the transaction: up to version 4 AddOffsetsToTxn has added it, from version 5 on it
+is added here.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.transaction_verification import ClientKind, Question, Verdicts
+from tidelog.broker.transactions.client_errors import client_kind
+from tidelog.broker.transactions.verification import PartitionCodes
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.errors import DecisionTooLarge
-from tidelog.coordinator.hashing import partition_for
-from tidelog.metadata.topics import GROUPS_TOPIC
+from tidelog.transactions.coordinator import TransactionPartitions, offsets_partition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.offset_commit import (
@@ -28,7 +28,7 @@ ABORTABLE_SINCE = 4
 VERSION_2_SINCE = 5
 # The version of OffsetCommit whose checks of members apply.
 OFFSET_COMMIT_VERSION = 9
-# What that version says of groups and members, for clients that know generations only.
+# The codes of that version about groups and members, for clients that know generations only.
 _CODES = {
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.ILLEGAL_GENERATION,
@@ -39,16 +39,16 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     groups = context.broker.coordinators.groups
     topic = groups.topic
     if topic is None:
-        raise ApiError(ErrorCode.NOT_COORDINATOR, "ask for the group's coordinator first")
+        raise ApiError(ErrorCode.NOT_COORDINATOR, "the group coordinator's topic does not exist yet: call FindCoordinator first")
     if not request.group_id:
-        raise ApiError(ErrorCode.INVALID_GROUP_ID, "an empty group id")
-    partition = GROUPS_TOPIC, partition_for(request.group_id, len(topic.partitions))
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id must not be empty")
+    partition = offsets_partition(request.group_id, len(topic.partitions))
     producer = request.producer_id, request.producer_epoch
 
-    def verified(verdicts: Verdicts) -> None:
-        code = verdicts[partition]
+    def verified(codes: PartitionCodes) -> None:
+        code = codes[partition]
         if code is ErrorCode.NOT_ENOUGH_REPLICAS:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # What a group's client tries again after.
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients of a group retry after this one.
         if code is not ErrorCode.NONE:
             context.fail(ApiError(code))
             return
@@ -67,14 +67,10 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         else:
             context.reply_later(lambda: {"topics": [_topic_fields(result) for result in results]})
 
-    question = Question(request.transactional_id, *producer, [partition], _client_kind(context.header.api_version))
-    context.broker.transaction_verification.verify(question, verified)
-
-
-def _client_kind(version: int) -> ClientKind:
-    if version >= VERSION_2_SINCE:
-        return ClientKind.VERSION_2
-    return ClientKind.ABORTABLE if version >= ABORTABLE_SINCE else ClientKind.INVALID_STATE
+    version = context.header.api_version
+    client = client_kind(version, abortable_since=ABORTABLE_SINCE, version_2_since=VERSION_2_SINCE)
+    partitions = TransactionPartitions(request.transactional_id, *producer, [partition])
+    context.broker.transaction_verification.verify(partitions, client, verified)
 
 
 def _commit(request: DecodedMessage) -> OffsetCommitRequest:

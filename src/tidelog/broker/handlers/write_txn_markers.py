@@ -1,28 +1,29 @@
-"""WriteTxnMarkers: end transactions in the partitions named.
+"""WriteTxnMarkers: end transactions in the given partitions.
 
-What coordinators send to other brokers, and the way in which an admin ends a transaction that no coordinator knows of any more.
+Coordinators send it to other brokers, and an admin uses it to end a transaction that no coordinator knows any more.
 """
 
 from functools import partial
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.transaction_markers import EndOfTransaction
 from tidelog.coordinator.errors import CoordinatorError
 from tidelog.records.topic_partition import TopicPartition
+from tidelog.transactions.end_transaction import MarkersToWrite, transaction_marker
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 TRANSACTION_VERSION_SINCE = 2
 
-Place = tuple[int, TopicPartition]
+MarkerPartition = tuple[int, TopicPartition]
+"""The position of a marker in the request, and one of its partitions."""
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
-    places = [_partitions(marker) for marker in request.markers]
-    codes: dict[Place, ErrorCode] = {}
-    left = sum(map(len, places))
+    partitions = [_partitions(marker) for marker in request.markers]
+    codes: dict[MarkerPartition, ErrorCode] = {}
+    left = sum(map(len, partitions))
 
     def written(number: int, partition: TopicPartition, error: Exception | None) -> None:
         nonlocal left
@@ -34,13 +35,15 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     if not left:
         context.reply(_response(request, codes))
     for number, marker in enumerate(request.markers):
-        end = EndOfTransaction(
-            (marker.producer_id, marker.producer_epoch),
-            marker.transaction_result,
-            marker.coordinator_epoch,
-            marker.transaction_version if context.header.api_version >= TRANSACTION_VERSION_SINCE else 0,
+        end = transaction_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            is_commit=marker.transaction_result,
+            coordinator_epoch=marker.coordinator_epoch,
+            transaction_version=marker.transaction_version if context.header.api_version >= TRANSACTION_VERSION_SINCE else 0,
         )
-        context.broker.coordinators.markers.write(end, places[number], partial(written, number))
+        markers = MarkersToWrite(end, partitions[number], partial(written, number), is_retried=False)
+        context.broker.coordinators.markers.send(markers)
 
 
 def _partitions(marker: DecodedMessage) -> dict[TopicPartition, None]:
@@ -50,11 +53,11 @@ def _partitions(marker: DecodedMessage) -> dict[TopicPartition, None]:
 def _code_of(context: RequestContext, error: Exception | None) -> ErrorCode:
     if error is None:
         return ErrorCode.NONE
-    # A transaction coordinator knows leaders only, and tries again after this.
+    # A transaction coordinator knows partition leaders only, and retries after this.
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(error, CoordinatorError) else context.code_of(error)[0]
 
 
-def _response(request: DecodedMessage, codes: dict[Place, ErrorCode]) -> dict[str, Any]:
+def _response(request: DecodedMessage, codes: dict[MarkerPartition, ErrorCode]) -> dict[str, Any]:
     return {
         "markers": [
             {
@@ -76,8 +79,8 @@ def _response(request: DecodedMessage, codes: dict[Place, ErrorCode]) -> dict[st
 
 
 def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
-    places = [(number, partition) for number, marker in enumerate(request.markers) for partition in _partitions(marker)]
-    return _response(request, dict.fromkeys(places, code))
+    everywhere = [(number, partition) for number, marker in enumerate(request.markers) for partition in _partitions(marker)]
+    return _response(request, dict.fromkeys(everywhere, code))
 
 
 API = Api(key=ApiKey.WRITE_TXN_MARKERS, name="WriteTxnMarkers", versions=(1, 2), handle=handle, failure=_failure)

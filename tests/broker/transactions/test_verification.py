@@ -18,7 +18,8 @@ from tests.broker.transactional import (
     transactional_machine,
     wait_loaded,
 )
-from tidelog.broker.transaction_verification import ClientKind, Question
+from tidelog.broker.transactions.client_errors import ClientKind
+from tidelog.transactions.coordinator import TransactionPartitions
 from tidelog.wire.errors import ErrorCode
 
 # -- refused by the transaction's state --------------------------------------------------------------------------------------
@@ -68,10 +69,10 @@ def test_a_transaction_that_is_being_ended_takes_no_new_partition(
 
 def test_a_broker_that_asks_hears_the_coordinators_own_words(machine: Machine, producer: TransactionalProducer) -> None:
     TransactionalProducer(machine).started()
-    verdicts: dict[tuple[str, int], ErrorCode] = {}
-    question = Question(ID, producer.producer_id, producer.epoch, [ORDERS], ClientKind.BROKER)
-    machine.broker.transaction_verification.verify(question, verdicts.update)
-    assert verdicts == {ORDERS: ErrorCode.PRODUCER_FENCED}
+    codes: dict[tuple[str, int], ErrorCode] = {}
+    request = TransactionPartitions(ID, producer.producer_id, producer.epoch, [ORDERS])
+    machine.broker.transaction_verification.verify(request, ClientKind.BROKER, codes.update)
+    assert codes == {ORDERS: ErrorCode.PRODUCER_FENCED}
 
 
 # -- refused without asking --------------------------------------------------------------------------------------------------

@@ -18,14 +18,20 @@ from tests.broker.transactional import (
     transactional_machine,
     wait_loaded,
 )
-from tidelog.broker.transaction_markers import MARKERS_PER_SLICE, RETRY_MS_MAX, EndOfTransaction
+from tidelog.broker.transactions.marker_writer import PartitionMarkerWriter
 from tidelog.coordinator.errors import NotCoordinator
 from tidelog.coordinator.shard import ShardState
 from tidelog.log.errors import InvalidProducerEpoch
 from tidelog.log.slice import SLICE_MS_MAX
 from tidelog.records.topic_partition import TopicPartition
-from tidelog.transactions.environment import MarkersToSend
-from tidelog.transactions.records import TopicPartitions
+from tidelog.transactions.end_transaction import (
+    MARKERS_PER_SLICE,
+    RETRY_MS_MAX,
+    MarkersToWrite,
+    OnMarkerWritten,
+    TransactionMarker,
+    transaction_marker,
+)
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
@@ -40,10 +46,20 @@ def write_marker(
     transaction_version: int = 0,
 ) -> Exception | None:
     said: list[Exception | None] = []
-    end = EndOfTransaction(producer, is_commit, coordinator_epoch, transaction_version)
-    machine.broker.coordinators.markers.write(end, [place], lambda _, error: said.append(error))
+    marker = transaction_marker(
+        *producer, is_commit=is_commit, coordinator_epoch=coordinator_epoch, transaction_version=transaction_version
+    )
+    markers = MarkersToWrite(marker, [place], lambda _, error: said.append(error), is_retried=False)
+    machine.broker.coordinators.markers.send(markers)
     machine.run_until(lambda: bool(said))
     return said[0]
+
+
+def send(machine: Machine, partitions: list[TopicPartition], on_written: OnMarkerWritten, producer_id: int = 1) -> MarkersToWrite:
+    marker = transaction_marker(producer_id, 0, is_commit=True, coordinator_epoch=0, transaction_version=0)
+    markers = MarkersToWrite(marker, partitions, on_written)
+    machine.broker.coordinators.markers.send(markers)
+    return markers
 
 
 # -- partitions that cannot take their marker --------------------------------------------------------------------------------
@@ -153,11 +169,10 @@ def test_a_coordinator_that_is_gone_stops_trying_again(producer: TransactionalPr
 def test_a_coordinator_that_is_gone_hears_no_more(machine: Machine) -> None:
     """A marker that was written is not taken back, but it is the next coordinator's to ask about."""
     marked: list[tuple[str, int]] = []
-    markers = MarkersToSend(ID, 1, 0, 0, True, (TopicPartitions("orders", (0,)),), 0)
-    sending = machine.broker.coordinators.markers.send(markers, lambda *place: marked.append(place))
+    markers = send(machine, [ORDERS], lambda place, _: marked.append(place))
     machine.run_until(lambda: log_of(machine).log_end_offset == 1)
     assert marked == []
-    sending.cancel()
+    markers.cancel()
     machine.run_until(lambda: log_of(machine).high_watermark == 1)
     assert marked == []
 
@@ -258,8 +273,7 @@ def test_a_group_shard_that_is_being_loaded_gets_its_marker_later(producer: Tran
 @pytest.mark.parametrize("topic", ["__transaction_state", "__consumer_offsets"])
 def test_partitions_of_internal_topics_that_do_not_exist_need_none(machine: Machine, topic: str) -> None:
     marked: list[tuple[str, int]] = []
-    partitions = (TopicPartitions(topic, (99,)),)
-    machine.broker.coordinators.markers.send(MarkersToSend(ID, 1, 0, 0, True, partitions, 0), lambda *place: marked.append(place))
+    send(machine, [(topic, 99)], lambda place, _: marked.append(place))
     machine.run_for(100)
     assert marked == [(topic, 99)]
 
@@ -267,9 +281,8 @@ def test_partitions_of_internal_topics_that_do_not_exist_need_none(machine: Mach
 def test_no_marker_comes_between_a_coordinator_and_its_log(machine: Machine) -> None:
     """Whoever asks, and whatever an old record says."""
     marked: list[tuple[str, int]] = []
-    partitions = (TopicPartitions("__transaction_state", (0, 1)),)
     before = [log_of(machine, "__transaction_state", index).log_end_offset for index in (0, 1)]
-    machine.broker.coordinators.markers.send(MarkersToSend(ID, 1, 0, 0, True, partitions, 0), lambda *place: marked.append(place))
+    send(machine, [("__transaction_state", 0), ("__transaction_state", 1)], lambda place, _: marked.append(place))
     machine.run_for(100)
     assert marked == [("__transaction_state", 0), ("__transaction_state", 1)]
     assert [log_of(machine, "__transaction_state", index).log_end_offset for index in (0, 1)] == before
@@ -280,12 +293,14 @@ def test_no_marker_comes_between_a_coordinator_and_its_log(machine: Machine) -> 
 
 def test_decisions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = transactional_machine(partitions=100)
-    sender = machine.broker.coordinators.markers
     written: list[int] = []
-    monkeypatch.setattr(type(sender), "_to_partition", lambda _self, _topic, _index, end, _done: written.append(end.producer[0]))
+
+    def write(_self: object, _partition: TopicPartition, marker: TransactionMarker, _done: object) -> None:
+        written.append(marker.producer_id)
+
+    monkeypatch.setattr(PartitionMarkerWriter, "write", write)
     for producer_id, count in ((1, 100), (2, 3)):
-        partitions = (TopicPartitions("orders", tuple(range(count))),)
-        sender.send(MarkersToSend(ID, producer_id, 0, 0, True, partitions, 0), lambda *_: None)
+        send(machine, [("orders", index) for index in range(count)], lambda *_: None, producer_id)
     machine.run_until(lambda: len(written) == 103)
     assert written[:7] == [1, 2, 1, 2, 1, 2, 1]
 
@@ -299,9 +314,8 @@ def test_a_slice_ends_by_its_count_and_by_the_clock(monkeypatch: pytest.MonkeyPa
         nonlocal written
         written += 1
 
-    monkeypatch.setattr(type(sender), "_to_partition", count)
-    partitions = (TopicPartitions("orders", tuple(range(100))),)
-    sender.send(MarkersToSend(ID, 1, 0, 0, True, partitions, 0), lambda *_: None)
+    monkeypatch.setattr(PartitionMarkerWriter, "write", count)
+    send(machine, [("orders", index) for index in range(100)], lambda *_: None)
     sender._run()
     assert written == MARKERS_PER_SLICE
 
@@ -310,6 +324,6 @@ def test_a_slice_ends_by_its_count_and_by_the_clock(monkeypatch: pytest.MonkeyPa
         written += 1
         machine.scheduler.now_us += SLICE_MS_MAX * 1000
 
-    monkeypatch.setattr(type(sender), "_to_partition", slow)
+    monkeypatch.setattr(PartitionMarkerWriter, "write", slow)
     sender._run()
     assert written == MARKERS_PER_SLICE + 1

@@ -20,7 +20,7 @@ from tests.broker.transactional import (
     transactional_machine,
     wait_loaded,
 )
-from tidelog.broker.transaction_markers import TransactionMarkerSender
+from tidelog.broker.transactions.marker_writer import PartitionMarkerWriter
 from tidelog.log.reading import Isolation, read
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import encode_request
@@ -190,15 +190,15 @@ def test_after_each_marker_of_a_large_transaction(monkeypatch: pytest.MonkeyPatc
     producer.write(*places)
     images: list[SimulatedDisk] = []
     halves = 0
-    write_marker = TransactionMarkerSender._to_partition
+    write_marker = PartitionMarkerWriter.write
 
-    def written(sender: TransactionMarkerSender, *arguments: Any) -> None:
+    def written(writer: PartitionMarkerWriter, *arguments: Any) -> None:
         nonlocal halves
-        write_marker(sender, *arguments)
+        write_marker(writer, *arguments)
         halves += is_prepared(machine)
         images.append(machine.disk.crash_image(machine.randomness, KEEPS[len(images) % 3]))
 
-    monkeypatch.setattr(TransactionMarkerSender, "_to_partition", written)
+    monkeypatch.setattr(PartitionMarkerWriter, "write", written)
     assert producer.end(is_commit) is ErrorCode.NONE
     producer.settle()
     monkeypatch.undo()

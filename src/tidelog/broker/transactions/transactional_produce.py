@@ -1,11 +1,11 @@
-"""Produce requests of transactions: verified before their records are written, in the order in which they came.
+"""Produce requests of transactions: verified before their records are written, in the order of their arrival.
 
-Most are written at once: the transaction is open in all their partitions, or its coordinator can say at once that it may be. One
-that has to wait is copied, since its frame is gone by then, and so is everything that its producer sends after it.
+Most are written at once: the transaction is open in all their partitions, or its coordinator can verify them at once. A request
+that has to wait is copied, because its frame is gone by then, and so is everything that its producer sends after it.
 
-A transaction may end while a request waits, so everything about it is looked at anew before its records are written. A batch
-that was told to come again must not be overtaken by the next one: where nothing is known of a producer, a log would take that
-for the first.
+A transaction may end while a request waits, so everything about the request is checked again before its records are written. A
+batch that was told to come back must not be overtaken by the next one: a log that knows nothing of a producer would take that one
+for its first.
 """
 
 from collections import deque
@@ -13,37 +13,40 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tidelog.broker.partitions import Partitions
-from tidelog.broker.transaction_verification import ClientKind, Question, TransactionVerification, Verdicts
+from tidelog.broker.transactions.client_errors import client_kind
+from tidelog.broker.transactions.verification import PartitionCodes, TransactionVerification
 from tidelog.controller.errors import ApiError
 from tidelog.log.errors import LogError
 from tidelog.metadata.image import ClusterImage
 from tidelog.records.header import HEADER_SIZE, NO_PRODUCER_ID, BatchHeader, read_header
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.replication.errors import ReplicationError
+from tidelog.transactions.coordinator import TransactionPartitions
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.produce import ProducePartition, ProduceRequest
 
 ABORTABLE_SINCE = 11
 VERSION_2_SINCE = 12
-# Of all requests that wait. Those beyond it are told to come again.
+# For all waiting requests together. Those beyond it are told to come back.
 WAITING_BYTES_MAX = 64 << 20
-# Batches that were told to come again. Beyond it the oldest are forgotten: their producers may have to abort.
+# Batches that were told to come back. Beyond this number the oldest are forgotten, and their producers may have to abort.
 POSTPONED_MAX = 10_000
 
-COME_AGAIN = ErrorCode.NOT_ENOUGH_REPLICAS
-_RETRIABLE = (COME_AGAIN, ErrorCode.CONCURRENT_TRANSACTIONS)
+RETRY_LATER = ErrorCode.NOT_ENOUGH_REPLICAS
+_RETRIABLE = (RETRY_LATER, ErrorCode.CONCURRENT_TRANSACTIONS)
 
-Append = Callable[[ProduceRequest, Verdicts], None]
+AppendVerified = Callable[[ProduceRequest, PartitionCodes], None]
 
 
-class _Held(NamedTuple):
+class _ProduceCall(NamedTuple):
     request: ProduceRequest
     api_version: int
-    append: Append
+    append: AppendVerified
 
 
 class _Unverified(NamedTuple):
-    """What a request has to be asked for. All its transactional batches are of one producer, or it is refused."""
+    """The batches of a request that the coordinator must verify. All transactional batches must be of one producer; others are
+    refused."""
 
     producer_id: int
     producer_epoch: int
@@ -62,107 +65,104 @@ class TransactionalProduce:
         self._partitions = partitions
         self._verification = verification
         self._is_enabled = is_enabled
-        # Producer id -> requests that wait; the first is the one being asked about.
-        self._queues: dict[int, deque[_Held]] = {}
+        # Producer id -> waiting requests; the first is the one that is being verified.
+        self._queues: dict[int, deque[_ProduceCall]] = {}
         self.waiting_bytes = 0
-        # Producer id and partition -> epoch and least sequence that was told to come again.
+        # Producer id and partition -> epoch and lowest sequence that was told to come back.
         self._postponed: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
 
     @property
     def waiting(self) -> int:
         return sum(len(queue) for queue in self._queues.values())
 
-    def submit(self, request: ProduceRequest, api_version: int, append: Append) -> None:
-        """``append`` gets the request, or a copy, and a code for each partition that was asked about."""
-        self._submit(_Held(request, api_version, append), is_copy=False)
+    def submit(self, request: ProduceRequest, api_version: int, append: AppendVerified) -> None:
+        """``append`` gets the request, or a copy, and a code for each partition that was verified."""
+        self._submit(_ProduceCall(request, api_version, append), is_copy=False)
 
-    def _submit(self, held: _Held, *, is_copy: bool) -> None:
-        unverified = self._unverified(held)
+    def _submit(self, call: _ProduceCall, *, is_copy: bool) -> None:
+        unverified = self._unverified(call)
         queue = self._queues.get(unverified.producer_id)
         if queue is not None:
-            if self._has_room(held):
-                self._wait(queue, held, is_copy=is_copy)
+            if self._has_room(call):
+                self._wait(queue, call, is_copy=is_copy)
         elif unverified.batches:
-            self._ask(held, unverified, is_copy=is_copy)
+            self._verify(call, unverified, is_copy=is_copy)
         else:
-            held.append(held.request, unverified.refused)
+            call.append(call.request, unverified.refused)
 
-    def _ask(self, held: _Held, unverified: _Unverified, *, is_copy: bool) -> None:
+    def _verify(self, call: _ProduceCall, unverified: _Unverified, *, is_copy: bool) -> None:
         producer_id = unverified.producer_id
-        queue: deque[_Held] | None = None
+        queue: deque[_ProduceCall] | None = None
         is_answered = False
 
-        def verified(verdicts: Verdicts) -> None:
+        def verified(codes: PartitionCodes) -> None:
             nonlocal is_answered
             if queue is not None:
                 first = queue.popleft()
                 self.waiting_bytes -= _size(first.request)
-                self._append(first, self._unverified(first), verdicts)
-                self._go_on(producer_id, queue)
+                self._append(first, self._unverified(first), codes)
+                self._submit_waiting(producer_id, queue)
             elif not is_answered:
                 is_answered = True
-                self._append(held, unverified, verdicts)
+                self._append(call, unverified, codes)
 
-        question = Question(
-            held.request.transactional_id or "",
-            producer_id,
-            unverified.producer_epoch,
-            list(unverified.batches),
-            _client_kind(held.api_version),
+        partitions = TransactionPartitions(
+            call.request.transactional_id or "", producer_id, unverified.producer_epoch, list(unverified.batches)
         )
-        self._verification.verify(question, verified)
+        client = client_kind(call.api_version, abortable_since=ABORTABLE_SINCE, version_2_since=VERSION_2_SINCE)
+        self._verification.verify(partitions, client, verified)
         if is_answered:
             return
-        if self._has_room(held):
+        if self._has_room(call):
             queue = self._queues[producer_id] = deque()
-            self._wait(queue, held, is_copy=is_copy)
+            self._wait(queue, call, is_copy=is_copy)
         else:
-            is_answered = True  # Whatever is said later: it has been told to come again.
+            is_answered = True  # It has been told to come back: a later answer must not write it.
 
-    def _append(self, held: _Held, unverified: _Unverified, verdicts: Verdicts) -> None:
-        """``unverified`` as it is now. A partition in it that was not asked about was open, and is not any more."""
-        codes = {**verdicts, **unverified.refused}
+    def _append(self, call: _ProduceCall, unverified: _Unverified, verified: PartitionCodes) -> None:
+        """``unverified`` is current. A partition in it without a code was open before, and no longer is."""
+        codes = {**verified, **unverified.refused}
         for partition, header in unverified.batches.items():
-            codes[partition] = self._in_order(partition, header, codes.get(partition, COME_AGAIN))
-        held.append(held.request, codes)
+            codes[partition] = self._in_order(partition, header, codes.get(partition, RETRY_LATER))
+        call.append(call.request, codes)
 
-    def _has_room(self, held: _Held) -> bool:
-        """May it wait? Otherwise it is told to come again."""
-        if not self.waiting_bytes or self.waiting_bytes + _size(held.request) <= WAITING_BYTES_MAX:
+    def _has_room(self, call: _ProduceCall) -> bool:
+        """Whether it may wait. Otherwise it is told to come back."""
+        if not self.waiting_bytes or self.waiting_bytes + _size(call.request) <= WAITING_BYTES_MAX:
             return True
-        batches = dict(self._transactional_batches(held.request))
-        held.append(held.request, {key: self._in_order(key, header, COME_AGAIN) for key, header in batches.items()})
+        batches = dict(self._transactional_batches(call.request))
+        call.append(call.request, {key: self._in_order(key, header, RETRY_LATER) for key, header in batches.items()})
         return False
 
-    def _wait(self, queue: deque[_Held], held: _Held, *, is_copy: bool) -> None:
-        self.waiting_bytes += _size(held.request)
-        queue.append(held if is_copy else _copied(held))
+    def _wait(self, queue: deque[_ProduceCall], call: _ProduceCall, *, is_copy: bool) -> None:
+        self.waiting_bytes += _size(call.request)
+        queue.append(call if is_copy else _copied(call))
 
-    def _go_on(self, producer_id: int, queue: deque[_Held]) -> None:
-        """The next one, which may find the transaction open now; until one has to wait again."""
+    def _submit_waiting(self, producer_id: int, queue: deque[_ProduceCall]) -> None:
+        """Submit the next requests, which may find the transaction open now, until one has to wait again."""
         del self._queues[producer_id]
         while queue:
-            held = queue.popleft()
-            self.waiting_bytes -= _size(held.request)
-            self._submit(held, is_copy=True)
+            call = queue.popleft()
+            self.waiting_bytes -= _size(call.request)
+            self._submit(call, is_copy=True)
             again = self._queues.get(producer_id)
             if again is not None:
                 again.extend(queue)
                 return
 
-    # -- what is asked about -------------------------------------------------------------------------------------------------
+    # -- what must be verified -----------------------------------------------------------------------------------------------
 
-    def _unverified(self, held: _Held) -> _Unverified:
+    def _unverified(self, call: _ProduceCall) -> _Unverified:
         batches: dict[TopicPartition, BatchHeader] = {}
         refused: dict[TopicPartition, ErrorCode] = {}
         producer = NO_PRODUCER_ID, -1
-        is_asked = self._is_enabled or held.api_version >= VERSION_2_SINCE
-        for partition, header in self._transactional_batches(held.request):
+        must_verify = self._is_enabled or call.api_version >= VERSION_2_SINCE
+        for partition, header in self._transactional_batches(call.request):
             if producer[0] == NO_PRODUCER_ID:
                 producer = header.producer_id, header.producer_epoch
             if (header.producer_id, header.producer_epoch) != producer:
                 refused[partition] = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-            elif is_asked and partition not in batches and not self._is_open(partition, header):
+            elif must_verify and partition not in batches and not self._is_open(partition, header):
                 batches[partition] = header
         return _Unverified(*producer, batches, refused)
 
@@ -180,7 +180,7 @@ class TransactionalProduce:
                         yield (name, data.partition), header
 
     def _is_open(self, partition: TopicPartition, header: BatchHeader) -> bool:
-        """The transaction has records here already, or these have been written before; or they will be refused anyway."""
+        """Whether the transaction has records here already, or this batch is a duplicate, or will be refused anyway."""
         if header.producer_id < 0:
             return True
         try:
@@ -218,25 +218,19 @@ class TransactionalProduce:
         return code
 
     def _is_unknown(self, partition: TopicPartition, producer_id: int) -> bool:
-        """To the log, which then takes any sequence for the first."""
+        """Whether the log knows nothing of the producer, and would take any sequence for its first."""
         try:
             return self._partitions.find(partition[0], None, partition[1]).log.producers.entry(producer_id) is None
         except (ApiError, LogError, ReplicationError, OSError):
             return False
 
 
-def _client_kind(api_version: int) -> ClientKind:
-    if api_version >= VERSION_2_SINCE:
-        return ClientKind.VERSION_2
-    return ClientKind.ABORTABLE if api_version >= ABORTABLE_SINCE else ClientKind.INVALID_STATE
-
-
 def _size(request: ProduceRequest) -> int:
     return sum([len(data.records) for topic in request.topics for data in topic.partitions if data.records is not None])
 
 
-def _copied(held: _Held) -> _Held:
-    request = held.request
+def _copied(call: _ProduceCall) -> _ProduceCall:
+    request = call.request
     topics = [
         topic._replace(
             partitions=[
@@ -246,4 +240,4 @@ def _copied(held: _Held) -> _Held:
         )
         for topic in request.topics
     ]
-    return held._replace(request=request._replace(topics=topics))
+    return call._replace(request=request._replace(topics=topics))

@@ -20,7 +20,10 @@ from tests.broker.transactional import (
     stop_markers,
     wait_loaded,
 )
-from tidelog.broker.transaction_verification import OnVerified, Question, TransactionVerification
+from tidelog.broker.transactions.client_errors import ClientKind
+from tidelog.broker.transactions.verification import OnVerified, TransactionVerification
+from tidelog.transactions.coordinator import InitProducerIdRequest, TransactionPartitions
+from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.produce_client import decode_produce_response
 from tidelog.wire.protocol import ApiKey
@@ -31,7 +34,7 @@ def end_in_the_background(producer: TransactionalProducer) -> None:
     machine = producer.machine
     machine.broker.coordinators.transactions.write(
         ID,
-        lambda transactions: transactions.end_transaction(ID, producer.producer_id, producer.epoch, True, 0),
+        lambda transactions: transactions.ends.end(EndTxnRequest(ID, producer.producer_id, producer.epoch, True), 0),
         lambda _response, _error: None,
     )
     machine.broker.end_of_burst()
@@ -39,12 +42,12 @@ def end_in_the_background(producer: TransactionalProducer) -> None:
 
 def hold_verification(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """The next request has to wait until the function that is returned was called."""
-    asked: list[tuple[Question, OnVerified]] = []
-    monkeypatch.setattr(TransactionVerification, "verify", lambda _, question, answer: asked.append((question, answer)))
+    calls: list[tuple[TransactionPartitions, ClientKind, OnVerified]] = []
+    monkeypatch.setattr(TransactionVerification, "verify", lambda _, *call: calls.append(call))
 
     def go_on() -> None:
         monkeypatch.undo()
-        (held,) = asked
+        (held,) = calls
         machine.broker.transaction_verification.verify(*held)
 
     return go_on
@@ -80,7 +83,7 @@ def test_an_answer_of_before_the_end_does_not_count(producer: TransactionalProdu
     machine = producer.machine
     producer.add(ORDERS)
     shard = machine.broker.coordinators.transactions.shard_of(ID)
-    shard.write(lambda transactions: transactions.init_producer_id("another", 60_000))
+    shard.write(lambda transactions: transactions.init_producer_id(InitProducerIdRequest("another", 60_000)))
     machine.broker.end_of_burst()
     producer.begin_produce(ORDERS, version=VERSION_2)
     assert machine.broker.transactional_produce.waiting == 1
@@ -139,7 +142,9 @@ def test_what_one_producer_sends_stays_in_order(machine: Machine, is_v2: bool) -
         # Something is on its way to the log, so that the first one has to wait.
         machine.broker.coordinators.transactions.write(
             ID,
-            lambda transactions: transactions.add_partitions(ID, producer.producer_id, producer.epoch, [OTHER], 0),
+            lambda transactions: transactions.add_partitions(
+                TransactionPartitions(ID, producer.producer_id, producer.epoch, [OTHER])
+            ),
             lambda _response, _error: None,
         )
     count = len(producer.client.replies)

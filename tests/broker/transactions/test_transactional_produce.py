@@ -4,7 +4,7 @@ import pytest
 
 from tests.broker.harness import Machine
 from tests.broker.transactional import ID, ORDERS, TransactionalProducer, log_of, wait_loaded
-from tidelog.broker import transactional_produce
+from tidelog.broker.transactions import transactional_produce
 from tidelog.wire.errors import ErrorCode
 
 
