@@ -30,7 +30,7 @@ from tidelog.spark.pipelines.pipeline import Pipeline, PipelineFailed, load
 from tidelog.spark.pipelines.reporters import reporter, show_outcome
 
 EXTRA = "pip install 'tidelog[pipelines]'"
-_OF_THE_EXTRA = ("pyspark", "pyarrow", "numpy", "deltalake")
+_OF_THE_EXTRA = ("pyspark", "pyarrow", "numpy", "deltalake", "jinja2")
 _PANEL = "Spark"
 
 # Of every pipeline, after its own.

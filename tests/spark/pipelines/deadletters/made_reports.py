@@ -132,7 +132,9 @@ class StrictReader(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.texts.append(data)
+        # Line ends between elements belong to the template.
+        if data.strip():
+            self.texts.append(data)
 
     @property
     def text(self) -> str:
