@@ -21,8 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from bench.broker_process import WAIT_SECONDS_MAX, cpu_seconds, create_topic
 from bench.measure import Comparison, Figure, Row, Target
 from bench.workspace import Workspace
-from tidelog.log.producer_entry import BATCHES_KEPT_MAX
-from tidelog.log.producer_state import ProducerState
+from tidelog.log.producers.producer_state import BATCHES_KEPT_MAX, ProducerState
 from tidelog.records.batch import build_batch
 from tidelog.records.header import read_header
 from tidelog.records.record import Record

@@ -16,10 +16,10 @@ from simulation.executor import SimulatedExecutor
 from tests.broker.harness import FakeClient, Machine
 from tests.log.harness import batch
 from tidelog.broker import broker as broker_module
-from tidelog.log import retention_sweep
 from tidelog.log.compaction import cleaner as cleaner_module
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.retention_sweep import SEGMENTS_AT_ONCE
+from tidelog.log.retention import retention as retention_sweep
+from tidelog.log.retention.retention import SEGMENTS_AT_ONCE
 from tidelog.ports.executor import ChildTask, OnDone
 from tidelog.wire.protocol import ApiKey
 

@@ -4,7 +4,7 @@ from tests.broker.harness import NODE_ID, PATH, Machine, offsets_in
 from tests.log.harness import batch
 from tidelog.broker.broker import STOP_MS_MAX
 from tidelog.broker.partitions import Partitions
-from tidelog.log.deletion_queue import DeletionQueue
+from tidelog.log.retention.deletion_queue import DeletionQueue
 from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION, METADATA_VERSION_LEVEL, TRANSACTION_VERSION
 from tidelog.metadata.topics import PartitionImage
 from tidelog.raft.errors import CorruptMetadataLog

@@ -13,7 +13,7 @@ from tests.compatibility.kafka_fixtures import CLEAN, read_expected, unpack
 from tests.compatibility.kafka_records import ReadRecord
 from tests.compatibility.our_directory import FixedClock, OurDirectory
 from tidelog.log.append_check import AppendOrigin
-from tidelog.log.checkpoints import MetaProperties, write_meta_properties, write_partition_metadata
+from tidelog.log.durability.checkpoints import MetaProperties, write_meta_properties, write_partition_metadata
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.settings import LogSettings
 from tidelog.ports.real_disk import RealDisk

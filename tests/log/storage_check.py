@@ -10,7 +10,7 @@ from tests.log.storage_history import Batch, Derived, decoded, derive, split
 from tests.log.storage_model import PartitionModel
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, read
-from tidelog.log.transaction_index import AbortedTransaction
+from tidelog.log.segments.indexes import AbortedTransaction
 from tidelog.records.control import ControlType
 from tidelog.records.header import crc_is_valid
 from tidelog.records.record import Record

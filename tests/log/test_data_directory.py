@@ -7,9 +7,9 @@ import pytest
 from tests.log.disks import write_file
 from tests.log.harness import BATCH_BYTES, PATH, TOPIC_ID, Store, append, batch, read_offsets
 from tidelog.log import names
-from tidelog.log.checkpoints import read_offset_checkpoint, read_partition_metadata
 from tidelog.log.data_directory import DataDirectory
 from tidelog.log.directory_options import DirectoryOptions
+from tidelog.log.durability.checkpoints import read_offset_checkpoint, read_partition_metadata
 from tidelog.log.errors import DirectoryLocked, DirectoryUnusable, LogError, LogOffline, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.settings import LogSettings

@@ -1,11 +1,37 @@
 """Reading by offset: what a slice holds, where it ends, and how far each kind of reader may see."""
 
-import pytest
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from tests.log.harness import BATCH_BYTES, SMALL, Store, append, batch, headers_in, read_offsets, slice_bytes
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.log.harness import (
+    BATCH_BYTES,
+    SMALL,
+    START_MS,
+    Store,
+    append,
+    batch,
+    end_transaction,
+    headers_in,
+    log_bytes,
+    read_offsets,
+    slice_bytes,
+    with_body,
+)
 from tidelog.log.errors import LogOffline, OffsetOutOfRange
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, end_offset_for_epoch, offset_for_timestamp, offset_of_max_timestamp, position_of, read
+from tidelog.log.segments.indexes import AbortedTransaction
+from tidelog.log.segments.segment import LOOKUP_BATCH_BYTES_MAX
+from tidelog.log.settings import LogSettings
+from tidelog.records.batch import read_records
+from tidelog.records.compression import CompressionType, compress
+from tidelog.records.control import ControlType
+from tidelog.records.header import HEADER_SIZE, iterate_headers
+from tidelog.records.record import Record
 
 
 def three_segments(store: Store) -> PartitionLog:
@@ -173,3 +199,215 @@ def test_an_offline_log_is_not_read() -> None:
     ):
         with pytest.raises(LogOffline, match="broken"):
             call()
+
+
+# Reading what is committed: the list of aborted transactions leaves a client with exactly the committed records.
+
+
+Step = tuple[str, int]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["write", "write", "write", "commit", "abort", "plain", "roll"]), st.integers(0, 3)), max_size=60
+)
+
+
+class History(NamedTuple):
+    aborted_offsets: set[int]
+    open_offsets: set[int]
+
+
+def live_through(log: PartitionLog, steps: list[Step]) -> History:
+    """Write the steps and remember, by plain bookkeeping, which offsets belong to aborted and to open transactions."""
+    sequences = dict.fromkeys(range(4), 0)
+    written: dict[int, list[int]] = {}
+    aborted: set[int] = set()
+    for action, producer in steps:
+        if action == "write":
+            count = 1 + producer % 2
+            data = batch(count, producer_id=producer, sequence=sequences[producer], transactional=True)
+            result = log.append_as_leader(data, 0)
+            sequences[producer] += count
+            written.setdefault(producer, []).extend(range(result.first_offset, result.last_offset + 1))
+        elif action == "plain":
+            append(log)
+        elif action == "roll":
+            log.roll()
+        else:
+            end_transaction(log, producer, ControlType.COMMIT if action == "commit" else ControlType.ABORT)
+            offsets = written.pop(producer, [])
+            aborted.update(offsets if action == "abort" else [])
+    return History(aborted, {offset for offsets in written.values() for offset in offsets})
+
+
+def read_committed(log: PartitionLog, bytes_max: int, from_offset: int) -> list[int]:
+    """As a Kafka client does it: it drops the batches of a producer from the first offset of one of its aborted transactions on
+    until it meets that producer's abort marker."""
+    kept: list[int] = []
+    offset = from_offset
+    while True:
+        found = read(log, offset, bytes_max, Isolation.LAST_STABLE)
+        if found.records is None:
+            return kept
+        data = found.records.file.read(found.records.position, found.records.length)
+        pending = sorted(found.aborted, key=lambda transaction: transaction.first_offset)
+        dropping: set[int] = set()
+        for position, header in iterate_headers(data):
+            while pending and pending[0].first_offset <= header.last_offset:
+                dropping.add(pending.pop(0).producer_id)
+            if header.is_control:
+                dropping.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in dropping):
+                records = read_records(data, position, header, size_max=1 << 20, count_max=1000)
+                kept += [record.offset for record in records if record.offset >= offset]
+            offset = header.next_offset
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.integers(0, 40), st.sampled_from([1, 300, 1 << 20]), st.booleans())
+def test_committed_readers_get_exactly_the_committed_records(steps: list[Step], start: int, bytes_max: int, reopen: bool) -> None:
+    store = Store(SMALL)
+    log = store.create()
+    history = live_through(log, steps)
+    store.commit(log)
+    if reopen:
+        store.crash()
+        log = store.log()
+        log.advance_high_watermark(log.log_end_offset)
+    stable = min(history.open_offsets, default=log.log_end_offset)
+    assert log.last_stable_offset == stable
+    markers = {header.base_offset for header in headers_in(log_bytes(log)) if header.is_control}
+    start = min(start, log.log_end_offset)
+    expected = [offset for offset in range(start, stable) if offset not in history.aborted_offsets | markers]
+    assert read_committed(log, bytes_max, start) == expected
+
+
+def test_the_aborted_list_covers_transactions_whose_marker_is_segments_away() -> None:
+    log = Store(SMALL).create()
+    log.append_as_leader(batch(2, producer_id=7, sequence=0, transactional=True), 0)
+    for _ in range(30):
+        append(log)
+    marker = end_transaction(log, 7, ControlType.ABORT)
+    log.advance_high_watermark(log.log_end_offset)
+    entry = AbortedTransaction(7, 0, marker, marker + 1)
+    for offset in range(marker):
+        assert read(log, offset, 1 << 20, Isolation.LAST_STABLE).aborted == [entry]
+    assert read(log, 0, 1 << 20, Isolation.HIGH_WATERMARK).aborted == []
+
+
+def test_a_transaction_that_begins_with_the_last_record_of_a_segment_is_listed() -> None:
+    log = Store(SMALL).create()
+    append(log)
+    first = log.append_as_leader(batch(1, producer_id=7, sequence=0, transactional=True), 0).first_offset
+    log.roll()
+    end_transaction(log, 7, ControlType.ABORT)
+    log.advance_high_watermark(log.log_end_offset)
+    assert [entry.first_offset for entry in read(log, 0, 1 << 20, Isolation.LAST_STABLE).aborted] == [first]
+
+
+def test_transactions_that_end_before_the_read_are_not_listed() -> None:
+    log = Store(SMALL).create()
+    for _ in range(3):
+        log.append_as_leader(batch(1, producer_id=7, sequence=log.log_end_offset // 2, transactional=True), 0)
+        end_transaction(log, 7, ControlType.ABORT)
+    log.advance_high_watermark(log.log_end_offset)
+    assert [entry.first_offset for entry in read(log, 0, 1 << 20, Isolation.LAST_STABLE).aborted] == [0, 2, 4]
+    assert [entry.first_offset for entry in read(log, 4, 1 << 20, Isolation.LAST_STABLE).aborted] == [4]
+
+
+# Looking offsets up by time and by leader epoch, against what a walk over every record finds.
+
+
+# -- by time -----------------------------------------------------------------------------------------------------------------
+
+# In order, as most logs are, and in any order.
+DISORDERED = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=4), max_size=40)
+STAMPS = st.one_of(DISORDERED.map(sorted), DISORDERED)
+
+
+def records_of(log: PartitionLog) -> Iterator[tuple[Record, int]]:
+    """Every record in the files and its leader epoch."""
+    data = log_bytes(log)
+    for position, header in iterate_headers(data):
+        for record in read_records(data, position, header, size_max=1 << 20, count_max=1 << 20):
+            yield record, header.leader_epoch
+
+
+@settings(max_examples=60, deadline=None)
+@given(STAMPS, st.sampled_from(["live", "restart", "crash"]), st.data())
+def test_timestamps_are_found_as_a_walk_finds_them(stamps: list[list[int]], how: str, data: st.DataObject) -> None:
+    store = Store(LogSettings(segment_bytes=1000, segment_ms=2**60, index_interval_bytes=150))
+    log = store.create()
+    for number, group in enumerate(stamps):
+        log.append_as_leader(batch(timestamps=[START_MS + stamp for stamp in group]), number // 10)
+    store.commit(log)
+    if how != "live":
+        store.restart() if how == "restart" else store.crash()
+        log = store.log()
+        log.advance_high_watermark(log.log_end_offset)
+    everything = list(records_of(log))
+    newest = max((record.timestamp for record, _ in everything), default=None)
+    found = offset_of_max_timestamp(log)
+    expected = next(((r.timestamp, r.offset, epoch) for r, epoch in everything if r.timestamp == newest), None)
+    assert found == expected
+    start = data.draw(st.integers(0, log.log_end_offset))
+    assert store.wait(lambda done: store.directory.delete_records(log, start, done)) is None
+    left = [(r.timestamp, r.offset, epoch) for r, epoch in everything if r.offset >= start]
+    newest_left = max((timestamp for timestamp, _, _ in left), default=None)
+    assert offset_of_max_timestamp(log) == next((found for found in left if found[0] == newest_left), None)
+    for timestamp in (0, *range(START_MS, START_MS + 42)):
+        expected = next(
+            ((r.timestamp, r.offset, epoch) for r, epoch in everything if r.timestamp >= timestamp and r.offset >= start), None
+        )
+        assert offset_for_timestamp(log, timestamp) == expected
+
+
+def test_records_without_a_time_are_found_by_no_time() -> None:
+    log = Store().create()
+    log.append_as_leader(batch(timestamps=[-1, -1]), 0)
+    assert offset_for_timestamp(log, 0) is None
+    assert offset_of_max_timestamp(log) is None
+
+
+@pytest.mark.parametrize(
+    ("compression", "body"),
+    [
+        (CompressionType.NONE, b"nonsense"),
+        (CompressionType.ZSTD, compress(CompressionType.ZSTD, bytes(LOOKUP_BATCH_BYTES_MAX + 1))),
+    ],
+)
+def test_a_batch_that_cannot_be_read_is_found_by_its_header(compression: CompressionType, body: bytes) -> None:
+    """Nobody reads the records when they are written: a lookup must neither fail on them nor take all memory for them."""
+    log = Store(SMALL).create()
+    append(log)
+    broken = with_body(batch(timestamps=[START_MS + 5]), body, attributes=int(compression))
+    log.append_as_leader(broken, 0)
+    append(log)
+    assert offset_for_timestamp(log, START_MS + 1) == (START_MS + 5, 1, 0)
+    assert offset_of_max_timestamp(log) == (START_MS + 5, 1, 0)
+    log.raise_start(1)
+    assert offset_of_max_timestamp(log) == (START_MS + 5, 1, 0)
+
+
+def test_a_timestamp_that_does_not_fit_is_not_given_out() -> None:
+    log = Store(SMALL).create()
+    built = batch(timestamps=[START_MS])
+    log.append_as_leader(with_body(built, built[HEADER_SIZE:], base_timestamp=2**63 - 1, max_timestamp=START_MS), 0)
+    later = batch(timestamps=[START_MS, START_MS + 5])
+    log.append_as_leader(with_body(later, later[HEADER_SIZE:], base_timestamp=2**63 - 1, max_timestamp=START_MS), 0)
+    log.raise_start(2)
+    assert offset_for_timestamp(log, START_MS) == (START_MS, 2, 0)
+
+
+# -- by epoch ----------------------------------------------------------------------------------------------------------------
+
+
+def test_where_an_epoch_ended() -> None:
+    store = Store(SMALL)
+    log = store.create()
+    for epoch in (0, 0, 2, 2, 2, 5):
+        append(log, 2, leader_epoch=epoch)
+    store.commit(log)
+    for _ in range(2):
+        found = [end_offset_for_epoch(log, epoch) for epoch in (0, 1, 2, 3, 4, 5)]
+        assert found == [(0, 4), (0, 4), (2, 10), (2, 10), (2, 10), (5, 12)]
+        store.crash()
+        log = store.log()

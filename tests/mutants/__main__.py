@@ -30,7 +30,7 @@ from tests.mutants.table import MUTANTS, Mutant
 
 TESTS = (
     "tests/log/test_storage_damage.py",
-    "tests/log/test_swap.py",
+    "tests/log/compaction/test_swap.py",
     "tests/log/test_crash_points.py",
     "tests/log/test_storage_model.py",
 )

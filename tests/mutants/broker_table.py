@@ -13,7 +13,7 @@ BROKER_MUTANTS = (
     Mutant(
         "broker: acknowledged before the covering sync ended",
         "what is acknowledged with acks=all survives a power cut",
-        "tidelog/log/group_commit.py",
+        "tidelog/log/durability/group_commit.py",
         "        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
         "        for log, plan in zip(logs, plans, strict=True):\n            log.finish_sync(plan, None)\n"
         "            self._wake(log, None)\n"
@@ -123,28 +123,28 @@ BROKER_MUTANTS = (
     Mutant(
         "broker: errors of a sync swallowed",
         "a failed sync is an error to who waited for it",
-        "tidelog/log/sync_plan.py",
+        "tidelog/log/durability/sync_plan.py",
         "    return SyncOutcome([_error_of(partial(plan.run, disk)) for plan in plans], False)\n",
         "    return SyncOutcome([_error_of(partial(plan.run, disk)) and None for plan in plans], False)\n",
     ),
     Mutant(
         "broker: retention passes the high watermark",
         "nothing at or above the high watermark is deleted",
-        "tidelog/log/retention.py",
+        "tidelog/log/retention/retention.py",
         "    limit = min(log.high_watermark, log.durable.offset)\n",
         "    limit = log.log_end_offset\n",
     ),
     Mutant(
         "broker: batches appended during a pass left to the next append",
         "what was appended while a sync ran is synced by the next one",
-        "tidelog/log/group_commit.py",
+        "tidelog/log/durability/group_commit.py",
         "            self._on_synced(logs)\n        self.kick()\n",
         "            self._on_synced(logs)\n        self._dirty = {}\n",
     ),
     Mutant(
         "broker: lost pages taken for durable by a start",
         "what a start shows is on the disk, also when a failed sync left no mark",
-        "tidelog/log/recovery.py",
+        "tidelog/log/recovery/log_recovery.py",
         "        disk.drop_cache(segment.path)\n",
         "        pass\n",
     ),

@@ -191,7 +191,7 @@ TRANSACTION_MUTANTS = (
     Mutant(
         "transactions: a batch that was sent again is written again",
         "a batch is written once however often it is sent",
-        "tidelog/log/producer_state.py",
+        "tidelog/log/producers/producer_state.py",
         "            if duplicate is not None:\n                return duplicate\n",
         "            if duplicate is not None:\n                return None\n",
     ),

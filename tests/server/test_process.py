@@ -13,7 +13,7 @@ import pytest
 from tests.server.harness import WAIT_SECONDS, Client
 from tidelog.config.broker import METRICS_LISTENER
 from tidelog.config.types import InvalidSetting
-from tidelog.log.checkpoints import MetaProperties, write_meta_properties
+from tidelog.log.durability.checkpoints import MetaProperties, write_meta_properties
 from tidelog.ports.randomness import RealRandomness
 from tidelog.ports.real_disk import RealDisk
 from tidelog.server.process import OPEN_FILES_DERIVED_MAX, derive_open_files_max, find_cluster_id, run_broker

@@ -12,7 +12,7 @@ not. Topics with relaxed durability do not count: nobody waits for their syncs.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.log.group_commit import GroupCommit
+from tidelog.log.durability.group_commit import GroupCommit
 from tidelog.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from typing import NamedTuple
 from tidelog.groups.lag import BatchTimes
 from tidelog.groups.lag_deletion import UNLIMITED, RetentionFacts, SegmentFacts, deletion_at_ms
 from tidelog.log import names
-from tidelog.log.batch_scan import LOOKUP_CHUNK_BYTES, scan_headers
 from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.segment import NO_TIMESTAMP, LogSegment
+from tidelog.log.segments.batch_scan import LOOKUP_CHUNK_BYTES, scan_headers
+from tidelog.log.segments.segment import NO_TIMESTAMP, LogSegment
 from tidelog.ports.disk import Disk, DiskFile
 from tidelog.ports.executor import Completion, Executor
 from tidelog.records.header import BatchHeader

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 
 from tidelog.controller.errors import ApiError
 from tidelog.log.data_directory import DataDirectory
-from tidelog.log.directory_opening import topic_id_of
 from tidelog.log.errors import LogOffline, StorageError
 from tidelog.log.partition_log import PartitionLog
+from tidelog.log.recovery.directory_opening import topic_id_of
 from tidelog.log.settings import LogSettings
-from tidelog.log.slice import Slice
+from tidelog.log.time_budget import Slice
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import METADATA_TOPIC, TopicImage

@@ -21,14 +21,26 @@ from rich.table import Table
 from tidelog.cli.log_text import finding_text, item_text, plan_text
 from tidelog.cli.output import count_of, format_bytes, make_console, say
 from tidelog.log import names
-from tidelog.log.inspection.directory_facts import DirectoryFacts, PartitionFacts, read_directory_facts
+from tidelog.log.inspection.directory_facts import (
+    DirectoryFacts,
+    DirectoryTarget,
+    FileTarget,
+    Finding,
+    OnBytes,
+    PartitionFacts,
+    PartitionTarget,
+    SegmentFiles,
+    Severity,
+    Target,
+    UnknownTarget,
+    facts_of,
+    find_segments,
+    read_directory_facts,
+    recognise,
+)
 from tidelog.log.inspection.dump import DumpOptions, dump
-from tidelog.log.inspection.file_verification import verify_file
-from tidelog.log.inspection.findings import Finding, OnBytes, Severity
-from tidelog.log.inspection.layout import SegmentFiles, find_segments
 from tidelog.log.inspection.repair import Repair, lock_directory, read_facts_for_repair
-from tidelog.log.inspection.target import DirectoryTarget, FileTarget, PartitionTarget, Target, UnknownTarget, facts_of, recognise
-from tidelog.log.inspection.verification import PartitionSummary, verify_partition
+from tidelog.log.inspection.verification import PartitionSummary, verify_file, verify_partition
 from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
 from tidelog.ports.real_disk import RealDisk

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from tidelog.cli.output import count_of, format_bytes
+from tidelog.log.inspection.directory_facts import Finding
 from tidelog.log.inspection.dump import Item
-from tidelog.log.inspection.findings import Finding
-from tidelog.log.inspection.repair_plan import RepairPlan
+from tidelog.log.inspection.repair import RepairPlan
 
 
 def item_text(item: Item, width: int) -> str:

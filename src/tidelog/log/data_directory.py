@@ -15,25 +15,24 @@ else the next start checks from the recovery points on.
 from collections.abc import Callable
 
 from tidelog.log import names
-from tidelog.log.checkpoint_writer import CheckpointWriter
-from tidelog.log.checkpoints import format_partition_metadata, write_clean_shutdown
 from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
-from tidelog.log.deletion_queue import DeletionQueue
-from tidelog.log.directory_opening import open_logs, read_state, refuse_records_in, sync_all, take_over
 from tidelog.log.directory_options import DirectoryOptions
-from tidelog.log.directory_sync import DirectorySync
-from tidelog.log.durable_truncation import DurableTruncation
+from tidelog.log.durability.checkpoints import CheckpointWriter, format_partition_metadata, write_clean_shutdown
+from tidelog.log.durability.durable_marks import MarkFlusher
+from tidelog.log.durability.group_commit import GroupCommit
+from tidelog.log.durability.sync_plan import DirectorySync
+from tidelog.log.durability.truncation import DurableTruncation
 from tidelog.log.environment import LogEnvironment, Report
 from tidelog.log.errors import DirectoryUnusable, LogError, OffsetOutOfRange, StorageError
-from tidelog.log.file_handles import FileHandles
-from tidelog.log.group_commit import GroupCommit
-from tidelog.log.index_cache import IndexCache
 from tidelog.log.leader_epochs import LeaderEpochs
-from tidelog.log.mark_flusher import MarkFlusher
 from tidelog.log.partition_log import LogContents, LogIdentity, PartitionLog
-from tidelog.log.producer_state import ProducerState
-from tidelog.log.retention_sweep import RetentionSweep
-from tidelog.log.segments import Segments
+from tidelog.log.producers.producer_state import ProducerState
+from tidelog.log.recovery.directory_opening import open_logs, read_state, refuse_records_in, sync_all, take_over
+from tidelog.log.retention.deletion_queue import DeletionQueue
+from tidelog.log.retention.retention import RetentionSweep
+from tidelog.log.segments.file_handles import FileHandles
+from tidelog.log.segments.indexes import IndexCache
+from tidelog.log.segments.segment import Segments
 from tidelog.log.settings import LogSettings
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk

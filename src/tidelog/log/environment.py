@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.log.file_handles import FileHandles
-from tidelog.log.index_cache import IndexCache
-from tidelog.log.segment import LogSegment
+from tidelog.log.segments.file_handles import FileHandles
+from tidelog.log.segments.indexes import IndexCache
+from tidelog.log.segments.segment import LogSegment
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
 from tidelog.ports.randomness import Randomness

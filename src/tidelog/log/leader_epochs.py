@@ -15,8 +15,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from tidelog.log.atomic_file import StagedFile
-from tidelog.log.checkpoints import format_checkpoint, parse_number, read_checkpoint_rows
+from tidelog.log.durability.checkpoints import StagedFile, format_checkpoint, parse_number, read_checkpoint_rows
 from tidelog.log.errors import CorruptCheckpoint
 from tidelog.ports.disk import Disk
 

@@ -31,20 +31,22 @@ from typing import NamedTuple
 
 from tidelog.log import names
 from tidelog.log.append_check import AppendOrigin, checked_batches, whole_batches_bytes
-from tidelog.log.batch_scan import LOOKUP_CHUNK_BYTES, scan_headers
+from tidelog.log.durability.sync_plan import SyncPlan, Unsynced, leave_failed_sync_mark
 from tidelog.log.environment import NO_ROOM, LogEnvironment, OffsetPosition
 from tidelog.log.errors import FencedLeaderEpoch, InvalidRecord, LogOffline, StorageError
-from tidelog.log.failed_sync import leave_failed_sync_mark
 from tidelog.log.leader_epochs import LeaderEpochs
-from tidelog.log.producer_recovery import load_newest_snapshot, remove_snapshots_above, replay_producers
-from tidelog.log.producer_snapshot import write_snapshot
-from tidelog.log.producer_state import ProducerState
-from tidelog.log.segment import RELATIVE_OFFSET_MAX, LogSegment
-from tidelog.log.segments import Segments
+from tidelog.log.producers.producer_snapshot import (
+    load_newest_snapshot,
+    marker_of,
+    note_batch_of_producer,
+    remove_snapshots_above,
+    replay_producers,
+    write_snapshot,
+)
+from tidelog.log.producers.producer_state import ProducerState
+from tidelog.log.segments.batch_scan import LOOKUP_CHUNK_BYTES, scan_headers
+from tidelog.log.segments.segment import RELATIVE_OFFSET_MAX, LogSegment, Segments
 from tidelog.log.settings import LogSettings
-from tidelog.log.sync_plan import SyncPlan
-from tidelog.log.transactions import marker_of, note_batch_of_producer
-from tidelog.log.unsynced import Unsynced
 from tidelog.ports.disk import Buffer, DiskFile
 from tidelog.records.control import EndTransactionMarker, read_end_transaction_marker
 from tidelog.records.header import (

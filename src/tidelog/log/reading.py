@@ -12,8 +12,8 @@ from typing import NamedTuple
 from tidelog.log.environment import OffsetPosition
 from tidelog.log.errors import OffsetOutOfRange
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.segment import NO_TIMESTAMP, LogSegment
-from tidelog.log.transaction_index import AbortedTransaction
+from tidelog.log.segments.indexes import AbortedTransaction
+from tidelog.log.segments.segment import NO_TIMESTAMP, LogSegment
 from tidelog.ports.disk import DiskFile
 
 

@@ -41,7 +41,7 @@ from tidelog.config.listeners import ListenerAddress
 from tidelog.config.topic import TOPIC
 from tidelog.config.types import InvalidSetting, Value
 from tidelog.log import names
-from tidelog.log.checkpoints import read_meta_properties
+from tidelog.log.durability.checkpoints import read_meta_properties
 from tidelog.ports.clock import Clock, RealClock
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Executor

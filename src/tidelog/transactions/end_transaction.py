@@ -44,7 +44,7 @@ from typing import Any, NamedTuple, Protocol
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult, OnCommitted, Scheduler
 from tidelog.log.errors import InvalidProducerEpoch, TransactionCoordinatorFenced
-from tidelog.log.slice import Slice
+from tidelog.log.time_budget import Slice
 from tidelog.ports.clock import Clock
 from tidelog.records.control import ControlType, EndTransactionMarker
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID

@@ -22,7 +22,7 @@ from tidelog.broker.transactions.marker_writer import PartitionMarkerWriter
 from tidelog.coordinator.errors import NotCoordinator
 from tidelog.coordinator.shard import ShardState
 from tidelog.log.errors import InvalidProducerEpoch
-from tidelog.log.slice import SLICE_MS_MAX
+from tidelog.log.time_budget import SLICE_MS_MAX
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.end_transaction import (
     MARKERS_PER_SLICE,

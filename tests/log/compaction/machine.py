@@ -9,14 +9,14 @@ from simulation.executor import SimulatedExecutor
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
 from tidelog.log.append_check import AppendOrigin
-from tidelog.log.batch_scan import scan_batches
 from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
 from tidelog.log.environment import LogEnvironment
-from tidelog.log.file_handles import FileHandles
-from tidelog.log.index_cache import IndexCache
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.recovery import LogOpening, open_log
-from tidelog.log.segment import LogSegment
+from tidelog.log.recovery.log_recovery import LogOpening, open_log
+from tidelog.log.segments.batch_scan import scan_batches
+from tidelog.log.segments.file_handles import FileHandles
+from tidelog.log.segments.indexes import IndexCache
+from tidelog.log.segments.segment import LogSegment
 from tidelog.log.settings import LogSettings
 from tidelog.records.batch import build_batch, read_records
 from tidelog.records.compression import CompressionType

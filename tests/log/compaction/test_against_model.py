@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.log.compaction import machine as machines
 from tests.log.compaction.machine import DIRECTORY, RETENTION_MS, Machine, latest
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.producer_entry import ProducerEntry
+from tidelog.log.producers.producer_state import ProducerEntry
 from tidelog.records.compression import CompressionType
 from tidelog.records.record import Record
 

@@ -12,7 +12,7 @@ from tidelog.log.compaction.cleaner import Cleaner
 from tidelog.log.compaction.key_map import KEY_MAP_FILE
 from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.transaction_index import AbortedTransaction, TransactionIndex
+from tidelog.log.segments.indexes import AbortedTransaction, TransactionIndex
 
 
 def written_machine(segment_count: int = 3) -> Machine:

@@ -5,9 +5,7 @@ from collections.abc import Callable
 from simulation.disk import SimulatedDisk
 from tests.log.disks import read_file, write_file
 from tests.log.harness import PATH, START_MS, Store, append, batch, end_transaction
-from tidelog.log.inspection.directory_facts import read_directory_facts
-from tidelog.log.inspection.findings import Finding, Severity
-from tidelog.log.inspection.target import DirectoryTarget, recognise
+from tidelog.log.inspection.directory_facts import DirectoryTarget, Finding, Severity, read_directory_facts, recognise
 from tidelog.log.inspection.verification import PartitionSummary, verify_partition
 from tidelog.log.settings import LogSettings
 from tidelog.records.control import ControlType

@@ -6,9 +6,9 @@ from tests.log.disks import write_file
 from tests.log.harness import PATH, TOPIC_ID, Store, batch
 from tests.log.inspection.damage import END_OFFSET, ORDERS, SETTINGS, flip, log_files, stopped_store, truncate
 from tidelog.log import names
-from tidelog.log.checkpoints import format_id
+from tidelog.log.durability.checkpoints import format_id
+from tidelog.log.inspection.directory_facts import DirectoryTarget, FileTarget, PartitionTarget, UnknownTarget, recognise
 from tidelog.log.inspection.dump import DumpOptions, Item, dump, format_timestamp
-from tidelog.log.inspection.target import DirectoryTarget, FileTarget, PartitionTarget, UnknownTarget, recognise
 from tidelog.records.compression import CompressionType
 
 

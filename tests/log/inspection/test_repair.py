@@ -21,10 +21,9 @@ from tests.log.inspection.damage import (
     truncate,
 )
 from tidelog.log import names
-from tidelog.log.checkpoints import read_offset_checkpoint
+from tidelog.log.durability.checkpoints import read_offset_checkpoint
 from tidelog.log.errors import DirectoryLocked
-from tidelog.log.inspection.repair import Repair, RepairImpossible, lock_directory, read_facts_for_repair
-from tidelog.log.inspection.repair_plan import RepairPlan
+from tidelog.log.inspection.repair import Repair, RepairImpossible, RepairPlan, lock_directory, read_facts_for_repair
 from tidelog.log.reading import Isolation
 
 KEEPS: tuple[Keep, ...] = ("some", "some", "none", "all")

@@ -23,8 +23,8 @@ from tests.log.inspection.damage import (
     verify,
 )
 from tidelog.log import names
-from tidelog.log.failed_sync import leave_failed_sync_mark
-from tidelog.log.inspection.findings import Finding
+from tidelog.log.durability.sync_plan import leave_failed_sync_mark
+from tidelog.log.inspection.directory_facts import Finding
 
 
 def the_one(findings: list[Finding]) -> Finding:

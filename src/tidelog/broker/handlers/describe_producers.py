@@ -3,7 +3,7 @@
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.log.producer_entry import ProducerEntry
+from tidelog.log.producers.producer_state import ProducerEntry
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey

@@ -16,7 +16,7 @@ from tidelog.coordinator.machine import OnCommitted
 from tidelog.groups.machine import GroupMachine
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.errors import InvalidProducerEpoch
-from tidelog.log.producer_state import ProducerState
+from tidelog.log.producers.producer_state import ProducerState
 from tidelog.metadata.topics import GROUPS_TOPIC
 from tidelog.ports.clock import Clock
 from tidelog.records.control import build_end_transaction_marker

@@ -1,29 +1,183 @@
-"""What is left of one batch: all of it, a part, an empty shell, or nothing.
+"""What stays of one batch: all of it, a part, an empty shell, or nothing.
 
-A record stays when no newer one of its key is in the map, and, if it is a tombstone, its horizon has not passed. Records of
-aborted transactions go. Offsets never change: a batch keeps its base offset, its last offset delta and its records' deltas,
-and with them the sequence numbers.
+A record stays when the map holds no newer one of its key and, if it is a tombstone, its horizon has not passed. Records of
+aborted transactions are removed. Offsets never change: a batch keeps its base offset, its last offset delta and its records'
+deltas, and with them the sequence numbers.
 
-The horizon (KIP-534): the cleaning that first meets a tombstone, or a marker without data, stamps its batch with the time
-from which on it may go: attribute bit 6, and the time in place of the base timestamp. By then every older record of that key
-is gone, because groups are cleaned from the log's start upwards and the tombstone was in the map.
+The horizon (KIP-534): the cleaning that first meets a tombstone, or a marker without data, stamps its batch with the time from
+which it may be removed: attribute bit 6, and the time in place of the base timestamp. By then every older record of that key is
+gone, because groups are cleaned from the log's start upwards and the tombstone was in the map.
 
-Two batches stay even when nothing of them is left, emptied: the last one of each producer that is still known (its sequence
-number and epoch live in the header), and the last one of a group, so that the cleaned segment ends where its originals ended.
-A control batch is never emptied but stays whole instead.
+Two batches stay even when none of their records do: the last one of each producer that is still known (its sequence number and
+epoch live in the header), and the last one of a group, so that the cleaned segment ends where its originals ended. A control
+batch is never emptied but stays whole instead.
 
 Batches at or above ``end_offset`` are not in the map and are copied as they are, unless they were aborted.
+
+``TransactionScan`` tells, batch by batch in log order, which data was aborted and which markers have outlived their data. An
+aborted transaction is entered in the ``.txnindex`` of the segment that holds its marker. Below the first unstable offset every
+transaction is decided, so the entries at hand are complete, and a transactional batch is committed when none of them covers it.
+A marker must stay as long as any batch of its transaction does, even an emptied one: without it the transaction would be open
+again after a recovery. "Has data" is judged by what is read, not by what is kept, so a marker is removed one cleaning after its
+data at the earliest, and by then the data is certainly gone.
+
+A batch that loses some records is rewritten (``keep_records``, ``with_horizon``) with the same offsets, sequence numbers,
+producer, epoch and codec. The records that stay are copied as bytes: their deltas count from the base offset and the base
+timestamp, and neither changes. Only a new delete horizon, which takes the place of the base timestamp, makes it necessary to
+decode and encode them.
 """
 
+from bisect import bisect_right
+from collections.abc import Collection, Iterable
+
+from fastcrc.crc32 import iscsi as _crc32c
+
 from tidelog.log.compaction.key_map import DIGEST_BYTES, digest
-from tidelog.log.compaction.rebuild import emptied, keep_records, with_horizon
-from tidelog.log.compaction.transaction_scan import TransactionScan
-from tidelog.log.segment import DECODED_BATCH_BYTES_MAX, DECODED_BATCH_RECORDS_MAX
+from tidelog.log.errors import CorruptIndex
+from tidelog.log.segments.indexes import AbortedTransaction
+from tidelog.log.segments.segment import DECODED_BATCH_BYTES_MAX, DECODED_BATCH_RECORDS_MAX
 from tidelog.log.settings import LONG_MAX
-from tidelog.log.transaction_index import AbortedTransaction
 from tidelog.ports.disk import Buffer
-from tidelog.records.batch import iterate_keys
-from tidelog.records.header import BatchHeader
+from tidelog.records.batch import build_batch, iterate_keys, read_records
+from tidelog.records.compression import CompressionType, compress, decompress
+from tidelog.records.control import ControlType, read_control_type
+from tidelog.records.header import BATCH_LENGTH_MIN, CHECKSUMMED_HEADER, HEADER_SIZE, NO_TIMESTAMP, PREFIX_MAGIC_CRC, BatchHeader
+from tidelog.records.record import Record
+from tidelog.records.varint import VARINT_BITS, VARLONG_BITS, read_zigzag
+
+
+class TransactionScan:
+    __slots__ = ("_by_marker", "_by_producer", "_taken_for_committed", "producers_with_data")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction], producers_with_data: Iterable[int] = ()) -> None:
+        self._by_marker = {transaction.last_offset: transaction for transaction in aborted}
+        self._by_producer: dict[int, list[AbortedTransaction]] = {}
+        for transaction in sorted(self._by_marker.values(), key=_first_offset):
+            self._by_producer.setdefault(transaction.producer_id, []).append(transaction)
+        self.producers_with_data = set(producers_with_data)
+        self._taken_for_committed: set[int] = set()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """For each batch of records."""
+        if not header.is_transactional:
+            return False
+        self.producers_with_data.add(header.producer_id)
+        transactions = self._by_producer.get(header.producer_id, [])
+        index = bisect_right(transactions, header.base_offset, key=_first_offset) - 1
+        if index >= 0 and header.base_offset <= transactions[index].last_offset:
+            return True
+        if header.record_count:
+            self._taken_for_committed.add(header.producer_id)
+        return False
+
+    def end_transaction(self, header: BatchHeader, batch: memoryview) -> tuple[bool, AbortedTransaction | None]:
+        """For each control batch: (may it go once its horizon has passed?, the index entry that must be kept with it)."""
+        if not header.record_count:
+            return True, None
+        control_type = read_control_type(batch, 0, header)
+        if control_type not in (ControlType.ABORT, ControlType.COMMIT):
+            return False, None
+        if header.producer_id not in self.producers_with_data:
+            return True, None
+        self.producers_with_data.discard(header.producer_id)
+        had_committed_records = header.producer_id in self._taken_for_committed
+        self._taken_for_committed.discard(header.producer_id)
+        if control_type is ControlType.COMMIT:
+            return False, None
+        if had_committed_records:
+            # Better no compaction than one that prefers aborted records to committed ones.
+            raise CorruptIndex(
+                f"producer {header.producer_id} aborted a transaction at offset {header.base_offset}, and no index says so"
+            )
+        return False, self._by_marker.get(header.base_offset)
+
+
+def _first_offset(transaction: AbortedTransaction) -> int:
+    return transaction.first_offset
+
+
+def keep_records(header: BatchHeader, batch: memoryview, kept: Collection[int]) -> bytes:
+    """The batch with only the records at these places, one at least. Its records have been read before, so their lengths hold."""
+    data = decompress(header.compression, batch[HEADER_SIZE:], DECODED_BATCH_BYTES_MAX)
+    body, max_timestamp_delta = _cut_out(data, header.record_count, kept)
+    if header.compression is not CompressionType.NONE:
+        body = compress(header.compression, body)
+    max_timestamp = header.max_timestamp if header.is_log_append_time else _bounded(header.base_timestamp + max_timestamp_delta)
+    checksummed = CHECKSUMMED_HEADER.pack(
+        header.attributes,
+        header.last_offset_delta,
+        header.base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        len(kept),
+    )
+    crc = _crc32c(body, _crc32c(checksummed))
+    prefix = PREFIX_MAGIC_CRC.pack(header.base_offset, BATCH_LENGTH_MIN + len(body), header.leader_epoch, header.magic, crc)
+    return b"".join((prefix, checksummed, body))
+
+
+def _cut_out(data: bytes, count: int, kept: Collection[int]) -> tuple[bytes, int]:
+    """The bytes of the records at these places, and the largest of their timestamp deltas."""
+    parts: list[bytes] = []
+    deltas: list[int] = []
+    position = 0
+    for index in range(count):
+        length = data[position]
+        if length < 0x80:
+            start = position + 1
+        elif (second := data[position + 1]) < 0x80:
+            length += (second << 7) - 0x80
+            start = position + 2
+        else:
+            length, start = read_zigzag(data, position, VARINT_BITS)
+        end = start + (length >> 1)
+        if index in kept:
+            parts.append(data[position:end])
+            zigzag = data[start + 1]
+            if zigzag >= 0x80:
+                zigzag = read_zigzag(data, start + 1, VARLONG_BITS)[0]
+            deltas.append(zigzag >> 1 ^ -(zigzag & 1))
+        position = end
+    return b"".join(parts), max(deltas)
+
+
+def with_horizon(header: BatchHeader, batch: memoryview, kept: Collection[int], horizon_ms: int) -> bytes:
+    """The batch with only the records at these places, and this delete horizon."""
+    records = read_records(batch, 0, header, size_max=DECODED_BATCH_BYTES_MAX, count_max=DECODED_BATCH_RECORDS_MAX)
+    kept_records = [
+        record._replace(timestamp=_bounded(record.timestamp)) for index, record in enumerate(records) if index in kept
+    ]
+    return _build(header, kept_records, horizon_ms)
+
+
+def _bounded(timestamp: int) -> int:
+    """Nobody has checked the deltas that clients send: what they add up to must not stop the log's compaction for good."""
+    return max(NO_TIMESTAMP, min(timestamp, LONG_MAX))
+
+
+def emptied(header: BatchHeader) -> bytes:
+    """The batch without records; its newest timestamp stays, for its producer is as young as that."""
+    return _build(header, [], None)
+
+
+def _build(header: BatchHeader, records: list[Record], horizon_ms: int | None) -> bytes:
+    return build_batch(
+        records,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        compression=header.compression,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+        control=header.is_control,
+        log_append_time_ms=header.max_timestamp if header.is_log_append_time else None,
+        delete_horizon_ms=horizon_ms,
+        last_offset_delta=header.last_offset_delta,
+        max_timestamp=None if records else header.max_timestamp,
+    )
 
 
 class BatchFilter:

@@ -1,30 +1,237 @@
 """Compaction of a data directory's logs, one log at a time, the one with the largest dirty part first.
 
-``tick``, to be called often, is all that drives it: it picks a log, or lets a throttled cleaning go on. What was cleaned up
-to where is the first dirty offset of each log, kept in ``cleaner-offset-checkpoint``; one that is lost or too low only means
-cleaning again. One that is too *high* would be wrong (a tombstone could go before the records it deletes), so whoever
-truncates or deletes a log calls ``abort`` first, truncates in its callback, and has ``lower`` or ``forget`` make it true
-before.
+``Cleaner.tick``, which is called often, drives everything: it picks a log, or resumes a throttled cleaning. The first dirty
+offset of a log says how far it has been cleaned, and is kept in ``cleaner-offset-checkpoint``. If it is lost or too low, the
+log is cleaned again, no more. If it were too *high*, a tombstone could be removed before the records that it deletes; so
+whoever truncates or deletes a log calls ``abort`` first, works in its callback, and corrects the offset with ``lower`` or
+``forget``.
 
-When the next tombstones may go is known only in memory, from the last cleaning. After a start every horizon that an earlier
-run has set lies at most ``delete.retention.ms`` ahead, so a log that was cleaned before is due again then.
+``Cleaning`` is one pass over one log, from the key map to the last swap, as it runs on the event loop between the child's
+tasks:
 
-A log whose cleaning fails is left alone for ``UNCLEANABLE_RETRY_MS``, and the others go on.
+    recovery point checkpointed -> map_keys -> (clean -> swap) for each group -> finished
+
+Every step ends in an event, and before the next one the pass looks at the log again: when the log went offline, was truncated,
+or lost one of the segments to retention, or when the pass was told to stop, the child's files are removed and the pass is
+abandoned. A pass that was abandoned, or died with the process, leaves some groups cleaned completely and the others untouched,
+which is a valid log; the first dirty offset has not moved, so the next pass repeats everything.
+
+The I/O throttle works between tasks: a task that read and wrote N bytes is followed by a rest of N / rate. A group is at most
+one segment, which limits how uneven the load is.
+
+When the next tombstones may be removed is known only in memory, from the last cleaning. After a start, every horizon that an
+earlier run has set lies at most ``delete.retention.ms`` ahead, so a log that was cleaned before is due again then.
+
+A log whose cleaning fails is left alone for ``UNCLEANABLE_RETRY_MS``; the others continue.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from tidelog.log.compaction.cleaning import Cleaning
+from tidelog.log.compaction.key_map import remove_key_map
 from tidelog.log.compaction.plan import CleaningPlan, plan_cleaning
+from tidelog.log.compaction.swap import Swap
+from tidelog.log.compaction.tasks import (
+    CleanArguments,
+    CleanResult,
+    MapKeysArguments,
+    MapKeysResult,
+    clean,
+    from_json,
+    map_keys,
+    remove_cleaned,
+    to_json,
+)
 from tidelog.log.environment import Report
 from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.segment import LogSegment
-from tidelog.log.slice import Slice
+from tidelog.log.segments.segment import LogSegment
+from tidelog.log.time_budget import Slice
 from tidelog.ports.clock import Clock
-from tidelog.ports.executor import Executor
+from tidelog.ports.executor import ChildTask, Completion, Executor
 from tidelog.records.topic_partition import TopicPartition
+
+
+class OnFinished(Protocol):
+    def __call__(self, cleaning: "Cleaning", error: BaseException | None) -> None:
+        """``cleaning.end_offset`` is None when the pass was given up; ``error`` says when that was a failure."""
+        ...
+
+
+@dataclass(slots=True)
+class PassCounts:
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    segments_replaced: int = 0
+
+
+class Cleaning:
+    """``rest`` is called after each task with the bytes it moved, and with what goes on when they are paid for."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        executor: Executor,
+        plan: CleaningPlan,
+        key_map_bytes_max: int,
+        rest: Callable[[int, Callable[[], None]], None],
+        delete_later: Callable[[list[LogSegment], PartitionLog], None],
+        on_finished: OnFinished,
+    ) -> None:
+        self.log = log
+        self.counts = PassCounts()
+        self.end_offset: int | None = None
+        self.horizon_ms: int | None = None
+        self._executor = executor
+        self._plan = plan
+        self._key_map_bytes_max = key_map_bytes_max
+        self._rest = rest
+        self._delete_later = delete_later
+        self._on_finished = on_finished
+        self._truncations = log.truncations
+        self._is_stopped = False
+        self._map_end_offset = 0
+        self._groups: list[list[LogSegment]] = []
+        self._producers_with_data: list[int] = []
+
+    def stop(self) -> None:
+        """Give up at the next event. A swap that has begun is finished first: half of one cannot be undone."""
+        self._is_stopped = True
+
+    # -- the key map -----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        plan, settings = self._plan, self.log.settings
+        try:
+            aborted = self._later_aborted()
+        except (LogError, OSError) as error:
+            self._finish(error)
+            return
+        arguments = MapKeysArguments(
+            directory=self.log.directory,
+            base_offsets=[segment.base_offset for segment in plan.segments],
+            first_dirty_offset=plan.first_dirty_offset,
+            upper_offset=plan.upper_offset,
+            aborted=aborted,
+            key_map_bytes_max=self._key_map_bytes_max,
+            segment_bytes=settings.segment_bytes,
+            segment_index_bytes=settings.segment_index_bytes,
+        )
+        self._executor.submit_child(ChildTask(map_keys, to_json(arguments)), self._mapped)
+
+    def _later_aborted(self) -> list[list[int]]:
+        """From segments that still change, or whose index may not be written yet: the child cannot read those."""
+        upper_offset = self._plan.upper_offset
+        return [
+            list(transaction)
+            for segment in self.log.segments.from_offset(upper_offset)
+            for transaction in segment.transaction_index.entries()
+            if transaction.first_offset < upper_offset
+        ]
+
+    def _mapped(self, completion: Completion) -> None:
+        if not self._may_go_on(self._plan.segments):
+            # Whatever the child says then: it may have missed a file that was taken away meanwhile.
+            self._finish(None)
+            return
+        if completion.error is not None:
+            self._finish(completion.error)
+            return
+        result = from_json(MapKeysResult, completion.result)
+        segments = {segment.base_offset: segment for segment in self._plan.segments}
+        self._map_end_offset = result.end_offset
+        self._groups = [[segments[base_offset] for base_offset in group] for group in result.groups]
+        self._groups.reverse()
+        self._count_and_rest(result.bytes_read, result.bytes_written)
+
+    # -- group by group --------------------------------------------------------------------------------------------------------
+
+    def _clean_next(self) -> None:
+        if not self._groups:
+            self.end_offset = self._map_end_offset
+            self._finish(None)
+            return
+        group = self._groups.pop()
+        if not self._may_go_on(group):
+            self._finish(None)
+            return
+        log = self.log
+        try:
+            aborted = self._later_aborted()
+        except (LogError, OSError) as error:
+            self._finish(error)
+            return
+        arguments = CleanArguments(
+            directory=log.directory,
+            group=[segment.base_offset for segment in group],
+            end_offset=self._map_end_offset,
+            upper_offset=self._plan.upper_offset,
+            aborted=aborted,
+            producers_with_data=self._producers_with_data,
+            active_producers=[[entry.producer_id, entry.epoch, entry.last_offset] for entry in log.producers.entries()],
+            delete_retention_ms=log.settings.delete_retention_ms,
+            index_interval_bytes=log.settings.index_interval_bytes,
+        )
+        task = ChildTask(clean, to_json(arguments))
+        self._executor.submit_child(task, lambda completion: self._cleaned(group, completion))
+
+    def _cleaned(self, group: list[LogSegment], completion: Completion) -> None:
+        if not self._may_go_on(group):
+            self._finish(None, group[0].base_offset)
+            return
+        if completion.error is not None:
+            self._finish(completion.error, group[0].base_offset)
+            return
+        result = from_json(CleanResult, completion.result)
+        self._producers_with_data = result.producers_with_data
+        if result.horizon_ms is not None and (self.horizon_ms is None or result.horizon_ms < self.horizon_ms):
+            self.horizon_ms = result.horizon_ms
+        self.counts.records_read += result.records_read
+        self.counts.records_kept += result.records_kept
+        moved_bytes = (result.bytes_read, result.bytes_written)
+        swap = Swap(self.log, self._executor, group, lambda originals, error: self._swapped(originals, error, moved_bytes))
+        swap.start()
+
+    def _swapped(self, originals: list[LogSegment], error: BaseException | None, moved_bytes: tuple[int, int]) -> None:
+        if error is not None:
+            self._finish(error)
+            return
+        self.counts.segments_replaced += len(originals)
+        self._delete_later(originals, self.log)
+        self._count_and_rest(*moved_bytes)
+
+    def _count_and_rest(self, bytes_read: int, bytes_written: int) -> None:
+        self.counts.bytes_read += bytes_read
+        self.counts.bytes_written += bytes_written
+        if self._is_stopped:
+            self._finish(None)
+        else:
+            self._rest(bytes_read + bytes_written, self._clean_next)
+
+    # -- the end ---------------------------------------------------------------------------------------------------------------
+
+    def _may_go_on(self, segments: Sequence[LogSegment]) -> bool:
+        log = self.log
+        if self._is_stopped or log.offline_reason is not None or log.truncations != self._truncations:
+            return False
+        in_use = {id(segment) for segment in log.segments}
+        return all(id(segment) in in_use for segment in segments)
+
+    def _finish(self, error: BaseException | None, cleaned_base_offset: int | None = None) -> None:
+        """Take the scratch files away first: nothing of this pass touches the directory once ``on_finished`` is called."""
+        disk, directory = self.log.environment.disk, self.log.directory
+
+        def remove_scratch() -> None:
+            remove_key_map(disk, directory)
+            if cleaned_base_offset is not None:
+                remove_cleaned(disk, directory, cleaned_base_offset)
+
+        # Whether that worked does not matter: the next cleaning writes over them, and the next start removes them.
+        self._executor.submit(remove_scratch, lambda _: self._on_finished(self, error))
+
 
 # A full disk heals, a damaged segment does not; either way trying more often would only burn the child's time.
 UNCLEANABLE_RETRY_MS = 15 * 60_000

@@ -14,7 +14,7 @@ older than ``max.compaction.lag.ms``, or a tombstone's horizon has passed.
 from typing import NamedTuple
 
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.segment import LogSegment
+from tidelog.log.segments.segment import LogSegment
 from tidelog.log.settings import LONG_MAX
 
 

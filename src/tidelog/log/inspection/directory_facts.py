@@ -1,20 +1,61 @@
-"""What the files of a data directory say of its partitions, read without changing any.
+"""What the files of a data directory say about its partitions, read without changing anything.
 
-The same reading as a start's (directory_opening.py), but nothing here is removed or refused: what cannot be read becomes a
-problem in the list, and counts as a start would count it.
+``read_directory_facts`` reads what a start reads (directory_opening.py), but removes and refuses nothing: what cannot be read
+becomes a problem in the list, and is treated as a start would treat it.
+
+The layout of a partition is the set of files that its next start would use. A start finishes compaction's swaps first
+(swap.py): a ``.log.swap`` replaces every segment that begins inside it. Files that are being removed or written (``.deleted``,
+``.cleaned``, ``.tmp``) do not count. Files that a repair has set aside end in ``-damaged``, which neither Kafka nor a start
+recognises.
+
+A ``Finding`` says where something is wrong, what it is, and what it means for the operator.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
 
 from tidelog.log import names
-from tidelog.log.atomic_file import read_whole
-from tidelog.log.checkpoints import read_meta_properties, read_offset_checkpoint, read_partition_metadata, was_cleanly_shut_down
-from tidelog.log.durable_marks import Mark, decode_journal
-from tidelog.log.errors import CorruptCheckpoint
-from tidelog.log.inspection.findings import Finding, Severity
+from tidelog.log.durability.checkpoints import (
+    read_meta_properties,
+    read_offset_checkpoint,
+    read_partition_metadata,
+    read_whole,
+    was_cleanly_shut_down,
+)
+from tidelog.log.durability.durable_marks import Mark, decode_journal
+from tidelog.log.errors import CorruptCheckpoint, CorruptLog, LogError
+from tidelog.log.segments.batch_scan import SCAN_CHUNK_BYTES, scan_headers
 from tidelog.log.settings import LONG_MAX
 from tidelog.ports.disk import Disk
 from tidelog.records.topic_partition import TopicPartition
+
+
+class Severity(StrEnum):
+    DAMAGE = "damage"
+    """Something that was once whole is not any more: bytes, or what finds them."""
+    NOTE = "note"
+    """What a crash leaves and the next start puts in order, or what merely looks odd."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    partition: str
+    """The partition directory's name; "" for the data directory's own files."""
+    path: str
+    position: int | None
+    """The byte in that file; None when it is about the file as a whole."""
+    offset: int | None
+    problem: str
+    meaning: str
+
+
+OnFinding = Callable[[Finding], None]
+# Told how many more bytes of log have been read.
+OnBytes = Callable[[int], None]
+
 
 NO_TOPIC_ID = bytes(16)
 CHECKPOINTS = (
@@ -124,3 +165,145 @@ def read_directory_facts(disk: Disk, path: str) -> DirectoryFacts:
             problem(names.DURABLE_MARKS, Severity.DAMAGE, error, "the broker will not start: it cannot tell what was durable")
     facts.was_stopped_cleanly = was_cleanly_shut_down(disk, path)
     return facts
+
+
+DAMAGED_SUFFIX = "-damaged"
+
+
+class SegmentFiles(NamedTuple):
+    base_offset: int
+    stem: str
+    """Directory and twenty digits: a suffix per kind makes a path of it."""
+    state: str
+    """".swap" for compaction's result that a start will put in place, else ""."""
+
+    def path(self, suffix: str) -> str:
+        return f"{self.stem}{suffix}{self.state}"
+
+    @property
+    def log_path(self) -> str:
+        return self.path(names.LOG_SUFFIX)
+
+
+def find_segments(disk: Disk, directory: str) -> list[SegmentFiles]:
+    """The segments in order of their base offsets."""
+    in_use: list[int] = []
+    swaps: list[int] = []
+    for name in disk.list_directory(directory):
+        file = names.parse_offset_file_name(name)
+        if file is not None and file.kind == names.LOG_SUFFIX:
+            if not file.state:
+                in_use.append(file.base_offset)
+            elif file.state == names.SWAP_SUFFIX:
+                swaps.append(file.base_offset)
+    segments = []
+    for base_offset in swaps:
+        segment = SegmentFiles(base_offset, names.segment_path(directory, base_offset, ""), names.SWAP_SUFFIX)
+        end_offset = _end_offset(disk, segment)
+        in_use = [other for other in in_use if not base_offset <= other < end_offset]
+        segments.append(segment)
+    segments += [SegmentFiles(base_offset, names.segment_path(directory, base_offset, ""), "") for base_offset in in_use]
+    return sorted(segments)
+
+
+def _end_offset(disk: Disk, segment: SegmentFiles) -> int:
+    """As far as the swap file can be read."""
+    file = disk.open(segment.log_path, "read")
+    end_offset = segment.base_offset + 1
+    try:
+        for _, header in scan_headers(file, 0, file.size(), SCAN_CHUNK_BYTES):
+            end_offset = max(end_offset, header.next_offset)
+    except CorruptLog:
+        pass
+    return end_offset
+
+
+_SMALL_FILES = (
+    names.LEADER_EPOCH_CHECKPOINT,
+    names.DURABLE_MARKS,
+    names.META_PROPERTIES,
+    names.PARTITION_METADATA,
+    *CHECKPOINTS,
+)
+_DATA_DIRECTORY_FILES = frozenset((names.META_PROPERTIES, names.DURABLE_MARKS, *CHECKPOINTS))
+
+
+class UnknownTarget(LogError):
+    """The path is nothing that these tools know."""
+
+
+class FileTarget(NamedTuple):
+    path: str
+    kind: str
+    """A segment file's suffix, or the whole name of a small file."""
+    base_offset: int
+
+
+class PartitionTarget(NamedTuple):
+    path: str
+    data_directory: str | None
+    """The data directory that it lies in; None for a copy that lies elsewhere."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+class DirectoryTarget(NamedTuple):
+    path: str
+    partitions: list[PartitionTarget]
+
+
+Target = FileTarget | PartitionTarget | DirectoryTarget
+
+
+def recognise(disk: Disk, path: str) -> Target:
+    """``path``: absolute, without a slash at its end. UnknownTarget says why it is none of them; OSError if it cannot be read."""
+    if not disk.exists(path):
+        raise UnknownTarget(f"{path}: there is no such file or directory")
+    if not disk.is_directory(path):
+        return _recognise_file(path)
+    found = disk.list_directory(path)
+    if names.base_offsets_of(found, names.LOG_SUFFIX) or names.PARTITION_METADATA in found:
+        return PartitionTarget(path, _data_directory_of(disk, path))
+    partitions = [
+        PartitionTarget(names.join(path, name), path)
+        for name in found
+        if (parsed := names.parse_partition_directory_name(name)) is not None
+        and not parsed.state
+        and disk.is_directory(names.join(path, name))
+    ]
+    if partitions or not _DATA_DIRECTORY_FILES.isdisjoint(found):
+        return DirectoryTarget(path, partitions)
+    data_directory = _data_directory_of(disk, path)
+    if data_directory is not None:
+        return PartitionTarget(path, data_directory)
+    raise UnknownTarget(
+        f"{path} is no data directory: it has no {names.META_PROPERTIES}, and no directory such as orders-0 in it"
+    )
+
+
+def _data_directory_of(disk: Disk, path: str) -> str | None:
+    parent, _, name = path.rpartition("/")
+    parsed = names.parse_partition_directory_name(name)
+    if parsed is None or parsed.state or _DATA_DIRECTORY_FILES.isdisjoint(disk.list_directory(parent or "/")):
+        return None
+    return parent or "/"
+
+
+def _recognise_file(path: str) -> FileTarget:
+    name = path.rpartition("/")[2]
+    if name in _SMALL_FILES:
+        return FileTarget(path, name, 0)
+    file = names.parse_offset_file_name(".".join(name.split(".")[:2]) if name.endswith(DAMAGED_SUFFIX) else name)
+    if file is None:
+        known = ", ".join(("*.log", "*.index", "*.timeindex", "*.txnindex", "*.snapshot", *_SMALL_FILES))
+        raise UnknownTarget(f"{path} is not a file of a log; known are {known}")
+    return FileTarget(path, file.kind, file.base_offset)
+
+
+def facts_of(disk: Disk, partition: PartitionTarget, directory: DirectoryFacts | None = None) -> PartitionFacts:
+    """``directory``: what was read of its data directory already."""
+    if directory is None and partition.data_directory is not None:
+        directory = read_directory_facts(disk, partition.data_directory)
+    return PartitionFacts(partition.name) if directory is None else directory.of_partition(disk, partition.name)

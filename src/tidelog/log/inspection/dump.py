@@ -9,24 +9,29 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tidelog.log import names
-from tidelog.log.atomic_file import read_whole
-from tidelog.log.batch_scan import SCAN_CHUNK_BYTES, scan_headers
-from tidelog.log.checkpoints import (
+from tidelog.log.durability.checkpoints import (
     format_id,
     read_checkpoint_rows,
     read_meta_properties,
     read_offset_checkpoint,
     read_partition_metadata,
+    read_whole,
 )
-from tidelog.log.durable_marks import decode_journal
+from tidelog.log.durability.durable_marks import decode_journal
 from tidelog.log.errors import CorruptLog
-from tidelog.log.inspection.batch_walk import WalkedBatch, walk_batches
-from tidelog.log.inspection.directory_facts import CHECKPOINTS, read_directory_facts
-from tidelog.log.inspection.index_entries import ENTRY_BY_KIND, Fault, read_entries
-from tidelog.log.inspection.layout import find_segments
-from tidelog.log.inspection.target import DirectoryTarget, FileTarget, PartitionTarget, Target
-from tidelog.log.producer_snapshot import decode_snapshot
-from tidelog.log.segment import DECODED_BATCH_BYTES_MAX, DECODED_BATCH_RECORDS_MAX
+from tidelog.log.inspection.directory_facts import (
+    CHECKPOINTS,
+    DirectoryTarget,
+    FileTarget,
+    PartitionTarget,
+    Target,
+    find_segments,
+    read_directory_facts,
+)
+from tidelog.log.inspection.file_contents import ENTRY_BY_KIND, Fault, WalkedBatch, read_entries, walk_batches
+from tidelog.log.producers.producer_snapshot import decode_snapshot
+from tidelog.log.segments.batch_scan import SCAN_CHUNK_BYTES, scan_headers
+from tidelog.log.segments.segment import DECODED_BATCH_BYTES_MAX, DECODED_BATCH_RECORDS_MAX
 from tidelog.ports.disk import Disk, DiskFile
 from tidelog.records.batch import read_records
 from tidelog.records.control import parse_control_key, read_control_type

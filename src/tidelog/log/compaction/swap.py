@@ -1,0 +1,132 @@
+"""Put a compacted segment in the place of the segments it was made from, so that a crash leaves either the old or the new.
+
+    1  the child wrote B.log.cleaned, B.index.cleaned, ...; synced      a crash: removed, nothing happened
+    2  indexes renamed to B.index.swap, ...; directory synced           a crash: removed, nothing happened
+    3  log renamed to B.log.swap; directory synced                      *decided*: a crash from here on rolls forward
+    4  the originals renamed to .deleted; directory synced
+    5  B.log.swap and its indexes take their final names
+
+The originals are the segments that begin in [B, the end of the swap file): compaction keeps the last batch of what it cleans,
+emptied if need be, so the swap file ends exactly where its originals ended. Step 4 is durable before step 5, else an original
+could come back beside its replacement.
+
+An index that a crash loses on the way is rebuilt from the log; the order above only makes that rare.
+"""
+
+from collections.abc import Callable
+
+from tidelog.log import names
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.segments.batch_scan import SCAN_CHUNK_BYTES, scan_headers
+from tidelog.log.segments.segment import LogSegment
+from tidelog.ports.disk import Disk
+from tidelog.ports.executor import Completion, Executor
+
+INDEX_SUFFIXES = (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX, names.TRANSACTION_INDEX_SUFFIX)
+
+
+def decide_swap(disk: Disk, directory: str, base_offset: int) -> None:
+    """Steps 2 and 3. Blocks on syncs: on the executor. When it returns, the swap will happen, whatever comes."""
+    found = frozenset(disk.list_directory(directory))
+    for suffix in INDEX_SUFFIXES:
+        name = names.offset_file_name(base_offset, suffix)
+        if name + names.CLEANED_SUFFIX in found:
+            disk.rename(names.join(directory, name + names.CLEANED_SUFFIX), names.join(directory, name + names.SWAP_SUFFIX))
+    disk.sync_directory(directory)
+    log_path = names.segment_path(directory, base_offset, names.LOG_SUFFIX)
+    disk.rename(log_path + names.CLEANED_SUFFIX, log_path + names.SWAP_SUFFIX)
+    disk.sync_directory(directory)
+
+
+class Swap:
+    """Steps 2 to 5 on a live log: the renames that readers could notice happen on the loop, the syncs on the executor."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        executor: Executor,
+        originals: list[LogSegment],
+        on_done: Callable[[list[LogSegment], BaseException | None], None],
+    ) -> None:
+        """``on_done`` gets the originals, renamed and out of the log, to be removed when nobody reads them; or the error."""
+        self._log = log
+        self._executor = executor
+        self._originals = originals
+        self._base_offset = originals[0].base_offset
+        self._on_done = on_done
+        self._replacement: LogSegment | None = None
+
+    def start(self) -> None:
+        log, base_offset = self._log, self._base_offset
+        self._executor.submit(lambda: decide_swap(log.environment.disk, log.directory, base_offset), self._decided)
+
+    def _decided(self, completion: Completion) -> None:
+        if completion.error is not None:
+            self._fail(completion.error)
+            return
+        log = self._log
+        environment = log.environment
+        path = names.segment_path(log.directory, self._base_offset, names.LOG_SUFFIX) + names.SWAP_SUFFIX
+        try:
+            size = environment.disk.file_size(path)
+            replacement = environment.segment(log.directory, self._base_offset, size, names.SWAP_SUFFIX)
+            for segment in self._originals:
+                segment.rename(names.DELETED_SUFFIX)
+        except OSError as error:
+            self._fail(error)
+            return
+        self._replacement = replacement
+        log.replace_segments(self._originals, replacement)
+        self._executor.submit(lambda: environment.disk.sync_directory(log.directory), self._originals_are_gone)
+
+    def _originals_are_gone(self, completion: Completion) -> None:
+        if completion.error is not None:
+            self._fail(completion.error)
+            return
+        assert self._replacement is not None
+        try:
+            self._replacement.rename("")
+        except OSError as error:
+            self._fail(error)
+            return
+        self._log.note_directory_change(self._log.directory)
+        self._on_done(self._originals, None)
+
+    def _fail(self, error: BaseException) -> None:
+        """Half a swap cannot be undone by a disk that fails; a restart finishes or forgets it."""
+        self._log.go_offline(f"replacing segments by their compacted form failed: {error}")
+        self._on_done([], error)
+
+
+def finish_swaps(disk: Disk, directory: str) -> None:
+    """At start: roll decided swaps forward, forget the others. Safe to be interrupted and run again."""
+    found = disk.list_directory(directory)
+    parsed = [(name, file) for name in found if (file := names.parse_offset_file_name(name)) is not None]
+    decided = [file.base_offset for _, file in parsed if file.state == names.SWAP_SUFFIX and file.kind == names.LOG_SUFFIX]
+    for name, file in parsed:
+        is_forgotten_swap = file.state == names.SWAP_SUFFIX and file.base_offset not in decided
+        if file.state == names.CLEANED_SUFFIX or is_forgotten_swap:
+            disk.remove(names.join(directory, name))
+    if not decided:
+        return
+    in_use = [(name, file.base_offset) for name, file in parsed if not file.state and file.kind in names.SEGMENT_SUFFIXES]
+    for base_offset in decided:
+        end_offset = _end_offset(disk, directory, base_offset)
+        for name, original_base_offset in in_use:
+            if base_offset <= original_base_offset < end_offset:
+                disk.remove(names.join(directory, name))
+    disk.sync_directory(directory)
+    for base_offset in decided:
+        for suffix in (*INDEX_SUFFIXES, names.LOG_SUFFIX):
+            path = names.segment_path(directory, base_offset, suffix)
+            if disk.exists(path + names.SWAP_SUFFIX):
+                disk.rename(path + names.SWAP_SUFFIX, path)
+    disk.sync_directory(directory)
+
+
+def _end_offset(disk: Disk, directory: str, base_offset: int) -> int:
+    file = disk.open(names.segment_path(directory, base_offset, names.LOG_SUFFIX) + names.SWAP_SUFFIX, "read")
+    end_offset = base_offset + 1
+    for _, header in scan_headers(file, 0, file.size(), SCAN_CHUNK_BYTES):
+        end_offset = max(end_offset, header.next_offset)
+    return end_offset

@@ -1,0 +1,1 @@
+"""What makes a log's bytes durable, and what remembers how far they are."""

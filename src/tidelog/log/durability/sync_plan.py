@@ -1,0 +1,212 @@
+"""What a log must sync, and the sync of a data directory's names.
+
+``Unsynced`` collects what a log has written since its last sync: segments, small files beside them, and directories whose
+entries changed. ``SyncPlan`` is a snapshot of it, taken on the event loop and run on the executor. A plan holds open files, not
+names, so a rename, an eviction or a removal in the meantime changes nothing. When it has run, everything below ``end`` is
+durable, unless the log was truncated in between.
+
+After a failed fsync the kernel calls the lost pages clean: a second fsync succeeds, and a restarted process reads from the page
+cache what never reached the disk. A failed sync therefore leaves a mark, a file in the partition's directory: the next start
+drops the cache and checks what the disk itself holds, in all of the partition's files, and removes the mark when everything was
+sound. (After a crash recovery never trusts the cache for what it checks: the process may have been killed before it could leave
+a mark.)
+
+``DirectorySync`` makes the directory entries of a whole data directory durable, one sync at a time.
+"""
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.log import names
+from tidelog.log.environment import NO_ROOM, OffsetPosition
+from tidelog.log.segments.segment import LogSegment
+from tidelog.ports.disk import Disk, DiskFile, FileSystem
+from tidelog.ports.executor import Completion, Executor
+
+if TYPE_CHECKING:
+    from tidelog.log.durability.checkpoints import StagedFile
+    from tidelog.log.segments.segment import LogSegment
+
+
+class Unsynced:
+    __slots__ = ("directories", "files", "segments")
+
+    def __init__(self) -> None:
+        # In order of base offset: the old segment is synced before the new one.
+        self.segments: list[LogSegment] = []
+        self.files: tuple[DiskFile, ...] = ()
+        self.directories: tuple[str, ...] = ()
+
+    def note_directory(self, directory: str) -> None:
+        if directory not in self.directories:
+            self.directories = (*self.directories, directory)
+
+    def forget_directories(self, synced: list[str]) -> None:
+        """A sync that is about to run covers them."""
+        self.directories = tuple(directory for directory in self.directories if directory not in synced)
+
+    def forget_segments(self, gone: list[LogSegment]) -> None:
+        """They have left the log: nobody needs their bytes durable any more."""
+        self.segments = [segment for segment in self.segments if segment not in gone]
+
+
+# More files than there can be: sync each by itself.
+NEVER_SYNCFS = 2**63 - 1
+
+
+@dataclass(slots=True)
+class SyncPlan:
+    end: OffsetPosition
+    truncations: int
+    segments: "list[LogSegment]"
+    files: list[DiskFile]
+    directories: list[str]
+    epochs: "StagedFile | None" = None
+    """The leader epochs' checkpoint, when it changed and the recovery point is to move."""
+    recovery_point: int | None = None
+    had_no_room: bool = False
+
+    def run(self, disk: Disk) -> None:
+        """One file after the other, oldest segment first: the old segment is durable before the new one."""
+        for file in self.files:
+            file.sync()
+        staged = self.stage()
+        if staged is not None:
+            staged.sync()
+            self.publish()
+        for directory in self.directories:
+            disk.sync_directory(directory)
+
+    def stage(self) -> DiskFile | None:
+        """Write the epochs beside the old ones. Without room for them the data is durable all the same; only the recovery point,
+        which relies on them, must wait."""
+        if self.epochs is None:
+            return None
+        try:
+            return self.epochs.stage()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.epochs = self.recovery_point = None
+            self.had_no_room = True
+            return None
+
+    def publish(self) -> None:
+        if self.epochs is not None:
+            self.epochs.publish()
+
+    @property
+    def sync_count(self) -> int:
+        return len(self.files) + len(self.directories) + (self.epochs is not None)
+
+
+class SyncOutcome(NamedTuple):
+    errors: list[OSError | None]
+    """One per plan."""
+    used_file_system_sync: bool
+
+    @property
+    def file_system_failed(self) -> bool:
+        """From now on only a file's own descriptor can be believed: ``syncfs`` tells of an error once, also of one that struck a
+        file which was not part of this pass, and the next call would succeed."""
+        return self.used_file_system_sync and any(error is not None for error in self.errors)
+
+
+def run_plans(disk: Disk, file_system: FileSystem, plans: Sequence[SyncPlan], syncfs_files_min: int) -> SyncOutcome:
+    """Run them all. Blocks; errors belong to single logs, so they are gathered rather than raised.
+
+    From ``syncfs_files_min`` files on one ``syncfs`` stands for all of them. When it fails it names no file: every plan has
+    failed.
+    """
+    if sum([plan.sync_count for plan in plans]) >= syncfs_files_min:
+        # Short, as nearly always: what a helper thread does in Python, the event loop waits for.
+        has_epochs = any(plan.epochs is not None for plan in plans)
+        errors: list[OSError | None] = [None] * len(plans)
+        if has_epochs:
+            errors = [_error_of(plan.stage) for plan in plans]
+        error = _error_of(file_system.sync)
+        if error is None and has_epochs:
+            errors = [
+                _error_of(plan.publish) if earlier is None else earlier for plan, earlier in zip(plans, errors, strict=True)
+            ]
+            error = _error_of(file_system.sync)
+        if error is None:
+            return SyncOutcome(errors, True)
+        if error.errno != errno.ENOSYS:
+            return SyncOutcome([error] * len(plans), True)
+    return SyncOutcome([_error_of(partial(plan.run, disk)) for plan in plans], False)
+
+
+def _error_of(work: Callable[[], object]) -> OSError | None:
+    try:
+        work()
+    except OSError as error:
+        return error
+    return None
+
+
+OnSynced = Callable[[BaseException | None], None]
+
+
+class DirectorySync:
+    __slots__ = ("_disk", "_executor", "_in_flight", "_path", "_waiting")
+
+    def __init__(self, disk: Disk, executor: Executor, path: str) -> None:
+        self._disk = disk
+        self._executor = executor
+        self._path = path
+        self._in_flight = False
+        self._waiting: list[OnSynced] = []
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._in_flight
+
+    def request(self, on_synced: OnSynced) -> None:
+        self._waiting.append(on_synced)
+        if not self._in_flight:
+            self._start()
+
+    def _start(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._in_flight = True
+        disk, path = self._disk, self._path
+        self._executor.submit(lambda: disk.sync_directory(path), lambda completion: self._finish(waiting, completion))
+
+    def _finish(self, waiting: list[OnSynced], completion: Completion) -> None:
+        self._in_flight = False
+        for on_synced in waiting:
+            on_synced(completion.error)
+        if self._waiting and not self._in_flight:
+            self._start()
+
+
+REASON_BYTES_MAX = 1024
+
+
+def leave_failed_sync_mark(disk: Disk, directory: str, reason: str) -> None:
+    """Blocks on two syncs of a disk that is failing: there is nothing better to do with this partition any more."""
+    file = disk.open(_failed_sync_path(directory), "create")
+    file.write(0, [reason.encode()[:REASON_BYTES_MAX]])
+    file.sync()
+    disk.sync_directory(directory)
+
+
+def has_failed_sync_mark(disk: Disk, directory: str) -> bool:
+    return disk.exists(_failed_sync_path(directory))
+
+
+def remove_failed_sync_mark(disk: Disk, directory: str) -> None:
+    disk.remove(_failed_sync_path(directory))
+
+
+def drop_cached_pages(disk: Disk, directory: str) -> None:
+    for name in disk.list_directory(directory):
+        disk.drop_cache(names.join(directory, name))
+
+
+def _failed_sync_path(directory: str) -> str:
+    return names.join(directory, names.FAILED_SYNC_MARK)

@@ -1,0 +1,176 @@
+"""The producers' state of a log on the disk: snapshots, and replaying the log from one.
+
+File ``<offset>.snapshot``: the state at that offset, in Kafka's version 1, big-endian: version i16; CRC-32C u32 of everything
+that follows; count i32; then for each producer: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta
+i32, timestamp i64, coordinator epoch i32, first offset of the current transaction i64 (-1: none). It keeps only a producer's
+last batch, so after a reload only that one is recognised as a duplicate.
+
+A crash may leave any part of a snapshot that was not synced; the CRC reveals it. A snapshot is never the only copy: recovery
+falls back to an older one, or to none, and replays the log from there. Replaying needs only the headers, and the content of
+transaction markers.
+
+Opening or truncating a log removes the snapshots above the trusted offset: after a crash they may describe batches that were
+lost, and the log could reach their offset again with other batches.
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+
+from fastcrc.crc32 import iscsi as crc32c
+
+from tidelog.log import names
+from tidelog.log.environment import Report
+from tidelog.log.errors import CorruptSnapshot
+from tidelog.log.producers.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from tidelog.log.segments.batch_scan import SCAN_CHUNK_BYTES, scan_headers
+from tidelog.log.segments.indexes import AbortedTransaction
+from tidelog.log.segments.segment import LogSegment, Segments
+from tidelog.ports.disk import Buffer, Disk, DiskFile
+from tidelog.records.control import EndTransactionMarker, read_end_transaction_marker
+from tidelog.records.header import CONTROL_MASK, BatchHeader
+
+SNAPSHOT_VERSION = 1
+
+_VERSION_CRC = Struct(">hI")
+_COUNT = Struct(">i")
+_ENTRY = Struct(">qhiqiqiq")
+_ENTRIES_POSITION = _VERSION_CRC.size + _COUNT.size
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """Ordered by producer id, so that the same state gives the same bytes."""
+    rows = sorted(entry.snapshot_fields() for entry in entries)
+    body = b"".join((_COUNT.pack(len(rows)), *(_ENTRY.pack(*row) for row in rows)))
+    return _VERSION_CRC.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes, path: str) -> list[ProducerEntry]:
+    """The producers in a snapshot; CorruptSnapshot, naming ``path``, when it is not exactly one."""
+    if len(data) < _ENTRIES_POSITION:
+        raise CorruptSnapshot(f"{path} has {len(data)} bytes, a producer snapshot has at least {_ENTRIES_POSITION}")
+    version, crc = _VERSION_CRC.unpack_from(data)
+    if version != SNAPSHOT_VERSION:
+        raise CorruptSnapshot(f"{path} has version {version}, only {SNAPSHOT_VERSION} is known")
+    body = memoryview(data)[_VERSION_CRC.size :]
+    computed_crc = crc32c(body)
+    if computed_crc != crc:
+        raise CorruptSnapshot(f"{path} says that its CRC is {crc:#010x}, but it is {computed_crc:#010x}")
+    (count,) = _COUNT.unpack_from(body)
+    if count < 0 or len(data) != _ENTRIES_POSITION + count * _ENTRY.size:
+        raise CorruptSnapshot(f"{path} says that it has {count} producers, and has {len(data)} bytes")
+    entries = [_entry(*fields) for fields in _ENTRY.iter_unpack(body[_COUNT.size :])]
+    if len({entry.producer_id for entry in entries}) != count:
+        raise CorruptSnapshot(f"{path} has a producer twice")
+    return entries
+
+
+def write_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerState) -> DiskFile:
+    """Write the producers' state at ``offset``. The caller syncs the file and the directory."""
+    file = disk.open(names.segment_path(directory, offset, names.SNAPSHOT_SUFFIX), "create")
+    file.truncate(0)
+    file.write(0, [encode_snapshot(producers.entries())])
+    return file
+
+
+def _entry(
+    producer_id: int,
+    epoch: int,
+    last_sequence: int,
+    last_offset: int,
+    offset_delta: int,
+    timestamp: int,
+    coordinator_epoch: int,
+    transaction_first_offset: int,
+) -> ProducerEntry:
+    batches = [BatchMetadata(last_sequence, last_offset, offset_delta, timestamp)] if last_offset >= 0 else []
+    return ProducerEntry(producer_id, epoch, batches, coordinator_epoch, timestamp, transaction_first_offset)
+
+
+def marker_of(buffer: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
+    """The content of a transaction marker; None for records, and for a marker that Kafka's compaction has emptied."""
+    if not header.attributes & CONTROL_MASK or not header.record_count:
+        return None
+    return read_end_transaction_marker(buffer, position, header)
+
+
+def note_batch_of_producer(
+    producers: ProducerState,
+    segment: LogSegment | None,
+    header: BatchHeader,
+    base_offset: int,
+    marker: EndTransactionMarker | None,
+) -> None:
+    """``header`` was written at ``base_offset``; ``marker`` is its content when it is a control batch. Without a segment the
+    transaction index is left alone: it already knows."""
+    if marker is None:
+        if header.attributes & CONTROL_MASK:
+            return  # An emptied marker: its transaction is long over.
+        producers.update(header, base_offset)
+        return
+    completed = producers.update_marker(header.producer_id, header.producer_epoch, marker, base_offset, header.max_timestamp)
+    if completed is None:
+        return
+    if completed.is_aborted and segment is not None:
+        last_stable_offset = producers.last_stable_offset_for(completed)
+        segment.transaction_index.append(
+            AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, last_stable_offset)
+        )
+    producers.complete(completed)
+
+
+def load_newest_snapshot(
+    disk: Disk, directory: str, trusted_below: int, producers: ProducerState, report: Report, replayable_from: int = 0
+) -> int | None:
+    """Load the newest snapshot taken at or below ``trusted_below``; returns its offset, None when there is none. Others go.
+
+    ``replayable_from`` is where the log's first segment begins: an older snapshot lacks batches that are gone, and to know
+    nothing of a producer is better than to hold it to a sequence that it has long passed.
+    """
+    offsets = names.base_offsets_of(disk.list_directory(directory), names.SNAPSHOT_SUFFIX)
+    for offset in reversed(offsets):
+        path = names.segment_path(directory, offset, names.SNAPSHOT_SUFFIX)
+        if not replayable_from <= offset <= trusted_below:
+            disk.remove(path)
+            continue
+        try:
+            file = disk.open(path, "read")
+            producers.load(decode_snapshot(file.read(0, file.size()), path))
+        except CorruptSnapshot as error:
+            report("producer_snapshot_discarded", {"path": path, "error": str(error)})
+            disk.remove(path)
+            continue
+        return offset
+    producers.clear()
+    return None
+
+
+def replay_producers(producers: ProducerState, segments: Segments, from_offset: int, to_offset: int) -> None:
+    """Bring the state from ``from_offset`` to ``to_offset`` by the headers between. The transaction index knows them."""
+    if from_offset >= to_offset:
+        return
+    for segment in segments.from_offset(from_offset):
+        if segment.base_offset >= to_offset:
+            return
+        _replay_segment(producers, segment, from_offset, to_offset)
+
+
+def _replay_segment(producers: ProducerState, segment: LogSegment, from_offset: int, to_offset: int) -> None:
+    start = segment.offset_index.lookup(from_offset)[1] if from_offset > segment.base_offset else 0
+    file = segment.file()
+    for position, header in scan_headers(file, start, segment.size, SCAN_CHUNK_BYTES):
+        base_offset = header.base_offset
+        if base_offset >= to_offset:
+            return
+        if header.producer_id >= 0 and base_offset >= from_offset:
+            marker = None
+            if header.is_control:
+                marker = marker_of(file.read(position, header.size), 0, header)
+            note_batch_of_producer(producers, None, header, base_offset, marker)
+        if header.next_offset >= to_offset:
+            return  # What follows is not checked yet, and may be torn.
+
+
+def remove_snapshots_above(disk: Disk, directory: str, offset: int) -> None:
+    for snapshot_offset in names.base_offsets_of(disk.list_directory(directory), names.SNAPSHOT_SUFFIX):
+        if snapshot_offset > offset:
+            disk.remove(names.segment_path(directory, snapshot_offset, names.SNAPSHOT_SUFFIX))

@@ -1,0 +1,250 @@
+"""Open a data directory: whose it is, what is in it, and which of its partitions can be served.
+
+Taking a directory over happens in this order: the lock (nobody else uses it), ``meta.properties`` (it belongs to this broker),
+the checkpoints and durable marks, and the clean-shutdown mark, which is removed *before* anything is written, so that it can
+only ever describe the stop just before this start.
+
+Each partition opens by itself: one that is damaged stays offline with the reason, the others go on. Directories that are on
+their way out are removed. At the end one sync makes durable all that recovery kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidelog.log import names
+from tidelog.log.durability.checkpoints import (
+    MetaProperties,
+    read_meta_properties,
+    read_offset_checkpoint,
+    read_partition_metadata,
+    remove_clean_shutdown,
+    was_cleanly_shut_down,
+    write_meta_properties,
+    write_offset_checkpoint,
+    write_partition_metadata,
+)
+from tidelog.log.durability.durable_marks import DurableMarks
+from tidelog.log.durability.sync_plan import NEVER_SYNCFS, run_plans
+from tidelog.log.environment import LogEnvironment, Report
+from tidelog.log.errors import CorruptCheckpoint, DirectoryLocked, DirectoryUnusable, StorageError
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.recovery.log_recovery import LogOpening, open_log
+from tidelog.log.retention.deletion_queue import remove_tree
+from tidelog.log.settings import LogSettings
+from tidelog.ports.disk import DirectoryLock, Disk, FileSystem
+from tidelog.ports.randomness import Randomness
+from tidelog.records.topic_partition import TopicPartition
+
+NO_TOPIC_ID = bytes(16)
+# A plan holds about five files open (segment, indexes, snapshot): ten thousand at once are more than a process may have.
+SYNC_LOGS_AT_ONCE = 128
+
+
+@dataclass(slots=True)
+class DirectoryState:
+    """What the files of a data directory said."""
+
+    offsets_by_file: dict[str, dict[TopicPartition, int]]
+    marks: DurableMarks
+    has_marks: bool
+    was_stopped_cleanly: bool
+
+
+@dataclass(slots=True)
+class OpenedLogs:
+    logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
+    offline: dict[TopicPartition, str] = field(default_factory=dict)
+
+
+def take_over(
+    disk: Disk, randomness: Randomness, path: str, cluster_id: str, node_id: int
+) -> tuple[DirectoryLock, MetaProperties]:
+    """Make the directory if it is missing, lock it, and check or write whose it is."""
+    try:
+        _make_durable_directory(disk, path)
+        lock = disk.lock(names.join(path, names.LOCK_FILE))
+    except BlockingIOError as error:
+        raise DirectoryLocked(f"{path} is used by another process: stop it, or choose another data directory") from error
+    except OSError as error:
+        raise DirectoryUnusable(f"{path} cannot be used as a data directory: {error.strerror or error}") from error
+    try:
+        return lock, _check_owner(disk, randomness, path, cluster_id, node_id)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _make_durable_directory(disk: Disk, path: str) -> None:
+    """Its name in its parent is as much a part of every record's path as any other. Synced even when the directory is there: it
+    may be there only since a start that a kill cut short."""
+    is_there = disk.is_directory(path)
+    disk.make_directory(path)
+    parent = path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+    try:
+        disk.sync_directory(parent)
+    except PermissionError:
+        # A parent that we may not even read was not written by us either.
+        if not is_there:
+            raise
+
+
+def _check_owner(disk: Disk, randomness: Randomness, path: str, cluster_id: str, node_id: int) -> MetaProperties:
+    meta_path = names.join(path, names.META_PROPERTIES)
+    try:
+        found = read_meta_properties(disk, meta_path)
+        if found is None:
+            found = MetaProperties(cluster_id, node_id, randomness.token(16))
+            write_meta_properties(disk, meta_path, found)
+    except OSError as error:
+        raise DirectoryUnusable(f"{path} cannot be written: {error.strerror or error}") from error
+    if found.cluster_id != cluster_id:
+        raise DirectoryUnusable(f"{path} belongs to cluster {found.cluster_id}, this broker is of cluster {cluster_id}")
+    if found.node_id != node_id:
+        raise DirectoryUnusable(f"{path} belongs to broker {found.node_id}, this is broker {node_id}")
+    return found
+
+
+def read_state(disk: Disk, path: str, report: Report) -> DirectoryState:
+    """Read checkpoints and marks, and take the clean-shutdown mark away."""
+
+    def lenient(name: str) -> dict[TopicPartition, int]:
+        """Losing it only costs time: recovery starts earlier, cleaning starts anew."""
+        try:
+            return read_offset_checkpoint(disk, names.join(path, name))
+        except CorruptCheckpoint as error:
+            report("checkpoint_ignored", {"error": str(error)})
+            return {}
+
+    was_stopped_cleanly = was_cleanly_shut_down(disk, path)
+    if was_stopped_cleanly:
+        remove_clean_shutdown(disk, path)
+    lenient_names = (names.RECOVERY_POINT_CHECKPOINT, names.HIGH_WATERMARK_CHECKPOINT, names.CLEANER_CHECKPOINT)
+    offsets_by_file = {name: lenient(name) for name in lenient_names}
+    # Not lenient: without it records that were deleted would come back.
+    start_name = names.LOG_START_OFFSET_CHECKPOINT
+    offsets_by_file[start_name] = read_offset_checkpoint(disk, names.join(path, start_name))
+    marks = DurableMarks.open(disk, path)
+    if marks.damage is not None:
+        report("durable_marks_damaged", {"damage": marks.damage})
+    return DirectoryState(
+        offsets_by_file=offsets_by_file,
+        marks=marks,
+        has_marks=disk.exists(names.join(path, names.DURABLE_MARKS)),
+        was_stopped_cleanly=was_stopped_cleanly,
+    )
+
+
+def open_logs(
+    environment: LogEnvironment,
+    path: str,
+    state: DirectoryState,
+    settings_for: Callable[[str], LogSettings],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> OpenedLogs:
+    opened = OpenedLogs()
+    disk = environment.disk
+    directories = disk.list_directory(path)
+    for number, name in enumerate(directories):
+        directory = names.join(path, name)
+        parsed = names.parse_partition_directory_name(name)
+        if parsed is None or not disk.is_directory(directory):
+            continue
+        if parsed.state == "delete":
+            try:
+                remove_tree(disk, directory)
+            except OSError as error:
+                environment.report("deletion_failed", {"error": str(error)})
+        elif not parsed.state:
+            key = parsed.topic, parsed.partition
+            try:
+                opened.logs[key] = _open_one(environment, path, directory, key, state, settings_for(parsed.topic))
+            except Exception as error:  # Whatever its bytes made us stumble over: the other partitions must open.
+                opened.offline[key] = str(error)
+                environment.report("partition_offline", {"partition": name, "reason": str(error)})
+        if on_progress is not None:
+            on_progress(number + 1, len(directories))
+    return opened
+
+
+def _open_one(
+    environment: LogEnvironment, path: str, directory: str, key: TopicPartition, state: DirectoryState, settings: LogSettings
+) -> PartitionLog:
+    topic, partition = key
+    name = names.partition_directory_name(topic, partition)
+    topic_id = _read_topic_id(environment, directory, state.marks.topic_id(name))
+    recovery_point = state.offsets_by_file[names.RECOVERY_POINT_CHECKPOINT].get(key, 0)
+    durable_mark = max(state.marks.mark(name, topic_id) or 0, recovery_point)
+
+    def lower_recovery_point(offset: int) -> None:
+        if state.has_marks:
+            # The mark takes over what the recovery point said of durability.
+            state.marks.record(name, topic_id, durable_mark)
+            state.marks.flush()
+        recovery_points = state.offsets_by_file[names.RECOVERY_POINT_CHECKPOINT]
+        recovery_points[key] = offset
+        write_offset_checkpoint(environment.disk, names.join(path, names.RECOVERY_POINT_CHECKPOINT), recovery_points)
+
+    log = open_log(
+        environment,
+        LogOpening(
+            topic=topic,
+            partition=partition,
+            topic_id=topic_id,
+            directory=directory,
+            settings=settings,
+            recovery_point=recovery_point,
+            log_start_offset=state.offsets_by_file[names.LOG_START_OFFSET_CHECKPOINT].get(key, 0),
+            durable_mark=durable_mark,
+            was_stopped_cleanly=state.was_stopped_cleanly,
+            has_marks=state.has_marks,
+            lower_recovery_point=lower_recovery_point,
+        ),
+    )
+    high_watermark = state.offsets_by_file[names.HIGH_WATERMARK_CHECKPOINT].get(key, 0)
+    log.advance_high_watermark(max(high_watermark, log.log_start_offset))
+    return log
+
+
+def _read_topic_id(environment: LogEnvironment, directory: str, marked_id: bytes | None) -> bytes:
+    """From the partition's own file; when that is missing or damaged, from the journal of marks, and it is written anew. Zeros
+    when neither knows: both are durable with the first record, so such a log has none to lose."""
+    path = names.join(directory, names.PARTITION_METADATA)
+    try:
+        topic_id = read_partition_metadata(environment.disk, path)
+    except CorruptCheckpoint as error:
+        environment.report("partition_metadata_ignored", {"error": str(error)})
+        topic_id = None
+    if topic_id is not None:
+        return topic_id
+    if marked_id is None or marked_id == NO_TOPIC_ID:
+        return NO_TOPIC_ID
+    write_partition_metadata(environment.disk, path, marked_id)
+    return marked_id
+
+
+def sync_all(disk: Disk, file_system: FileSystem, logs: list[PartitionLog], syncfs_files_min: int) -> None:
+    """Blocks, for starting and stopping: all that these logs hold is durable afterwards, or they are offline."""
+    for first in range(0, len(logs), SYNC_LOGS_AT_ONCE):
+        some = logs[first : first + SYNC_LOGS_AT_ONCE]
+        plans = [log.begin_sync(with_recovery_point=True) for log in some]
+        outcome = run_plans(disk, file_system, plans, syncfs_files_min)
+        for log, plan, error in zip(some, plans, outcome.errors, strict=True):
+            log.finish_sync(plan, error)
+        if outcome.file_system_failed:
+            syncfs_files_min = NEVER_SYNCFS
+
+
+def refuse_records_in(disk: Disk, directory: str) -> None:
+    """A new log would be written over them."""
+    for name in disk.list_directory(directory):
+        if name.endswith(names.LOG_SUFFIX) and disk.file_size(names.join(directory, name)):
+            raise StorageError(f"{directory} holds records of a log that is not open: restart the broker, or move it away")
+
+
+def topic_id_of(disk: Disk, path: str, key: TopicPartition) -> bytes | None:
+    """What the directory of a partition says by itself, whether or not its log can be opened."""
+    try:
+        directory = names.join(path, names.partition_directory_name(*key))
+        return read_partition_metadata(disk, names.join(directory, names.PARTITION_METADATA))
+    except (CorruptCheckpoint, OSError):
+        return None

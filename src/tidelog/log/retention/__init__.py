@@ -1,0 +1,1 @@
+"""Deleting records that are too old or too many, and removing their files."""

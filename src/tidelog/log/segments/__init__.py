@@ -1,0 +1,1 @@
+"""A segment's files: the batches, and the indexes that find things in them."""

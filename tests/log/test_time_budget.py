@@ -1,0 +1,33 @@
+from tidelog.log.time_budget import SLICE_MS_MAX, Slice
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.ms = 1000
+
+    def now_ms(self) -> int:
+        return 0
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ns(self) -> int:
+        return self.ms * 1_000_000
+
+
+def test_a_slice_ends_by_its_count() -> None:
+    work = Slice(HandClock(), 2)
+    assert not work.is_over
+    work.left -= 1
+    assert not work.is_over
+    work.left -= 1
+    assert work.is_over
+
+
+def test_a_slice_ends_by_the_clock() -> None:
+    clock = HandClock()
+    work = Slice(clock, 1_000_000)
+    clock.ms += SLICE_MS_MAX - 1
+    assert not work.is_over
+    clock.ms += 1
+    assert work.is_over
