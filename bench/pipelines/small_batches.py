@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from bench.measure import Figure
-from tidelog.client.fetch.schema import SCHEMA_WITH_HEADERS
+from tidelog.client.fetch.types import SCHEMA_WITH_HEADERS
 from tidelog.spark.pipelines.archive.rows import PARTITION_BY, archive_columns
 from tidelog.spark.pipelines.archive.source import write_raw
 from tidelog.spark.tables.lake_table import LakeTable

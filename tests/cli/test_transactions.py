@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.command import Command
-from tests.client.transactions.fake_broker import FakeBroker
 from tests.client.transactions.wire_producer import WireProducer
+from tests.client.wire.fake_broker import FakeBroker
 from tests.compatibility.kafka_client import read_partition
 from tidelog.cli.main import main
 from tidelog.cli.transactions_admin import choose_partitions
@@ -194,7 +194,7 @@ def test_epochs_can_be_given(command: Command, ghost: WireProducer, topic: str) 
         (("list", "--pattern", "("), "INVALID_REGULAR_EXPRESSION"),
         (
             ("list", "-X", "security.protocol=SASL_SSL"),
-            "security.protocol SASL_SSL: the calls about transactions speak plaintext only",
+            "security.protocol SASL_SSL: these calls speak plaintext only",
         ),
         (("list", "-X", "sasl.username=me"), "speak plaintext only, neither TLS nor SASL"),
         (("list", "-X", "acks=1"), "-X acks: the commands about transactions know only"),

@@ -12,7 +12,7 @@ from tests.compatibility.apache_kafka import ApacheKafka, KafkaUnavailable, kafk
 from tests.compatibility.kafka_client import admin_client, create_topic
 from tests.faults.peers import Peer, api_versions_request, batch_of, produce_request
 from tidelog.client.quotas import Entity, QuotaAdmin
-from tidelog.client.transactions.errors import BrokerError
+from tidelog.client.wire.errors import BrokerError
 from tidelog.testing import Broker
 from tidelog.wire.produce_client import ProduceResponse, decode_produce_response
 from tidelog.wire.protocol import ApiKey, parse_response_header

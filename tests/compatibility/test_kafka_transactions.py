@@ -12,11 +12,11 @@ from tests.client.transactions.wire_producer import TIMEOUT_MS, WireProducer
 from tests.compatibility.apache_kafka import NODE_ID, ApacheKafka, KafkaUnavailable, kafka_classpath, run_tool, wait_until
 from tests.compatibility.kafka_client import admin_client, create_topic, read_partition
 from tidelog.client.transactions.admin import TransactionAdmin
-from tidelog.client.transactions.brokers import Brokers
-from tidelog.client.transactions.errors import BrokerError, UnknownPartition
-from tidelog.client.transactions.fenced_writer import Fenced, FencedWriter
+from tidelog.client.transactions.fenced_writer import FencedWriter, WriterFenced
 from tidelog.client.transactions.hanging import find_hanging
 from tidelog.client.transactions.types import AbortSpecification
+from tidelog.client.wire.brokers import Brokers
+from tidelog.client.wire.errors import BrokerError, UnknownPartition
 from tidelog.wire.errors import ErrorCode
 
 pytestmark = pytest.mark.apache_kafka
@@ -200,7 +200,7 @@ def test_compare_and_set(kafka_by_version: ApacheKafka) -> None:
     early.begin()
     early.write(topic, 0, [(b"key", b"early")], now_ms())
     late.begin()
-    with pytest.raises(Fenced):
+    with pytest.raises(WriterFenced):
         early.commit()
     for value in (b"late", b"later"):
         late.write(topic, 0, [(b"key", value)], now_ms())

@@ -14,7 +14,7 @@ from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, re
 from tidelog.cli.output import make_console, say, show_json, show_table
 from tidelog.cli.transactions_admin import PlaintextOption, plaintext_options
 from tidelog.client.quotas import QuotaAdmin
-from tidelog.client.transactions.errors import ClientError
+from tidelog.client.wire.errors import ClientError
 
 app = typer.Typer(help="List, set and delete quotas of client ids, users and addresses.", no_args_is_help=True)
 

@@ -14,7 +14,7 @@ from tidelog.cli.output import make_console, say, show_json
 from tidelog.cli.transactions_admin import PlaintextOption, choose_partitions, open_admin
 from tidelog.cli.transactions_text import show_hanging, verdict_document, wall_clock_ms
 from tidelog.client.transactions.admin import TransactionAdmin
-from tidelog.client.transactions.hanging import OpenTransaction, Verdict, judge, open_transactions
+from tidelog.client.transactions.hanging import OpenTransaction, TransactionVerdict, judge, open_transactions
 
 EPILOG = "Example: tidelog transactions abort orders --partition 0 --start-offset 1234 --execute"
 EPOCH_MAX = 32767
@@ -88,7 +88,7 @@ def _find(
     )
 
 
-def _show(verdict: Verdict, is_done: bool, as_json: bool) -> None:
+def _show(verdict: TransactionVerdict, is_done: bool, as_json: bool) -> None:
     if as_json:
         show_json({**verdict_document(verdict), "executed": is_done})
         return

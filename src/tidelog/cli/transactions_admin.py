@@ -8,10 +8,9 @@ import typer
 
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import read_pairs
-from tidelog.client.transactions.addresses import check_protocol
 from tidelog.client.transactions.admin import TransactionAdmin
-from tidelog.client.transactions.brokers import TopicPartition
-from tidelog.client.transactions.errors import ClientError
+from tidelog.client.wire.connection import check_protocol
+from tidelog.client.wire.errors import ClientError
 
 # Of librdkafka's properties, those that mean something to these calls, and what they are called there.
 _TIMEOUTS = {"socket.timeout.ms": "request_timeout_ms", "socket.connection.setup.timeout.ms": "connect_timeout_ms"}
@@ -62,7 +61,7 @@ def _milliseconds(name: str, text: str) -> int:
 
 def choose_partitions(
     admin: TransactionAdmin, topics: Sequence[str], indexes: Sequence[int], broker_id: int | None = None
-) -> list[TopicPartition]:
+) -> list[tuple[str, int]]:
     """Those of the topics, or of all; only these indexes, when some are given; only those with a replica on the broker."""
     cluster = admin.metadata()
     if broker_id is not None and broker_id not in cluster.brokers:

@@ -8,9 +8,8 @@ from rich.console import Console
 
 from tidelog.cli.groups_text import assignment_text, duration
 from tidelog.cli.output import show_json, show_table
-from tidelog.client.transactions.brokers import TopicPartition
-from tidelog.client.transactions.hanging import OpenTransaction, Verdict
-from tidelog.client.transactions.types import ProducerState, TransactionDescription, TransactionListing
+from tidelog.client.transactions.hanging import OpenTransaction, TransactionVerdict
+from tidelog.client.transactions.types import ProducerDescription, TransactionDescription, TransactionListing
 
 _NONE = "-"
 
@@ -51,7 +50,7 @@ def show_descriptions(console: Console, descriptions: Sequence[TransactionDescri
 
 
 def show_producers(
-    console: Console, producers: Sequence[tuple[TopicPartition, ProducerState]], as_json: bool, now_ms: int
+    console: Console, producers: Sequence[tuple[tuple[str, int], ProducerDescription]], as_json: bool, now_ms: int
 ) -> None:
     if as_json:
         for (topic, partition), producer in producers:
@@ -75,7 +74,7 @@ def show_producers(
     show_table(console, columns, rows)
 
 
-def show_hanging(console: Console, verdicts: Sequence[Verdict], as_json: bool, now_ms: int) -> None:
+def show_hanging(console: Console, verdicts: Sequence[TransactionVerdict], as_json: bool, now_ms: int) -> None:
     if as_json:
         for verdict in verdicts:
             show_json(verdict_document(verdict))
@@ -100,7 +99,7 @@ def show_hanging(console: Console, verdicts: Sequence[Verdict], as_json: bool, n
     show_table(console, columns, rows)
 
 
-def verdict_document(verdict: Verdict) -> dict[str, object]:
+def verdict_document(verdict: TransactionVerdict) -> dict[str, object]:
     topic, partition, producer = verdict.transaction
     description = verdict.description
     return {
@@ -117,7 +116,7 @@ def abort_words(transaction: OpenTransaction) -> str:
     return f"tidelog transactions abort {topic} --partition {partition} --start-offset {producer.transaction_start_offset}"
 
 
-def _producer_document(topic: str, partition: int, producer: ProducerState) -> dict[str, object]:
+def _producer_document(topic: str, partition: int, producer: ProducerDescription) -> dict[str, object]:
     """Minus one where there is nothing, as Kafka's tools have it, except for the offset of a transaction that there is not."""
     document = {"topic": topic, "partition": partition, **producer._asdict()}
     if not producer.has_open_transaction:
@@ -125,7 +124,7 @@ def _producer_document(topic: str, partition: int, producer: ProducerState) -> d
     return document
 
 
-def _partition_documents(partitions: Sequence[TopicPartition]) -> list[dict[str, object]]:
+def _partition_documents(partitions: Sequence[tuple[str, int]]) -> list[dict[str, object]]:
     return [{"topic": topic, "partition": partition} for topic, partition in partitions]
 
 

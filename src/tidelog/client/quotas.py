@@ -1,7 +1,7 @@
-"""The calls about client quotas, which librdkafka does not have: describe and alter, on any Kafka since 2.6.
+"""Client quotas, which librdkafka cannot describe or alter, on any Kafka since 2.6.
 
-An entity is a mapping of types (``user``, ``client-id``, ``ip``) to names; None is the default of its type. Plaintext only, over
-the same connections as ``client.transactions``. What is altered is asked for once: after an error it may have been done.
+An entity maps types (``user``, ``client-id``, ``ip``) to names; None is the default of its type. The calls go through
+``client.wire``, in plaintext only. A change is requested once: after an error it may or may not have been made.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tidelog.client.transactions.brokers import Brokers
-from tidelog.client.transactions.errors import BrokerError
+from tidelog.client.wire.brokers import Brokers
+from tidelog.client.wire.errors import check_code
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
@@ -44,7 +44,7 @@ class QuotaAdmin:
         self._brokers.close()
 
     def describe(self, entity: Entity | None = None) -> list[EntityQuotas]:
-        """All that have quotas, or those with these names, other types beside them included."""
+        """All entities that have quotas, or those that contain ``entity``, whatever other types they have."""
         components: list[dict[str, object]] = [
             {"entity_type": kind, "match_type": _MATCH_DEFAULT if name is None else _MATCH_EXACT, "match": name}
             for kind, name in (entity or {}).items()
@@ -61,17 +61,15 @@ class QuotaAdmin:
 
     def _describe(self, components: list[dict[str, object]]) -> DecodedMessage:
         answer = self._brokers.request_any(ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": components, "strict": False})
-        if answer.error_code:
-            raise BrokerError(answer.error_code, "the quotas cannot be described", answer.error_message)
+        check_code(answer.error_code, "the quotas cannot be described", answer.error_message)
         return answer
 
     def alter(self, entity: Entity, quotas: Mapping[str, float | None], *, validate_only: bool = False) -> None:
-        """Set those with a value, take away those with None."""
+        """Set the quotas that have a value, and remove those with None."""
         entry = {
             "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
             "ops": [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in quotas.items()],
         }
         fields = {"entries": [entry], "validate_only": validate_only}
         for result in self._brokers.request_any(ApiKey.ALTER_CLIENT_QUOTAS, fields).entries:
-            if result.error_code:
-                raise BrokerError(result.error_code, "the quotas were not changed", result.error_message)
+            check_code(result.error_code, "the quotas were not changed", result.error_message)

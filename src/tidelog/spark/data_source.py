@@ -1,7 +1,7 @@
 """The data source that Spark finds under ``format("tidelog")``: options in, readers and writers out.
 
 Spark starts a Python process for every stream, and the stream begins when that process has loaded this module, so modules that
-only a sink needs are imported on use. The columns are those of ``client.fetch.schema`` under the stock connector's names.
+only a sink needs are imported on use. The columns are those of ``client.fetch.types`` under the stock connector's names.
 """
 
 from pyspark.sql.datasource import (

@@ -1,13 +1,15 @@
 """The fetcher on a real broker, by both ways: the same rows as confluent-kafka reads, whatever was written."""
 
+import pickle
 import re
 import secrets
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
+import confluent_kafka
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.client.fetch.rows import Row, message_rows, rows_of, without_headers
@@ -15,12 +17,13 @@ from tests.client.producing import new_topic, read
 from tests.compatibility.apache_kafka import wait_until
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, UnknownTopic
-from tidelog.client.fetch import cluster, partition_reader
+from tidelog.client.fetch import partition_reader
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.fetch.errors import OffsetsLost, OffsetsMissing, TopicRecreated
 from tidelog.client.fetch.librdkafka_source import LibrdkafkaSource
 from tidelog.client.reachability import wait_for_broker
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
+from tidelog.client.wire import retries
 
 SECONDS_MAX = 30
 # A setting that changes nothing, and that our own connection does not know.
@@ -67,7 +70,7 @@ def numbered(count: int) -> list[dict[str, Any]]:
 
 
 def ends(client: FetchClient, topic: str, partition: int = 0) -> tuple[int, int]:
-    place = Partition(topic, partition)
+    place = TopicPartition(topic, partition)
     return client.offsets([place], "earliest")[place], client.offsets([place], "latest")[place]
 
 
@@ -139,7 +142,7 @@ def test_transactions(kafka: ToolkitBroker, client: FetchClient, way: Mapping[st
 def test_offsets_by_time(kafka: ToolkitBroker, client: FetchClient) -> None:
     topic = new_topic(kafka, partitions=2)
     send(producer(kafka), topic, [{"value": b"", "timestamp": 1_700_000_000_000 + 10 * each} for each in range(5)])
-    both = [Partition(topic, 0), Partition(topic, 1)]
+    both = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     assert client.offsets(both, 1_700_000_000_000) == {both[0]: 0}
     assert client.offsets(both, 1_700_000_000_011) == {both[0]: 2}
     assert client.offsets(both, 1_700_000_000_041) == {}
@@ -177,7 +180,7 @@ def test_lost_offsets_are_named(kafka: ToolkitBroker, client: FetchClient) -> No
     topic = new_topic(kafka)
     send(producer(kafka), topic, numbered(10))
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
-    admin.delete_records([TopicPartition(topic, 0, 6)])[TopicPartition(topic, 0)].result()
+    admin.delete_records([confluent_kafka.TopicPartition(topic, 0, 6)])[confluent_kafka.TopicPartition(topic, 0)].result()
     assert ends(client, topic) == (6, 10)
     with pytest.raises(OffsetsLost, match="offsets 2 to 5 are lost") as caught:
         fetched(client, topic, 2, 10)
@@ -202,14 +205,14 @@ def test_a_topic_that_was_created_again_is_refused(kafka: ToolkitBroker, client:
 
 def test_no_such_partition(kafka: ToolkitBroker, client: FetchClient, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = new_topic(kafka)
-    for module in (cluster, partition_reader):
+    for module in (retries, partition_reader):
         monkeypatch.setattr(module, "UNKNOWN_TOPIC_SECONDS", 0.2)
     with pytest.raises(UnknownTopic):
         fetched(client, topic, 0, 1, partition=1)
     with pytest.raises(UnknownTopic):
         fetched(client, f"{topic}-none", 0, 1)
     with pytest.raises(UnknownTopic):
-        client.offsets([Partition(f"{topic}-none", 0)], "latest")
+        client.offsets([TopicPartition(f"{topic}-none", 0)], "latest")
 
 
 def test_an_end_that_does_not_come(kafka: ToolkitBroker) -> None:
@@ -217,9 +220,9 @@ def test_an_end_that_does_not_come(kafka: ToolkitBroker) -> None:
     send(producer(kafka), topic, numbered(3))
     with FetchClient(kafka.bootstrap, settings={"socket.timeout.ms": "700", "fetch.wait.max.ms": "100"}) as client:
         found = client.read(topic, 0, 0, 5)
-        with pytest.raises(OffsetsMissing, match="offsets 3 to 4 are not there"):
+        with pytest.raises(OffsetsMissing, match="offsets 3 to 4 are missing"):
             list(found)
-        with pytest.raises(OffsetsMissing, match="offsets 40 to 41 are not there"):
+        with pytest.raises(OffsetsMissing, match="offsets 40 to 41 are missing"):
             fetched(client, topic, 40, 42)
         assert len(fetched(client, topic, 0, 3)) == 3
 
@@ -243,7 +246,7 @@ def test_a_connection_serves_one_read_after_the_other(kafka: ToolkitBroker) -> N
     send(producer(kafka), topic, numbered(10))
     with FetchClient(kafka.bootstrap) as client:
         assert len(fetched(client, topic, 0, 10)) == 10
-        (kept,) = client._source._cluster._idle.values()  # type: ignore[attr-defined]  # it is our own source
+        (kept,) = client._source._lookup.brokers._idle.values()  # type: ignore[attr-defined]  # it is our own source
         connection = kept[0]
         assert len(fetched(client, topic, 0, 10)) == 10
         assert kept == [connection]
@@ -272,16 +275,16 @@ def test_arguments_that_are_none(kafka: ToolkitBroker) -> None:
     with pytest.raises(InvalidArgument, match=r"isolation\.level"):
         FetchClient(kafka.bootstrap, settings={"isolation.level": "read_uncommitted"})
     with FetchClient(kafka.bootstrap) as client:
-        with pytest.raises(InvalidArgument, match="no range"):
+        with pytest.raises(InvalidArgument, match="not a range"):
             client.read("orders", 0, 5, 4)
-        with pytest.raises(InvalidArgument, match="no range"):
+        with pytest.raises(InvalidArgument, match="not a range"):
             client.read("orders", 0, -2, 4)
         with pytest.raises(InvalidArgument, match="rows"):
             client.read("orders", 0, 0, 4, max_rows_per_batch=0)
         with pytest.raises(InvalidArgument, match="earliest"):
-            client.offsets([Partition("orders", 0)], "newest")  # type: ignore[arg-type]  # that is the test
+            client.offsets([TopicPartition("orders", 0)], "newest")  # type: ignore[arg-type]  # that is the test
         with pytest.raises(InvalidArgument, match="milliseconds"):
-            client.offsets([Partition("orders", 0)], -5)
+            client.offsets([TopicPartition("orders", 0)], -5)
         with pytest.raises(InvalidArgument, match="list of names"):
             client.topics("orders")
 
@@ -290,3 +293,10 @@ def test_librdkafka_reads_where_it_is_asked_for() -> None:
     assert isinstance(FetchClient("h:1", fetcher="librdkafka")._source, LibrdkafkaSource)
     with pytest.raises(InvalidArgument, match="fetcher is own or librdkafka: not 'java'"):
         FetchClient("h:1", fetcher="java")  # type: ignore[arg-type]  # as one might write it
+
+
+def test_lost_offsets_are_named_and_survive_pickling() -> None:
+    error = OffsetsLost("orders", 3, 10, 25)
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        assert "orders[3]: offsets 10 to 24 are lost" in str(each)
+        assert (each.topic, each.partition, each.wanted, each.log_start) == ("orders", 3, 10, 25)

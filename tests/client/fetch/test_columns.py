@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from tests.client.fetch.rows import Row, oracle_rows, rows_of, without_headers
 from tests.records.strategies import compressions, header_keys, record_lists, timestamps
-from tidelog.client.fetch.columns import OpenedBatch, lay_out, record_batches
-from tidelog.client.fetch.constant_columns import ConstantColumns
+from tidelog.client.fetch.columns import ConstantColumns, OpenedBatch, lay_out, record_batches
 from tidelog.client.fetch.opening import opened_batches, whole_batches
-from tidelog.client.fetch.schema import SCHEMA, SCHEMA_WITH_HEADERS
+from tidelog.client.fetch.types import SCHEMA, SCHEMA_WITH_HEADERS
 from tidelog.records.batch import build_batch, iterate_keys, read_records
 from tidelog.records.compression import CompressionType
 from tidelog.records.errors import InvalidBatch, RecordError

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from tests.client.fetch.rows import Row, oracle_rows, rows_of, without_headers
-from tests.client.transactions.fake_broker import HANG_UP, SILENCE, FakeBroker
+from tests.client.wire.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tidelog.client.errors import BrokerUnavailable, NotAuthorized, TidelogError, TimedOut, UnknownTopic
 from tidelog.client.fetch import librdkafka_source, partition_reader
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.fetch.errors import BrokenBatch, OffsetsLost, OffsetsMissing, TopicRecreated
-from tidelog.client.fetch.types import Range
+from tidelog.client.fetch.types import FetchRange
 from tidelog.records.batch import build_batch
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
 from tidelog.records.record import Record
@@ -142,7 +142,7 @@ def test_a_batch_that_is_cut_off_comes_again(fake: FakeBroker, client: FetchClie
 
 def test_an_end_that_stays_out_of_reach(fake: FakeBroker, impatient: FetchClient) -> None:
     fake.answer(ApiKey.FETCH, fetched(batch(0, 5)), fetched(b"", readable=5))
-    with pytest.raises(OffsetsMissing, match="offsets 5 to 9 are not there: the last stable offset is 5"):
+    with pytest.raises(OffsetsMissing, match="offsets 5 to 9 are missing: the last stable offset is 5"):
         offsets(impatient, 0, 10)
 
 
@@ -237,7 +237,7 @@ def test_out_of_range_beyond_the_end_may_pass(fake: FakeBroker, impatient: Fetch
     assert offsets(impatient, 5, 10) == list(range(5, 10))
     fake.answer(ApiKey.LIST_OFFSETS, listed(3))
     fake.answer(ApiKey.FETCH, fetched(error=ErrorCode.OFFSET_OUT_OF_RANGE))
-    with pytest.raises(OffsetsMissing, match="offsets 5 to 9 are not there: the last stable offset is 3"):
+    with pytest.raises(OffsetsMissing, match="offsets 5 to 9 are missing: the last stable offset is 3"):
         offsets(impatient, 5, 10)
 
 
@@ -249,7 +249,7 @@ def test_not_allowed(fake: FakeBroker, client: FetchClient) -> None:
 
 def test_a_broker_that_does_not_come_back(fake: FakeBroker, impatient: FetchClient) -> None:
     fake.answer(ApiKey.FETCH, fetched(batch(0, 5)), HANG_UP)
-    with pytest.raises(TimedOut, match=r"nothing came for 1\.5 s at offset 5"):
+    with pytest.raises(TimedOut, match=r"nothing arrived for 1\.5 s at offset 5"):
         offsets(impatient, 0, 10)
 
 
@@ -261,7 +261,7 @@ def test_a_broker_that_falls_silent(fake: FakeBroker, impatient: FetchClient) ->
 
 def test_bytes_that_are_no_answer(fake: FakeBroker, client: FetchClient) -> None:
     fake.answer(ApiKey.FETCH, b"\0\0\0\x08\0\0\0\x07\xff\xff\xff\xff")
-    with pytest.raises(TidelogError, match="makes no sense"):
+    with pytest.raises(TidelogError, match="invalid response"):
         offsets(client, 0, 10)
 
 
@@ -300,13 +300,13 @@ def test_messages_of_old_formats_are_left_to_librdkafka(
     old = bytearray(batch(5, 5))
     old[16] = 1
     fake.answer(ApiKey.FETCH, fetched(batch(0, 5)), fetched(bytes(old)))
-    asked: list[Range] = []
+    asked: list[FetchRange] = []
 
     class Librdkafka:
         def __init__(self, *arguments: object) -> None:
             pass
 
-        def read(self, wanted: Range) -> Iterator[Any]:
+        def read(self, wanted: FetchRange) -> Iterator[Any]:
             asked.append(wanted)
             yield from ()
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.client.transactions.fake_broker import FakeBroker
 from tests.compatibility.kafka_client import admin_client, create_topic
 from tidelog.client.transactions.admin import TransactionAdmin
 from tidelog.testing import Broker
@@ -13,7 +12,7 @@ from tidelog.testing import Broker
 CONFIGS = {"transaction.partition.verification.enable": "false", "transaction.state.log.num.partitions": "3"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def broker() -> Iterator[Broker]:
     with Broker(configs=CONFIGS) as broker:
         yield broker
@@ -31,9 +30,3 @@ def topic(broker: Broker) -> str:
 def admin(broker: Broker) -> Iterator[TransactionAdmin]:
     with TransactionAdmin(broker.bootstrap_servers) as admin:
         yield admin
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeBroker]:
-    with FakeBroker() as fake:
-        yield fake

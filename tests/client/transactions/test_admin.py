@@ -1,17 +1,18 @@
 """The calls on a broker of ours: what it knows of real transactions."""
 
 import secrets
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
 from tests.client.transactions.wire_producer import TIMEOUT_MS, WireProducer
 from tests.compatibility.kafka_client import admin_client, create_topic, read_partition
 from tidelog.client.transactions.admin import TransactionAdmin
-from tidelog.client.transactions.errors import BrokerError, BrokerUnreachable, UnknownPartition
 from tidelog.client.transactions.types import AbortSpecification
+from tidelog.client.wire.errors import BrokerError, BrokerUnreachable, UnknownPartition
 from tidelog.testing import Broker
 from tidelog.wire.errors import ErrorCode
 
@@ -130,20 +131,22 @@ def test_an_abort_where_there_is_no_partition(admin: TransactionAdmin, topic: st
         admin.abort_transaction(AbortSpecification(topic, 9, 1, 0, 0))
 
 
-@pytest.mark.parametrize("call", ["metadata", "longest_timeout_ms", "list_transactions", "describe_transactions", "topic_config"])
-def test_a_broker_that_restarts_is_waited_for(call: str) -> None:
-    """Once it has answered, that is."""
-    arguments = {"describe_transactions": (["x"],), "topic_config": ("t", "cleanup.policy")}.get(call, ())
-    with Broker() as broker, TransactionAdmin(broker.bootstrap_servers) as admin:
+def test_a_broker_that_restarts_is_waited_for_once_it_has_answered() -> None:
+    calls: list[Callable[[TransactionAdmin], object]] = [
+        lambda admin: admin.metadata().partitions_of("t"),
+        TransactionAdmin.longest_timeout_ms,
+        TransactionAdmin.list_transactions,
+        lambda admin: admin.describe_transactions(["x"]),
+        lambda admin: admin.topic_config("t", "cleanup.policy"),
+    ]
+    with Broker() as broker, ExitStack() as stack, ThreadPoolExecutor(len(calls)) as threads:
         create_topic(admin_client(broker.bootstrap_servers), "t")
-        before = getattr(admin, call)(*arguments)
+        admins = [stack.enter_context(TransactionAdmin(broker.bootstrap_servers)) for _ in calls]
+        before = [call(admin) for call, admin in zip(calls, admins, strict=True)]
         broker.kill()
-        restart = threading.Thread(target=broker.start)
-        restart.start()
-        try:
-            assert getattr(admin, call)(*arguments) == before
-        finally:
-            restart.join()
+        after = [threads.submit(call, admin) for call, admin in zip(calls, admins, strict=True)]
+        broker.start()
+        assert [each.result() for each in after] == before
 
 
 def test_when_nobody_answers_that_is_said_at_once() -> None:

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.client.transactions.fake_broker import HANG_UP, FakeBroker
+from tests.client.wire.fake_broker import HANG_UP, FakeBroker
 from tidelog.client.transactions import admin as admin_module
 from tidelog.client.transactions.admin import TransactionAdmin
-from tidelog.client.transactions.errors import (
+from tidelog.client.transactions.types import AbortSpecification
+from tidelog.client.wire.errors import (
     BrokerError,
     ClientError,
     ConnectionLost,
@@ -17,7 +18,6 @@ from tidelog.client.transactions.errors import (
     UnknownPartition,
     UnsupportedByBroker,
 )
-from tidelog.client.transactions.types import AbortSpecification
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 

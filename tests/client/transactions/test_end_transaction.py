@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.client.transactions.fake_broker import HANG_UP, FakeBroker
 from tests.client.transactions.wire_producer import WireProducer
+from tests.client.wire.fake_broker import HANG_UP, FakeBroker
 from tests.compatibility.apache_kafka import wait_until
 from tests.compatibility.kafka_client import read_partition
 from tidelog.client.transactions.admin import TransactionAdmin
-from tidelog.client.transactions.errors import BrokerError, InvalidAnswer
 from tidelog.client.transactions.types import TransactionHandle
+from tidelog.client.wire.errors import BrokerError, InvalidAnswer
 from tidelog.testing import Broker
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.client.transactions.fake_broker import HANG_UP, FakeBroker
+from tests.client.wire.fake_broker import HANG_UP, FakeBroker
 from tests.compatibility.apache_kafka import wait_until
 from tests.compatibility.kafka_client import read_partition
-from tidelog.client.transactions.brokers import Brokers
-from tidelog.client.transactions.errors import BrokerError, UnknownPartition
-from tidelog.client.transactions.fenced_writer import Fenced, FencedWriter
+from tidelog.client.transactions.fenced_writer import FencedWriter, WriterFenced
+from tidelog.client.wire.brokers import Brokers
+from tidelog.client.wire.errors import BrokerError, UnknownPartition
 from tidelog.testing import Broker
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
@@ -56,9 +56,9 @@ def test_whoever_begins_later_wins(brokers: Brokers, broker: Broker, topic: str)
     early.begin()
     early.write(topic, 0, [(b"a", b"early")], NOW_MS)
     late.begin()
-    with pytest.raises(Fenced, match=f"END_TXN of {name}"):
+    with pytest.raises(WriterFenced, match=f"END_TXN of {name}"):
         early.commit()
-    with pytest.raises(Fenced):
+    with pytest.raises(WriterFenced):
         early.write(topic, 0, [(b"a", b"early")], NOW_MS)
     late.write(topic, 0, [(b"a", b"late")], NOW_MS)
     late.commit()

@@ -8,9 +8,9 @@ import pytest
 
 from tests.client.transactions.wire_producer import WireProducer
 from tidelog.client.transactions.admin import TransactionAdmin
-from tidelog.client.transactions.errors import BrokerError, ClientError, UnknownPartition
 from tidelog.client.transactions.hanging import HangingSearch, find_hanging, judge, open_transactions
-from tidelog.client.transactions.types import DescribedProducers, ProducerState, TransactionDescription, TransactionListing
+from tidelog.client.transactions.types import DescribedProducers, ProducerDescription, TransactionDescription, TransactionListing
+from tidelog.client.wire.errors import BrokerError, ClientError, UnknownPartition
 from tidelog.testing import Broker
 from tidelog.wire.errors import ErrorCode
 
@@ -105,7 +105,7 @@ class ScriptedAdmin:
 
 
 def open_in(timestamp_ms: int, start_offset: int = 7, producer_id: int = 5) -> DescribedProducers:
-    return DescribedProducers({("t", 0): [ProducerState(producer_id, 0, 0, timestamp_ms, -1, start_offset)]}, {})
+    return DescribedProducers({("t", 0): [ProducerDescription(producer_id, 0, 0, timestamp_ms, -1, start_offset)]}, {})
 
 
 def transaction(producer_id: int = 5) -> TransactionDescription:
@@ -135,7 +135,7 @@ def test_what_could_not_be_asked_is_told_but_not_deleted_topics() -> None:
 
 
 def test_they_come_by_partition_and_offset() -> None:
-    states = [ProducerState(each, 0, 0, 1, -1, offset) for each, offset in ((1, 9), (2, 3), (3, -1))]
+    states = [ProducerDescription(each, 0, 0, 1, -1, offset) for each, offset in ((1, 9), (2, 3), (3, -1))]
     found = open_transactions(DescribedProducers({("b", 0): states, ("a", 1): states}, {}))
     assert [(each.topic, each.producer.producer_id) for each in found] == [("a", 2), ("a", 1), ("b", 2), ("b", 1)]
     assert judge(cast(TransactionAdmin, ScriptedAdmin()), []) == []

@@ -15,7 +15,7 @@ TRACEBACK = f"Traceback (most recent call last):\n{FRAME}"
 
 OF_SOURCE = (
     f"{STREAM}[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform initialOffset: "
-    f"{TRACEBACK}tidelog.client.transactions.errors.BrokerUnreachable: connection refused\n\n"
+    f"{TRACEBACK}tidelog.client.wire.errors.BrokerUnreachable: connection refused\n\n"
     f"The above exception was the direct cause of the following exception:\n\n{TRACEBACK}"
     f"tidelog.client.errors.BrokerUnavailable: topics: no broker answers at 127.0.0.1:1: check the address\n"
     f" SQLSTATE: 38000 SQLSTATE: XXKST{STATE}"

@@ -8,8 +8,8 @@ import pytest
 
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.transactions.admin import TransactionAdmin
-from tidelog.client.transactions.brokers import Brokers
 from tidelog.client.transactions.fenced_writer import FencedWriter
+from tidelog.client.wire.brokers import Brokers
 from tidelog.spark.sink import ledger as ledger_module
 from tidelog.spark.sink.job import Decision, LedgerEntry, LedgerUnusable, Superseded, encode_entry
 from tidelog.spark.sink.ledger import LEDGER_PARTITIONS, LEDGER_TIMEOUT_MS, TopicLedger

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tidelog.client.errors import BrokerUnavailable, TidelogError
-from tidelog.client.transactions.errors import BrokerUnreachable
+from tidelog.client.wire.errors import BrokerUnreachable
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink import writers
 from tidelog.spark.sink.connections import SinkConnections, forget_connections

@@ -1,8 +1,8 @@
-"""The fetcher: topics with their ids, offsets of ends and times, and partitions by range of offsets as Arrow batches.
+"""``FetchClient``: topics with their ids, offsets of ends and times, and ranges of partitions as Arrow batches.
 
-Our own connection where it can be, librdkafka where a setting is beyond it (TLS, SASL, whatever else we do not know), and for
-what is left in a log of the formats before Kafka 0.11. Rows are the same by both, and so are the errors, but for
-what ``librdkafka_source`` says.
+``BrokerSource`` reads over our own connections. librdkafka reads where a setting is beyond these (TLS, SASL, anything else that
+we do not know), and the rest of a log that still has batches from before Kafka 0.11. Both give the same rows and the same errors,
+except as ``librdkafka_source`` says.
 """
 
 import re
@@ -14,10 +14,12 @@ import pyarrow as pa
 
 from tidelog.client.configuration import bootstrap_addresses
 from tidelog.client.errors import InvalidArgument
-from tidelog.client.fetch.broker_source import BrokerSource
-from tidelog.client.fetch.settings import own_settings
-from tidelog.client.fetch.types import ROWS_PER_BATCH, Fetcher, Isolation, OffsetAt, OldFormat, Range, Source, TopicInfo
-from tidelog.client.topic_partition import Partition
+from tidelog.client.fetch.lookup import PartitionLookup
+from tidelog.client.fetch.partition_reader import PartitionReader
+from tidelog.client.fetch.settings import OwnSettings, own_settings
+from tidelog.client.fetch.types import ROWS_PER_BATCH, Fetcher, FetchRange, FetchSource, Isolation, OffsetAt, OldFormat, TopicInfo
+from tidelog.client.topic_partition import TopicPartition
+from tidelog.client.wire.errors import toolkit_errors
 
 if TYPE_CHECKING:
     from tidelog.client.fetch.librdkafka_source import LibrdkafkaSource
@@ -26,7 +28,7 @@ ROWS_PER_BATCH_MAX = 1_000_000
 
 
 class FetchClient:
-    """Not for several threads at once; several ``read`` may be under way at the same time in one thread."""
+    """Use it from one thread; several ``read`` may be under way at the same time in that thread."""
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class FetchClient:
     ) -> None:
         """``settings`` are librdkafka's (without "kafka." before them). Connects on the first call.
 
-        ``fetcher="librdkafka"`` reads by it whatever the settings are: for who wants a second witness of what is in a topic.
+        ``fetcher="librdkafka"`` always reads with librdkafka, for callers who want a second witness of what is in a topic.
         """
         if isolation not in ("read_committed", "read_uncommitted"):
             raise InvalidArgument(f"isolation is read_committed or read_uncommitted: not {isolation!r}")
@@ -49,7 +51,7 @@ class FetchClient:
         self._isolation: Isolation = isolation
         own = own_settings(self._settings) if fetcher == "own" else None
         self._librdkafka: LibrdkafkaSource | None = None
-        self._source: Source = self._by_librdkafka() if own is None else BrokerSource(self._addresses, own, isolation)
+        self._source: FetchSource = self._by_librdkafka() if own is None else BrokerSource(self._addresses, own, isolation)
 
     def __enter__(self) -> Self:
         return self
@@ -61,20 +63,20 @@ class FetchClient:
         self._source.close()
 
     def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
-        """Those of these names (UnknownTopic when one is missing), or whose whole name matches the pattern, without Kafka's
-        internal ones (none may match). Never creates one."""
+        """The topics with these names (UnknownTopic if one is missing), or those whose whole name matches the pattern, without
+        Kafka's internal ones; there may be none. Never creates a topic."""
         if isinstance(wanted, str):
             raise InvalidArgument(f"topics are a list of names, or a compiled pattern: not {wanted!r}")
         return self._source.topics(wanted)
 
-    def offsets(self, partitions: Sequence[Partition], at: OffsetAt) -> dict[Partition, int]:
-        """``latest`` is after the last message that may be read: the last stable offset under read_committed. A partition
-        with no message at that time or later is left out of the answer."""
+    def offsets(self, partitions: Sequence[TopicPartition], at: OffsetAt) -> dict[TopicPartition, int]:
+        """``latest`` is the offset after the last message that may be read: under read_committed the last stable offset. A
+        partition that has no message of that time or later is left out."""
         if isinstance(at, str) and at not in ("earliest", "latest"):
             raise InvalidArgument(f"offsets are at earliest, latest or milliseconds since 1970: not {at!r}")
         if isinstance(at, int) and at < 0:
             raise InvalidArgument(f"a time is milliseconds since 1970: not {at}")
-        return self._source.offsets([Partition(*partition) for partition in partitions], at)
+        return self._source.offsets([TopicPartition(*partition) for partition in partitions], at)
 
     def read(
         self,
@@ -90,17 +92,17 @@ class FetchClient:
         """The messages with ``start <= offset < end``, in order, none of them twice; columns as in ``schema``.
 
         Ends when the position reaches ``end``: offsets of markers, of aborted messages and of compacted ones count as read.
-        Raises OffsetsLost when the log begins after ``start`` (or comes to do so meanwhile), TopicRecreated when the topic has
-        another id than ``expected_topic_id``, OffsetsMissing when ``end`` stays out of reach.
+        Raises OffsetsLost if the log begins after ``start`` (or does so meanwhile), TopicRecreated if the topic has another id
+        than ``expected_topic_id``, OffsetsMissing if ``end`` stays out of reach.
         """
         if not 0 <= start <= end:
-            raise InvalidArgument(f"{topic}[{partition}]: offsets from {start} to {end} are no range")
+            raise InvalidArgument(f"{topic}[{partition}]: the offsets {start} to {end} are not a range")
         if not 1 <= max_rows_per_batch <= ROWS_PER_BATCH_MAX:
             raise InvalidArgument(f"an Arrow batch has 1 to {ROWS_PER_BATCH_MAX} rows: not {max_rows_per_batch}")
-        wanted = Range(topic, partition, start, end, expected_topic_id, max_rows_per_batch, include_headers)
+        wanted = FetchRange(topic, partition, start, end, expected_topic_id, max_rows_per_batch, include_headers)
         return self._read(wanted)
 
-    def _read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+    def _read(self, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._source.read(wanted)
         except OldFormat as old:
@@ -108,8 +110,34 @@ class FetchClient:
 
     def _by_librdkafka(self) -> "LibrdkafkaSource":
         if self._librdkafka is None:
-            # On use: most have no need of it, and each stream of Spark waits for what is loaded.
+            # Imported on use: most callers do not need it, and each stream of Spark waits for the import.
             from tidelog.client.fetch.librdkafka_source import LibrdkafkaSource
 
             self._librdkafka = LibrdkafkaSource(self._addresses, self._settings, self._isolation)
         return self._librdkafka
+
+
+class BrokerSource:
+    """Fetching over our own connections, in plaintext."""
+
+    def __init__(self, addresses: str, settings: OwnSettings, isolation: Isolation) -> None:
+        self._addresses = addresses
+        self._settings = settings
+        self._isolation: Isolation = isolation
+        with toolkit_errors("connect", addresses):
+            self._lookup = PartitionLookup(addresses, settings, isolation)
+
+    def close(self) -> None:
+        self._lookup.close()
+
+    def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
+        with toolkit_errors("topics", self._addresses):
+            return self._lookup.topics(wanted)
+
+    def offsets(self, partitions: Sequence[TopicPartition], at: OffsetAt) -> dict[TopicPartition, int]:
+        with toolkit_errors(f"offsets of {', '.join(sorted({topic for topic, _ in partitions}))}", self._addresses):
+            return self._lookup.offsets(partitions, at)
+
+    def read(self, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
+        with toolkit_errors(f"read {wanted.name}", self._addresses):
+            yield from PartitionReader(self._lookup, wanted, self._settings, self._isolation).batches()

@@ -1,12 +1,16 @@
 """Records to Arrow columns, all records of many batches at once.
 
-Batches that were opened are laid end to end in one buffer. ``scan`` finds where each record begins; from there every field is
-read for all records by numpy: varints first, and then the bytes. Keys and values are not gathered one by one: the buffer itself
-is seen as an Arrow array whose elements are key, value and what lies between them in turns (their ends ascend), and Arrow's
-``take`` picks the keys out of it, and the values, at the speed of memcpy.
+Opened batches are laid end to end in one buffer. ``scan`` finds where each record begins; from there numpy reads every field of
+all records, first the varints and then the bytes. Keys and values are not collected one by one. The buffer itself is viewed as an
+Arrow array whose elements are in turn a key, a value and what lies between them (their ends ascend), and Arrow's ``take`` picks
+the keys and the values out of it at the speed of memcpy.
 
-Nothing is trusted: each length is checked against the end of its record, offsets must ascend and be within their batch, and
-what does not fit raises InvalidBatch. Headers are looked at only where they are wanted. The checksum was checked before.
+Nothing is trusted: each length is checked against the end of its record, offsets must ascend and lie within their batch, and
+whatever does not fit raises InvalidBatch. The checksum was checked before.
+
+Headers are decoded only on request. Most records have few of them, so the first headers of all records are read at once, then the
+second of those that have two, and so on. The headers of a record with very many are read one by one beyond a limit, so that it
+does not cost a pass over all records for each.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,17 +19,18 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidelog.client.fetch.constant_columns import ConstantColumns
-from tidelog.client.fetch.header_columns import headers_column
-from tidelog.client.fetch.scan import record_positions
-from tidelog.client.fetch.schema import MICROSECONDS, MILLISECONDS_MAX, SCHEMA, SCHEMA_WITH_HEADERS
-from tidelog.client.fetch.varints import Bytes, Integers, read_deltas, read_lengths
+from tidelog.client.fetch.scan import Bytes, Integers, read_deltas, read_lengths, record_positions
+from tidelog.client.fetch.types import HEADERS_TYPE, MICROSECONDS, MILLISECONDS_MAX, SCHEMA, SCHEMA_WITH_HEADERS
 from tidelog.ports.disk import Buffer
 from tidelog.records.errors import InvalidBatch
 from tidelog.records.header import BatchHeader
+from tidelog.records.varint import VARINT_BITS, read_zigzag
 
 _NULL = 1
 _TIMESTAMP = SCHEMA.field("timestamp").type
+# Of each record this many headers are read together with those of other records.
+_ROUNDS_MAX = 64
+_KEY_START, _KEY_END, _VALUE_START, _VALUE_END = range(4)
 
 
 class OpenedBatch(NamedTuple):
@@ -45,7 +50,7 @@ class _Batches(NamedTuple):
     counts: Integers
 
 
-class Rows(NamedTuple):
+class RecordRows(NamedTuple):
     """The records that lie in ``data``, by row."""
 
     data: bytes
@@ -55,7 +60,30 @@ class Rows(NamedTuple):
     batches: _Batches
 
 
-def lay_out(opened: Sequence[OpenedBatch]) -> Rows:
+class ConstantColumns:
+    """The columns that are the same in every row of a partition: made once for ``rows_max`` rows, and sliced for each batch."""
+
+    __slots__ = ("_create_time", "_partition", "_topic")
+
+    def __init__(self, topic: str, partition: int, rows_max: int) -> None:
+        self._topic = pa.repeat(pa.scalar(topic, pa.string()), rows_max)
+        self._partition = pa.repeat(pa.scalar(partition, pa.int32()), rows_max)
+        self._create_time = pa.repeat(pa.scalar(0, pa.int32()), rows_max)
+
+    def topic(self, count: int) -> pa.Array:
+        return self._topic.slice(0, count)
+
+    def partition(self, count: int) -> pa.Array:
+        return self._partition.slice(0, count)
+
+    def timestamp_type(self, is_append_time: Integers) -> pa.Array:
+        """0 for the producer's time, 1 for the broker's; one topic may have both, when its setting was changed."""
+        if not is_append_time.any():
+            return self._create_time.slice(0, len(is_append_time))
+        return pa.array(is_append_time.astype(np.int32))
+
+
+def lay_out(opened: Sequence[OpenedBatch]) -> RecordRows:
     """All records' places. InvalidBatch when a batch is not what its header says."""
     data = b"".join([batch.records for batch in opened])
     array = np.frombuffer(data, np.uint8)
@@ -78,7 +106,7 @@ def lay_out(opened: Sequence[OpenedBatch]) -> Rows:
     ]
     batches = _Batches(*np.array(fields, np.int64).reshape(-1, len(_Batches._fields)).T)
     batch_of_row = np.repeat(np.arange(len(opened)), batches.counts)
-    return Rows(data, array, np.concatenate(positions) if positions else np.empty(0, np.int64), batch_of_row, batches)
+    return RecordRows(data, array, np.concatenate(positions) if positions else np.empty(0, np.int64), batch_of_row, batches)
 
 
 def record_batches(
@@ -98,7 +126,7 @@ def record_batches(
 
 
 def decode_rows(
-    rows: Rows, first: int, last: int, constants: ConstantColumns, start: int, end: int, include_headers: bool
+    rows: RecordRows, first: int, last: int, constants: ConstantColumns, start: int, end: int, include_headers: bool
 ) -> pa.RecordBatch:
     """Rows ``first`` to before ``last``, without those whose offsets are not wanted."""
     try:
@@ -108,7 +136,7 @@ def decode_rows(
 
 
 def _decode_rows(
-    rows: Rows, first: int, last: int, constants: ConstantColumns, start: int, end: int, include_headers: bool
+    rows: RecordRows, first: int, last: int, constants: ConstantColumns, start: int, end: int, include_headers: bool
 ) -> pa.RecordBatch:
     data = rows.array
     lengths, position = read_lengths(data, rows.positions[first:last])
@@ -147,7 +175,7 @@ def _decode_rows(
         constants.timestamp_type(rows.batches.is_append_time[batch_of_row[wanted]]),
     ]
     if include_headers:
-        columns.append(headers_column(rows.data, data, value_ends[wanted], record_ends[wanted]))
+        columns.append(_headers_column(rows.data, data, value_ends[wanted], record_ends[wanted]))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS if include_headers else SCHEMA)
 
 
@@ -180,3 +208,83 @@ def _timestamps(batches: _Batches, batch_of_row: Integers, deltas: Integers) -> 
     np.clip(times, -MILLISECONDS_MAX, MILLISECONDS_MAX, out=times)
     times *= MICROSECONDS
     return times
+
+
+# -- headers ------------------------------------------------------------------------------------------------------------------
+
+
+def _headers_column(data: bytes, array: Bytes, positions: Integers, record_ends: Integers) -> pa.Array:
+    """Of the records whose counts of headers stand at ``positions`` and whose headers go up to ``record_ends``."""
+    zigzags, positions = read_lengths(array, positions)
+    counts = zigzags >> 1
+    # A header takes two bytes at least. The oracle of the tests allows no more than bytes, either.
+    if (zigzags & 1).any() or (zigzags > record_ends - positions).any():
+        raise InvalidBatch("a record claims more headers than its bytes can hold")
+    ends = np.concatenate(([0], np.cumsum(counts)))
+    total = int(ends[-1])
+    places = np.empty((total, 4), np.int64)
+    is_null = np.zeros(total, np.bool_)
+    positions = _read_rounds(array, positions, counts, ends, places, is_null)
+    for row in np.flatnonzero(counts > _ROUNDS_MAX).tolist():
+        first, last = int(ends[row]) + _ROUNDS_MAX, int(ends[row + 1])
+        positions[row] = _read_rest(data, int(positions[row]), places[first:last], is_null[first:last])
+    if (positions != record_ends).any():
+        raise InvalidBatch("the headers of a record do not end where the record does")
+    keys, values = _strings(data, places, is_null)
+    entries = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
+    return pa.ListArray.from_arrays(
+        pa.array(ends.astype(np.int32)), entries, type=HEADERS_TYPE, mask=pa.array(counts == 0) if len(counts) else None
+    )
+
+
+def _read_rounds(
+    array: Bytes, positions: Integers, counts: Integers, ends: Integers, places: Integers, is_null: np.typing.NDArray[np.bool_]
+) -> Integers:
+    """Up to ``_ROUNDS_MAX`` headers of each record; the positions after them."""
+    rows = np.flatnonzero(counts)
+    for number in range(_ROUNDS_MAX):
+        if not rows.size:
+            break
+        index = ends[rows] + number
+        key_lengths, key_starts = read_lengths(array, positions[rows])
+        if (key_lengths & 1).any():
+            raise InvalidBatch("a header has no key")
+        key_ends = key_starts + (key_lengths >> 1)
+        value_lengths, value_starts = read_lengths(array, key_ends)
+        nulls = (value_lengths & 1).astype(np.bool_)
+        if (value_lengths[nulls] != _NULL).any():
+            raise InvalidBatch("the length of a header's value is below -1")
+        value_ends = value_starts + (value_lengths >> 1)
+        places[index] = np.stack((key_starts, key_ends, value_starts, value_ends), axis=1)
+        is_null[index] = nulls
+        positions[rows] = value_ends
+        rows = rows[counts[rows] > number + 1]
+    return positions
+
+
+def _read_rest(data: bytes, position: int, places: Integers, is_null: np.typing.NDArray[np.bool_]) -> int:
+    for index in range(len(places)):
+        length, key_start = read_zigzag(data, position, VARINT_BITS)
+        if length & 1:
+            raise InvalidBatch("a header has no key")
+        key_end = key_start + (length >> 1)
+        length, value_start = read_zigzag(data, key_end, VARINT_BITS)
+        if length & 1 and length != _NULL:
+            raise InvalidBatch("the length of a header's value is below -1")
+        position = value_start + (length >> 1)
+        places[index] = key_start, key_end, value_start, position
+        is_null[index] = length & 1
+    return position
+
+
+def _strings(data: bytes, places: Integers, is_null: np.typing.NDArray[np.bool_]) -> tuple[pa.Array, pa.Array]:
+    count = len(places)
+    buffers = [None, pa.py_buffer(places.astype(np.int32)), pa.py_buffer(data)]
+    elements = pa.Array.from_buffers(pa.binary(), max(0, 4 * count - 1), buffers, null_count=0)
+    keys = elements.take(pa.array(np.arange(_KEY_START, 4 * count, 4)))
+    values = elements.take(pa.array(np.arange(_VALUE_START, 4 * count, 4), mask=is_null))
+    try:
+        return keys.cast(pa.string()), values
+    except pa.ArrowInvalid:
+        # Not UTF-8, which no client forbids: as Kafka's own reads it.
+        return pa.array([key.as_py().decode("utf-8", "replace") for key in keys], pa.string()), values

@@ -19,18 +19,17 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     TopicCollection,
-    TopicPartition,
 )
+from confluent_kafka import TopicPartition as RawPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tidelog.client.configuration import librdkafka_configuration
 from tidelog.client.errors import TidelogError, UnknownTopic, from_kafka_error
 from tidelog.client.fetch.errors import OffsetsLost, OffsetsMissing, TopicRecreated
-from tidelog.client.fetch.schema import MICROSECONDS, MILLISECONDS_MAX, schema_of
 from tidelog.client.fetch.settings import librdkafka_settings
-from tidelog.client.fetch.types import Isolation, OffsetAt, Range, TopicInfo
+from tidelog.client.fetch.types import MICROSECONDS, MILLISECONDS_MAX, FetchRange, Isolation, OffsetAt, TopicInfo, schema_of
 from tidelog.client.reachability import ConnectionProblems, wait_for_broker
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition, partition_of
 from tidelog.wire.primitives import ZERO_UUID
 
 CALL_SECONDS_MAX = 30.0
@@ -94,7 +93,7 @@ class LibrdkafkaSource:
             if not (isinstance(wanted, re.Pattern) and topic.is_internal)
         }
 
-    def offsets(self, partitions: Sequence[Partition], at: OffsetAt) -> dict[Partition, int]:
+    def offsets(self, partitions: Sequence[TopicPartition], at: OffsetAt) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
         self._greet()
@@ -104,24 +103,24 @@ class LibrdkafkaSource:
             else OffsetSpec.for_timestamp(at)
         )
         what = f"offsets of {', '.join(sorted({topic for topic, _ in partitions}))}"
-        wanted = {TopicPartition(*partition): spec for partition in dict.fromkeys(partitions)}
+        wanted = {RawPartition(*partition): spec for partition in dict.fromkeys(partitions)}
         try:
             futures = self._admin.list_offsets(
                 wanted, isolation_level=_ISOLATION_LEVELS[self._isolation], request_timeout=CALL_SECONDS_MAX
             )
-            found = {Partition(raw.topic, raw.partition): future.result().offset for raw, future in futures.items()}
+            found = {partition_of(raw): future.result().offset for raw, future in futures.items()}
         except KafkaException as error:
             raise self._translated(error, what) from error
         return {partition: found[partition] for partition in dict.fromkeys(partitions) if found[partition] >= 0}
 
-    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+    def read(self, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
         topic_id = self._checked_topic_id(wanted, wanted.expected_topic_id)
         try:
             consumer = Consumer(self._reader_settings)
         except KafkaException as error:
             raise self._translated(error, "settings") from error
         try:
-            consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
+            consumer.assign([RawPartition(wanted.topic, wanted.partition, wanted.start)])
             for messages in self._messages(consumer, wanted):
                 yield _record_batch(messages, wanted)
         except KafkaException as error:
@@ -130,7 +129,7 @@ class LibrdkafkaSource:
             consumer.close()
         self._checked_topic_id(wanted, topic_id)
 
-    def _messages(self, consumer: Any, wanted: Range) -> Iterator[list[Any]]:
+    def _messages(self, consumer: Any, wanted: FetchRange) -> Iterator[list[Any]]:
         """In portions of an Arrow batch's rows."""
         collected: list[Any] = []
         position = wanted.start
@@ -152,21 +151,21 @@ class LibrdkafkaSource:
                 collected = []
             if position < wanted.end and time.monotonic() > deadline:
                 raise OffsetsMissing(
-                    f"{wanted.name}: offsets {position} to {wanted.end - 1} are not there: "
-                    f"nothing came for {STANDSTILL_SECONDS_MAX:g} s"
+                    f"{wanted.name}: offsets {position} to {wanted.end - 1} are missing: "
+                    f"nothing arrived for {STANDSTILL_SECONDS_MAX:g} s"
                 )
 
-    def _judge(self, error: Any, wanted: Range, position: int) -> None:
+    def _judge(self, error: Any, wanted: FetchRange, position: int) -> None:
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            partition = Partition(wanted.topic, wanted.partition)
+            partition = TopicPartition(wanted.topic, wanted.partition)
             log_start = self.offsets([partition], "earliest")[partition]
             if log_start > position:
                 raise OffsetsLost(*partition, position, log_start)
-            raise OffsetsMissing(f"{wanted.name}: offset {position} is not there: {error.str()}")
+            raise OffsetsMissing(f"{wanted.name}: offset {position} is missing: {error.str()}")
         if not error.retriable():
             raise from_kafka_error(error, f"read {wanted.name}", self._addresses)
 
-    def _checked_topic_id(self, wanted: Range, expected: bytes | None) -> bytes:
+    def _checked_topic_id(self, wanted: FetchRange, expected: bytes | None) -> bytes:
         info = self.topics([wanted.topic])[wanted.topic]
         if wanted.partition >= info.partitions:
             raise UnknownTopic(f"there is no partition {wanted.name}: the topic has {info.partitions}")
@@ -202,7 +201,7 @@ def _microseconds(milliseconds: int) -> int:
     return MICROSECONDS * max(-MILLISECONDS_MAX, min(milliseconds, MILLISECONDS_MAX))
 
 
-def _record_batch(messages: Sequence[Any], wanted: Range) -> pa.RecordBatch:
+def _record_batch(messages: Sequence[Any], wanted: FetchRange) -> pa.RecordBatch:
     times = [message.timestamp() for message in messages]
     columns = [
         pa.array([message.key() for message in messages], pa.binary()),

@@ -1,21 +1,33 @@
-"""Where each record of a batch begins: the one thing that cannot be done for all records at once.
+"""Where the fields of records lie, for many records at once.
 
-A record begins where the one before it ends, so that its place is known only after the length of that. Two ways take turns:
+**Varints.** ``read_lengths`` and ``read_deltas`` read the zigzag varints of many records with one numpy pass per byte of the
+longest. The width of a number is checked as ``records.varint`` does: 32 bits in at most five bytes, 64 bits in at most ten.
 
-- a run: when records have one size (most producers' do, for long stretches), the next ones would begin at multiples of it. Where
-  the bytes there are the same length again, that is proof, not a guess: the first is right, and each makes the next one right.
-- a loop over single records, with numbers of one and two bytes read in place.
+**Records.** Where each record of a batch begins is the one thing that cannot be found for all records at once, because a record
+begins where the previous one ends. ``record_positions`` alternates between two ways:
+
+- a run: when records have one size (as those of most producers do, for long stretches), the next ones would begin at multiples of
+  it. Where the bytes there hold the same length again, that is proof and not a guess: the first is right, and each makes the next
+  one right.
+- a loop over single records, which reads lengths of one and two bytes in place.
 
 A run that breaks off early is followed by a stretch of the loop, so that batches of mixed sizes pay for few attempts.
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from tidelog.client.fetch.varints import Bytes, Integers
 from tidelog.records.errors import InvalidBatch
-from tidelog.records.varint import VARINT_BITS, read_zigzag
+from tidelog.records.varint import VARINT_BITS, VARLONG_BITS, read_zigzag
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+_CONTINUES = 0x80
+_SHIFT = 7
 
 # Length, attributes, two deltas, two lengths and the count of headers take a byte each.
 RECORD_BYTES_MIN = 7
@@ -25,6 +37,58 @@ _RUN_LAST = 1 << 16
 # Below this, the loop would have been as fast.
 _RUN_WORTH = 24
 _LOOP_COUNT = 512
+
+
+# -- varints ------------------------------------------------------------------------------------------------------------------
+
+
+def read_lengths(data: Bytes, positions: Integers) -> tuple[Integers, Integers]:
+    """The varints at ``positions``, still zigzagged (so that the lowest bit is the sign), and the positions after them.
+
+    IndexError when the data ends first.
+    """
+    byte = data[positions]
+    after = positions + 1
+    if byte.max(initial=0) < _CONTINUES:
+        return byte.astype(np.int64), after
+    if byte.min() >= _CONTINUES:
+        # Two bytes in each, as the lengths of values above 63 bytes: no need to choose among them.
+        second = data[after]
+        if second.max() < _CONTINUES:
+            return (byte & 0x7F).astype(np.int64) | (second.astype(np.int64) << _SHIFT), after + 1
+    return _read_long(data, byte, after, VARINT_BITS)
+
+
+def read_deltas(data: Bytes, positions: Integers) -> tuple[Integers, Integers]:
+    """The varlongs at ``positions`` as the numbers that they stand for, and the positions after them."""
+    byte = data[positions]
+    after = positions + 1
+    if byte.max(initial=0) < _CONTINUES:
+        zigzag = byte.astype(np.int64)
+    else:
+        zigzag, after = _read_long(data, byte, after, VARLONG_BITS)
+    # The shift must not copy the sign of a number whose zigzag takes all 64 bits.
+    magnitude = (zigzag.view(np.uint64) >> np.uint64(1)).view(np.int64)
+    return magnitude ^ -(zigzag & 1), after
+
+
+def _read_long(data: Bytes, byte: Bytes, after: Integers, bits: int) -> tuple[Integers, Integers]:
+    """``byte`` has the first of each, some of which go on at ``after``."""
+    zigzag = (byte & 0x7F).astype(np.int64)
+    going_on = np.flatnonzero(byte >= _CONTINUES)
+    for shift in range(_SHIFT, bits, _SHIFT):
+        byte = data[after[going_on]]
+        if bits - shift < _SHIFT and byte.max() >> (bits - shift):
+            break
+        after[going_on] += 1
+        zigzag[going_on] |= (byte & 0x7F).astype(np.int64) << shift
+        going_on = going_on[byte >= _CONTINUES]
+        if not going_on.size:
+            return zigzag, after
+    raise InvalidBatch(f"a number in a record takes more than {bits} bits")
+
+
+# -- records ------------------------------------------------------------------------------------------------------------------
 
 
 def record_positions(data: bytes, array: Bytes, begin: int, finish: int, count: int) -> list[Integers]:

@@ -1,4 +1,7 @@
-"""What the two ways of fetching have in common: our own connection, and librdkafka."""
+"""What the two ways of fetching share: the schema of the rows, what is asked for, and the ``FetchSource`` that answers.
+
+The columns have the names and the order of the stock Spark connector.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,24 +9,47 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 Fetcher = Literal["own", "librdkafka"]
 OffsetAt = Literal["earliest", "latest"] | int
-"""An end of the log, or milliseconds since 1970: the first message of that time or later."""
+"""An end of the log, or milliseconds since 1970, which means the first message of that time or later."""
 
 ROWS_PER_BATCH = 20_000
+
+MICROSECONDS = 1000
+# A producer may write any 64 bits as a time. Those that do not fit into microseconds are clipped.
+MILLISECONDS_MAX = (2**63 - 1) // MICROSECONDS
+
+HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+)
+SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS_TYPE))
+
+
+def schema_of(include_headers: bool) -> pa.Schema:
+    return SCHEMA_WITH_HEADERS if include_headers else SCHEMA
 
 
 class TopicInfo(NamedTuple):
     topic_id: bytes
-    """16 bytes; all zero where the cluster has no topic ids (before Kafka 2.8)."""
+    """16 bytes, all of them zero on clusters without topic ids (before Kafka 2.8)."""
     partitions: int
 
 
-class Range(NamedTuple):
-    """What to read of a partition: from ``start`` up to before ``end``."""
+class FetchRange(NamedTuple):
+    """The offsets of a partition to read: from ``start`` to before ``end``."""
 
     topic: str
     partition: int
@@ -38,20 +64,20 @@ class Range(NamedTuple):
         return f"{self.topic}[{self.partition}]"
 
 
-class Source(Protocol):
-    """One way of fetching. Errors are those of the toolkit."""
+class FetchSource(Protocol):
+    """One way of fetching. It raises the errors of the toolkit."""
 
     def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, TopicInfo]: ...
 
-    def offsets(self, partitions: Sequence[Partition], at: OffsetAt) -> dict[Partition, int]: ...
+    def offsets(self, partitions: Sequence[TopicPartition], at: OffsetAt) -> dict[TopicPartition, int]: ...
 
-    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]: ...
+    def read(self, wanted: FetchRange) -> Iterator[pa.RecordBatch]: ...
 
     def close(self) -> None: ...
 
 
 class OldFormat(Exception):
-    """From ``position`` on, the log has messages of before Kafka 0.11, which librdkafka can read."""
+    """From ``position`` on the log has messages in a format from before Kafka 0.11, which only librdkafka can read."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)

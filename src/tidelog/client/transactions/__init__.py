@@ -1,9 +1,9 @@
-"""The calls about transactions that librdkafka lacks: who has which open, which are hanging, and how to end those.
+"""The calls about transactions that librdkafka lacks: list and describe them, find those that hang, and end them.
 
     from tidelog.client.transactions.admin import TransactionAdmin
 
     with TransactionAdmin("127.0.0.1:9092") as admin:
         admin.list_transactions(states=["Ongoing"])
 
-A small synchronous client on our own codecs. It speaks plaintext only, and says so where TLS or SASL would be needed.
+They go through ``client.wire``, in plaintext only. ``fenced_writer`` writes single records as a compare-and-set.
 """

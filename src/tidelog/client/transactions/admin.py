@@ -1,12 +1,12 @@
-"""The admin's view of transactions: list, describe, end, as Kafka's own admin client does.
+"""``TransactionAdmin``: list, describe and end transactions, as Kafka's own admin client does.
 
-Coordinators know transactional ids (ListTransactions on every broker, DescribeTransactions on each id's coordinator); partitions
-know producers (DescribeProducers on each partition's leader). There are two ways of ending one: its coordinator is asked to, in
-the name of the producer that has it open (EndTxn), or an abort marker is written to one partition past the coordinator
-(WriteTxnMarkers on its leader).
+Coordinators know transactional ids (ListTransactions on every broker, DescribeTransactions on the coordinator of each id);
+partitions know producers (DescribeProducers on the leader of each partition). There are two ways to end a transaction: to ask its
+coordinator in the name of the producer that has it open (EndTxn), or to write an abort marker to one partition behind the
+coordinator's back (WriteTxnMarkers on its leader).
 
-What only asks is tried again until ``request_timeout_ms``, with the cluster looked at anew each time (``Brokers.patiently``). A
-marker is tried again only where it surely was not written: a second one could end a later transaction of the same producer.
+Calls that change nothing are repeated until ``request_timeout_ms``, with fresh metadata each time (``Brokers.patiently``). A
+marker is written again only if it certainly was not written: a second one could end a later transaction of the same producer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,17 +14,17 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tidelog.client.transactions.brokers import NO_LEADER, Brokers, ClusterMetadata, TopicPartition, by_topic
-from tidelog.client.transactions.errors import BrokerError, ClientError, InvalidAnswer, RequestTimedOut, UnknownPartition
-from tidelog.client.transactions.retries import is_worth_another_broker, retried
 from tidelog.client.transactions.types import (
     AbortSpecification,
     DescribedProducers,
-    ProducerState,
+    ProducerDescription,
     TransactionDescription,
     TransactionHandle,
     TransactionListing,
 )
+from tidelog.client.wire.brokers import NO_LEADER, Brokers, ClusterMetadata, by_topic
+from tidelog.client.wire.errors import BrokerError, ClientError, InvalidAnswer, UnknownPartition, check_code
+from tidelog.client.wire.retries import is_worth_another_attempt, is_worth_another_broker, retried, retried_while_unknown
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
@@ -36,8 +36,6 @@ BATCH_SIZE_MAX = 500
 TRANSACTION_KEY_TYPE = 1
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 LONGEST_TIMEOUT = "transaction.max.timeout.ms"
-# A topic that stays unknown for this long is not there.
-UNKNOWN_TOPIC_SECONDS = 2.0
 DURATION_SINCE, PATTERN_SINCE = 1, 2
 # Answers after which no marker was written: somebody else is to be asked, or later.
 _NOT_WRITTEN = (
@@ -85,8 +83,7 @@ class TransactionAdmin:
 
     def topic_config(self, topic: str, name: str) -> str:
         """UnknownPartition when there is no such topic; one that was just created is waited for."""
-        known = partial(retried, partial(self._ask_topic_config, topic, name), UNKNOWN_TOPIC_SECONDS, _is_unknown)
-        return self._brokers.patiently(known)
+        return self._brokers.patiently(retried_while_unknown(partial(self._ask_topic_config, topic, name)))
 
     def _ask_topic_config(self, topic: str, name: str) -> str:
         try:
@@ -111,7 +108,7 @@ class TransactionAdmin:
         else:
             answer = self._brokers.request(node_id, ApiKey.DESCRIBE_CONFIGS, fields)
         (result,) = answer.results
-        _check(result.error_code, f"{name} of {resource}", result.error_message)
+        check_code(result.error_code, f"{name} of {resource}", result.error_message)
         found = [config.value for config in result.configs if config.name == name]
         if len(found) != 1 or found[0] is None:
             raise InvalidAnswer(f"{resource} tells no {name}")
@@ -145,7 +142,7 @@ class TransactionAdmin:
 
     def _list(self, node_id: int, fields: dict[str, Any], version_min: int) -> DecodedMessage:
         answer = self._brokers.request(node_id, ApiKey.LIST_TRANSACTIONS, fields, version_min)
-        _check(answer.error_code, f"broker {node_id} does not list its transactions")
+        check_code(answer.error_code, f"broker {node_id} does not list its transactions")
         if answer.unknown_state_filters:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"broker {node_id}", f"no states {list(answer.unknown_state_filters)}")
         return answer
@@ -167,7 +164,7 @@ class TransactionAdmin:
             answer = self._brokers.request(node_id, ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": theirs})
             for each in answer.transaction_states:
                 if each.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                    _check(each.error_code, f"transactional id {each.transactional_id}")
+                    check_code(each.error_code, f"transactional id {each.transactional_id}")
                     found[each.transactional_id] = _description(node_id, each)
                 left.discard(each.transactional_id)
         if left:
@@ -178,13 +175,13 @@ class TransactionAdmin:
         answer = self._brokers.request_any(ApiKey.FIND_COORDINATOR, fields)
         by_node: dict[int, list[str]] = {}
         for each in answer.coordinators:
-            _check(each.error_code, f"no coordinator of transactional id {each.key}", each.error_message)
+            check_code(each.error_code, f"no coordinator of transactional id {each.key}", each.error_message)
             by_node.setdefault(each.node_id, []).append(each.key)
         return by_node
 
     # -- what partitions know -------------------------------------------------------------------------------------------------
 
-    def describe_producers(self, partitions: Iterable[TopicPartition]) -> DescribedProducers:
+    def describe_producers(self, partitions: Iterable[tuple[str, int]]) -> DescribedProducers:
         """One that cannot be asked by the deadline does not keep the others from answering."""
         wanted = list(dict.fromkeys(partitions))
         result = DescribedProducers({}, {})
@@ -197,10 +194,10 @@ class TransactionAdmin:
                     raise  # The cluster itself could not be asked.
         return result
 
-    def _describe_producers(self, wanted: Sequence[TopicPartition], result: DescribedProducers) -> None:
+    def _describe_producers(self, wanted: Sequence[tuple[str, int]], result: DescribedProducers) -> None:
         """One round over those that have not answered. Raises what may be different in the next one."""
         places = self._brokers.metadata().partitions
-        by_leader: dict[int, list[TopicPartition]] = {}
+        by_leader: dict[int, list[tuple[str, int]]] = {}
         for partition in wanted:
             if partition in result.producers:
                 continue
@@ -217,7 +214,7 @@ class TransactionAdmin:
             if is_worth_another_broker(error):
                 raise error
 
-    def _ask_leader(self, leader: int, partitions: Sequence[TopicPartition], result: DescribedProducers) -> None:
+    def _ask_leader(self, leader: int, partitions: Sequence[tuple[str, int]], result: DescribedProducers) -> None:
         topics = [{"name": topic, "partition_indexes": indexes} for topic, indexes in by_topic(partitions).items()]
         try:
             answer = self._brokers.request(leader, ApiKey.DESCRIBE_PRODUCERS, {"topics": topics})
@@ -254,7 +251,7 @@ class TransactionAdmin:
         for batch in _batches(list(dict.fromkeys(transactions))):
             left = list(batch)
             try:
-                retried(partial(self._end, left, is_commit, failures), self._seconds_max, _may_end_again)
+                retried(partial(self._end, left, is_commit, failures), self._seconds_max, is_worth_another_attempt)
             except ClientError as error:
                 failures.update(dict.fromkeys(left, error))
         return failures
@@ -274,9 +271,9 @@ class TransactionAdmin:
             }
             try:
                 answer = self._brokers.request(nodes[transactional_id], ApiKey.END_TXN, fields)
-                _check(answer.error_code, f"the transaction of {transactional_id} was not ended")
+                check_code(answer.error_code, f"the transaction of {transactional_id} was not ended")
             except ClientError as error:
-                if _may_end_again(error):
+                if is_worth_another_attempt(error):
                     problem = error
                     continue
                 failures[transaction] = error
@@ -313,24 +310,11 @@ class TransactionAdmin:
         ]
         if len(results) != 1 or results[0][:3] != (producer_id, topic, index):
             raise InvalidAnswer(f"broker {place.leader} answered for other markers than were sent: {results}")
-        _check(results[0][3], subject)
-
-
-def _is_unknown(error: ClientError) -> bool:
-    return isinstance(error, UnknownPartition)
-
-
-def _may_end_again(error: ClientError) -> bool:
-    return is_worth_another_broker(error) or isinstance(error, RequestTimedOut)
+        check_code(results[0][3], subject)
 
 
 def _was_not_written(error: ClientError) -> bool:
     return isinstance(error, BrokerError) and error.code in _NOT_WRITTEN
-
-
-def _check(code: int, subject: str, detail: str | None = None) -> None:
-    if code != ErrorCode.NONE:
-        raise BrokerError(code, subject, detail)
 
 
 def _batches(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
@@ -351,8 +335,8 @@ def _description(node_id: int, state: DecodedMessage) -> TransactionDescription:
     )
 
 
-def _producer(state: DecodedMessage) -> ProducerState:
-    return ProducerState(
+def _producer(state: DecodedMessage) -> ProducerDescription:
+    return ProducerDescription(
         state.producer_id,
         state.producer_epoch,
         state.last_sequence,

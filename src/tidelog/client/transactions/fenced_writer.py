@@ -1,20 +1,20 @@
-"""A transactional producer of single records, by plain requests: for records that stand for a decision.
+"""A transactional producer of single records, by plain requests, for records that stand for a decision.
 
-``begin`` takes over the transactional id: whoever had it can write no more, and what it left open is aborted (InitProducerId).
-From then on until ``commit`` nobody else has begun, or the commit fails as fenced. So what is read after ``begin`` is still so
-when the commit succeeds: compare and set, with the broker as the judge.
+``begin`` takes over the transactional id: its previous owner can no longer write, and a transaction that it left open is aborted
+(InitProducerId). If nobody else begins before ``commit``, the commit succeeds; otherwise it fails as fenced. So whatever is read
+after ``begin`` still holds when the commit succeeds: this is compare-and-set, with the broker as the judge.
 
-A record is durable on all in-sync replicas before the commit is asked for. ``commit`` is asked again until there is an answer;
-when it ends in ``Fenced`` after an answer was lost, whether it was done is to be read from the topic.
+A record is durable on all in-sync replicas before the commit is requested. ``commit`` is repeated until there is an answer. If it
+raises ``WriterFenced`` after an answer was lost, only the topic tells whether it was done.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from tidelog.client.transactions.brokers import NO_LEADER, Brokers, TopicPartition
-from tidelog.client.transactions.errors import BrokerError, ClientError, RequestTimedOut, UnknownPartition
-from tidelog.client.transactions.retries import is_worth_another_broker, retried
+from tidelog.client.wire.brokers import NO_LEADER, Brokers
+from tidelog.client.wire.errors import BrokerError, ClientError, UnknownPartition, check_code
+from tidelog.client.wire.retries import is_worth_another_attempt, retried
 from tidelog.records.batch import build_batch
 from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
@@ -27,15 +27,15 @@ FENCED = (
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-    # The time-out of the transaction was up: it is aborted.
+    # The transaction timed out and was aborted.
     ErrorCode.INVALID_TXN_STATE,
 )
 
 _Result = TypeVar("_Result")
 
 
-class Fenced(ClientError):
-    """Another producer has begun under the transactional id, or the broker gave up on this one."""
+class WriterFenced(ClientError):
+    """Another producer has begun under the transactional id, or the broker has aborted this one's transaction."""
 
 
 class FencedWriter:
@@ -44,7 +44,7 @@ class FencedWriter:
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
         self._producer_id, self._producer_epoch = -1, -1
-        self._sequences: dict[TopicPartition, int] = {}
+        self._sequences: dict[tuple[str, int], int] = {}
 
     def begin(self) -> None:
         fields = {
@@ -58,7 +58,7 @@ class FencedWriter:
         self._sequences.clear()
 
     def write(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
-        """``records`` are keys and values, at least one."""
+        """Write ``records``, at least one pair of key and value."""
         self._of_coordinator(
             ApiKey.ADD_PARTITIONS_TO_TXN,
             {
@@ -91,7 +91,7 @@ class FencedWriter:
         )
 
     def _produce(self, topic: str, partition: int, batch: bytes) -> None:
-        """Sent again after a lost answer it is not written twice: the sequence number is the same."""
+        """Sending this again after a lost answer does not write it twice, because the sequence number is the same."""
         leader = self._leader(topic, partition)
         fields = {
             "transactional_id": self._transactional_id,
@@ -126,17 +126,12 @@ class FencedWriter:
         return answer
 
     def _patiently(self, attempt: Callable[[], _Result]) -> _Result:
-        return retried(attempt, self._brokers.request_seconds_max, _may_pass)
+        return retried(attempt, self._brokers.request_seconds_max, is_worth_another_attempt)
 
     def _check(self, code: int, subject: str, detail: str | None = None) -> None:
         if code in FENCED:
-            raise Fenced(f"{subject}: {ErrorCode(code).message}")
-        if code != ErrorCode.NONE:
-            raise BrokerError(code, subject, detail)
-
-
-def _may_pass(error: ClientError) -> bool:
-    return is_worth_another_broker(error) or isinstance(error, RequestTimedOut)
+            raise WriterFenced(f"{subject}: {ErrorCode(code).message}")
+        check_code(code, subject, detail)
 
 
 def _codes(answer: DecodedMessage) -> list[int]:

@@ -1,32 +1,31 @@
-"""Hanging transactions: open in a partition, and no coordinator is going to end them.
+"""Hanging transactions: they are open in a partition, and no coordinator is going to end them.
 
-They come about when records of a transaction are written after its end, by clients and brokers that do not verify them, or when
-the coordinator's state was lost. read_committed readers wait at the first record of such a transaction for ever, and compaction
-with them.
+They arise if records of a transaction are written after its end, by clients and brokers that do not verify them, or if the state
+of the coordinator is lost. Readers with read_committed wait for ever at the first record of such a transaction, and so does
+compaction.
 
-How they are found, as Kafka's own tool does: an open transaction whose last record is older than the longest time-out that a
-transaction may have, of a producer id that no coordinator knows, or whose transaction does not (or no longer) have the partition.
-In the end the partitions are asked once more: a transaction that has ended in between was not hanging.
+They are found as Kafka's own tool finds them: the last record of an open transaction is older than the longest time-out that a
+transaction may have, and no coordinator knows the producer id, or its transaction does not (or no longer) include the partition.
+Finally the partitions are asked once more, because a transaction that has ended in between was not hanging.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog.client.transactions.admin import BATCH_SIZE_MAX, TransactionAdmin
-from tidelog.client.transactions.brokers import TopicPartition
-from tidelog.client.transactions.errors import ClientError, UnknownPartition
 from tidelog.client.transactions.types import (
     AbortSpecification,
     DescribedProducers,
-    ProducerState,
+    ProducerDescription,
     TransactionDescription,
 )
+from tidelog.client.wire.errors import ClientError, UnknownPartition
 
 
 class OpenTransaction(NamedTuple):
     topic: str
     partition: int
-    producer: ProducerState
+    producer: ProducerDescription
 
     @property
     def abort(self) -> AbortSpecification:
@@ -40,12 +39,12 @@ class OpenTransaction(NamedTuple):
         return self.topic, self.partition, self.producer.producer_id, self.producer.transaction_start_offset
 
 
-class Verdict(NamedTuple):
-    """What the coordinators say of an open transaction."""
+class TransactionVerdict(NamedTuple):
+    """What the coordinators say about an open transaction."""
 
     transaction: OpenTransaction
     description: TransactionDescription | None
-    """Of the producer's transactional id; None when no coordinator knows the producer."""
+    """The description of the producer's transactional id; None if no coordinator knows the producer."""
 
     @property
     def is_hanging(self) -> bool:
@@ -61,16 +60,16 @@ class Verdict(NamedTuple):
 
 
 class HangingSearch(NamedTuple):
-    hanging: list[Verdict]
+    hanging: list[TransactionVerdict]
     partitions: int
-    """How many were searched."""
+    """How many partitions were searched."""
     open_transactions: int
-    """How many were open in them, of whatever age."""
-    failures: dict[TopicPartition, ClientError]
+    """How many transactions were open in them, whatever their age."""
+    failures: dict[tuple[str, int], ClientError]
 
 
 def find_hanging(
-    admin: TransactionAdmin, partitions: Sequence[TopicPartition], *, longest_timeout_ms: int, now_ms: int
+    admin: TransactionAdmin, partitions: Sequence[tuple[str, int]], *, longest_timeout_ms: int, now_ms: int
 ) -> HangingSearch:
     described = admin.describe_producers(partitions)
     opened = open_transactions(described)
@@ -86,7 +85,7 @@ def find_hanging(
 
 
 def open_transactions(described: DescribedProducers) -> list[OpenTransaction]:
-    """By partition and first offset."""
+    """Sorted by partition and first offset."""
     found = [
         OpenTransaction(topic, partition, producer)
         for (topic, partition), producers in described.producers.items()
@@ -96,12 +95,12 @@ def open_transactions(described: DescribedProducers) -> list[OpenTransaction]:
     return sorted(found, key=lambda each: (each.topic, each.partition, each.producer.transaction_start_offset))
 
 
-def judge(admin: TransactionAdmin, transactions: Sequence[OpenTransaction]) -> list[Verdict]:
+def judge(admin: TransactionAdmin, transactions: Sequence[OpenTransaction]) -> list[TransactionVerdict]:
     if not transactions:
         return []
     ids = _transactional_ids(admin, {each.producer.producer_id for each in transactions})
     descriptions = admin.describe_transactions(sorted(set(ids.values())))
-    return [Verdict(each, _description(each.producer.producer_id, ids, descriptions)) for each in transactions]
+    return [TransactionVerdict(each, _description(each.producer.producer_id, ids, descriptions)) for each in transactions]
 
 
 def _transactional_ids(admin: TransactionAdmin, producer_ids: Iterable[int]) -> dict[int, str]:
@@ -116,6 +115,6 @@ def _transactional_ids(admin: TransactionAdmin, producer_ids: Iterable[int]) -> 
 def _description(
     producer_id: int, ids: Mapping[int, str], descriptions: Mapping[str, TransactionDescription]
 ) -> TransactionDescription | None:
-    """An id that has another producer by now says nothing of this one."""
+    """None if the id belongs to another producer by now, because that says nothing about this one."""
     description = descriptions.get(ids.get(producer_id, ""))
     return description if description is not None and description.producer_id == producer_id else None

@@ -1,11 +1,10 @@
-"""What the calls give and take."""
+"""The arguments and results of the calls about transactions."""
 
 from typing import NamedTuple
 
-from tidelog.client.transactions.brokers import TopicPartition
-from tidelog.client.transactions.errors import ClientError
+from tidelog.client.wire.errors import ClientError
 
-# The states that a coordinator may name, as it spells them.
+# The states of a transaction, as coordinators spell them.
 STATES = (
     "Empty",
     "Ongoing",
@@ -34,8 +33,8 @@ class TransactionDescription(NamedTuple):
     timeout_ms: int
     start_time_ms: int
     """When the transaction began; -1 when none is under way."""
-    partitions: tuple[TopicPartition, ...]
-    """Those that wait for the end of the transaction."""
+    partitions: tuple[tuple[str, int], ...]
+    """The partitions that wait for the end of the transaction."""
 
     @property
     def handle(self) -> "TransactionHandle":
@@ -43,15 +42,15 @@ class TransactionDescription(NamedTuple):
 
 
 class TransactionHandle(NamedTuple):
-    """What it takes to end a transaction: the producer that has it open, and under which epoch."""
+    """The producer that has a transaction open, and its epoch: what is needed to end the transaction."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
 
 
-class ProducerState(NamedTuple):
-    """What a partition knows of one producer."""
+class ProducerDescription(NamedTuple):
+    """What a partition knows about one producer."""
 
     producer_id: int
     producer_epoch: int
@@ -59,7 +58,7 @@ class ProducerState(NamedTuple):
     last_timestamp_ms: int
     coordinator_epoch: int
     transaction_start_offset: int
-    """-1: it has no transaction open here."""
+    """-1 if the producer has no open transaction in this partition."""
 
     @property
     def has_open_transaction(self) -> bool:
@@ -67,17 +66,17 @@ class ProducerState(NamedTuple):
 
 
 class DescribedProducers(NamedTuple):
-    producers: dict[TopicPartition, list[ProducerState]]
-    failures: dict[TopicPartition, ClientError]
-    """Partitions that could not be asked."""
+    producers: dict[tuple[str, int], list[ProducerDescription]]
+    failures: dict[tuple[str, int], ClientError]
+    """Partitions that did not answer."""
 
 
 class AbortSpecification(NamedTuple):
-    """The one transaction of a partition that is to end."""
+    """The transaction of one producer in one partition, which is to be aborted."""
 
     topic: str
     partition: int
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    """That of the last marker that the producer has in the partition; -1 when it has none."""
+    """The epoch in the last marker of the producer in the partition; -1 if there is none."""

@@ -9,8 +9,8 @@ from functools import cached_property
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.transactions.admin import TransactionAdmin
-from tidelog.client.transactions.brokers import Brokers
-from tidelog.client.transactions.errors import UnknownPartition
+from tidelog.client.wire.brokers import Brokers
+from tidelog.client.wire.errors import UnknownPartition
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.job import Job
 from tidelog.spark.sink.ledger import TopicLedger

@@ -37,8 +37,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from tidelog.client.errors import TidelogError
-from tidelog.client.transactions.errors import BrokerError, ClientError
 from tidelog.client.transactions.types import TransactionDescription, TransactionHandle, TransactionListing
+from tidelog.client.wire.errors import BrokerError, ClientError
 from tidelog.spark.sink.names import ATTEMPTS_PER_STAGE, shown, slot_in, slot_of, transactional_id
 
 # -- what stops a write -------------------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog.client.errors import TidelogError, TimedOut
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.topic_partition import Partition
-from tidelog.client.transactions.brokers import Brokers
-from tidelog.client.transactions.fenced_writer import Fenced, FencedWriter
+from tidelog.client.transactions.fenced_writer import FencedWriter, WriterFenced
+from tidelog.client.wire.brokers import Brokers
 from tidelog.spark.sink.job import Decision, LedgerEntry, LedgerUnusable, decode_entry, encode_entry
 from tidelog.spark.sink.names import is_once, is_write, ledger_topic, ledger_transactional_id, shown
 
@@ -102,7 +102,7 @@ class TopicLedger:
         while True:
             try:
                 return self._update_once(decide)
-            except Fenced as error:
+            except WriterFenced as error:
                 self._holds = False
                 if time.monotonic() > deadline:
                     raise TimedOut(f"the ledger's entry of {shown(self._job)} is changed by others all the time") from error

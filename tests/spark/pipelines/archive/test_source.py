@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tidelog.client.fetch.schema import SCHEMA_WITH_HEADERS
+from tidelog.client.fetch.types import SCHEMA_WITH_HEADERS
 from tidelog.spark.data_source import schema_text
 from tidelog.spark.pipelines.archive.rows import PARTITION_BY, archive_columns, archive_rows
 from tidelog.spark.pipelines.archive.source import raw_rows, write_raw

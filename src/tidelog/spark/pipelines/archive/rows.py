@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from tidelog.client.errors import InvalidArgument
-from tidelog.client.fetch.schema import HEADERS_TYPE
+from tidelog.client.fetch.types import HEADERS_TYPE
 
 RAW_COLUMNS = pa.schema(
     [

@@ -1,7 +1,7 @@
-"""One connection to one broker: a request, its answer, the next request.
+"""One connection to one broker: a request, its response, the next request.
 
-It begins with ApiVersions, by which each later request gets the newest version that both sides have. A request has a deadline,
-and after any failure in between the connection is closed: a late answer must not be taken for that of the next request.
+It begins with ApiVersions, which says which version of each later request both sides have; the newest is used. Every request has
+a deadline. After any failure the connection is closed, so that a late response is never taken for that of the next request.
 """
 
 import socket
@@ -10,24 +10,28 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidelog.client.transactions.errors import (
-    BrokerError,
+from tidelog.client.wire.errors import (
     BrokerUnreachable,
     ClientError,
     ConnectionLost,
+    InvalidAddress,
     InvalidAnswer,
     RequestTimedOut,
     SecurityRequired,
     UnsupportedByBroker,
+    check_code,
 )
 from tidelog.wire.errors import ErrorCode, MalformedRequest
 from tidelog.wire.messages import DecodedMessage, Fields, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 
-# First and last version that this client speaks. All are there since Kafka 3.0, which brought ListTransactions.
+DEFAULT_PORT = 9092
+PORT_MAX = 65535
+
+# The first and the last version that this client speaks. Brokers have all of them since Kafka 3.0, which added ListTransactions.
 VERSIONS = {
     ApiKey.API_VERSIONS: (3, 3),
-    # Up to 11 partitions are added to a transaction by a request of its own, from 12 on by the broker.
+    # Up to version 11 the producer adds partitions to a transaction by a request of its own, from 12 on the broker does it.
     ApiKey.PRODUCE: (9, 11),
     ApiKey.FETCH: (4, 17),
     ApiKey.LIST_OFFSETS: (2, 10),
@@ -35,7 +39,7 @@ VERSIONS = {
     ApiKey.FIND_COORDINATOR: (4, 6),
     ApiKey.INIT_PRODUCER_ID: (4, 4),
     ApiKey.ADD_PARTITIONS_TO_TXN: (3, 3),
-    # Up to 4 the producer keeps its epoch, so that (id, epoch) says which transaction was ended, and asking again is harmless.
+    # Up to version 4 the producer keeps its epoch, so (id, epoch) names the transaction, and repeating the request is harmless.
     ApiKey.END_TXN: (3, 4),
     ApiKey.DESCRIBE_CONFIGS: (4, 4),
     ApiKey.WRITE_TXN_MARKERS: (1, 2),
@@ -45,17 +49,46 @@ VERSIONS = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1),
     ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
 }
-# As large as a broker's own frames may be by default (socket.request.max.bytes).
+# The largest frame that a broker accepts by default (socket.request.max.bytes).
 ANSWER_BYTES_MAX = 100 << 20
 CLIENT_NAME = "tidelog"
 
 _SIZE = struct.Struct(">i")
-# A TLS record of type alert: what a TLS listener says to a greeting in plaintext.
+# A TLS record of type alert, which is what a TLS listener answers to plaintext.
 _TLS_ALERT = b"\x15\x03"
-_WANTS_SECURITY = "it may want TLS or SASL, and these calls speak plaintext only"
+_MAY_REQUIRE_SECURITY = "it may require TLS or SASL, and these calls speak plaintext only"
+
+Address = tuple[str, int]
 
 
-class Connection:
+def parse_addresses(bootstrap_servers: str) -> list[Address]:
+    """The addresses of ``host:port,host:port``. As with librdkafka a listener's name may precede ``://``; one of a secure
+    listener is refused."""
+    found = [_parse_address(text.strip()) for text in bootstrap_servers.split(",") if text.strip()]
+    if not found:
+        raise InvalidAddress(f"{bootstrap_servers!r} names no broker: expected HOST:PORT")
+    return found
+
+
+def _parse_address(text: str) -> Address:
+    protocol, _, rest = text.rpartition("://")
+    check_protocol(protocol or "PLAINTEXT")
+    host, separator, port = rest.rpartition(":")
+    if not separator or rest.endswith("]"):
+        host, port = rest, str(DEFAULT_PORT)
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        raise InvalidAddress(f"{text}: {port} is not a port number")
+    if not host.strip("[]"):
+        raise InvalidAddress(f"{text}: expected HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def check_protocol(name: str) -> None:
+    if name.upper() != "PLAINTEXT":
+        raise SecurityRequired(f"security.protocol {name}: these calls speak plaintext only")
+
+
+class BrokerConnection:
     def __init__(self, host: str, port: int, client_id: str, connect_seconds_max: float, request_seconds_max: float) -> None:
         self.address = f"{host}:{port}"
         self._client_id = client_id
@@ -64,7 +97,7 @@ class Connection:
         self._has_answered = False
         try:
             self._socket = socket.create_connection((host, port), timeout=connect_seconds_max)
-        except (OSError, UnicodeError) as error:  # A host name that cannot be encoded is the latter.
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be encoded.
             reason = (getattr(error, "strerror", None) or str(error)).lower()
             raise BrokerUnreachable(f"no broker answers at {self.address}: {reason}") from error
         try:
@@ -90,15 +123,15 @@ class Connection:
         return min(last, theirs[1])
 
     def request(self, api: ApiKey, fields: Fields, seconds_max: float, version_min: int = 0) -> DecodedMessage:
-        """``version_min``: the first one that has all of ``fields``; a field that a version lacks is not sent."""
+        """``version_min`` is the first version that has all of ``fields``; a field that a version lacks is not sent."""
         version = self.version_of(api, version_min)
         try:
             frame = self._exchange(api, version, fields, seconds_max)
         except ConnectionLost as error:
             if self._has_answered:
                 raise
-            # Whoever wants SASL answers ApiVersions without it, and nothing else.
-            raise SecurityRequired(f"{error}: {_WANTS_SECURITY}") from error
+            # A listener that requires SASL answers ApiVersions without it, and nothing else.
+            raise SecurityRequired(f"{error}: {_MAY_REQUIRE_SECURITY}") from error
         self._has_answered = True
         return self._decode(api, version, frame)
 
@@ -108,19 +141,18 @@ class Connection:
         try:
             frame = self._exchange(api, version, hello, seconds_max)
         except ConnectionLost as error:
-            raise SecurityRequired(f"{error}: {_WANTS_SECURITY}") from error
-        # A broker that does not have the version answers in version 0, whose first field is the same.
+            raise SecurityRequired(f"{error}: {_MAY_REQUIRE_SECURITY}") from error
+        # A broker that lacks this version answers in version 0, whose first field is the same.
         position = _SIZE.size
         code = int.from_bytes(frame[position : position + 2], "big", signed=True)
         if code == ErrorCode.UNSUPPORTED_VERSION:
             raise UnsupportedByBroker(f"the broker at {self.address} is older than Kafka 2.4")
         answer = self._decode(api, version, frame)
-        if answer.error_code:
-            raise BrokerError(answer.error_code, f"the broker at {self.address} refused ApiVersions")
+        check_code(answer.error_code, f"the broker at {self.address} refused ApiVersions")
         self._versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
 
     def send(self, api: ApiKey, version: int, body: bytes, seconds_max: float) -> None:
-        """For codecs of their own; ``receive`` must come before anything else is sent."""
+        """Send a body that the caller has encoded. ``receive`` must follow before anything else is sent."""
         self._correlation_id += 1
         message = request_header(api, version, self._correlation_id, self._client_id) + body
         with self._closed_on_failure(api, seconds_max):
@@ -128,7 +160,7 @@ class Connection:
             self._socket.sendall(_SIZE.pack(len(message)) + message)
 
     def receive(self, api: ApiKey, version: int, seconds_max: float) -> tuple[memoryview, int]:
-        """The answer to what was sent: its frame, and where the body begins in it."""
+        """The response to what was sent: its frame, and where the body begins in it."""
         frame = self._receive_frame(api, time.monotonic() + seconds_max, seconds_max)
         return frame, self._body_position(api, version, frame)
 
@@ -182,7 +214,7 @@ class Connection:
         try:
             return decode_response(api, version, frame, position)
         except MalformedRequest as error:
-            raise self._nonsense(api, error) from error
+            raise self._invalid(api, error) from error
 
     def _body_position(self, api: ApiKey, version: int, frame: memoryview) -> int:
         try:
@@ -190,12 +222,12 @@ class Connection:
             if correlation_id != self._correlation_id:
                 raise MalformedRequest(f"it is for request {correlation_id}, not {self._correlation_id}")
         except MalformedRequest as error:
-            raise self._nonsense(api, error) from error
+            raise self._invalid(api, error) from error
         return position
 
-    def _nonsense(self, api: ApiKey, error: MalformedRequest) -> InvalidAnswer:
+    def _invalid(self, api: ApiKey, error: MalformedRequest) -> InvalidAnswer:
         self.close()
-        return InvalidAnswer(f"{self.address} answered {api.name} with what makes no sense: {error}")
+        return InvalidAnswer(f"{self.address} sent an invalid response to {api.name}: {error}")
 
 
 def _left(deadline: float) -> float:

@@ -3,9 +3,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.client.transactions.fake_broker import HANG_UP, FakeBroker
-from tidelog.client.transactions.brokers import Brokers, PartitionPlace, by_topic
-from tidelog.client.transactions.errors import BrokerError, BrokerUnreachable, ConnectionLost, UnknownPartition
+from tests.client.wire.fake_broker import HANG_UP, FakeBroker
+from tidelog.client.wire.brokers import Brokers, PartitionReplicas, by_topic
+from tidelog.client.wire.errors import BrokerError, BrokerUnreachable, ConnectionLost, UnknownPartition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
@@ -26,7 +26,7 @@ def test_the_first_bootstrap_server_that_answers_is_enough(fake: FakeBroker, bro
     fake.answer(ApiKey.METADATA, fake.metadata(7, {"b": 1, "a": 2}))
     found = brokers.metadata()
     assert found.brokers == {7: ("127.0.0.1", fake.port)}
-    place = PartitionPlace(7, (7,))
+    place = PartitionReplicas(7, (7,))
     assert list(found.partitions.items()) == [(("a", 0), place), (("a", 1), place), (("b", 0), place)]
     assert found.partitions_of("a") == [("a", 0), ("a", 1)]
     with pytest.raises(UnknownPartition, match="there is no topic c"):

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.client.transactions.fake_broker import HANG_UP, FakeBroker
-from tidelog.client.fetch.cluster import Cluster
+from tests.client.wire.fake_broker import HANG_UP, FakeBroker
+from tidelog.client.fetch.lookup import PartitionLookup
 from tidelog.client.fetch.settings import OwnSettings
 from tidelog.client.fetch.types import TopicInfo
-from tidelog.client.topic_partition import Partition
-from tidelog.client.transactions.errors import BrokerError, BrokerUnreachable
+from tidelog.client.topic_partition import TopicPartition
+from tidelog.client.wire.errors import BrokerError, BrokerUnreachable
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
-BOTH = [Partition("t", 0), Partition("t", 1)]
+BOTH = [TopicPartition("t", 0), TopicPartition("t", 1)]
 SETTINGS = OwnSettings(timeout_ms=20_000)
 
 
@@ -32,8 +32,8 @@ def fake() -> Iterator[FakeBroker]:
 
 
 @pytest.fixture
-def cluster(fake: FakeBroker) -> Iterator[Cluster]:
-    opened = Cluster(fake.bootstrap_servers, SETTINGS, "read_committed")
+def lookup(fake: FakeBroker) -> Iterator[PartitionLookup]:
+    opened = PartitionLookup(fake.bootstrap_servers, SETTINGS, "read_committed")
     yield opened
     opened.close()
 
@@ -43,46 +43,46 @@ def asked_partitions(fake: FakeBroker) -> list[list[int]]:
     return [[each.partition_index for topic in request.topics for each in topic.partitions] for request in asked]
 
 
-def test_only_those_that_have_not_answered_are_asked_again(fake: FakeBroker, cluster: Cluster) -> None:
+def test_only_those_that_have_not_answered_are_asked_again(fake: FakeBroker, lookup: PartitionLookup) -> None:
     moved = listed((0, 5, ErrorCode.NONE), (1, -1, ErrorCode.NOT_LEADER_OR_FOLLOWER))
     fake.answer(ApiKey.LIST_OFFSETS, moved, listed((1, 7, ErrorCode.NONE)))
-    assert cluster.offsets(BOTH, "latest") == {BOTH[0]: 5, BOTH[1]: 7}
+    assert lookup.offsets(BOTH, "latest") == {BOTH[0]: 5, BOTH[1]: 7}
     assert asked_partitions(fake) == [[0, 1], [1]]
     (first, _) = fake.asked(ApiKey.LIST_OFFSETS)
     assert (first.isolation_level, first.topics[0].partitions[0].timestamp) == (1, -1)
 
 
-def test_a_lost_connection_is_opened_again(fake: FakeBroker, cluster: Cluster) -> None:
+def test_a_lost_connection_is_opened_again(fake: FakeBroker, lookup: PartitionLookup) -> None:
     fake.answer(ApiKey.LIST_OFFSETS, HANG_UP, listed((0, 5, ErrorCode.NONE)))
-    assert cluster.offsets(BOTH[:1], "earliest") == {BOTH[0]: 5}
+    assert lookup.offsets(BOTH[:1], "earliest") == {BOTH[0]: 5}
 
 
-def test_what_is_not_allowed_is_said_at_once(fake: FakeBroker, cluster: Cluster) -> None:
+def test_what_is_not_allowed_is_said_at_once(fake: FakeBroker, lookup: PartitionLookup) -> None:
     fake.answer(ApiKey.LIST_OFFSETS, listed((0, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)))
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
-        cluster.offsets(BOTH[:1], "latest")
+        lookup.offsets(BOTH[:1], "latest")
     assert len(asked_partitions(fake)) == 1
 
 
-def test_a_topic_that_is_just_being_created(fake: FakeBroker, cluster: Cluster) -> None:
+def test_a_topic_that_is_just_being_created(fake: FakeBroker, lookup: PartitionLookup) -> None:
     known = fake.metadata(1, {"t": 2})
     unknown = fake.metadata(1, {"t": 0})
     unknown["topics"][0]["error_code"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # The first is the greeting's.
     fake.answer(ApiKey.METADATA, known, unknown, unknown, known)
-    assert cluster.topics(["t"]) == {"t": TopicInfo(bytes(16), 2)}
+    assert lookup.topics(["t"]) == {"t": TopicInfo(bytes(16), 2)}
     assert all(not request.allow_auto_topic_creation for request in fake.asked(ApiKey.METADATA))
 
 
-def test_a_pattern_passes_over_internal_and_broken_topics(fake: FakeBroker, cluster: Cluster) -> None:
+def test_a_pattern_passes_over_internal_and_broken_topics(fake: FakeBroker, lookup: PartitionLookup) -> None:
     answer = fake.metadata(1, {"t": 2, "__t": 1, "tt": 1})
     answer["topics"][1]["is_internal"] = True
     answer["topics"][2]["error_code"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     fake.answer(ApiKey.METADATA, answer)
-    assert list(cluster.topics(re.compile(".*t"))) == ["t"]
+    assert list(lookup.topics(re.compile(".*t"))) == ["t"]
 
 
 def test_nobody_there_is_said_at_once_the_first_time() -> None:
-    cluster = Cluster("127.0.0.1:1", SETTINGS, "read_committed")
+    lookup = PartitionLookup("127.0.0.1:1", SETTINGS, "read_committed")
     with pytest.raises(BrokerUnreachable):
-        cluster.topics(["t"])
+        lookup.topics(["t"])

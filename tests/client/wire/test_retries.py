@@ -1,7 +1,7 @@
 import pytest
 
-from tidelog.client.transactions import retries
-from tidelog.client.transactions.errors import (
+from tidelog.client.wire import retries
+from tidelog.client.wire.errors import (
     BrokerError,
     BrokerUnreachable,
     ClientError,
@@ -9,7 +9,7 @@ from tidelog.client.transactions.errors import (
     InvalidAnswer,
     RequestTimedOut,
 )
-from tidelog.client.transactions.retries import is_retriable, is_worth_another_broker, retried
+from tidelog.client.wire.retries import is_retriable, is_worth_another_broker, retried
 from tidelog.wire.errors import ErrorCode
 
 LOADING = BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "it")

@@ -7,13 +7,14 @@ from contextlib import closing
 
 import pytest
 
-from tests.client.transactions.fake_broker import HANG_UP, SILENCE, FakeBroker
-from tidelog.client.transactions.connection import VERSIONS, Connection
-from tidelog.client.transactions.errors import (
+from tests.client.wire.fake_broker import HANG_UP, SILENCE, FakeBroker
+from tidelog.client.wire.connection import VERSIONS, BrokerConnection, parse_addresses
+from tidelog.client.wire.errors import (
     BrokerError,
     BrokerUnreachable,
     ClientError,
     ConnectionLost,
+    InvalidAddress,
     InvalidAnswer,
     RequestTimedOut,
     SecurityRequired,
@@ -25,8 +26,8 @@ from tidelog.wire.protocol import ApiKey
 LIST = {"error_code": 0, "unknown_state_filters": [], "transaction_states": []}
 
 
-def connect(fake: FakeBroker, seconds_max: float = 10.0) -> Connection:
-    return Connection("127.0.0.1", fake.port, "test", 3.0, seconds_max)
+def connect(fake: FakeBroker, seconds_max: float = 10.0) -> BrokerConnection:
+    return BrokerConnection("127.0.0.1", fake.port, "test", 3.0, seconds_max)
 
 
 def ask(fake: FakeBroker, api: ApiKey, version_min: int = 0) -> None:
@@ -37,12 +38,12 @@ def ask(fake: FakeBroker, api: ApiKey, version_min: int = 0) -> None:
 @pytest.mark.parametrize(
     ("hello", "kind", "words"),
     [
-        (HANG_UP, SecurityRequired, "may want TLS or SASL"),
+        (HANG_UP, SecurityRequired, "may require TLS or SASL"),
         (b"\x15\x03\x03\x00\x02\x02\x50", SecurityRequired, "speaks TLS"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", InvalidAnswer, "is it a Kafka broker"),
         (b"\xff\xff\xff\xff", InvalidAnswer, "a frame of -1 bytes"),
         (struct.pack(">iih", 6, 1, 35), UnsupportedByBroker, "older than Kafka 2.4"),
-        (struct.pack(">iihB", 7, 1, 42, 1), ClientError, "makes no sense"),
+        (struct.pack(">iihB", 7, 1, 42, 1), ClientError, "invalid response"),
         (struct.pack(">iih", 6, 2, 0), InvalidAnswer, "it is for request 2, not 1"),
         ({"error_code": 58, "api_keys": []}, BrokerError, "SASL_AUTHENTICATION_FAILED"),
         (SILENCE, RequestTimedOut, "did not answer API_VERSIONS within 0.2 s"),
@@ -60,12 +61,12 @@ def test_nobody_is_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(BrokerUnreachable, match=f"no broker answers at 127.0.0.1:{port}: connection refused"):
-        Connection("127.0.0.1", port, "test", 3.0, 3.0)
+        BrokerConnection("127.0.0.1", port, "test", 3.0, 3.0)
 
 
 def test_a_name_that_is_none() -> None:
     with pytest.raises(BrokerUnreachable, match="no broker answers at"):
-        Connection("x" * 64 + ".invalid", 1, "test", 3.0, 3.0)
+        BrokerConnection("x" * 64 + ".invalid", 1, "test", 3.0, 3.0)
 
 
 def test_who_answers_nothing_but_the_greeting_wants_sasl(fake: FakeBroker) -> None:
@@ -117,7 +118,34 @@ def test_a_field_that_the_broker_does_not_have_is_not_left_out(fake: FakeBroker)
         ask(fake, ApiKey.LIST_TRANSACTIONS, version_min=1)
 
 
-def test_our_broker_has_all_of_it(broker: Broker) -> None:
-    connection = Connection("127.0.0.1", broker.port, "test", 3.0, 10.0)
+def test_our_broker_has_all_of_it(tidelog_broker: Broker) -> None:
+    connection = BrokerConnection("127.0.0.1", tidelog_broker.port, "test", 3.0, 10.0)
     assert {api: connection.version_of(api) for api in VERSIONS} == {api: last for api, (_, last) in VERSIONS.items()}
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("localhost:1234", [("localhost", 1234)]),
+        ("localhost", [("localhost", 9092)]),
+        ("a:1, b:2,", [("a", 1), ("b", 2)]),
+        ("PLAINTEXT://a:1", [("a", 1)]),
+        ("[::1]:1", [("::1", 1)]),
+        ("[::1]", [("::1", 9092)]),
+    ],
+)
+def test_addresses(text: str, addresses: list[tuple[str, int]]) -> None:
+    assert parse_addresses(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["", ",", "a:", "a:b", "a:0", "a:65536", ":1", "a:-1"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(InvalidAddress):
+        parse_addresses(text)
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "sasl_ssl"])
+def test_a_secure_listener_is_refused(protocol: str) -> None:
+    with pytest.raises(SecurityRequired, match=f"security.protocol {protocol}: .* plaintext only"):
+        parse_addresses(f"{protocol}://a:1")

@@ -1,10 +1,7 @@
-"""Errors of the connection become those of the toolkit, each with what to do."""
-
 import pytest
 
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, NotAuthorized, TidelogError, TimedOut, UnknownTopic
-from tidelog.client.fetch.translation import as_tidelog_error, translated
-from tidelog.client.transactions.errors import (
+from tidelog.client.wire.errors import (
     BrokerError,
     BrokerUnreachable,
     ClientError,
@@ -14,8 +11,28 @@ from tidelog.client.transactions.errors import (
     RequestTimedOut,
     SecurityRequired,
     UnknownPartition,
+    as_tidelog_error,
+    error_of,
+    toolkit_errors,
 )
 from tidelog.wire.errors import ErrorCode
+
+
+def test_a_broker_s_error_says_what_where_and_which() -> None:
+    error = BrokerError(47, "t-0")
+    assert error.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert str(error) == "t-0: The producer's epoch is old. (INVALID_PRODUCER_EPOCH)"
+    assert str(BrokerError(47, "t-0", "own words")) == "t-0: own words (INVALID_PRODUCER_EPOCH)"
+
+
+def test_a_code_that_is_newer_than_we_are() -> None:
+    assert error_of(9999) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert str(BrokerError(9999, "t-0")) == "t-0: error code 9999"
+
+
+def test_a_topic_or_a_partition_that_is_not_there() -> None:
+    assert str(UnknownPartition("t")) == "there is no topic t"
+    assert str(UnknownPartition("t", 3)) == "there is no partition t-3"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +57,7 @@ def test_each(error: ClientError, kind: type[TidelogError], words: str) -> None:
 
 
 def test_only_errors_of_the_connection() -> None:
-    with pytest.raises(BrokerUnavailable), translated("read", "h:1"):
+    with pytest.raises(BrokerUnavailable), toolkit_errors("read", "h:1"):
         raise ConnectionLost("it ended")
-    with pytest.raises(KeyError), translated("read", "h:1"):
+    with pytest.raises(KeyError), toolkit_errors("read", "h:1"):
         raise KeyError
