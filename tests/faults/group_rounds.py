@@ -31,7 +31,7 @@ KILL_SECONDS_MAX = 0.4
 COMMITS_MIN = 3
 # A member whose leaving the crash swallowed holds the group up so long.
 SESSION_TIMEOUT_MS = 3_000
-RECORDS_PER_SECOND = 300
+RECORDS_PER_SECOND = 100
 
 CONFIGS = {
     "group.min.session.timeout.ms": 1_000,

@@ -1,5 +1,6 @@
 """Rounds of load and crash on one broker, and the reckoning at the end."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -11,6 +12,8 @@ from tests.faults.history import History
 from tests.faults.load import COMMON, PARTITIONS, TOPIC, ProducerWorker, ReaderWorker, TopicWorker, read_all, wait_until
 from tidelog.testing import Broker
 
+# Each test run affords a few crashes; `make soak` asks for many more of the same.
+ROUNDS = int(os.environ.get("TIDELOG_KILL_ROUNDS", "8"))
 PRODUCERS = 3
 READERS = 2
 VALUE_BYTES = 300

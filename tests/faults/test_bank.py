@@ -22,10 +22,9 @@ from tests.faults.bank import (
     random_order,
 )
 from tests.faults.bank_rounds import CONFIGS, BankOutcome, BankRounds
-from tests.faults.rounds import AFTER_A_CRASH
+from tests.faults.rounds import AFTER_A_CRASH, ROUNDS
 from tidelog.testing import Broker
 
-ROUNDS = 20
 LEGS = (Leg(0, -30), Leg(1, 10), Leg(2, 20))
 # Workers that were killed leave transactions to time out, and a machine may be busy.
 ALSO_FINE = {"loop_lag", "transactions_timed_out"}
@@ -39,7 +38,7 @@ def check(broker: Broker, outcome: BankOutcome) -> None:
     assert outcome.superseded > 0
 
 
-def test_twenty_kills_of_the_bank(tmp_path: Path) -> None:
+def test_kills_of_the_bank(tmp_path: Path) -> None:
     seed = SystemRandom().getrandbits(32)
     print(f"seed {seed}")
     with Broker(persist=tmp_path / "data", configs=CONFIGS) as broker:

@@ -14,10 +14,9 @@ from tests.compatibility.clients.groups.admin import committed_offsets
 from tests.compatibility.clients.groups.member_classes import AIOKAFKA, CONFLUENT, CONFLUENT_CONSUMER, KAFKA_PYTHON
 from tests.faults.group_rounds import CONFIGS, Kind, run_group_rounds
 from tests.faults.load import COMMON
-from tests.faults.rounds import AFTER_A_CRASH
+from tests.faults.rounds import AFTER_A_CRASH, ROUNDS
 from tidelog.testing import Broker
 
-ROUNDS = 20
 # Not both protocols in one group: when the last member of the consumer protocol is given up, the group is a classic one again,
 # and librdkafka then ends that member for good.
 KINDS = {
@@ -41,7 +40,7 @@ def quiet_clients(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 @pytest.mark.usefixtures("quiet_clients")
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_twenty_kills_of_working_groups(tmp_path: Path) -> None:
+def test_kills_of_working_groups(tmp_path: Path) -> None:
     seed = SystemRandom().getrandbits(32)
     print(f"seed {seed}")
     with Broker(persist=tmp_path / "data", configs=CONFIGS) as broker:

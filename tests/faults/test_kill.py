@@ -3,13 +3,11 @@
 from pathlib import Path
 from random import Random, SystemRandom
 
-from tests.faults.rounds import CONFIGS, run_rounds
+from tests.faults.rounds import CONFIGS, ROUNDS, run_rounds
 from tidelog.testing import Broker
 
-ROUNDS = 20
 
-
-def test_twenty_kills_under_load(tmp_path: Path) -> None:
+def test_kills_under_load(tmp_path: Path) -> None:
     seed = SystemRandom().getrandbits(32)
     print(f"seed {seed}")
     with Broker(persist=tmp_path / "data", configs=CONFIGS) as broker:

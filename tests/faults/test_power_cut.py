@@ -15,9 +15,8 @@ from tests.faults.faulty_disk import DiskFaults
 from tests.faults.history import History
 from tests.faults.load import PARTITIONS, TOPIC, ProducerWorker, read_all, wait_until
 from tests.faults.power_cut import CutReport, PowerCutPlace, cut
-from tests.faults.rounds import CONFIGS, VALUE_BYTES, Outcome, create_topic, run_rounds
+from tests.faults.rounds import CONFIGS, ROUNDS, VALUE_BYTES, Outcome, create_topic, run_rounds
 
-ROUNDS = 20
 # File by file, and syncfs wherever two files are dirty: neither may hide what the other forgets.
 SYNCFS_FILES_MIN = {"file by file": 1_000_000, "syncfs": 2}
 
@@ -46,7 +45,7 @@ def run_power_cuts(base: Path, rounds: int, syncfs_files_min: int) -> tuple[Outc
 
 
 @pytest.mark.parametrize("way", SYNCFS_FILES_MIN)
-def test_ten_power_cuts_under_load(tmp_path: Path, way: str) -> None:
+def test_power_cuts_under_load(tmp_path: Path, way: str) -> None:
     outcome, total = run_power_cuts(tmp_path / "disk", ROUNDS // 2, SYNCFS_FILES_MIN[way])
     assert outcome.problems == []
     assert outcome.read >= outcome.acknowledged > ROUNDS // 2 * 20
