@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.compatibility.apache_kafka import ApacheKafka, KafkaUnavailable, kafka_classpath, wait_until
-from tidelog.deadletters.offsets import list_offsets
+from tidelog.client.admin import Admin, NewTopicSpec
 
 IS_ON_KAFKA = os.environ.get("TIDELOG_TEST_ON") == "kafka"
 
@@ -34,10 +32,12 @@ class ToolkitBroker(NamedTuple):
 
 def create_topic(bootstrap: str, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
     """Returns its name, when clients can see it and its leaders answer."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(name, num_partitions=partitions, config=dict(config or {}))])[name].result()
-    wait_until(lambda: name in admin.list_topics(timeout=10).topics, f"topic {name} is seen")
-    list_offsets(admin, [TopicPartition(name, number) for number in range(partitions)], OffsetSpec.latest())
+    with Admin(bootstrap) as admin:
+        error = admin.create_topics([NewTopicSpec(name, partitions, configs=dict(config or {}))])[name]
+        if error is not None:
+            raise error
+        wait_until(lambda: name in admin.describe_cluster().topics, f"topic {name} is seen")
+        admin.list_offsets([(name, number) for number in range(partitions)], "latest")
     return name
 
 

@@ -157,14 +157,14 @@ def test_depth_for_prometheus(command: Command, letters: Letters) -> None:
     ("words", "message"),
     [
         (["replay", "nowhere.email.dlq"], "there is no topic nowhere.email.dlq"),
-        (["replay", "orders"], "orders is no dead-letter topic: they are called TOPIC.GROUP.dlq"),
-        (["replay", "a.b.dlq", "--offsets", "9-5"], "the offsets from 9 to 5 are none"),
+        (["replay", "orders"], "orders is not a dead-letter topic: they are called TOPIC.GROUP.dlq"),
+        (["replay", "a.b.dlq", "--offsets", "9-5"], "the first offset, 9, is above the last one, 5"),
         (["replay", "a.b.dlq", "--offsets", "x"], "expected FIRST-LAST such as 5-9"),
         (["replay", "a.b.dlq", "--offsets", "-"], "expected FIRST-LAST such as 5-9"),
-        (["replay", "a.b.dlq", "--since", "1h", "--until", "2h"], "not before the one to end with"),
+        (["replay", "a.b.dlq", "--since", "1h", "--until", "2h"], "the first time is not before the last one"),
         (["replay", "a.b.dlq", "--since", "yesterday"], "--since yesterday: expected milliseconds or a time"),
         (["replay", "a.b.dlq", "--since", "3x"], "--since 3x: expected a duration"),
-        (["replay", "a.b.dlq", "--rate", "0"], "a rate is letters per second, more than 0"),
+        (["replay", "a.b.dlq", "--rate", "0"], "a rate is a number of letters per second above 0"),
         (["show", "a.b.dlq", "17"], "expected PARTITION:OFFSET such as 0:17"),
     ],
 )

@@ -2,21 +2,26 @@
 
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from time import monotonic
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from tests.client.producing import new_topic
 from tests.toolkit_broker import ToolkitBroker
-from tidelog.client.admin import Admin, NewTopicSpec
+from tidelog.client import admin as admin_module
+from tidelog.client.admin import Admin, NewTopicSpec, PartitionBounds
 from tidelog.client.errors import (
     BrokerUnavailable,
     Closed,
     GroupError,
     InvalidArgument,
     InvalidTopic,
+    NotAuthorized,
     TidelogError,
     TopicExists,
     UnknownTopic,
@@ -214,3 +219,53 @@ def test_what_tools_ask_about_groups(kafka: ToolkitBroker, admin: Admin) -> None
     assert admin.groups_with_offsets(name) == [group]
     assert admin.describe_groups([f"{group}-missing"])[f"{group}-missing"].state == "DEAD"
     assert admin.describe_groups([]) == {}
+
+
+class LateLeader:
+    """An AdminClient that answers each request for offsets with the next of these: an offset, or an error code below 100."""
+
+    def __init__(self, *answers: int) -> None:
+        self.answers = list(answers)
+
+    def list_offsets(self, partitions: dict[Any, Any], **_: object) -> dict[Any, "Future[Any]"]:
+        answer = self.answers.pop(0)
+        return {partition: self._future(answer) for partition in partitions}
+
+    def _future(self, answer: int) -> "Future[Any]":
+        future: Future[Any] = Future()
+        if answer >= 100:
+            future.set_result(SimpleNamespace(offset=answer))
+        else:
+            future.set_exception(KafkaException(KafkaError(answer)))
+        return future
+
+
+def test_offsets_are_asked_for_again_while_a_partition_has_no_leader(
+    kafka: ToolkitBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_module, "_ASK_LEADER_AGAIN_SECONDS", 0.0)
+    with Admin(kafka.bootstrap) as admin:
+
+        def answers(*codes: int) -> None:
+            monkeypatch.setattr(admin, "_client", LateLeader(*codes))
+
+        answers(KafkaError.NOT_LEADER_FOR_PARTITION, 100, KafkaError.LEADER_NOT_AVAILABLE, 105)
+        assert admin.bounds([("orders", 0)]) == {TopicPartition("orders", 0): PartitionBounds(100, 105)}
+        answers(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        with pytest.raises(NotAuthorized):
+            admin.bounds([("orders", 0)])
+        monkeypatch.setattr(admin_module, "_LEADER_SECONDS_MAX", 0.0)
+        answers(KafkaError.NOT_LEADER_FOR_PARTITION)
+        with pytest.raises(TidelogError, match=r"offsets of orders: .*NOT_LEADER_FOR_PARTITION"):
+            admin.bounds([("orders", 0)])
+
+
+def test_a_topic_that_has_grown_already_is_grown_no_further(kafka: ToolkitBroker) -> None:
+    topic = new_topic(kafka, partitions=3)
+    with Admin(kafka.bootstrap) as admin:
+        assert admin.topic_id(topic)
+        with pytest.raises(InvalidTopic):
+            admin.add_partitions(topic, 3)
+        admin.add_partitions(topic, 3, more_ok=True)
+        with pytest.raises(UnknownTopic):
+            admin.add_partitions("nowhere", 3, more_ok=True)

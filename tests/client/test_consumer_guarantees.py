@@ -11,8 +11,7 @@ from tests.client.consuming import QUICK, fill, filled_topic, new_group, read, r
 from tests.client.producing import new_topic
 from tests.client.producing import read as read_back
 from tests.toolkit_broker import ToolkitBroker
-from tidelog.client.consumer import Consumer
-from tidelog.client.consumer_offsets import offsets_wanted
+from tidelog.client.consumer import Consumer, requested_commits
 from tidelog.client.errors import GroupError, InvalidArgument, TidelogError
 from tidelog.client.message import Message
 from tidelog.client.producer import Producer
@@ -76,13 +75,16 @@ class FailingCommits:
             raise KafkaException(KafkaError(self.code))
         return self.raw.commit(**arguments)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
 
 def test_at_most_once_hands_nothing_out_that_is_not_committed(kafka: ToolkitBroker) -> None:
     topic, group = filled_topic(kafka), new_group()
     with Consumer(kafka.bootstrap, group=group, topics=[topic], guarantee="at-most-once") as consumer:
         until(lambda: consumer.poll(1, timeout=0.1))
         failing = FailingCommits(consumer.handle, KafkaError.GROUP_AUTHORIZATION_FAILED)
-        consumer._commits._handle = failing
+        consumer._raw.handle = failing
         for _ in range(2):
             with pytest.raises(TidelogError, match="commit"):
                 consumer.poll(4)
@@ -97,7 +99,7 @@ def test_a_commit_waits_for_a_coordinator_that_is_away(kafka: ToolkitBroker) -> 
     with Consumer(kafka.bootstrap, group=new_group(), topics=[topic]) as consumer:
         read(consumer, 5)
         failing = FailingCommits(consumer.handle, KafkaError.NOT_COORDINATOR)
-        consumer._commits._handle = failing
+        consumer._raw.handle = failing
         with pytest.raises(TidelogError) as raised:
             consumer.commit(timeout=0.2)
         assert raised.value.retriable
@@ -168,5 +170,5 @@ def test_what_may_be_committed() -> None:
         (list, {}),
     ]
     for make, expected in makers:
-        assert {partition: raw.offset for partition, raw in offsets_wanted(make()).items()} == expected
-    assert offsets_wanted([TopicPartition("a", 2, 9, "notes")])[Partition("a", 2)].metadata == "notes"
+        assert {partition: raw.offset for partition, raw in requested_commits(make()).items()} == expected
+    assert requested_commits([TopicPartition("a", 2, 9, "notes")])[Partition("a", 2)].metadata == "notes"

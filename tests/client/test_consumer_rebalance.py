@@ -187,7 +187,7 @@ def test_a_seek_that_librdkafka_does_not_take_yet_is_done_later(kafka: ToolkitBr
     topic = filled_topic(kafka)
     with member(kafka, new_group(), topic) as consumer:
         read(consumer, 5)
-        consumer.handle = refusing = RefusingSeeks(consumer.handle, 3)
+        consumer._raw.handle = refusing = RefusingSeeks(consumer.handle, 3)
         consumer.seek(topic, 0, offset=2)
         for _ in range(2):
             assert consumer.position(topic, 0) == 2

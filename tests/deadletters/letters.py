@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from tests.toolkit_broker import create_topic
+from tidelog.client.admin import Admin
 from tidelog.deadletters.letter import Headers, Letter, origin_headers
-from tidelog.deadletters.names import dead_letter_topic
-from tidelog.deadletters.topics import ensure_failure_topics
+from tidelog.deadletters.topics import dead_letter_topic, ensure_failure_topics
 
 HOUR_MS = 3_600_000
 GROUP = "email"
@@ -31,8 +30,8 @@ class Letters:
         self.partitions = partitions
         self.topic = dead_letter_topic(self.source, group)
         self.retry = f"{self.source}.{group}.retry.0"
-        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        ensure_failure_topics(admin, self.source, group, levels=0, addresses=bootstrap)
+        with Admin(bootstrap) as admin:
+            ensure_failure_topics(admin, self.source, group, levels=0)
         self.count = 0
 
     def letter(self, **fields: Any) -> Letter:

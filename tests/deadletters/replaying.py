@@ -6,13 +6,13 @@ python -m tests.deadletters.replaying BOOTSTRAP TOPIC LETTERS_PER_TRANSACTION
 import sys
 
 from tidelog.client.errors import TidelogError
-from tidelog.deadletters import DeadLetters, settling
+from tidelog.deadletters import DeadLetters, replay
 from tidelog.ports.child import end_with_parent
 
 
 def main() -> int:
     bootstrap, topic, batch_letters = sys.argv[1:]
-    settling.BATCH_LETTERS = int(batch_letters)
+    replay.BATCH_LETTERS = int(batch_letters)
     end_with_parent()
     sys.stdout.write("started\n")
     sys.stdout.flush()

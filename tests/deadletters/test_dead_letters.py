@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import time
 from datetime import UTC, datetime
-from functools import partial
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -13,12 +12,13 @@ from confluent_kafka.admin import AdminClient
 from tests.compatibility.apache_kafka import wait_until
 from tests.deadletters.letters import HOUR_MS, Letters, now_ms, plain_headers, read_all, values
 from tests.toolkit_broker import ToolkitBroker, create_topic
+from tidelog.client import admin as admin_module
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, UnknownTopic
 from tidelog.client.reachability import wait_for_broker
-from tidelog.deadletters import AsyncDeadLetters, DeadLetters, Letter, connection
+from tidelog.deadletters import AsyncDeadLetters, DeadLetters, Letter
 from tidelog.deadletters.dead_letter import NO_STORY
 from tidelog.deadletters.dead_letters import NoSuchLetter
-from tidelog.deadletters.settling import Progress
+from tidelog.deadletters.replay import Progress
 
 
 def test_letters_are_counted_by_group_error_and_age(letters: Letters, dead_letters: DeadLetters) -> None:
@@ -65,7 +65,7 @@ def test_a_replay_goes_to_the_retry_topic_of_the_group(letters: Letters, dead_le
     done = dead_letters.replay(letters.topic, progress=told.append)
     assert (done.letters, done.done_before, done.not_fitting, done.foreign) == (10, 0, 0, 0)
     assert done.targets == {letters.retry: 10}
-    assert told[-1] == Progress(read=10, total=10, settled=10)
+    assert told[-1] == Progress(read=10, total=10, letters=10)
     arrived = read_all(letters.bootstrap, letters.retry)
     assert sorted(values(arrived)) == list(range(10))
     for message in arrived:
@@ -154,7 +154,7 @@ def test_an_origin_that_is_gone(letters: Letters, dead_letters: DeadLetters) -> 
     admin = AdminClient({"bootstrap.servers": letters.bootstrap})
     admin.delete_topics([letters.source])[letters.source].result()
     wait_until(lambda: letters.source not in admin.list_topics(timeout=10).topics, "the topic is gone")
-    with pytest.raises(UnknownTopic, match=f"came from {letters.source}, which is not at .* any more: create it, or replay"):
+    with pytest.raises(UnknownTopic, match=f"came from {letters.source}, which no longer exists at .*: create it, or replay"):
         dead_letters.replay(letters.topic, to_origin=True)
     assert dead_letters.replay(letters.topic).letters == 1
 
@@ -278,20 +278,20 @@ def test_the_asyncio_twin(letters: Letters, dead_letters: DeadLetters) -> None:
         assert (await twin.discard(letters.topic, last_offset=0)).letters == 2
         assert (await twin.replay(letters.topic, progress=told.append)).letters == 2
         await asyncio.sleep(0)
-        assert told[-1].settled == 2
+        assert told[-1].letters == 2
         assert [depth.letters for depth in await twin.depth(letters.topic)] == [0]
 
     asyncio.run(use())
 
 
-def test_topics_that_are_none(kafka: ToolkitBroker, dead_letters: DeadLetters) -> None:
+def test_topics_that_are_not_there(kafka: ToolkitBroker, dead_letters: DeadLetters) -> None:
     with pytest.raises(UnknownTopic, match=r"there is no topic nowhere\.email\.dlq at .*tidelog dlq list"):
         dead_letters.replay("nowhere.email.dlq")
-    with pytest.raises(InvalidArgument, match=r"orders is no dead-letter topic: they are called TOPIC\.GROUP\.dlq"):
+    with pytest.raises(InvalidArgument, match=r"orders is not a dead-letter topic: they are called TOPIC\.GROUP\.dlq"):
         dead_letters.depth("orders")
 
 
 def test_no_broker_is_told_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "wait_for_broker", partial(wait_for_broker, timeout=0.5))
+    monkeypatch.setattr(admin_module, "wait_for_broker", lambda *client: wait_for_broker(client[0], client[1], client[2], 0.5))
     with pytest.raises(BrokerUnavailable, match=r"no broker answers at 127\.0\.0\.1:1 .* check the address"):
         DeadLetters("127.0.0.1:1").topics()

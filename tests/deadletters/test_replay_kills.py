@@ -17,12 +17,12 @@ import pytest
 
 from tests.deadletters.letters import Letters, read_all, values
 from tests.toolkit_broker import ToolkitBroker
+from tidelog.client.admin import PartitionBounds
 from tidelog.client.errors import Fenced
-from tidelog.deadletters import DeadLetters, settling
-from tidelog.deadletters.connection import Bounds, Connection
+from tidelog.deadletters import DeadLetters
+from tidelog.deadletters.cluster import DeadLetterCluster
 from tidelog.deadletters.ledger import Ledger
-from tidelog.deadletters.ledger_reading import read_ledger
-from tidelog.deadletters.settling import Progress
+from tidelog.deadletters.replay import Progress
 from tidelog.testing import Broker
 
 ROUNDS = int(os.environ.get("TIDELOG_KILL_ROUNDS", "6"))
@@ -119,7 +119,7 @@ def test_of_two_replays_at_once_one_takes_over(kafka: ToolkitBroker, letters: Le
     under_way, result = threading.Event(), []
 
     def tell(progress: Progress) -> None:
-        if progress.settled:
+        if progress.letters:
             under_way.set()
 
     def replay_slowly() -> None:
@@ -146,8 +146,10 @@ def test_a_discard_fences_a_replay_too(kafka: ToolkitBroker, letters: Letters, m
     ready, go_on = threading.Event(), threading.Event()
     result: list[BaseException] = []
 
-    def read_and_wait(connection: Connection, topic: str, bounds: dict[int, Bounds]) -> Ledger:
-        ledger = read_ledger(connection, topic, bounds)
+    read_ledger = DeadLetterCluster.read_ledger
+
+    def read_and_wait(cluster: DeadLetterCluster, topic: str, bounds: dict[int, PartitionBounds]) -> Ledger:
+        ledger = read_ledger(cluster, topic, bounds)
         if threading.current_thread() is slow:
             ready.set()
             assert go_on.wait(60)
@@ -159,7 +161,7 @@ def test_a_discard_fences_a_replay_too(kafka: ToolkitBroker, letters: Letters, m
         except Fenced as error:
             result.append(error)
 
-    monkeypatch.setattr(settling, "read_ledger", read_and_wait)
+    monkeypatch.setattr(DeadLetterCluster, "read_ledger", read_and_wait)
     slow = threading.Thread(target=replay)
     slow.start()
     assert ready.wait(60)

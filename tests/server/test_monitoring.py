@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tidelog import __version__
 from tidelog.config.broker import METRICS_LISTENER
-from tidelog.deadletters.depth import Depth, prometheus_text
+from tidelog.deadletters.dead_letter import Depth, prometheus_text
 from tidelog.metrics.exposition import CONTENT_TYPE
 from tidelog.metrics.registry import SLICE_SAMPLES, Description, Kind, Registry, Sample
 from tidelog.ports.executor import ChildTask, Completion, OnDone

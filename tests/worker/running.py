@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
+from confluent_kafka.admin import AdminClient
 
 from tests.compatibility.apache_kafka import wait_until
 from tests.toolkit_broker import create_topic
+from tidelog.client.admin import Admin
 from tidelog.client.message import Message, Messages
-from tidelog.deadletters.offsets import list_offsets
 from tidelog.worker import Backoff, Worker
 
 WAIT_SECONDS_MAX = 120.0
@@ -42,10 +42,10 @@ class Place:
 
     def add_partitions(self, count: int) -> None:
         """Until there are so many, and clients can use them."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        admin.create_partitions([NewPartitions(self.topic, count)])[self.topic].result()
-        wait_until(lambda: len(admin.list_topics(timeout=10).topics[self.topic].partitions) == count, "they are seen")
-        list_offsets(admin, [TopicPartition(self.topic, number) for number in range(count)], OffsetSpec.latest())
+        with Admin(self.bootstrap) as admin:
+            admin.add_partitions(self.topic, count)
+            wait_until(lambda: len(admin.describe_cluster().topics[self.topic]) == count, "they are seen")
+            admin.list_offsets([(self.topic, number) for number in range(count)], "latest")
         self.partitions = count
 
     def send(self, values: Iterable[object], key: Callable[[Any], str | None] = lambda _: None, **fields: Any) -> None:

@@ -26,13 +26,12 @@ from tidelog.cli.dlq_options import (
     read_filters,
     read_place,
 )
-from tidelog.cli.dlq_text import letter_document, show_counts, show_depths, show_letter, show_letters, show_settled
+from tidelog.cli.dlq_text import letter_document, show_counts, show_depths, show_letter, show_letters, show_result
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, PropertiesOption
 from tidelog.cli.output import confirm, count_of, make_console, say, show_json, warn
 from tidelog.cli.transactions_text import wall_clock_ms
-from tidelog.deadletters.dead_letter import DeadLetter
-from tidelog.deadletters.depth import prometheus_text
+from tidelog.deadletters.dead_letter import DeadLetter, prometheus_text
 
 app = typer.Typer(help="Dead letters: list, show, replay, discard and count them.", no_args_is_help=True)
 
@@ -166,8 +165,8 @@ def replay_command(
             if not dry_run:
                 confirm(f"Replay to {readers.topic}?", yes)
         with progress_bar("Replayed") as progress:
-            settled = tools.replay(topic, to_origin=to_origin, rate=rate, dry_run=dry_run, progress=progress, **filters)
-    show_settled(make_console(), settled, "replayed", dry_run, as_json)
+            result = tools.replay(topic, to_origin=to_origin, rate=rate, dry_run=dry_run, progress=progress, **filters)
+    show_result(make_console(), result, "replayed", dry_run, as_json)
 
 
 @app.command("discard", epilog="Example: tidelog dlq discard orders.email.dlq --error ValidationError --reason 'sent by a test'")
@@ -195,8 +194,8 @@ def discard_command(
         if not dry_run:
             confirm(f"Discard letters of {topic} for good?", yes)
         with progress_bar("Discarded") as progress:
-            settled = tools.discard(topic, reason=reason, dry_run=dry_run, progress=progress, **filters)
-    show_settled(make_console(), settled, "discarded", dry_run, as_json)
+            result = tools.discard(topic, reason=reason, dry_run=dry_run, progress=progress, **filters)
+    show_result(make_console(), result, "discarded", dry_run, as_json)
 
 
 @app.command("depth", epilog="Example: tidelog dlq depth --fail-above 100")

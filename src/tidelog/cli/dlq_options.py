@@ -18,7 +18,7 @@ from tidelog.cli.groups_reset_plan import read_duration
 from tidelog.cli.kafka import Cluster, read_pairs
 from tidelog.client.errors import TidelogError
 from tidelog.deadletters.dead_letters import DeadLetters, FilterArguments
-from tidelog.deadletters.settling import Progress
+from tidelog.deadletters.replay import Progress
 
 _AGE = re.compile(r"[0-9.]+[a-z]|P.*")
 _PLACE = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
@@ -100,7 +100,7 @@ def progress_bar(title: str) -> Iterator[Callable[[Progress], None] | None]:
         task = bar.add_task(title, total=None)
 
         def show(progress: Progress) -> None:
-            bar.update(task, completed=progress.read, total=progress.total, description=f"{title}: {progress.settled:,}")
+            bar.update(task, completed=progress.read, total=progress.total, description=f"{title}: {progress.letters:,}")
 
         yield show
 

@@ -9,19 +9,17 @@ from rich.console import Console
 from tidelog.cli.groups_text import duration
 from tidelog.cli.output import count_of, format_bytes, say, show_json, show_table
 from tidelog.cli.transactions_text import time_text
-from tidelog.deadletters.counts import AGES, Count
-from tidelog.deadletters.dead_letter import DeadLetter
+from tidelog.deadletters.dead_letter import AGES, DeadLetter, Depth, LetterCount
 from tidelog.deadletters.dead_letters import Shown
-from tidelog.deadletters.depth import Depth
 from tidelog.deadletters.letter import cut_end
-from tidelog.deadletters.settling import Settled
+from tidelog.deadletters.replay import ReplayResult
 
 CELL_BYTES_MAX = 60
 VALUE_BYTES_MAX = 2000
 _NONE = "-"
 
 
-def show_counts(console: Console, counts: Sequence[Count], now_ms: int, as_json: bool) -> None:
+def show_counts(console: Console, counts: Sequence[LetterCount], now_ms: int, as_json: bool) -> None:
     if as_json:
         for count in counts:
             document: dict[str, object] = {**count._asdict(), "by_age": dict(zip(_age_names(), count.by_age, strict=True))}
@@ -93,25 +91,23 @@ def show_letter(console: Console, shown: Shown, now_ms: int, as_json: bool) -> N
     say(console, f"  {'state':<13}{_state(shown, now_ms)}")
 
 
-def show_settled(console: Console, settled: Settled, verb: str, is_dry_run: bool, as_json: bool) -> None:
+def show_result(console: Console, result: ReplayResult, verb: str, is_dry_run: bool, as_json: bool) -> None:
     if as_json:
-        show_json({**settled._asdict(), "dry_run": is_dry_run})
+        show_json({**result._asdict(), "dry_run": is_dry_run})
         return
-    places = ", ".join(f"{count:,} to {topic}" for topic, count in settled.targets.items())
-    what = f"{count_of(settled.letters, 'letter')}{f' ({places})' if places else ''}"
-    before = f" {count_of(settled.done_before, 'letter')} of the topic had been replayed or discarded before."
-    if settled.letters:
-        say(
-            console, f"{f'Would have {verb}' if is_dry_run else verb.capitalize()} {what}.{before if settled.done_before else ''}"
-        )
+    places = ", ".join(f"{count:,} to {topic}" for topic, count in result.targets.items())
+    what = f"{count_of(result.letters, 'letter')}{f' ({places})' if places else ''}"
+    before = f" {count_of(result.done_before, 'letter')} of the topic had been replayed or discarded before."
+    if result.letters:
+        say(console, f"{f'Would have {verb}' if is_dry_run else verb.capitalize()} {what}.{before if result.done_before else ''}")
     else:
-        fits = "fits" if settled.not_fitting else "waits"
-        say(console, f"Nothing was {verb}: no letter {fits}.{before} To see what waits: tidelog dlq list {settled.topic}")
-    if settled.foreign:
+        fits = "fits" if result.not_fitting else "waits"
+        say(console, f"Nothing was {verb}: no letter {fits}.{before} To see what waits: tidelog dlq list {result.topic}")
+    if result.foreign:
         say(
             console,
-            f"{count_of(settled.foreign, 'letter')} left alone: without a story of this topic, so there is no telling where to. "
-            f"To look: tidelog dlq list {settled.topic} --letters",
+            f"{count_of(result.foreign, 'letter')} left alone: without a story of this topic, so there is no telling where to. "
+            f"To look: tidelog dlq list {result.topic} --letters",
         )
 
 

@@ -30,6 +30,7 @@ from tidelog.client.configuration import librdkafka_configuration
 from tidelog.client.errors import (
     Closed,
     InvalidArgument,
+    InvalidTopic,
     NotAuthorized,
     TidelogError,
     TopicExists,
@@ -303,11 +304,22 @@ class Admin:
             for name, topic in topics.items()
         }
 
-    def add_partitions(self, name: str, total: int) -> None:
-        """Grow the topic to ``total`` partitions. Most keys move to another partition, and lose the order of their messages."""
+    def topic_id(self, name: str) -> str:
+        """The id of the topic, empty on brokers before Kafka 2.8. UnknownTopic if the topic does not exist."""
+        return self._describe_topics([name])[name].topic_id
+
+    def add_partitions(self, name: str, total: int, *, more_ok: bool = False) -> None:
+        """Grow the topic to ``total`` partitions. Most keys move to another partition, and lose the order of their messages.
+
+        InvalidTopic if it has that many already; with ``more_ok`` that is no error.
+        """
         new = NewPartitions(name, total)
-        with self._errors(f"add partitions to {name}"):
-            self.handle.create_partitions([new], request_timeout=self._timeout)[name].result()
+        try:
+            with self._errors(f"add partitions to {name}"):
+                self.handle.create_partitions([new], request_timeout=self._timeout)[name].result()
+        except InvalidTopic as error:
+            if not more_ok or error.code != confluent_kafka.KafkaError.INVALID_PARTITIONS:
+                raise
 
     # -- settings ------------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 from confluent_kafka.cimpl import Message as KafkaMessage
 
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 
 _error_of = KafkaMessage.error
 _topic_of = KafkaMessage.topic
@@ -45,7 +45,7 @@ class Arrivals:
             self.errors.extend(error for message in batches[-1] if (error := message.error()) is not None)
             self._keep(message for message in self._all() if message.error() is None)
 
-    def take(self, count_max: int, paused: Collection[Partition]) -> list[Any]:
+    def take(self, count_max: int, paused: Collection[TopicPartition]) -> list[Any]:
         """The next ones to hand out; those of paused partitions stay."""
         if not paused and len(self._batches) == 1 and len(self._batches[0]) <= count_max:
             return self._batches.pop()
@@ -61,21 +61,21 @@ class Arrivals:
         """What was taken and could not be handed out after all; it is next again."""
         self._keep([*messages, *self._all()])
 
-    def drop(self, is_dropped: Callable[[Partition], bool]) -> None:
+    def drop(self, is_dropped: Callable[[TopicPartition], bool]) -> None:
         """Forget those of some partitions: they are no longer this consumer's, or it was told to read elsewhere."""
         if self._batches:
-            self._keep(message for message in self._all() if not is_dropped(Partition(message.topic(), message.partition())))
+            self._keep(message for message in self._all() if not is_dropped(TopicPartition(message.topic(), message.partition())))
 
-    def partitions(self) -> set[Partition]:
+    def partitions(self) -> set[TopicPartition]:
         messages = self._all()
         places: set[Any] = set(zip(map(_topic_of, messages), map(_partition_of, messages), strict=True))
-        return {Partition(*place) for place in places}
+        return {TopicPartition(*place) for place in places}
 
-    def first_offsets(self) -> dict[Partition, int]:
+    def first_offsets(self) -> dict[TopicPartition, int]:
         """By partition, the offset that is handed out next."""
-        firsts: dict[Partition, int] = {}
+        firsts: dict[TopicPartition, int] = {}
         for message in self._all():
-            firsts.setdefault(Partition(message.topic(), message.partition()), message.offset())
+            firsts.setdefault(TopicPartition(message.topic(), message.partition()), message.offset())
         return firsts
 
     def _all(self) -> list[Any]:

@@ -1,84 +1,123 @@
 """The partitions that a consumer has now, and how far it has read in each.
 
-librdkafka keeps the position of what it has given out, and that is the truth here too, with two exceptions that this file is
-about:
+librdkafka keeps the position of what it has handed over, and that is the position here too, with two exceptions:
 
-* messages that wait in ``Arrivals`` were not handed out yet, so the position is before the first of them;
-* a partition that was just assigned, or sought in, is **unread** until its first message comes: librdkafka still has no
-  position for it, or the one of an earlier time when it had the partition. Its position is then where it was told to start, if
-  it was.
+* messages that wait in ``Arrivals`` were not handed to the caller yet, so the position is before the first of them;
+* a partition that was just assigned, or in which a seek was made, is *unread* until its first message arrives: librdkafka has no
+  position for it yet, or still the one of an earlier assignment. Its position is then the offset where it was told to start.
 
-Every assignment of a partition has a new epoch, so that what was begun in one is not finished in another.
+Every assignment of a partition gets a new epoch, so that a commit begun in one is never finished in another.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from tidelog.client.arrivals import Arrivals
-from tidelog.client.topic_partition import Partition, partition_of, raw_partitions
+from tidelog.client.raw_consumer import RawConsumer
+from tidelog.client.topic_partition import TopicPartition, partition_of, raw_partitions
 
 
 class Assignment:
-    """Not for several threads at once; the consumer's lock is around it."""
+    """Not for several threads at once: the consumer's lock protects it."""
 
-    __slots__ = ("_arrivals", "_handle", "_unread", "epochs", "generation", "paused", "unsought")
+    __slots__ = ("_arrivals", "_epochs", "_paused", "_pending_seeks", "_raw", "_unread", "generation")
 
-    def __init__(self, handle: Any, arrivals: Arrivals) -> None:
-        self._handle = handle
+    def __init__(self, raw: RawConsumer, arrivals: Arrivals) -> None:
+        self._raw = raw
         self._arrivals = arrivals
         self.generation = 0
-        """Grows with every change of what is assigned."""
-        self.epochs: dict[Partition, int] = {}
-        """The partitions that are assigned, each with the generation that brought it."""
-        self.paused: set[Partition] = set()
-        self._unread: dict[Partition, int | None] = {}
-        self.unsought: dict[Partition, int] = {}
-        """Where to seek as soon as librdkafka takes it: it refuses while it is still starting with a partition."""
+        """Grows with every change of the assignment."""
+        self._epochs: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._unread: dict[TopicPartition, int | None] = {}
+        self._pending_seeks: dict[TopicPartition, int] = {}
 
-    def add(self, partitions: Iterable[Partition]) -> None:
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._epochs
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return list(self._epochs)
+
+    def epoch(self, partition: TopicPartition) -> int | None:
+        """The generation that brought the partition; None when it is not assigned."""
+        return self._epochs.get(partition)
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
         self.generation += 1
         for partition in partitions:
-            self.epochs[partition] = self.generation
+            self._epochs[partition] = self.generation
             self._unread[partition] = None
 
-    def remove(self, partitions: Iterable[Partition]) -> None:
-        """Everything about them is forgotten, also what has arrived of them."""
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget everything about them, including their messages that have arrived."""
         self.generation += 1
         gone = set(partitions)
         for partition in gone:
-            self.epochs.pop(partition, None)
+            self._epochs.pop(partition, None)
             self._unread.pop(partition, None)
-            self.unsought.pop(partition, None)
-        self.paused -= gone
+            self._pending_seeks.pop(partition, None)
+        self._paused -= gone
         self._arrivals.drop(gone.__contains__)
 
-    def start_at(self, partition: Partition, offset: int) -> None:
-        """The next message of it is at ``offset`` or later; what has arrived of it is dropped."""
+    # -- paused partitions ---------------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> set[TopicPartition]:
+        """Partitions whose messages are not handed out. Read only."""
+        return self._paused
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused.update(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused.difference_update(partitions)
+
+    # -- positions -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def pending_seeks(self) -> Mapping[TopicPartition, int]:
+        """Seeks to repeat until librdkafka accepts them: it refuses while it is still starting with a partition."""
+        return self._pending_seeks
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Hand out nothing of the partition until ``sought``."""
+        self.start_at(partition, offset)
+        self._pending_seeks[partition] = offset
+
+    def sought(self, partition: TopicPartition) -> None:
+        """librdkafka has accepted the seek."""
+        self.start_at(partition, self._pending_seeks.pop(partition))
+
+    def cancel_seek(self, partition: TopicPartition) -> None:
+        del self._pending_seeks[partition]
+
+    def start_at(self, partition: TopicPartition, offset: int) -> None:
+        """The partition's next message is at ``offset`` or later; messages of it that have arrived are dropped."""
         self._unread[partition] = offset
         self._arrivals.drop(partition.__eq__)
 
-    def positions(self) -> dict[Partition, int]:
-        """By partition the offset of the next message to hand out. Those that nothing is known of yet are left out."""
-        if not self.epochs:
+    def positions(self) -> dict[TopicPartition, int]:
+        """By partition the offset of the next message to hand out. Partitions without a known position are left out."""
+        if not self._epochs:
             return {}
-        known: dict[Partition, int] = {}
-        for raw in self._handle.position(raw_partitions(self.epochs)):
+        known: dict[TopicPartition, int] = {}
+        for raw in self._raw.handle.position(raw_partitions(self._epochs)):
             partition = partition_of(raw)
             offset = self._unread.get(partition, raw.offset)
             if offset is not None and offset >= 0:
                 known[partition] = offset
         for partition, offset in self._arrivals.first_offsets().items():
-            if partition in self.epochs:
+            if partition in self._epochs:
                 known[partition] = offset
         return known
 
-    def is_barred(self, partition: Partition) -> bool:
-        """Its messages must not be handed out: it is not assigned (librdkafka may have taken them from its queue just before
-        it went), or a seek is still to be done in it."""
-        return partition not in self.epochs or partition in self.unsought
+    def is_barred(self, partition: TopicPartition) -> bool:
+        """Whether its messages must not be handed out: it is not assigned (librdkafka may have taken them from its queue just
+        before it left), or a seek in it is pending."""
+        return partition not in self._epochs or partition in self._pending_seeks
 
     def note_arrivals(self) -> None:
-        """Partitions that something has arrived of are unread no longer."""
+        """Partitions of which something has arrived are no longer unread."""
         if self._unread:
             for partition in self._arrivals.partitions():
                 self._unread.pop(partition, None)

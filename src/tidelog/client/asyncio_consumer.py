@@ -18,7 +18,7 @@ from tidelog.client.commits import COMMIT_TIMEOUT_SECONDS
 from tidelog.client.consumer import MAX_RECORDS, Consumer
 from tidelog.client.errors import Closed, InvalidArgument
 from tidelog.client.message import Message, Messages
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 
 # How long a poll in its thread may outlive one that was cancelled, and so how long close() waits for it.
 _POLL_SECONDS = 0.25
@@ -88,14 +88,14 @@ class AsyncConsumer:
 
     async def commit(
         self, what: Any = None, *, asynchronous: bool = False, timeout: float = COMMIT_TIMEOUT_SECONDS
-    ) -> dict[Partition, int]:
+    ) -> dict[TopicPartition, int]:
         """As ``Consumer.commit``."""
         consumer = await self._opened()
         await self._settled()
         if what is None and self._rest and consumer.guarantee == "at-least-once":
             what = await self._call(consumer.positions)
             for message in reversed(self._rest):
-                what[Partition(message.topic, message.partition)] = message.offset
+                what[TopicPartition(message.topic, message.partition)] = message.offset
         return await self._call(lambda: consumer.commit(what, asynchronous=asynchronous, timeout=timeout))
 
     async def close(self) -> None:
@@ -151,20 +151,20 @@ class AsyncConsumer:
         """As ``Consumer.assign``."""
         await self._moved(lambda consumer: consumer.assign(partitions))
 
-    async def assignment(self) -> list[Partition]:
+    async def assignment(self) -> list[TopicPartition]:
         """As ``Consumer.assignment``."""
         return await self._asked(lambda consumer: consumer.assignment())
 
-    async def positions(self) -> dict[Partition, int]:
+    async def positions(self) -> dict[TopicPartition, int]:
         """As ``Consumer.positions``."""
         await self._settled()
         return await self._asked(lambda consumer: consumer.positions())
 
-    async def committed(self) -> dict[Partition, int]:
+    async def committed(self) -> dict[TopicPartition, int]:
         """As ``Consumer.committed``."""
         return await self._asked(lambda consumer: consumer.committed())
 
-    async def lag(self) -> dict[Partition, int]:
+    async def lag(self) -> dict[TopicPartition, int]:
         """As ``Consumer.lag``."""
         return await self._asked(lambda consumer: consumer.lag())
 

@@ -1,30 +1,30 @@
-"""Committing offsets: what is asked for is durable when it returns, or was another member's business by then.
+"""Commits of a consumer: what ``commit`` returns is durable, and what is missing in its answer belongs to another member by now.
 
-The answer has what was committed. A partition that is missing in it has left this consumer in the meantime, and whoever has it
-now handles its messages again: that is no error, it is what at-least-once means. An offset is never committed for a partition
-that went and came back in between (its epoch differs): another member may have been further.
+A partition is missing when it left this consumer in the meantime. Whoever has it now handles its messages again, which is what
+at-least-once means, so it is no error. An offset is never committed for a partition that left and came back in between (its epoch
+differs), because another member may have been further.
 
-A group that is rebalancing refuses commits until the consumer has answered, and only a poll does that. So ``commit`` polls
-in between (``drive``); messages that this brings wait for the caller in ``Arrivals``.
+A group that is rebalancing refuses commits until the consumer has answered, which only a poll does. ``commit`` therefore polls in
+between (``poll_once``); messages that arrive that way wait for the caller in ``Arrivals``.
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic, sleep
-from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError
 
 from tidelog.client.assignment import Assignment
-from tidelog.client.errors import from_kafka_error
-from tidelog.client.topic_partition import Partition, partition_of
+from tidelog.client.errors import TidelogError
+from tidelog.client.raw_consumer import OffsetCommit, RawConsumer
+from tidelog.client.topic_partition import TopicPartition
 
 _logger = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.05
 
-# A poll resolves these: the rebalance goes on, or the consumer learns that it has lost its partitions.
+# A poll resolves these: the rebalance continues, or the consumer learns that it has lost its partitions.
 _MEMBERSHIP = frozenset(
     (
         KafkaError.REBALANCE_IN_PROGRESS,
@@ -33,7 +33,7 @@ _MEMBERSHIP = frozenset(
         KafkaError.STALE_MEMBER_EPOCH,
     )
 )
-# The broker or the coordinator is away for a moment. Whether the commit was done is not known, and doing it again does no harm.
+# The broker or the coordinator is away for a moment. The commit may have been done; repeating it does no harm.
 _PASSING = frozenset(
     (
         KafkaError._TRANSPORT,
@@ -52,78 +52,69 @@ _PASSING = frozenset(
 
 
 class Commits:
-    """``committed`` is what is known to be committed, so that nothing is committed twice for nothing."""
+    """Remembers what is committed, so that an unchanged position is not committed again."""
 
-    def __init__(self, handle: Any, addresses: str, assignment: Assignment, drive: Callable[[], bool]) -> None:
-        """``drive`` polls once; it says whether it could: within a callback of a poll it cannot."""
-        self._handle = handle
-        self._addresses = addresses
+    __slots__ = ("_assignment", "_committed", "_poll_once", "_raw")
+
+    def __init__(self, raw: RawConsumer, assignment: Assignment, poll_once: Callable[[], bool]) -> None:
+        """``poll_once`` returns False where it cannot poll, which is within a callback of a poll."""
+        self._raw = raw
         self._assignment = assignment
-        self._drive = drive
-        self.committed: dict[Partition, int] = {}
+        self._poll_once = poll_once
+        self._committed: dict[TopicPartition, int] = {}
 
-    def news(self, positions: Mapping[Partition, int]) -> dict[Partition, Any]:
-        """What of the positions is not committed yet, for ``commit``."""
+    def changed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetCommit]:
+        """The positions that are not committed yet, for ``commit`` and ``start``."""
         return {
-            partition: TopicPartition(*partition, offset)
+            partition: OffsetCommit(partition, offset)
             for partition, offset in positions.items()
-            if self.committed.get(partition) != offset
+            if self._committed.get(partition) != offset
         }
 
-    def commit(self, wanted: Mapping[Partition, Any], timeout: float) -> dict[Partition, int]:
-        """Synchronously: the offsets (confluent_kafka.TopicPartition) that are durable now."""
+    def commit(self, wanted: Mapping[TopicPartition, OffsetCommit], timeout: float) -> dict[TopicPartition, int]:
+        """Wait for the commit, and return the offsets that are durable now."""
         deadline = monotonic() + timeout
-        epochs = {partition: self._assignment.epochs.get(partition) for partition in wanted}
+        epochs = {partition: self._assignment.epoch(partition) for partition in wanted}
         while True:
             ours = {
-                partition: raw
-                for partition, raw in wanted.items()
-                if epochs[partition] is not None and self._assignment.epochs.get(partition) == epochs[partition]
+                partition: each
+                for partition, each in wanted.items()
+                if epochs[partition] is not None and self._assignment.epoch(partition) == epochs[partition]
             }
             if not ours:
                 return {}
-            error = self._try(list(ours.values()))
+            error = self._try(ours)
             if error is None:
-                done = {partition: int(raw.offset) for partition, raw in ours.items()}
-                self.committed.update(done)
+                done = {partition: each.offset for partition, each in ours.items()}
+                self._committed.update(done)
                 return done
-            code = error.code()
-            is_passing = code in _PASSING or (code in _MEMBERSHIP and self._drive())
+            is_passing = error.code in _PASSING or (error.code in _MEMBERSHIP and self._poll_once())
             if not is_passing or monotonic() >= deadline:
-                typed = from_kafka_error(error, "commit", self._addresses)
-                typed.retriable = typed.retriable or is_passing
-                raise typed
-            if code in _PASSING:
+                error.retriable = error.retriable or is_passing
+                raise error
+            if error.code in _PASSING:
                 sleep(_PAUSE_SECONDS)
 
-    def start(self, wanted: Mapping[Partition, Any]) -> None:
-        """Asynchronously: what comes of it is known to ``on_commit``."""
-        ours = [raw for partition, raw in wanted.items() if partition in self._assignment.epochs]
-        if not ours:
-            return
-        try:
-            self._handle.commit(offsets=ours, asynchronous=True)
-        except KafkaException as error:
-            raise from_kafka_error(error.args[0], "commit", self._addresses) from error
+    def start(self, wanted: Mapping[TopicPartition, OffsetCommit]) -> None:
+        """Commit in the background; ``on_commit`` hears of the result."""
+        ours = [each for partition, each in wanted.items() if self._assignment.epoch(partition) is not None]
+        if ours:
+            self._raw.start_commit(ours)
 
-    def on_commit(self, error: Any, raw_partitions: list[Any]) -> None:
-        """The end of an asynchronous commit; a failed one is only logged: the next one covers it."""
-        if error is not None:
-            _logger.warning("an asynchronous commit failed: %s", error)
-            return
-        for raw in raw_partitions:
-            partition = partition_of(raw)
-            if raw.error is None and raw.offset >= 0 and partition in self._assignment.epochs:
-                self.committed[partition] = raw.offset
+    def on_commit(self, results: list[tuple[OffsetCommit, TidelogError | None]]) -> None:
+        """A background commit that failed is only logged: the next one covers it."""
+        for commit, error in results:
+            if error is not None:
+                _logger.warning("the background commit of %s failed: %s", commit.partition, error)
+            elif commit.offset >= 0 and self._assignment.epoch(commit.partition) is not None:
+                self._committed[commit.partition] = commit.offset
 
-    def forget(self, partitions: list[Partition]) -> None:
+    def forget(self, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
-            self.committed.pop(partition, None)
+            self._committed.pop(partition, None)
 
-    def _try(self, offsets: list[Any]) -> Any:
-        """One request: None, or the error."""
+    def _try(self, commits: Mapping[TopicPartition, OffsetCommit]) -> TidelogError | None:
         try:
-            answer = self._handle.commit(offsets=offsets, asynchronous=False)
-        except KafkaException as error:
-            return error.args[0]
-        return next((raw.error for raw in answer if raw.error is not None), None)
+            return next(iter(self._raw.try_commit(commits.values()).values()), None)
+        except TidelogError as error:
+            return error

@@ -1,31 +1,30 @@
 """Reading messages: ``consumer.poll()`` returns the next ones, ``consumer.commit()`` says that they are handled.
 
-librdkafka fetches in the background and keeps a bounded queue; a caller that is slow fills it, and the fetch waits. A poll
-takes what is there, or waits for the first message. When an offset is committed is decided here and nowhere else (see
-``Consumer``).
+librdkafka fetches in the background into a bounded queue; when the caller is slow the queue fills up and fetching waits. A poll
+takes what has arrived, or waits for the first message. Only this file decides when an offset is committed (see ``Consumer``).
 
-One lock is around everything that moves messages; it is held during a poll, also the keeper's (``keeper.py``). librdkafka calls
-us back within polls only, so the callbacks (``rebalance.py``) have the lock too.
+A seek takes effect before the next message of its partition is handed out. Where librdkafka refuses it, because it is still
+starting with the partition, the seek stays pending: messages from the old position are dropped, and every poll repeats the seek.
+
+One lock protects everything that moves messages. It is held during a poll, including those of the ``Keeper``. librdkafka calls
+back within polls only, so the callbacks (``rebalance.py``) run with the lock held.
 """
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from tidelog.client.arrivals import PASSING_ERRORS, Arrivals
 from tidelog.client.assignment import Assignment
 from tidelog.client.commits import COMMIT_TIMEOUT_SECONDS, Commits
-from tidelog.client.configuration import bootstrap_addresses, librdkafka_configuration
-from tidelog.client.consumer_offsets import ConsumerOffsets, ends_of, offsets_wanted, place_of
 from tidelog.client.consumer_settings import (
-    COOPERATIVE,
     GUARANTEES,
     ISOLATIONS,
     PREFETCH_BYTES,
@@ -37,26 +36,63 @@ from tidelog.client.consumer_settings import (
     consumer_defaults,
     start_of,
 )
-from tidelog.client.errors import InvalidArgument, TidelogError, from_kafka_error
+from tidelog.client.errors import Closed, GroupError, InvalidArgument, UnknownTopic, from_kafka_error, kafka_errors
 from tidelog.client.keeper import PROCESSING_TIMEOUT_SECONDS, Keeper
 from tidelog.client.message import Message, Messages
-from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS, ConnectionProblems, wait_for_broker
-from tidelog.client.rebalance import Rebalance, RebalanceCallback
-from tidelog.client.start import OffsetLookup
-from tidelog.client.topic_partition import Partition
+from tidelog.client.raw_consumer import OffsetCommit, RawConsumer
+from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS
+from tidelog.client.rebalance import LOOKUP_TIMEOUT_SECONDS, Rebalance, RebalanceCallback, RebalanceCallbacks
+from tidelog.client.start import OffsetLookup, start_offsets
+from tidelog.client.topic_partition import TopicPartition, milliseconds_of, partition_of
 
 _logger = logging.getLogger(__name__)
 
 MAX_RECORDS = 500
-# librdkafka's wait cannot be interrupted: this is how long an interrupt waits at most.
-_WAIT_SECONDS = 0.25
-# While messages are handed out that have arrived before: how often rebalances are looked after.
-_SERVE_SECONDS = 0.1
-_DRIVE_SECONDS = 0.05
 AUTO_COMMIT_INTERVAL_SECONDS = 5.0
+# librdkafka's wait cannot be interrupted: an interrupt is noticed after this long at most.
+_WAIT_SECONDS = 0.25
+# While messages that have arrived before are handed out, rebalances are answered this often.
+_REBALANCE_SECONDS = 0.1
+# How long a commit that waits for a rebalance polls at a time.
+_COMMIT_POLL_SECONDS = 0.05
+# librdkafka does not seek in a partition that it is still starting with.
+_SEEK_LATER = frozenset((KafkaError._STATE, KafkaError._PREV_IN_PROGRESS))
 
 
-class Consumer(ConsumerOffsets):
+def requested_commits(what: Any) -> dict[TopicPartition, OffsetCommit]:
+    """The argument of ``commit`` as one offset per partition: the highest."""
+    requested: dict[TopicPartition, OffsetCommit] = {}
+    for each in _offset_commits(what):
+        known = requested.get(each.partition)
+        if known is None or known.offset < each.offset:
+            requested[each.partition] = each
+    return requested
+
+
+def _offset_commits(what: Any) -> Iterable[OffsetCommit]:
+    if isinstance(what, Message):
+        return [_offset_commit(what)]
+    if isinstance(what, Mapping):
+        return [OffsetCommit(TopicPartition(*partition), offset) for partition, offset in what.items()]
+    if isinstance(what, KafkaTopicPartition) or not isinstance(what, Iterable) or isinstance(what, str):
+        raise InvalidArgument(f"commit takes messages, a dict of offsets, or a list of TopicPartition: not {what!r}")
+    return [_offset_commit(one) for one in what]
+
+
+def _offset_commit(one: Any) -> OffsetCommit:
+    if isinstance(one, KafkaTopicPartition):
+        return OffsetCommit(
+            partition_of(one), one.offset, one.metadata or "", -1 if one.leader_epoch is None else one.leader_epoch
+        )
+    raw = one.raw if isinstance(one, Message) else one
+    return OffsetCommit(_partition_of(raw), raw.offset() + 1)
+
+
+def _partition_of(raw_message: Any) -> TopicPartition:
+    return TopicPartition(raw_message.topic(), raw_message.partition())
+
+
+class Consumer:
     """Reads topics, alone or as a member of a ``group`` that shares their partitions.
 
     ``guarantee`` is what holds when this process or a broker dies at any moment:
@@ -74,9 +110,9 @@ class Consumer(ConsumerOffsets):
     that is left. Without a group every consumer reads all partitions of ``topics``, or those of ``assign``, and nothing is
     committed.
 
-    ``on_assigned``, ``on_revoked`` and ``on_lost`` get a list of ``Partition``. During ``on_revoked`` the partitions are still
-    this consumer's: it may commit. What is lost is gone: others may have it, so nothing is committed, and ``on_revoked`` is
-    not called for it.
+    ``on_assigned``, ``on_revoked`` and ``on_lost`` get a list of ``TopicPartition``. During ``on_revoked`` the partitions still
+    belong to this consumer, so it may commit. Lost partitions may belong to other members already: nothing is committed for
+    them, and ``on_revoked`` is not called.
 
     The group rebalances by Kafka's ``cooperative-sticky`` (``assignor=``, for example "range", chooses another);
     ``protocol="consumer"`` is the newer protocol (KIP-848). Processing may take long: a thread keeps the member's place when
@@ -122,70 +158,46 @@ class Consumer(ConsumerOffsets):
         if guarantee == "exactly-once" and isolation != "read_committed":
             raise InvalidArgument("exactly-once reads committed messages only: leave isolation= as it is")
         self._subscription = check_subscription(topics, pattern, group)
-        settings = librdkafka_configuration(
+        self._start = start_of(start)
+        defaults = consumer_defaults(
+            group=group,
+            protocol=protocol,
+            assignor=assignor,
+            isolation=isolation,
+            instance_id=instance_id,
+            max_prefetch_bytes=max_prefetch_bytes,
+            max_prefetch_records=max_prefetch_records,
+        )
+        self._raw = RawConsumer(
             bootstrap,
             config,
-            consumer_defaults(
-                group=group,
-                protocol=protocol,
-                assignor=assignor,
-                isolation=isolation,
-                instance_id=instance_id,
-                max_prefetch_bytes=max_prefetch_bytes,
-                max_prefetch_records=max_prefetch_records,
-            ),
+            defaults=defaults,
             refused=REFUSED,
+            connect_timeout=connect_timeout,
+            on_commit=lambda results: self._commits.on_commit(results),
         )
-        self.addresses = bootstrap_addresses(bootstrap)
+        self.addresses = self._raw.addresses
         self.group = group
         self.guarantee = guarantee
-        self._start = start_of(start)
         self._auto_commit_seconds = auto_commit_interval if auto_commit else None
         self._processing_timeout = processing_timeout
-        self._max_poll_interval_ms = int(str(settings.get("max.poll.interval.ms", 300_000)))
-        strategy = settings.get("partition.assignment.strategy", COOPERATIVE)
-        self._open(
-            settings, protocol == "consumer" or strategy == COOPERATIVE, (on_assigned, on_revoked, on_lost), connect_timeout
-        )
-
-    def _open(
-        self,
-        settings: dict[str, object],
-        is_incremental: bool,
-        callbacks: tuple[RebalanceCallback | None, RebalanceCallback | None, RebalanceCallback | None],
-        connect_timeout: float,
-    ) -> None:
-        problems = ConnectionProblems()
-        try:
-            self.handle: Any = KafkaConsumer({**settings, "error_cb": problems, "on_commit": self._on_commit})
-        except KafkaException as error:
-            raise from_kafka_error(error.args[0], "open a consumer", self.addresses, otherwise=InvalidArgument) from error
         self._lock = threading.RLock()
-        self._arrivals = Arrivals(self.handle.consume)
-        self._assignment = Assignment(self.handle, self._arrivals)
-        self._commits = Commits(self.handle, self.addresses, self._assignment, self._drive)
-        self._lookup = OffsetLookup(self.handle, self.addresses)
-        self._rebalance = Rebalance(
-            self.handle,
-            self.addresses,
-            self._assignment,
-            self._commits,
-            self._lookup,
-            self._start,
-            is_incremental=is_incremental,
-            callbacks=callbacks,
-        )
+        self._arrivals = Arrivals(self._raw.handle.consume)
+        self._assignment = Assignment(self._raw, self._arrivals)
+        self._commits = Commits(self._raw, self._assignment, self._poll_for_commit)
+        self._lookup = OffsetLookup(self._raw.handle, self.addresses)
+        callbacks = RebalanceCallbacks(on_assigned, on_revoked, on_lost)
+        self._rebalance = Rebalance(self._raw, self._assignment, self._commits, self._lookup, self._start, callbacks)
         self._keeper: Keeper | None = None
-        self._is_closed = False
         self._is_begun = False
         self._is_assigned_by_hand = False
-        self._has_unsent_messages = False
-        self._polled_at = self._served_at = self._auto_committed_at = monotonic()
-        try:
-            wait_for_broker(self.handle, self.addresses, problems, connect_timeout)
-        except TidelogError:
-            self.handle.close()
-            raise
+        self._polled_at = self._rebalance_answered_at = self._auto_committed_at = monotonic()
+        self._is_closed = False
+
+    @property
+    def handle(self) -> Any:
+        """confluent-kafka's consumer, for what is missing here. Polling it directly breaks the guarantees."""
+        return self._raw.handle
 
     # -- reading -------------------------------------------------------------------------------------------------------------
 
@@ -219,10 +231,10 @@ class Consumer(ConsumerOffsets):
         with self._lock:
             if not self._is_closed:
                 # It is open until librdkafka has called on_revoked, which may commit.
-                self.handle.close()
+                self._raw.close()
                 self._is_closed = True
-        if self._rebalance.failures:
-            raise self._rebalance.failures.pop(0)
+        if self._raw.failures:
+            raise self._raw.failures.pop(0)
 
     def __del__(self) -> None:
         # One that was forgotten: confluent-kafka's own end of it waits for callbacks that nobody would call.
@@ -240,7 +252,7 @@ class Consumer(ConsumerOffsets):
 
     def commit(
         self, what: Any = None, *, asynchronous: bool = False, timeout: float = COMMIT_TIMEOUT_SECONDS
-    ) -> dict[Partition, int]:
+    ) -> dict[TopicPartition, int]:
         """Commit what was handed out so far; or ``what``: a Message or several (each means: up to and with it), a dict of
         offsets by (topic, partition), or a list of confluent_kafka.TopicPartition.
 
@@ -256,13 +268,175 @@ class Consumer(ConsumerOffsets):
             )
         if what is None:
             with self._lock:
-                wanted = self._commits.news(self._assignment.positions())
+                wanted = self._commits.changed(self._assignment.positions())
         else:
-            wanted = offsets_wanted(what)
+            wanted = requested_commits(what)
         if asynchronous:
             self._commits.start(wanted)
             return {}
         return self._commits.commit(wanted, timeout)
+
+    # -- places --------------------------------------------------------------------------------------------------------------
+
+    def seek(
+        self, topic: str, partition: int | None = None, *, offset: int | None = None, timestamp: int | datetime | None = None
+    ) -> None:
+        """The next message of the partition (without one: of each partition of the topic that is assigned) is the one at
+        ``offset``, or the first one of that ``timestamp`` or later. Nothing from before the seek is handed out after it.
+
+        In ``on_assigned``, and before the first poll, it says where to start. GroupError when the partition is not this
+        consumer's: it cannot move the group for others.
+        """
+        if (offset is None) == (timestamp is None):
+            raise InvalidArgument("seek takes offset= or timestamp=")
+        if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int) or offset < 0):
+            raise InvalidArgument(f"an offset is 0 or more: not {offset!r}; see seek_to_beginning and seek_to_end")
+        with self._lock:
+            partitions = self._partitions(topic, partition)
+            if timestamp is not None:
+                offsets = self._lookup.at(partitions, milliseconds_of(timestamp), LOOKUP_TIMEOUT_SECONDS)
+            else:
+                offsets = {one: int(offset or 0) for one in partitions}
+            self._seek_all(offsets)
+
+    def seek_to_beginning(self, topic: str, partition: int | None = None) -> None:
+        """To the oldest message that is kept."""
+        with self._lock:
+            self._seek_all(self._lookup.beginnings(self._partitions(topic, partition), LOOKUP_TIMEOUT_SECONDS))
+
+    def seek_to_end(self, topic: str, partition: int | None = None) -> None:
+        """Behind the last message that there is now."""
+        with self._lock:
+            self._seek_all(self._lookup.ends(self._partitions(topic, partition), LOOKUP_TIMEOUT_SECONDS))
+
+    def pause(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Hand out nothing of these partitions (without any: of all that are assigned) until ``resume``. They stay this
+        consumer's; a partition that goes and comes back is not paused any more."""
+        with self._lock:
+            chosen = self._chosen(partitions)
+            self._assignment.pause(chosen)
+            if not self._rebalance.is_assigning:
+                self._raw.pause(chosen)
+
+    def resume(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Go on where ``pause`` stopped."""
+        with self._lock:
+            chosen = self._chosen(partitions)
+            self._assignment.resume(chosen)
+            if not self._rebalance.is_assigning:
+                self._raw.resume(chosen)
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
+        with self._lock:
+            return sorted(self._assignment.paused)
+
+    def assign(self, partitions: Iterable[tuple[str, int] | tuple[str, int, int]]) -> None:
+        """Read exactly these partitions, as (topic, partition) or (topic, partition, offset), with nobody else's say; with a
+        ``group=`` only to commit. Without an offset they start at what is committed, else at ``start=``."""
+        if self._subscription:
+            raise InvalidArgument("assign is for a consumer without topics= and pattern=")
+        wanted: dict[TopicPartition, int | None] = {}
+        for one in partitions:
+            wanted[TopicPartition(one[0], one[1])] = one[2] if len(one) == 3 else None
+        with self._lock:
+            self._check_open()
+            self._assign_by_hand(wanted)
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Messages of the last poll that were not handled after all: they are next again, and a ``commit()`` does not cover
+        them. Those of partitions that have gone are not this consumer's to hand out any more."""
+        with self._lock:
+            self._check_open()
+            back = [message.raw for message in messages if not self._assignment.is_barred(_partition_of(message.raw))]
+            self._arrivals.put_back(back)
+
+    # -- in transactions -----------------------------------------------------------------------------------------------------
+
+    def transaction_offsets(self) -> tuple[list[Any], Any]:
+        """For ``tx.send_offsets``: the offsets of what was handed out (confluent_kafka.TopicPartition), and who this consumer
+        is in its group.
+
+        GroupError when partitions went to another member after messages of theirs were handed out: they are in the transaction,
+        and their offsets cannot be. Abort it and ``rewind()``.
+        """
+        self._check_open()
+        if self.group is None:
+            raise InvalidArgument("offsets in a transaction need a group=")
+        with self._lock:
+            if self._rebalance.has_lost_messages:
+                raise GroupError(
+                    "partitions went to another member with messages of this transaction: abort it and rewind()",
+                    retriable=True,
+                )
+            self._rebalance.clear_handed_out()
+            positions = self._assignment.positions().items()
+            return self._raw.transaction_offsets(OffsetCommit(partition, offset) for partition, offset in positions)
+
+    def group_metadata(self) -> Any:
+        """Who this consumer is in its group, for confluent-kafka's ``send_offsets_to_transaction``; ``tx.send_offsets`` does
+        more."""
+        self._check_open()
+        return self._raw.handle.consumer_group_metadata()
+
+    def rewind(self) -> None:
+        """Back to what is committed, after an aborted transaction or a failed batch: what was handed out since comes again."""
+        with self._lock:
+            self._check_open()
+            self._rebalance.clear_handed_out()
+            partitions = self._assignment.partitions
+            committed = self._lookup.committed(partitions, LOOKUP_TIMEOUT_SECONDS)
+            fresh = [partition for partition in partitions if partition not in committed]
+            committed.update(start_offsets(self._lookup, fresh, self._start, LOOKUP_TIMEOUT_SECONDS))
+            self._seek_all(committed)
+
+    # -- what is known -------------------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """Grows with every change of what is assigned."""
+        return self._assignment.generation
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        with self._lock:
+            return sorted(self._assignment.partitions)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """By partition the offset of the next message that will be handed out; those that nothing was read of yet are left
+        out."""
+        with self._lock:
+            self._check_open()
+            return self._assignment.positions()
+
+    def position(self, topic: str, partition: int) -> int | None:
+        """Of one partition; None when it is not assigned or nothing was read of it yet."""
+        return self.positions().get(TopicPartition(topic, partition))
+
+    def committed(self, timeout: float = LOOKUP_TIMEOUT_SECONDS) -> dict[TopicPartition, int]:
+        """What the group has committed in the partitions that are assigned; those without a commit are left out."""
+        self._check_open()
+        if self.group is None:
+            raise InvalidArgument("committed needs a group=")
+        return self._lookup.committed(self.assignment(), timeout)
+
+    def lag(self, timeout: float = LOOKUP_TIMEOUT_SECONDS) -> dict[TopicPartition, int]:
+        """By partition the number of offsets between this consumer's position and the end, looked up now.
+
+        A partition that nothing was read of counts from the committed offset, or from where it will start. With read_committed
+        the end is the last stable offset, so messages of an open transaction do not count; transaction markers do.
+        """
+        with self._lock:
+            self._check_open()
+            known = self._assignment.positions()
+            partitions = sorted(self._assignment.partitions)
+        unread = [partition for partition in partitions if partition not in known]
+        if unread and self.group is not None:
+            known.update(self._lookup.committed(unread, timeout))
+            unread = [partition for partition in unread if partition not in known]
+        known.update(start_offsets(self._lookup, unread, self._start, timeout))
+        ends = self._lookup.ends(partitions, timeout)
+        return {partition: max(0, ends[partition] - known[partition]) for partition in partitions}
 
     # -- within a poll -------------------------------------------------------------------------------------------------------
 
@@ -279,29 +453,30 @@ class Consumer(ConsumerOffsets):
                 messages = self._hand_out(count_max)
             finally:
                 self._polled_at = monotonic()
-            if not messages and (self._arrivals.errors or self._rebalance.failures):
+            if not messages and (self._arrivals.errors or self._raw.failures):
                 self._raise_problems()
             return Messages(messages)
 
     def _before_poll(self) -> None:
         assignment = self._assignment
         if self._auto_commit_seconds is not None:
-            self._rebalance.handled = assignment.positions()
+            handled = assignment.positions()
+            self._rebalance.note_handled(handled)
             if monotonic() - self._auto_committed_at >= self._auto_commit_seconds:
                 self._auto_committed_at = monotonic()
-                self._commits.start(self._commits.news(self._rebalance.handled))
+                self._commits.start(self._commits.changed(handled))
         if self._rebalance.is_unresolved:
             self._rebalance.resolve_starts()
-        if assignment.unsought:
-            self._seek_again()
+        if assignment.pending_seeks:
+            self._repeat_seeks()
 
     def _fetch(self, count_max: int, timeout: float) -> None:
         """Until something has arrived that may be handed out, or the time is over, or something is to be raised."""
         arrivals, assignment = self._arrivals, self._assignment
         if len(arrivals) and not assignment.paused:
-            if monotonic() - self._served_at > _SERVE_SECONDS:
+            if monotonic() - self._rebalance_answered_at > _REBALANCE_SECONDS:
                 # Handed out first, and no more fetched than it takes to answer a rebalance.
-                self._served_at = monotonic()
+                self._rebalance_answered_at = monotonic()
                 self._take_over(1, 0)
             return
         self._take_over(count_max, 0)
@@ -311,13 +486,13 @@ class Consumer(ConsumerOffsets):
             if wait <= 0:
                 return
             self._take_over(1, wait)
-            if assignment.unsought:
-                self._seek_again()
+            if assignment.pending_seeks:
+                self._repeat_seeks()
             if self._has_news():
                 self._take_over(count_max - 1, 0)
 
     def _has_news(self) -> bool:
-        if self._arrivals.errors or self._rebalance.failures:
+        if self._arrivals.errors or self._raw.failures:
             return True
         paused = self._assignment.paused
         return len(self._arrivals) > 0 and (not paused or not self._arrivals.partitions() <= paused)
@@ -326,7 +501,7 @@ class Consumer(ConsumerOffsets):
         if count_max > 0:
             generation = self._assignment.generation
             self._arrivals.fetch(count_max, timeout)
-            if self._assignment.generation != generation or self._assignment.unsought:
+            if self._assignment.generation != generation or self._assignment.pending_seeks:
                 self._arrivals.drop(self._assignment.is_barred)
             self._assignment.note_arrivals()
 
@@ -336,36 +511,36 @@ class Consumer(ConsumerOffsets):
         messages = self._arrivals.take(count_max, self._assignment.paused)
         if messages and self.guarantee == "at-most-once":
             messages = self._committed_before(messages)
-        if messages and not self._has_unsent_messages:
-            self._has_unsent_messages = True
-            self._rebalance.went_with_messages = False
+        if messages:
+            self._rebalance.note_handed_out()
         return messages
 
     def _committed_before(self, messages: list[Any]) -> list[Any]:
         """At most once: before any of it is handed out. What cannot be committed any more is somebody else's by now."""
-        wanted = ends_of(messages)
+        ends = {_partition_of(message): message.offset() + 1 for message in messages}
+        wanted = {partition: OffsetCommit(partition, offset) for partition, offset in ends.items()}
         try:
             committed = self._commits.commit(wanted, COMMIT_TIMEOUT_SECONDS)
         except BaseException:
-            self._arrivals.put_back([message for message in messages if not self._assignment.is_barred(place_of(message))])
+            self._arrivals.put_back([each for each in messages if not self._assignment.is_barred(_partition_of(each))])
             raise
-        return messages if len(committed) == len(wanted) else [message for message in messages if place_of(message) in committed]
+        return messages if len(committed) == len(wanted) else [each for each in messages if _partition_of(each) in committed]
 
     def _raise_problems(self) -> None:
-        if self._rebalance.failures:
-            raise self._rebalance.failures.pop(0)
+        if self._raw.failures:
+            raise self._raw.failures.pop(0)
         for error in self._arrivals.take_errors():
             if error.code() in PASSING_ERRORS or (error.retriable() and not error.fatal()):
                 _logger.info("librdkafka: %s", error)
             else:
                 raise from_kafka_error(error, "poll", self.addresses)
 
-    def _drive(self) -> bool:
+    def _poll_for_commit(self) -> bool:
         """Poll, for a commit that waits for a rebalance."""
         with self._lock:
             if self._rebalance.is_running or self._is_closed:
                 return False
-            self._take_over(1, _DRIVE_SECONDS)
+            self._take_over(1, _COMMIT_POLL_SECONDS)
             return True
 
     def keep_place(self, idle_seconds_min: float, idle_seconds_max: float, now: float) -> bool:
@@ -381,9 +556,6 @@ class Consumer(ConsumerOffsets):
         finally:
             self._lock.release()
 
-    def _on_commit(self, error: Any, raw_partitions: list[Any]) -> None:
-        self._commits.on_commit(error, raw_partitions)
-
     def _begin(self) -> None:
         """At the first use: join the group, or take all partitions."""
         if not self._is_assigned_by_hand:
@@ -392,7 +564,95 @@ class Consumer(ConsumerOffsets):
             if self.group is None:
                 self._assign_by_hand(dict.fromkeys(self._all_partitions(self._subscription)))
             else:
-                calls = self._rebalance
-                self.handle.subscribe(self._subscription, on_assign=calls.assigned, on_revoke=calls.revoked, on_lost=calls.lost)
-                self._keeper = Keeper(self, self._max_poll_interval_ms, self._processing_timeout)
+                rebalance = self._rebalance
+                self._raw.subscribe(
+                    self._subscription,
+                    on_assigned=rebalance.on_assigned,
+                    on_revoked=rebalance.on_revoked,
+                    on_lost=rebalance.on_lost,
+                )
+                self._keeper = Keeper(self, self._raw.max_poll_interval_ms, self._processing_timeout)
         self._is_begun = True
+
+    # -- offsets and partitions ------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the consumer is closed")
+
+    def _partitions(self, topic: str, partition: int | None) -> list[TopicPartition]:
+        self._check_open()
+        if not self._is_begun and (self.group is None or self._is_assigned_by_hand):
+            self._begin()
+        if partition is not None:
+            return [TopicPartition(topic, partition)]
+        found = [one for one in self._assignment.partitions if one.topic == topic]
+        if not found:
+            raise GroupError(f"no partition of {topic} is assigned to this consumer now", retriable=True)
+        return found
+
+    def _chosen(self, partitions: Iterable[tuple[str, int]] | None) -> list[TopicPartition]:
+        self._check_open()
+        chosen = self._assignment.partitions if partitions is None else [TopicPartition(*one) for one in partitions]
+        for one in chosen:
+            if one not in self._assignment:
+                raise _not_assigned(one)
+        return chosen
+
+    def _seek_all(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in offsets.items():
+            self._seek(partition, offset)
+
+    def _seek(self, partition: TopicPartition, offset: int) -> None:
+        rebalance = self._rebalance
+        if partition not in self._assignment:
+            if rebalance.had_assignment or self._is_assigned_by_hand:
+                raise _not_assigned(partition)
+            rebalance.seek_early(partition, offset)
+        elif rebalance.is_assigning:
+            rebalance.start_at(partition, offset)
+        else:
+            self._assignment.seek(partition, offset)
+            self._repeat_seeks()
+
+    def _repeat_seeks(self) -> None:
+        assignment = self._assignment
+        for partition, offset in list(assignment.pending_seeks.items()):
+            try:
+                self._raw.handle.seek(KafkaTopicPartition(*partition, offset))
+            except KafkaException as error:
+                if error.args[0].code() in _SEEK_LATER:
+                    continue
+                assignment.cancel_seek(partition)
+                raise from_kafka_error(error, f"seek in {partition}", self.addresses) from error
+            assignment.sought(partition)
+
+    def _assign_by_hand(self, wanted: Mapping[TopicPartition, int | None]) -> None:
+        without_offset = [partition for partition, offset in wanted.items() if offset is None]
+        offsets = {partition: offset for partition, offset in wanted.items() if offset is not None}
+        if self.group is not None:
+            offsets.update(self._lookup.committed(without_offset, LOOKUP_TIMEOUT_SECONDS))
+            without_offset = [partition for partition in without_offset if partition not in offsets]
+        offsets.update(start_offsets(self._lookup, without_offset, self._start, LOOKUP_TIMEOUT_SECONDS))
+        # librdkafka remembers what was paused, even across assignments.
+        self._raw.resume(sorted(self._assignment.paused))
+        self._raw.assign({partition: offsets[partition] for partition in wanted})
+        self._assignment.remove(self._assignment.partitions)
+        self._assignment.add(wanted)
+        for partition, offset in offsets.items():
+            self._assignment.start_at(partition, offset)
+        self._is_assigned_by_hand = True
+
+    def _all_partitions(self, topics: list[str]) -> list[TopicPartition]:
+        found: list[TopicPartition] = []
+        for topic in topics:
+            with kafka_errors(f"partitions of {topic}", self.addresses):
+                description = self._raw.handle.list_topics(topic, timeout=LOOKUP_TIMEOUT_SECONDS).topics[topic]
+            if description.error is not None:
+                raise from_kafka_error(description.error, f"partitions of {topic}", self.addresses, otherwise=UnknownTopic)
+            found += [TopicPartition(topic, partition) for partition in sorted(description.partitions)]
+        return found
+
+
+def _not_assigned(partition: TopicPartition) -> GroupError:
+    return GroupError(f"{partition} is not assigned to this consumer now", retriable=True)

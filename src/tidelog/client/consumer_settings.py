@@ -118,6 +118,7 @@ def consumer_defaults(
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
+        "enable.partition.eof": False,
         "isolation.level": isolation,
         "queued.max.messages.kbytes": kilobytes,
         "queued.min.messages": max_prefetch_records,

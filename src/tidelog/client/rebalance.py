@@ -1,209 +1,216 @@
-"""What happens when partitions come and go. All of it runs within a poll, called by librdkafka, in the poll's thread.
+"""What a ``Consumer`` does when partitions come and go. All of it runs within a poll, in the poll's thread.
 
-*Assigned*: where each partition starts is settled before librdkafka reads from it: a seek that waited for it or that
-``on_assigned`` makes, else the committed offset, else ``start=``. When that cannot be found out right now the partition stays
-paused and is asked about again with every poll: nothing is read from a wrong place. *Revoked*: the partition is still ours while
-``on_revoked`` runs, so it may commit. *Lost*: others have it already, nothing may be committed; ``on_revoked`` is not called.
-
-A callback that raises must not reach librdkafka's loop, which would drop the messages that it has in its hands. It is raised
-by the poll afterwards.
+*Assigned*: where each partition starts is decided before librdkafka reads from it: at a seek that was made before or that
+``on_assigned`` makes, else at the committed offset, else at ``start=``. When the offset cannot be looked up right now, the
+partition stays paused and the lookup is repeated with every poll, so nothing is read from a wrong offset. *Revoked*: the
+partition still belongs to this consumer while ``on_revoked`` runs, so it may commit. *Lost*: other members may have the partition
+already, so nothing may be committed and ``on_revoked`` is not called.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Any
-
-from confluent_kafka import KafkaException, TopicPartition
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from tidelog.client.assignment import Assignment
 from tidelog.client.commits import Commits
 from tidelog.client.consumer_settings import Start
-from tidelog.client.errors import TidelogError, from_kafka_error
+from tidelog.client.errors import TidelogError
+from tidelog.client.raw_consumer import OffsetCommit, RawConsumer
 from tidelog.client.start import OffsetLookup, start_offsets
-from tidelog.client.topic_partition import Partition, partition_of, raw_partitions
+from tidelog.client.topic_partition import TopicPartition
 
 _logger = logging.getLogger(__name__)
 
-RebalanceCallback = Callable[[list[Partition]], object]
+RebalanceCallback = Callable[[list[TopicPartition]], object]
 
-# Requests within a rebalance, which waits for them.
+# The group waits for requests that are made within a rebalance.
 LOOKUP_TIMEOUT_SECONDS = 10.0
 _REVOKE_COMMIT_SECONDS = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class RebalanceCallbacks:
+    """The application's callbacks."""
+
+    on_assigned: RebalanceCallback | None = None
+    on_revoked: RebalanceCallback | None = None
+    on_lost: RebalanceCallback | None = None
+
+
 class Rebalance:
-    """librdkafka's callbacks, and ours after them."""
+    """The consumer's rebalance callbacks."""
 
     def __init__(
         self,
-        handle: Any,
-        addresses: str,
+        raw: RawConsumer,
         assignment: Assignment,
         commits: Commits,
         lookup: OffsetLookup,
         start: Start,
-        *,
-        is_incremental: bool,
-        callbacks: tuple[RebalanceCallback | None, RebalanceCallback | None, RebalanceCallback | None],
+        callbacks: RebalanceCallbacks,
     ) -> None:
-        self._handle = handle
-        self._addresses = addresses
+        self._raw = raw
         self._assignment = assignment
         self._commits = commits
         self._lookup = lookup
         self._start = start
-        self._is_incremental = is_incremental
-        self._on_assigned, self._on_revoked, self._on_lost = callbacks
+        self._callbacks = callbacks
         self.is_running = False
         """A callback is under way: no poll may be made from within it."""
-        self.starting: dict[Partition, int] | None = None
-        """While partitions are being assigned: where they start. A seek goes in here."""
-        self.waiting_seeks: dict[Partition, int] = {}
-        """Seeks of before the first assignment."""
         self.had_assignment = False
-        self.handled: dict[Partition, int] = {}
-        """What may be committed when partitions are revoked: positions that are known to be handled."""
-        self.went_with_messages = False
-        """Partitions went while messages of this consumer were being processed; for exactly-once."""
-        self._unresolved: list[Partition] = []
-        self.failures: list[BaseException] = []
+        self._starts: dict[TopicPartition, int] | None = None
+        # Seeks from before the first assignment.
+        self._early_seeks: dict[TopicPartition, int] = {}
+        self._rawd: Mapping[TopicPartition, int] = {}
+        self._unresolved: list[TopicPartition] = []
+        self._has_unsent_messages = False
+        self._has_left_with_messages = False
 
-    # -- called by librdkafka ------------------------------------------------------------------------------------------------
+    # -- called by librdkafka, within a poll -----------------------------------------------------------------------------------
 
-    def assigned(self, _handle: Any, raw: list[Any]) -> None:
-        partitions = [partition_of(one) for one in raw]
+    def on_assigned(self, partitions: list[TopicPartition]) -> None:
         self.is_running = True
         try:
             self._assign(partitions)
-        except TidelogError as error:
-            self.failures.append(error)
         finally:
-            self.starting = None
+            self._starts = None
             self.is_running = False
 
-    def revoked(self, _handle: Any, raw: list[Any]) -> None:
-        partitions = [partition_of(one) for one in raw]
+    def on_revoked(self, partitions: list[TopicPartition]) -> None:
         self.is_running = True
         try:
-            self._call(self._on_revoked, partitions)
+            self._call(self._callbacks.on_revoked, partitions)
             self._commit_handled(partitions)
             self._forget(partitions)
         finally:
             self.is_running = False
 
-    def lost(self, _handle: Any, raw: list[Any]) -> None:
-        partitions = [partition_of(one) for one in raw]
+    def on_lost(self, partitions: list[TopicPartition]) -> None:
         _logger.warning("lost %s: another member may have them already", _names(partitions))
         self.is_running = True
         try:
             self._forget(partitions)
-            self._call(self._on_lost, partitions)
+            self._call(self._callbacks.on_lost, partitions)
         finally:
             self.is_running = False
 
     # -- called by the consumer ----------------------------------------------------------------------------------------------
 
-    def resolve_starts(self) -> None:
-        """Again for the partitions whose start could not be found out."""
-        if not self._unresolved:
-            return
-        partitions = [partition for partition in self._unresolved if partition in self._assignment.epochs]
-        offsets = self._fresh_starts(partitions)
-        self._unresolved = []
-        for partition, offset in offsets.items():
-            if partition not in self._assignment.unsought:
-                self._assignment.start_at(partition, offset)
-                self._assignment.unsought[partition] = offset
-        self._handle.resume(raw_partitions(partition for partition in partitions if partition not in self._assignment.paused))
+    @property
+    def is_assigning(self) -> bool:
+        """librdkafka does not have the new partitions yet, so it cannot pause, resume or seek in them."""
+        return self._starts is not None
 
-    def silence(self) -> None:
-        """No more callbacks of the caller's."""
-        self._on_assigned = self._on_revoked = self._on_lost = None
+    def start_at(self, partition: TopicPartition, offset: int) -> None:
+        """A seek while partitions are being assigned."""
+        assert self._starts is not None, "no assignment is under way"
+        self._starts[partition] = offset
+
+    def seek_early(self, partition: TopicPartition, offset: int) -> None:
+        """A seek before the first assignment: the partition starts there when it comes."""
+        self._early_seeks[partition] = offset
+
+    def note_handled(self, positions: Mapping[TopicPartition, int]) -> None:
+        """All messages before these positions are handled: they are committed when their partitions are revoked."""
+        self._rawd = positions
+
+    def note_handed_out(self) -> None:
+        """Messages were handed out whose offsets are in no transaction yet."""
+        if not self._has_unsent_messages:
+            self._has_unsent_messages = True
+            self._has_left_with_messages = False
+
+    def clear_handed_out(self) -> None:
+        self._has_unsent_messages = False
+
+    @property
+    def has_lost_messages(self) -> bool:
+        """Partitions have left while messages of this consumer were being processed, so their offsets cannot be committed."""
+        return self._has_left_with_messages and self._has_unsent_messages
 
     @property
     def is_unresolved(self) -> bool:
         return bool(self._unresolved)
 
+    def resolve_starts(self) -> None:
+        """Repeat the lookup for the partitions whose start could not be found out."""
+        partitions = [partition for partition in self._unresolved if partition in self._assignment]
+        offsets = self._fresh_starts(partitions)
+        self._unresolved = []
+        for partition, offset in offsets.items():
+            if partition not in self._assignment.pending_seeks:
+                self._assignment.seek(partition, offset)
+        self._raw.resume(partition for partition in partitions if partition not in self._assignment.paused)
+
+    def silence(self) -> None:
+        """Call no more callbacks of the application."""
+        self._callbacks = RebalanceCallbacks()
+
     # -- details -------------------------------------------------------------------------------------------------------------
 
-    def _assign(self, partitions: list[Partition]) -> None:
+    def _assign(self, partitions: list[TopicPartition]) -> None:
         self.had_assignment = True
         self._assignment.add(partitions)
-        self.starting = {}
-        unresolved: list[Partition] = []
+        starts: dict[TopicPartition, int] = {}
+        unresolved: list[TopicPartition] = []
         if not self._start.is_earliest and partitions:
             try:
-                self.starting = self._fresh_starts(partitions)
+                starts = self._fresh_starts(partitions)
             except TidelogError as error:
-                _logger.warning("where to start in %s is not known yet: %s", _names(partitions), error)
+                _logger.warning("the start offsets of %s are not known yet: %s", _names(partitions), error)
                 unresolved = partitions
         for partition in partitions:
-            if partition in self.waiting_seeks:
-                self.starting[partition] = self.waiting_seeks.pop(partition)
-        self._call(self._on_assigned, partitions)
-        self._hand_to_librdkafka(partitions, self.starting)
-        self._unresolved += [partition for partition in unresolved if partition not in self.starting]
-        stopped = [*self._assignment.paused.intersection(partitions), *unresolved]
-        if stopped:
-            self._handle.pause(raw_partitions(dict.fromkeys(stopped)))
+            if partition in self._early_seeks:
+                starts[partition] = self._early_seeks.pop(partition)
+        self._starts = starts
+        self._call(self._callbacks.on_assigned, partitions)
+        for partition in partitions:
+            if partition in starts:
+                self._assignment.start_at(partition, starts[partition])
+        self._raw.accept_assignment({partition: starts.get(partition) for partition in partitions})
+        self._unresolved += [partition for partition in unresolved if partition not in starts]
+        self._raw.pause(dict.fromkeys((*self._assignment.paused.intersection(partitions), *unresolved)))
 
-    def _hand_to_librdkafka(self, partitions: list[Partition], starts: dict[Partition, int]) -> None:
-        raw = raw_partitions(partitions)
-        for one in raw:
-            offset = starts.get(partition_of(one))
-            if offset is not None:
-                one.offset = offset
-                self._assignment.start_at(partition_of(one), offset)
-        try:
-            if not self._is_incremental:
-                self._handle.assign(raw)
-            elif raw:
-                self._handle.incremental_assign(raw)
-        except KafkaException as error:
-            raise from_kafka_error(error.args[0], "assign", self._addresses) from error
-
-    def _fresh_starts(self, partitions: list[Partition]) -> dict[Partition, int]:
-        """Where nothing is committed: the start, committed at once (see ``start.py`` for why)."""
+    def _fresh_starts(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where nothing is committed: the start, which is committed at once (``start.py`` says why)."""
         committed = self._lookup.committed(partitions, LOOKUP_TIMEOUT_SECONDS)
         fresh = [partition for partition in partitions if partition not in committed]
         offsets = start_offsets(self._lookup, fresh, self._start, LOOKUP_TIMEOUT_SECONDS)
-        wanted = {partition: TopicPartition(*partition, offset) for partition, offset in offsets.items()}
+        wanted = {partition: OffsetCommit(partition, offset) for partition, offset in offsets.items()}
         self._commits.commit(wanted, LOOKUP_TIMEOUT_SECONDS)
         return offsets
 
-    def _commit_handled(self, partitions: list[Partition]) -> None:
-        positions = {partition: self.handled[partition] for partition in partitions if partition in self.handled}
+    def _commit_handled(self, partitions: list[TopicPartition]) -> None:
+        positions = {partition: self._rawd[partition] for partition in partitions if partition in self._rawd}
         try:
-            self._commits.commit(self._commits.news(positions), _REVOKE_COMMIT_SECONDS)
+            self._commits.commit(self._commits.changed(positions), _REVOKE_COMMIT_SECONDS)
         except TidelogError as error:
-            _logger.warning("what was handled of %s could not be committed and will come again: %s", _names(partitions), error)
+            _logger.warning(
+                "the handled messages of %s could not be committed and will come again: %s", _names(partitions), error
+            )
 
-    def _forget(self, partitions: list[Partition]) -> None:
+    def _forget(self, partitions: list[TopicPartition]) -> None:
         if partitions:
-            self.went_with_messages = True
-        self._resume(partitions)
-        self._assignment.remove(partitions)
-        self._commits.forget(partitions)
-        for partition in partitions:
-            self.handled.pop(partition, None)
-
-    def _resume(self, partitions: list[Partition]) -> None:
-        """librdkafka remembers what was paused: a partition that comes back would never be read again."""
+            self._has_left_with_messages = True
+        # librdkafka remembers what was paused: a partition that comes back would never be read again.
         stopped = self._assignment.paused.union(self._unresolved).intersection(partitions)
         try:
-            self._handle.resume(raw_partitions(sorted(stopped)))
-        except KafkaException as error:
-            self.failures.append(from_kafka_error(error.args[0], "resume", self._addresses))
+            self._raw.resume(sorted(stopped))
+        except TidelogError as error:
+            self._raw.failures.append(error)
+        self._assignment.remove(partitions)
+        self._commits.forget(partitions)
+        gone = set(partitions)
+        self._rawd = {partition: offset for partition, offset in self._rawd.items() if partition not in gone}
 
-    def _call(self, callback: RebalanceCallback | None, partitions: list[Partition]) -> None:
+    def _call(self, callback: RebalanceCallback | None, partitions: list[TopicPartition]) -> None:
         if callback is None:
             return
         try:
             callback(partitions)
-        except BaseException as error:
-            # Also an interrupt: see above.
-            self.failures.append(error)
+        except BaseException as error:  # the rebalance must be completed all the same; the poll raises it afterwards
+            self._raw.failures.append(error)
 
 
-def _names(partitions: list[Partition]) -> str:
-    return ", ".join(f"{topic}[{partition}]" for topic, partition in partitions) or "nothing"
+def _names(partitions: list[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions)) or "nothing"

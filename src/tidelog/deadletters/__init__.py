@@ -1,11 +1,16 @@
-"""Dead letters: what a group could not handle, with its whole story, and the way back.
+"""Dead letters: messages that a group could not handle, with the story of their failure, and the way back.
 
-``DeadLetters`` lists, shows, replays, discards and counts them; ``tidelog dlq`` is the same on the command line, and
-``AsyncDeadLetters`` the same for asyncio. ``Letter`` is the story in a message's headers. Beside them: ``names`` and ``topics``
-of failures; ``filters``, ``ledger``, ``counts``, ``depth``, ``outgoing`` and ``pacing`` decide, and touch no network;
-``connection``, ``reading`` and ``settling`` move the bytes. All of it speaks only Kafka.
+``DeadLetters`` lists, shows, replays, discards and counts them; ``tidelog dlq`` does the same on the command line, and
+``AsyncDeadLetters`` does it for asyncio. The modules:
 
-The names are loaded on use: a worker needs the letter, not the tools.
+* ``letter``: ``Letter``, the story in a message's headers;
+* ``topics``: the names of retry and dead-letter topics, and their creation;
+* ``dead_letter``: one message of a dead-letter topic, filters, counts and depths; pure;
+* ``ledger``: the marks of letters that were replayed or discarded; pure;
+* ``cluster``: requests to the cluster, and reading of letters and ledgers;
+* ``replay``: replaying and discarding, each letter exactly once.
+
+All of it works on any Kafka. The names are loaded on use: a worker needs the letter, not the tools.
 """
 
 from importlib import import_module

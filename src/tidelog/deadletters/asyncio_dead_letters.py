@@ -1,38 +1,37 @@
 """``AsyncDeadLetters``: ``DeadLetters`` for asyncio.
 
-Each call runs in a thread of the default executor, since it waits for a cluster nearly all of its time and frees the interpreter
-meanwhile. ``progress`` is called in the event loop. Cancelling a call stops waiting for it: what it had begun goes on to its end
-in its thread, which is safe, since a replay may be run again at any time.
+Each call runs in a thread of the default executor, because it spends most of its time waiting for the cluster with the
+interpreter released. ``progress`` is called in the event loop. Cancelling a call only stops waiting for it: its thread runs to
+the end, which is safe, because a replay may be repeated at any time.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Unpack
 
-from tidelog.deadletters.counts import Count
+from tidelog.deadletters.dead_letter import Depth, LetterCount
 from tidelog.deadletters.dead_letters import DeadLetters, FilterArguments, OriginReaders, Shown
-from tidelog.deadletters.depth import Depth
-from tidelog.deadletters.settling import Progress, Settled
+from tidelog.deadletters.replay import Progress, ReplayResult
 
 ProgressCallback = Callable[[Progress], None]
 
 
 class AsyncDeadLetters:
-    """As ``DeadLetters``, call by call; see there for what each promises."""
+    """The same calls as ``DeadLetters``, which documents them."""
 
     def __init__(self, bootstrap: str | Sequence[str], *, config: Mapping[str, object] | None = None) -> None:
         self._letters = DeadLetters(bootstrap, config=config)
 
     async def topics(self) -> list[str]:
-        """As ``DeadLetters.topics``."""
+        """See ``DeadLetters.topics``."""
         return await asyncio.to_thread(self._letters.topics)
 
-    async def list(self, *topics: str, **filters: Unpack[FilterArguments]) -> list[Count]:
-        """As ``DeadLetters.list``."""
+    async def list(self, *topics: str, **filters: Unpack[FilterArguments]) -> list[LetterCount]:
+        """See ``DeadLetters.list``."""
         return await asyncio.to_thread(self._letters.list, *topics, **filters)
 
     async def show(self, topic: str, partition: int, offset: int) -> Shown:
-        """As ``DeadLetters.show``."""
+        """See ``DeadLetters.show``."""
         return await asyncio.to_thread(self._letters.show, topic, partition, offset)
 
     async def replay(
@@ -44,8 +43,8 @@ class AsyncDeadLetters:
         dry_run: bool = False,
         progress: ProgressCallback | None = None,
         **filters: Unpack[FilterArguments],
-    ) -> Settled:
-        """As ``DeadLetters.replay``."""
+    ) -> ReplayResult:
+        """See ``DeadLetters.replay``."""
         return await asyncio.to_thread(
             self._letters.replay,
             topic,
@@ -64,18 +63,18 @@ class AsyncDeadLetters:
         dry_run: bool = False,
         progress: ProgressCallback | None = None,
         **filters: Unpack[FilterArguments],
-    ) -> Settled:
-        """As ``DeadLetters.discard``."""
+    ) -> ReplayResult:
+        """See ``DeadLetters.discard``."""
         return await asyncio.to_thread(
             self._letters.discard, topic, reason=reason, dry_run=dry_run, progress=_in_the_loop(progress), **filters
         )
 
     async def depth(self, *topics: str, estimate: bool = False) -> Sequence[Depth]:
-        """As ``DeadLetters.depth``."""
+        """See ``DeadLetters.depth``."""
         return await asyncio.to_thread(self._letters.depth, *topics, estimate=estimate)
 
     async def origin_readers(self, topic: str, **filters: Unpack[FilterArguments]) -> OriginReaders | None:
-        """As ``DeadLetters.origin_readers``."""
+        """See ``DeadLetters.origin_readers``."""
         return await asyncio.to_thread(self._letters.origin_readers, topic, **filters)
 
 
@@ -84,7 +83,7 @@ def _in_the_loop(progress: ProgressCallback | None) -> ProgressCallback | None:
         return None
     loop, callback = asyncio.get_running_loop(), progress
 
-    def tell(state: Progress) -> None:
+    def report(state: Progress) -> None:
         loop.call_soon_threadsafe(callback, state)
 
-    return tell
+    return report

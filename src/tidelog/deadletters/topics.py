@@ -1,157 +1,206 @@
-"""Makes the topics of failures on demand: retry topics, the dead-letter topic, its ledger.
+"""The topics of failures: their names, and their creation on demand.
 
-Each has the partition count of its source, so that a letter keeps its partition number; its replication factor and
-``min.insync.replicas``, so that a failure is kept as safely as the message was; and room for the story beside the largest message
-that the source allows. Letters are kept for ``RETENTION_MS``, whatever the source does.
+They belong to one topic *and one group*. ``orders`` read by the group ``email`` has the retry topics ``orders.email.retry.0`` and
+up, one per backoff level, and the dead-letter topic ``orders.email.dlq``. The ledger ``orders.email.dlq.ledger`` records which
+dead letters were replayed or discarded. Two groups on one topic fail separately: one does not see the replays of the other.
 
-Several workers may do this at once, and a run may be killed in the middle: a topic that is there already is fine, one that has
-fewer partitions than the source gets the rest; and clients can use all of them when this is done, which on some clusters is a
-little later than their creation. What may not be made is a ``TopicNotCreated`` that says what to ask for.
+Topics and groups may contain dots, so a name alone does not tell where the topic ends and the group begins; ``source_topic`` has
+to know the group. Kafka allows 249 of the characters a-z, A-Z, 0-9, dot, underscore and hyphen in the name of a topic. A group
+may have any name, so a name that is not allowed is refused when it is built, with what to change.
+
+Each topic of failures gets the partition count of its source, so that a letter keeps its partition number; the source's
+replication factor and ``min.insync.replicas``, so that a failure is stored as safely as the message was; and room for the story
+on top of the largest message that the source allows. Letters are kept for ``RETENTION_MS``, whatever the source's retention is.
+
+Several workers may create the topics at once, and a run may be killed in the middle: an existing topic is accepted, and one with
+fewer partitions than the source is grown. When ``ensure_topics`` returns, clients can use all of them, which on some clusters is
+a little later than their creation. A topic that cannot be created raises ``TopicNotCreated``, which says whom to ask for what.
 """
 
+import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
-
-from tidelog.client.errors import TidelogError, UnknownTopic, from_kafka_error
+from tidelog.client.admin import Admin, NewTopicSpec, PartitionDescription
+from tidelog.client.errors import InvalidArgument, TidelogError, TopicExists, UnknownTopic
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.deadletters.letter import HEADERS_BYTES_MAX
-from tidelog.deadletters.names import dead_letter_topic, retry_topic
-from tidelog.deadletters.offsets import REQUEST_SECONDS_MAX, list_offsets
+
+TOPIC_LENGTH_MAX = 249
+LEVELS_MAX = 1000
+
+DEAD_LETTER_SUFFIX = ".dlq"
+LEDGER_SUFFIX = ".ledger"
 
 DAY_MS = 24 * 60 * 60 * 1000
 RETENTION_MS = 30 * DAY_MS
-# Topics of Apache Kafka are seen some milliseconds after their creation was answered.
+# Clients of Apache Kafka see a topic some milliseconds after the broker has confirmed its creation.
 VISIBLE_SECONDS_MAX = 10.0
 LOOK_AGAIN_SECONDS = 0.02
 
 FAILURE_CONFIG: Mapping[str, str] = {"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
-"""Of retry and dead-letter topics. A retry waits at most a backoff, but its worker may be down for longer."""
+"""Settings of retry and dead-letter topics. A retry waits for a backoff at most, but its worker may be down for longer."""
 
-# What is compacted is not the segment that is written to: without these a ledger would be one segment for weeks.
+# The active segment is never compacted: without these settings a ledger would be one segment for weeks.
 LEDGER_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "segment.ms": str(DAY_MS)}
 
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_RETRY = re.compile(r"\.retry\.(0|[1-9][0-9]{0,3})")
 _COPIED_CONFIG = "min.insync.replicas"
 _SIZE_CONFIG = "max.message.bytes"
-_ALREADY_THERE = (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_PARTITIONS)
+_SIZE_MAX = (1 << 31) - 1
 
 
 class TopicNotCreated(TidelogError):
-    """A topic of failures is missing and could not be made: nothing can be retried or dead-lettered until it is there."""
+    """A topic of failures is missing and could not be created: nothing can be retried or dead-lettered until it exists."""
 
 
-class Source(NamedTuple):
-    """What the topics of failures take over from the topic they are for."""
-
-    name: str
-    partitions: int
-    replication_factor: int
-    config: Mapping[str, str]
+# -- names -------------------------------------------------------------------------------------------------------------------
 
 
-def ensure_failure_topics(admin: AdminClient, topic: str, group: str, *, levels: int, addresses: str) -> list[str]:
-    """The retry topics of ``levels`` backoff levels and the dead-letter topic of this topic and group, in this order."""
+def retry_topic(topic: str, group: str, level: int) -> str:
+    """Where a message of ``topic`` that failed for ``group`` waits for its next attempt, by backoff level (from 0)."""
+    if not 0 <= level < LEVELS_MAX:
+        raise InvalidArgument(f"backoff levels are numbered from 0 to {LEVELS_MAX - 1}: not {level}")
+    return _checked(topic, group, f".retry.{level}")
+
+
+def dead_letter_topic(topic: str, group: str) -> str:
+    """Where messages of ``topic`` end that ``group`` could not handle."""
+    return _checked(topic, group, DEAD_LETTER_SUFFIX)
+
+
+def ledger_topic(dead_letters: str) -> str:
+    """Where the marks of replayed and discarded letters of the dead-letter topic are kept."""
+    name = dead_letters + LEDGER_SUFFIX
+    if len(name) > TOPIC_LENGTH_MAX:
+        raise InvalidArgument(
+            f"the ledger of {dead_letters} would have a name of {len(name)} characters, but Kafka allows {TOPIC_LENGTH_MAX}"
+        )
+    return name
+
+
+def is_dead_letter_topic(name: str) -> bool:
+    """Whether the name is that of a dead-letter topic. Its letters say which topic and group they belong to."""
+    return name.endswith(DEAD_LETTER_SUFFIX) and name != DEAD_LETTER_SUFFIX
+
+
+def retry_level(name: str, topic: str, group: str) -> int | None:
+    """The backoff level of a retry topic of this topic and group; None if ``name`` is not one."""
+    prefix = f"{topic}.{group}"
+    found = _RETRY.fullmatch(name, len(prefix)) if name.startswith(prefix) else None
+    return int(found[1]) if found and int(found[1]) < LEVELS_MAX else None
+
+
+def source_topic(name: str, group: str) -> str | None:
+    """The source of a retry or dead-letter topic of this group; None if ``name`` is neither."""
+    for ending in (
+        rf"\.{re.escape(group)}\.retry\.(?:0|[1-9][0-9]{{0,2}})",
+        rf"\.{re.escape(group)}{re.escape(DEAD_LETTER_SUFFIX)}",
+    ):
+        found = re.search(f"(?:{ending})$", name)
+        if found and found.start() > 0:
+            return name[: found.start()]
+    return None
+
+
+def _checked(topic: str, group: str, suffix: str) -> str:
+    name = f"{topic}.{group}{suffix}"
+    if not topic or not _TOPIC.fullmatch(topic):
+        raise InvalidArgument(f"{topic!r} is not the name of a topic: Kafka allows a-z, A-Z, 0-9, dot, underscore and hyphen")
+    if not group or not _TOPIC.fullmatch(group):
+        raise InvalidArgument(
+            f"the group {group!r} cannot have retry and dead-letter topics: its name becomes part of theirs, where Kafka allows "
+            "only a-z, A-Z, 0-9, dot, underscore and hyphen; give the group another name"
+        )
+    # The ledger of a dead-letter topic has the longest name of all: report a name that is too long before anything fails.
+    length = len(name) + (len(LEDGER_SUFFIX) if suffix == DEAD_LETTER_SUFFIX else 0)
+    if length > TOPIC_LENGTH_MAX:
+        raise InvalidArgument(
+            f"the topic {name} would be too long: Kafka allows {TOPIC_LENGTH_MAX} characters"
+            f"{' with its ledger' if suffix == DEAD_LETTER_SUFFIX else ''}, so shorten the topic ({len(topic)}) or the "
+            f"group ({len(group)}) by {length - TOPIC_LENGTH_MAX}"
+        )
+    return name
+
+
+# -- creation ----------------------------------------------------------------------------------------------------------------
+
+
+def ensure_failure_topics(admin: Admin, topic: str, group: str, *, levels: int) -> list[str]:
+    """Create the retry topics of ``levels`` backoff levels and the dead-letter topic; returns their names in this order."""
     names = [*(retry_topic(topic, group, level) for level in range(levels)), dead_letter_topic(topic, group)]
-    ensure_topics(admin, topic, dict.fromkeys(names, FAILURE_CONFIG), addresses=addresses)
+    ensure_topics(admin, topic, dict.fromkeys(names, FAILURE_CONFIG))
     return names
 
 
 def ensure_topics(
-    admin: AdminClient,
+    admin: Admin,
     source: str,
     wanted: Mapping[str, Mapping[str, str]],
     *,
-    addresses: str,
     partitions: int | None = None,
     partitions_min: int = 0,
 ) -> None:
-    """Each topic in ``wanted``, by name with its settings, is there when this returns, with the source's partition count (or
-    ``partitions``). ``partitions_min``: so many of the source were seen, whatever the broker that is asked knows of it.
-    UnknownTopic when the source is not there, TopicNotCreated with what to do when one may not be made."""
+    """Create the topics of ``wanted``, settings by name, with the source's partition count or with ``partitions``.
+
+    ``partitions_min``: the source is known to have that many, even if the broker that answers does not know it yet. UnknownTopic
+    if the source does not exist; TopicNotCreated if a topic cannot be created or grown.
+    """
+    known = admin.describe_cluster().topics
+    if source not in known:
+        raise UnknownTopic(f"there is no topic {source} at {admin.addresses}: create it first")
+    count = max(len(known[source]), partitions_min) if partitions is None else partitions
+    missing = [name for name in wanted if name not in known]
+    short = [name for name in wanted if name in known and 0 < len(known[name]) < count] if partitions is None else []
+    if missing:
+        replicas = min((len(each.replicas) for each in known[source]), default=0) or -1
+        inherited = _inherited_config(admin, source)
+        _create(admin, [NewTopicSpec(name, count, replicas, {**inherited, **wanted[name]}) for name in missing])
+    for name in short:
+        try:
+            admin.add_partitions(name, count, more_ok=True)
+        except TidelogError as error:
+            raise _not_created(error, "add partitions to") from error
+    if missing or short:
+        _wait_until_usable(admin, [*missing, *short], count)
+
+
+def _inherited_config(admin: Admin, source: str) -> dict[str, str]:
     try:
-        known = _topics(admin)
-        if source not in known:
-            raise UnknownTopic(f"there is no topic {source} at {addresses}: create it first")
-        count = max(len(known[source].partitions), partitions_min) if partitions is None else partitions
-        missing = [name for name in wanted if name not in known]
-        short = [name for name in wanted if name in known and 0 < len(known[name].partitions) < count]
-        if missing:
-            _create(admin, _describe(admin, source, known[source], count), {name: wanted[name] for name in missing}, addresses)
-        if short and partitions is None:
-            _grow(admin, short, count, addresses)
-        if missing or short:
-            _wait_until_there(admin, [*missing, *(short if partitions is None else ())], count)
-    except KafkaException as error:
-        raise from_kafka_error(error.args[0], f"look up {source}", addresses) from error
+        settings = admin.describe_configs("topic", source)
+    except TidelogError:
+        # A user who may write to a topic may not always see its settings; the cluster's defaults are the next best.
+        return {}
+    values = {name: settings[name].value for name in (_COPIED_CONFIG, _SIZE_CONFIG) if name in settings}
+    config = {name: value for name, value in values.items() if value is not None}
+    if _SIZE_CONFIG in config:
+        config[_SIZE_CONFIG] = str(min(int(config[_SIZE_CONFIG]) + HEADERS_BYTES_MAX, _SIZE_MAX))
+    return config
 
 
-def _topics(admin: AdminClient) -> dict[str, Any]:
-    """All of them: asking for one by name would create it where brokers do that."""
-    topics: dict[str, Any] = admin.list_topics(timeout=REQUEST_SECONDS_MAX).topics
-    return topics
+def _create(admin: Admin, topics: Sequence[NewTopicSpec]) -> None:
+    for error in admin.create_topics(topics).values():
+        # Another worker may have created it meanwhile.
+        if error is not None and not isinstance(error, TopicExists):
+            raise _not_created(error, "create") from error
 
 
-def _wait_until_there(admin: AdminClient, names: Sequence[str], partitions: int) -> None:
-    """Seen, and led: whoever reads or writes next finds them. Not for ever: they wait for it as well."""
+def _wait_until_usable(admin: Admin, names: Sequence[str], partitions: int) -> None:
+    """Until all partitions are visible and have leaders. Gives up in the end: readers and writers wait for them as well."""
     deadline = time.monotonic() + VISIBLE_SECONDS_MAX
     while time.monotonic() < deadline:
-        known = _topics(admin)
-        if all(name in known and len(known[name].partitions) >= partitions for name in names):
-            places = [TopicPartition(name, partition) for name in names for partition in sorted(known[name].partitions)]
-            list_offsets(admin, places, OffsetSpec.latest())
+        known: Mapping[str, Sequence[PartitionDescription]] = admin.describe_cluster().topics
+        if all(len(known.get(name, ())) >= partitions for name in names):
+            admin.list_offsets([TopicPartition(name, each.partition) for name in names for each in known[name]], "latest")
             return
         time.sleep(LOOK_AGAIN_SECONDS)
 
 
-def _describe(admin: AdminClient, source: str, metadata: Any, partitions: int) -> Source:
-    replicas = min((len(partition.replicas) for partition in metadata.partitions.values()), default=0)
-    resource = ConfigResource(ResourceType.TOPIC, source)
-    try:
-        entries = admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX)[resource].result()
-    except KafkaException:
-        # Who may write to a topic may not always look at its settings; the cluster's defaults are the next best.
-        entries = {}
-    config = {}
-    if _COPIED_CONFIG in entries and entries[_COPIED_CONFIG].value is not None:
-        config[_COPIED_CONFIG] = entries[_COPIED_CONFIG].value
-    if _SIZE_CONFIG in entries and entries[_SIZE_CONFIG].value is not None:
-        config[_SIZE_CONFIG] = str(min(int(entries[_SIZE_CONFIG].value) + HEADERS_BYTES_MAX, (1 << 31) - 1))
-    return Source(source, partitions, replicas or -1, config)
-
-
-def _create(admin: AdminClient, source: Source, wanted: Mapping[str, Mapping[str, str]], addresses: str) -> None:
-    topics = [
-        NewTopic(
-            name,
-            num_partitions=source.partitions,
-            replication_factor=source.replication_factor,
-            config={**source.config, **config},
-        )
-        for name, config in wanted.items()
-    ]
-    _await(admin.create_topics(topics, request_timeout=REQUEST_SECONDS_MAX), "create", addresses)
-
-
-def _grow(admin: AdminClient, names: Iterable[str], count: int, addresses: str) -> None:
-    asked = [NewPartitions(name, count) for name in names]
-    _await(admin.create_partitions(asked, request_timeout=REQUEST_SECONDS_MAX), "add partitions to", addresses)
-
-
-def _await(futures: Mapping[str, Any], verb: str, addresses: str) -> None:
-    for name, future in futures.items():
-        try:
-            future.result()
-        except KafkaException as error:
-            cause = error.args[0]
-            # Somebody else was faster: it is there, which is what was wanted.
-            if cause.code() in _ALREADY_THERE:
-                continue
-            known = from_kafka_error(cause, f"{verb} the topic {name}", addresses)
-            raise TopicNotCreated(
-                f"{known}. Ask who runs the cluster for the permission to {verb} it, or have them do so; until then failed "
-                "messages of its source cannot be set aside",
-                code=known.code,
-                retriable=known.retriable,
-            ) from error
+def _not_created(error: TidelogError, verb: str) -> TopicNotCreated:
+    return TopicNotCreated(
+        f"{error}. Ask the operators of the cluster for the permission to {verb} the topic, or have them do so; until then "
+        "failed messages of its source cannot be set aside",
+        code=error.code,
+        retriable=error.retriable,
+    )

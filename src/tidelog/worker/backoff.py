@@ -5,7 +5,7 @@ longer than ``base``, so that within one level (one retry topic) nobody waits mu
 """
 
 from tidelog.client.errors import InvalidArgument
-from tidelog.deadletters.names import LEVELS_MAX
+from tidelog.deadletters.topics import LEVELS_MAX
 
 # A week: what waits longer is no retry.
 CAP_SECONDS_MAX = 7 * 24 * 3600.0

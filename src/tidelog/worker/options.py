@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from tidelog.client.configuration import bootstrap_addresses, librdkafka_configuration
 from tidelog.client.errors import InvalidArgument
-from tidelog.deadletters.names import LEVELS_MAX, dead_letter_topic
+from tidelog.deadletters.topics import LEVELS_MAX, dead_letter_topic
 from tidelog.worker.backoff import Backoff
 from tidelog.worker.breaker import CircuitBreaker
 from tidelog.worker.deduplicate import Deduplicator, MessageId

@@ -13,7 +13,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from tidelog.client.errors import DeliveryFailed, TidelogError, from_kafka_error
 from tidelog.deadletters.letter import Letter
-from tidelog.deadletters.offsets import REQUEST_SECONDS_MAX
 from tidelog.worker.assigned import Assigned
 from tidelog.worker.job import Job
 from tidelog.worker.options import Options
@@ -24,6 +23,7 @@ log = logging.getLogger("tidelog.worker")
 # What the topic allows decides, not the client's own limit of 1 MB.
 MESSAGE_BYTES_MAX = 100_000_000
 FULL_WAIT_SECONDS = 0.1
+REQUEST_SECONDS_MAX = 30.0
 METADATA_BYTES_MIN = 64
 
 

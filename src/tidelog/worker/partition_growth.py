@@ -14,12 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
+from tidelog.client.admin import Admin
 from tidelog.client.errors import TidelogError, from_kafka_error
-from tidelog.deadletters.names import dead_letter_topic
-from tidelog.deadletters.offsets import REQUEST_SECONDS_MAX
-from tidelog.deadletters.topics import FAILURE_CONFIG, ensure_topics
+from tidelog.deadletters.topics import FAILURE_CONFIG, dead_letter_topic, ensure_topics
 from tidelog.worker.assigned import SOURCE_LEVEL, Home
 from tidelog.worker.assignment import Assignment
 from tidelog.worker.options import Options
@@ -29,11 +27,12 @@ from tidelog.worker.retry_levels import Role
 log = logging.getLogger("tidelog.worker")
 
 AGAIN_MS = 1_000
+REQUEST_SECONDS_MAX = 30.0
 
 
 class PartitionGrowth:
     def __init__(
-        self, options: Options, admin: AdminClient, roles: Mapping[str, Role], counts: Mapping[str, int], assignment: Assignment
+        self, options: Options, admin: Admin, roles: Mapping[str, Role], counts: Mapping[str, int], assignment: Assignment
     ) -> None:
         """``counts``: how many partitions each topic has now."""
         self._addresses = options.addresses
@@ -82,7 +81,7 @@ class PartitionGrowth:
     def _grow(self, source: str, count: int, outbox: Outbox) -> None:
         names = [*self._retries[source], self._dead[source]]
         log.info("%s has at least %d partitions: so will its retry and dead-letter topics", source, count)
-        ensure_topics(self._admin, source, dict.fromkeys(names, FAILURE_CONFIG), addresses=self._addresses, partitions_min=count)
+        ensure_topics(self._admin, source, dict.fromkeys(names, FAILURE_CONFIG), partitions_min=count)
         self._known[source] = min(outbox.partitions(name) for name in names)
 
     def _meets(self, home: Home) -> bool:

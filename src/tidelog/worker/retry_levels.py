@@ -7,13 +7,9 @@ of higher levels that are there already (the worker once had more retries) are r
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka.admin import AdminClient
-
-from tidelog.deadletters.names import retry_level, retry_topic
-from tidelog.deadletters.topics import ensure_failure_topics
+from tidelog.client.admin import Admin
+from tidelog.deadletters.topics import ensure_failure_topics, retry_level, retry_topic
 from tidelog.worker.assigned import SOURCE_LEVEL
-
-LIST_SECONDS_MAX = 30.0
 
 
 class Role(NamedTuple):
@@ -23,16 +19,13 @@ class Role(NamedTuple):
     level: int
 
 
-def ensure_roles(
-    admin: AdminClient, topics: Iterable[str], group: str, levels: int, addresses: str
-) -> tuple[dict[str, Role], dict[str, int]]:
+def ensure_roles(admin: Admin, topics: Iterable[str], group: str, levels: int) -> tuple[dict[str, Role], dict[str, int]]:
     """The topics to read, by name, in a stable order; and the partition counts of all topics that there are. UnknownTopic and
     TopicNotCreated say what is missing."""
     sources = list(topics)
     for source in sources:
-        ensure_failure_topics(admin, source, group, levels=levels, addresses=addresses)
-    found = admin.list_topics(timeout=LIST_SECONDS_MAX).topics
-    counts = {name: len(found[name].partitions) for name in sorted(found)}
+        ensure_failure_topics(admin, source, group, levels=levels)
+    counts = {name: len(partitions) for name, partitions in admin.describe_cluster().topics.items()}
     return roles_of(sources, group, levels, counts), counts
 
 

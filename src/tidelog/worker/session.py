@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient
 
+from tidelog.client.admin import Admin
 from tidelog.client.errors import GroupError, from_kafka_error
 from tidelog.client.reachability import ConnectionProblems, wait_for_broker
 from tidelog.ports.clock import Clock
@@ -112,8 +112,8 @@ class Session:
         callbacks = {"on_commit": self._committed, "error_cb": self._problems}
         self._consumer = Consumer(options.consumer_config(callbacks))
         wait_for_broker(self._consumer, options.addresses, self._problems)
-        admin = AdminClient(options.client_config({}))
-        roles, counts = ensure_roles(admin, options.topics, options.group, options.levels, options.addresses)
+        admin = Admin(options.addresses, config=options.connection_config())
+        roles, counts = ensure_roles(admin, options.topics, options.group, options.levels)
         growth = PartitionGrowth(options, admin, roles, counts, self._assignment)
         outbox = self._open_outbox()
         scan = RetryScan(options) if options.order == "key" else None

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from tidelog.deadletters.letter import Letter
-from tidelog.deadletters.names import dead_letter_topic, retry_topic
+from tidelog.deadletters.topics import dead_letter_topic, retry_topic
 from tidelog.ports.clock import Clock
 from tidelog.ports.randomness import Randomness
 from tidelog.worker.assigned import MESSAGE_BYTES, Assigned, Home

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
 from tests.spark.pipelines.deadletters.letter_rows import IDS, TOPIC, batch_of, letter_row, row, story
-from tidelog.deadletters.ledger import Mark, Place
+from tidelog.deadletters.ledger import LedgerMark, Place
 from tidelog.deadletters.letter import Letter
 from tidelog.spark.pipelines.deadletters.counts import count, folded
 from tidelog.spark.pipelines.deadletters.letters import LogStart, letters, with_status
@@ -62,10 +62,10 @@ ROWS = [
     letter_row(20, failed(5, topic="payments", group="audit"), topic=OTHER),
 ]
 MARKS = [
-    (Place(TOPIC, IDS[TOPIC], 0, 3), Mark("replayed", 1)),
-    (Place(TOPIC, IDS[TOPIC], 0, 4), Mark("discarded", 1)),
-    (Place(TOPIC, "another topic of that name", 0, 2), Mark("discarded", 1)),
-    (Place(TOPIC, IDS[TOPIC], 0, 1), Mark("discarded", 1)),
+    (Place(TOPIC, IDS[TOPIC], 0, 3), LedgerMark("replayed", 1)),
+    (Place(TOPIC, IDS[TOPIC], 0, 4), LedgerMark("discarded", 1)),
+    (Place(TOPIC, "another topic of that name", 0, 2), LedgerMark("discarded", 1)),
+    (Place(TOPIC, IDS[TOPIC], 0, 1), LedgerMark("discarded", 1)),
     (Place(TOPIC, IDS[TOPIC], 0, 1), None),
 ]
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tests.spark.pipelines.deadletters.letter_rows import IDS, TOPIC, batch_of, letter_row, row, story
-from tidelog.deadletters.ledger import REPLAYED, Mark, Place
+from tidelog.deadletters.ledger import REPLAYED, LedgerMark, Place
 from tidelog.deadletters.letter import EXCEPTION_MESSAGE, LAST_FAILURE, ORIGIN_OFFSET, ORIGIN_PARTITION, REPLAYS
 from tidelog.spark.pipelines.deadletters.letters import read_marks, stories
 from tidelog.spark.pipelines.topics import id_text
@@ -70,11 +70,11 @@ def test_what_is_no_utf8_is_replaced() -> None:
 def test_marks_of_a_ledger() -> None:
     place = Place(TOPIC, IDS[TOPIC], 0, 5)
     rows = [
-        (place.to_key(), Mark("replayed", 1, target="orders").to_value()),
+        (place.to_key(), LedgerMark("replayed", 1, target="orders").to_value()),
         (place.to_key(), None),
-        (b"no key of ours", Mark("discarded", 1).to_value()),
+        (b"no key of ours", LedgerMark("discarded", 1).to_value()),
         (None, None),
-        (Place(TOPIC, "", 1 << 40, 5).to_key(), Mark("discarded", 1).to_value()),
+        (Place(TOPIC, "", 1 << 40, 5).to_key(), LedgerMark("discarded", 1).to_value()),
         (place._replace(offset=1 << 70).to_key(), None),
     ]
     found = read_marks(pa.array([key for key, _ in rows]), pa.array([value for _, value in rows])).to_pylist()
@@ -85,5 +85,5 @@ def test_a_topic_has_the_same_id_in_ledger_and_table() -> None:
     """Ledgers have it as librdkafka spells it, tables as Kafka does; every second id has a letter by which they differ."""
     topic_id = bytes.fromhex("913efffb1f4ef0cdbee6a5b1e7adb5a9")
     key = Place("orders.email.dlq", base64.b64encode(topic_id).decode().rstrip("="), 0, 5).to_key()
-    (found,) = read_marks(pa.array([key]), pa.array([Mark(REPLAYED, 1).to_value()])).to_pylist()
+    (found,) = read_marks(pa.array([key]), pa.array([LedgerMark(REPLAYED, 1).to_value()])).to_pylist()
     assert found["topic_id"] == id_text(topic_id)

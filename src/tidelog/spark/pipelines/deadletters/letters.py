@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from tidelog.deadletters.ledger import DISCARDED, REPLAYED, Mark, Place
+from tidelog.deadletters.ledger import DISCARDED, REPLAYED, LedgerMark, Place
 from tidelog.deadletters.letter import Letter
-from tidelog.deadletters.names import DEAD_LETTER_SUFFIX
+from tidelog.deadletters.topics import DEAD_LETTER_SUFFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -175,7 +175,7 @@ def _read_mark(key: bytes | None, value: bytes | None) -> dict[str, Any] | None:
     place = Place.from_key(key)
     if place is None or place.partition >= 1 << 31 or place.offset >= 1 << 63:
         return None
-    mark = Mark.from_value(value)
+    mark = LedgerMark.from_value(value)
     # librdkafka, by which ledgers are written, spells a topic's id in the other alphabet of base64.
     topic_id = place.topic_id.translate(_AS_IN_TABLES)
     return {**place._replace(topic_id=topic_id)._asdict(), "mark": mark.kind if mark else None}

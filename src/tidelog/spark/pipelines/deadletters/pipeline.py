@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.topic_partition import Partition
-from tidelog.deadletters.names import DEAD_LETTER_SUFFIX, LEDGER_SUFFIX, is_dead_letter_topic, ledger_topic
+from tidelog.deadletters.topics import DEAD_LETTER_SUFFIX, LEDGER_SUFFIX, is_dead_letter_topic, ledger_topic
 from tidelog.spark.pipelines.deadletters.counts import count
 from tidelog.spark.pipelines.deadletters.letters import COLUMNS, LogStart, letters, with_status
 from tidelog.spark.pipelines.deadletters.page import dead_letters_page

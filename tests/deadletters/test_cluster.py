@@ -1,9 +1,13 @@
-"""Reading letters takes the same memory however many there are."""
+"""The cluster of the tools: which settings are accepted, and that reading takes bounded memory."""
 
 import subprocess
 import sys
 
+import pytest
+
 from tests.deadletters.letters import Letters
+from tidelog.client.errors import InvalidArgument
+from tidelog.deadletters import DeadLetters
 
 LETTERS = 20_000
 # Their stories together are 60 MB.
@@ -25,6 +29,18 @@ for _ in letters.letters(sys.argv[2]):
         time.sleep(1)
 print(count, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
+
+
+@pytest.mark.parametrize("name", ["bootstrap.servers", "isolation.level", "transactional.id", "group.id", "auto.offset.reset"])
+def test_settings_that_would_break_a_promise_are_refused_at_once(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"config= must not have {name}"):
+        DeadLetters("127.0.0.1:1", config={name: "x"})
+
+
+@pytest.mark.parametrize("bootstrap", ["", [], ["a:1", ""]])
+def test_addresses_that_are_not_valid(bootstrap: str) -> None:
+    with pytest.raises(InvalidArgument, match="host:port"):
+        DeadLetters(bootstrap)
 
 
 def test_long_stories_do_not_pile_up_in_memory(letters: Letters) -> None:
