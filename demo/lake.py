@@ -15,7 +15,7 @@ from demo.proof import Lake
 from demo.story import Story
 from tidelog.spark.pipelines import archive, audit, deadletters, metrics
 from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind
-from tidelog.spark.pipelines.pipeline import Outcome
+from tidelog.spark.pipelines.pipeline import PipelineOutcome
 from tidelog.spark.spark_session import end_java, session
 from tidelog.spark.tables.lake_table import LakeTable
 
@@ -101,31 +101,31 @@ class Analysis:
             behind = error_behind(error)
             raise SparkGaveUp(f"{behind} (Spark's log: {self._places.spark_log})") from error
 
-    def _archive(self, spark: SparkSession) -> Outcome:
+    def _archive(self, spark: SparkSession) -> PipelineOutcome:
         options = archive.ArchiveOptions(
             topic=(self._topic,), table=str(self._places.orders), schema=SCHEMA, bootstrap=self._bootstrap
         )
         return archive.run(spark, options, self._story)
 
-    def _metrics(self, spark: SparkSession) -> Outcome:
+    def _metrics(self, spark: SparkSession) -> PipelineOutcome:
         options = metrics.MetricsOptions(
             topic=(self._topic,), table=str(self._places.metrics), event_time="placed_at", bootstrap=self._bootstrap
         )
         return metrics.run(spark, options, self._story)
 
-    def _dead_letters(self, spark: SparkSession) -> Outcome:
+    def _dead_letters(self, spark: SparkSession) -> PipelineOutcome:
         options = deadletters.DeadLettersOptions(
             table=str(self._places.dead_letters), page=str(self._places.page), bootstrap=self._bootstrap
         )
         return deadletters.run(spark, options, self._story)
 
-    def _audit(self, spark: SparkSession) -> Outcome:
+    def _audit(self, spark: SparkSession) -> PipelineOutcome:
         options = audit.AuditOptions(
             table=str(self._places.orders), report=str(self._places.audit_report), bootstrap=self._bootstrap, whole=True
         )
         return audit.run(spark, options, self._story)
 
-    def _ask(self, spark: SparkSession, audited: Outcome) -> Lake:
+    def _ask(self, spark: SparkSession, audited: PipelineOutcome) -> Lake:
         """By SQL over the tables, not by what the runs said of themselves."""
         orders = LakeTable.open(self._places.orders, kind="archive").frame(spark)
         revenue = F.sum(F.when(~F.col("bad") & F.col("currency").isin(*CURRENCIES), F.col("amount")))

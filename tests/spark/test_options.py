@@ -6,7 +6,7 @@ import pytest
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.topic_partition import Partition
-from tidelog.spark.options import RECORDS_PER_SPLIT, Bound, Connection, SinkOptions, SourceOptions
+from tidelog.spark.options import RECORDS_PER_SPLIT, ConnectionOptions, OffsetBound, SinkOptions, SourceOptions
 
 HERE = {"bootstrap": "127.0.0.1:9092"}
 ORDERS = {**HERE, "subscribe": "orders"}
@@ -22,9 +22,9 @@ def batch(**options: str) -> SourceOptions:
 
 def test_the_defaults_are_the_stock_connectors_but_for_the_isolation() -> None:
     options = stream()
-    assert options.connection == Connection("127.0.0.1:9092", ())
+    assert options.connection == ConnectionOptions("127.0.0.1:9092", ())
     assert options.topics.names == ("orders",)
-    assert options.starting == Bound("latest", "startingOffsets")
+    assert options.starting == OffsetBound("latest", "startingOffsets")
     assert options.isolation == "read_committed"
     assert options.fails_on_data_loss
     assert not options.include_headers
@@ -49,7 +49,7 @@ def test_the_long_name_of_the_bootstrap_servers_will_do_and_kafka_settings_are_h
         },
         is_stream=True,
     )
-    assert options.connection == Connection("a:1,b:2", (("client.id", "me"),))
+    assert options.connection == ConnectionOptions("a:1,b:2", (("client.id", "me"),))
     assert options.isolation == "read_uncommitted"
 
 

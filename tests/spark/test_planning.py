@@ -16,13 +16,13 @@ from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
 from tidelog.client.fetch.errors import OffsetsLost
 from tidelog.client.topic_partition import Partition
 from tidelog.spark.options import SourceOptions
-from tidelog.spark.planning import Span, ending_positions, limited, look, split, starting_positions
+from tidelog.spark.planning import OffsetSpan, ending_positions, find_partitions, limited, split, starting_positions
 
 ID = bytes(16)
 
 
-def span(number: int, start: int, end: int) -> Span:
-    return Span("a", ID, number, start, end)
+def span(number: int, start: int, end: int) -> OffsetSpan:
+    return OffsetSpan("a", ID, number, start, end)
 
 
 def test_what_is_empty_makes_no_task() -> None:
@@ -49,7 +49,7 @@ spans = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 300)), max_size=6)
 
 
 @given(spans=spans, min_partitions=st.integers(1, 40), max_records=st.integers(1, 200))
-def test_splits_cover_every_offset_once(spans: list[Span], min_partitions: int, max_records: int) -> None:
+def test_splits_cover_every_offset_once(spans: list[OffsetSpan], min_partitions: int, max_records: int) -> None:
     parts = split(spans, min_partitions, max_records)
     assert all(0 < part.size <= max_records for part in parts)
     for whole in spans:
@@ -123,17 +123,17 @@ def end(**given: str) -> Mapping[Partition, int]:
 
 
 def test_topics_by_name_pattern_and_partition() -> None:
-    assert look(cluster(), options().topics).partitions == (A0, A1)
-    assert look(cluster(), options(subscribePattern="[ab]").topics).partitions == (A0, A1, B0)
-    assert look(cluster(), options(assign='{"a": [1], "b": [0]}').topics).partitions == (A1, B0)
-    assert look(cluster(), options(subscribePattern="z.*").topics).partitions == ()
+    assert find_partitions(cluster(), options().topics).partitions == (A0, A1)
+    assert find_partitions(cluster(), options(subscribePattern="[ab]").topics).partitions == (A0, A1, B0)
+    assert find_partitions(cluster(), options(assign='{"a": [1], "b": [0]}').topics).partitions == (A1, B0)
+    assert find_partitions(cluster(), options(subscribePattern="z.*").topics).partitions == ()
 
 
 def test_a_topic_or_partition_that_there_is_not() -> None:
     with pytest.raises(UnknownTopic, match="there is no nothing"):
-        look(cluster(), options(subscribe="nothing").topics)
+        find_partitions(cluster(), options(subscribe="nothing").topics)
     with pytest.raises(UnknownTopic, match=r"a has 2 partitions, there is no a\[2\]"):
-        look(cluster(), options(assign='{"a": [2]}').topics)
+        find_partitions(cluster(), options(assign='{"a": [2]}').topics)
 
 
 def test_ends_of_the_log() -> None:

@@ -31,7 +31,7 @@ from tidelog.client.admin import Admin
 from tidelog.client.consumer import Consumer
 from tidelog.client.topic_partition import Partition
 from tidelog.spark import source as source_module
-from tidelog.spark.options import Connection, SourceOptions
+from tidelog.spark.options import ConnectionOptions, SourceOptions
 from tidelog.spark.progress_listener import ProgressListener
 from tidelog.spark.source import CLIENTS_MAX, GroupProgress, fetch_client, forget_client
 from tidelog.testing import Broker
@@ -406,7 +406,7 @@ def test_their_number_is_bounded() -> None:
 def test_what_is_shown_is_committed(kafka: ToolkitBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "TIMEOUT_SECONDS", 60)
     topic = new_topic(kafka, partitions=2)
-    progress = GroupProgress(Connection(kafka.bootstrap, (("request.timeout.ms", "10000"),)), f"group-{topic}")
+    progress = GroupProgress(ConnectionOptions(kafka.bootstrap, (("request.timeout.ms", "10000"),)), f"group-{topic}")
     with Admin(kafka.bootstrap) as admin:
         progress.show({Partition(topic, 0): 3, Partition(topic, 1): 0})
         assert admin.group_offsets(f"group-{topic}") == {(topic, 0): 3, (topic, 1): 0}
@@ -417,7 +417,7 @@ def test_what_is_shown_is_committed(kafka: ToolkitBroker, monkeypatch: pytest.Mo
 
 def test_without_a_broker_it_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(source_module, "TIMEOUT_SECONDS", 0.5)
-    progress = GroupProgress(Connection("127.0.0.1:1", ()), "group")
+    progress = GroupProgress(ConnectionOptions("127.0.0.1:1", ()), "group")
     with caplog.at_level(logging.WARNING):
         progress.show({Partition("a", 0): 1})
         progress.show({Partition("a", 0): 2})
@@ -428,7 +428,7 @@ def test_without_a_broker_it_is_told_once(monkeypatch: pytest.MonkeyPatch, caplo
 def test_a_group_with_members_refuses_and_that_is_told(kafka: ToolkitBroker, caplog: pytest.LogCaptureFixture) -> None:
     topic = new_topic(kafka)
     send(producer(kafka.bootstrap), topic, 3)
-    progress = GroupProgress(Connection(kafka.bootstrap, ()), f"group-{topic}")
+    progress = GroupProgress(ConnectionOptions(kafka.bootstrap, ()), f"group-{topic}")
     with Consumer(kafka.bootstrap, group=f"group-{topic}", topics=[topic]) as consumer:
         while not list(consumer.poll(max_records=10)):
             pass

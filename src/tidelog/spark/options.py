@@ -87,7 +87,7 @@ _SINK_REFUSED = {
 }
 
 
-class Connection(NamedTuple):
+class ConnectionOptions(NamedTuple):
     """Where the cluster is, and librdkafka's settings for it (without ``kafka.`` before them)."""
 
     bootstrap: str
@@ -107,7 +107,7 @@ class Connection(NamedTuple):
         return cls(bootstrap_addresses(short if short is not None else long or ""), tuple(sorted(settings.items())))
 
 
-class Topics(NamedTuple):
+class TopicSelection(NamedTuple):
     """One of the three is given."""
 
     names: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class Topics(NamedTuple):
         return f"pattern {self.pattern.pattern}" if self.pattern else ", ".join(self.names)
 
 
-class Bound(NamedTuple):
+class OffsetBound(NamedTuple):
     """Where reading begins or ends. ``by_partition`` has offsets or milliseconds, by ``kind``."""
 
     kind: Literal["earliest", "latest", "timestamp", "offsets", "timestamps"]
@@ -167,10 +167,10 @@ class Bound(NamedTuple):
 
 
 class SourceOptions(NamedTuple):
-    connection: Connection
-    topics: Topics
-    starting: Bound
-    ending: Bound
+    connection: ConnectionOptions
+    topics: TopicSelection
+    starting: OffsetBound
+    ending: OffsetBound
     offset_ranges: Mapping[Partition, Sequence[tuple[int, int]]] | None
     """Of a batch, instead of one starting and one ending offset for each partition."""
     isolation: Isolation
@@ -199,10 +199,10 @@ class SourceOptions(NamedTuple):
             return parse_number(name, given[name.lower()], 1, greatest) if name.lower() in given else None
 
         parsed = cls(
-            connection=Connection.parse(given),
-            topics=Topics.parse(given),
-            starting=Bound.parse(given, "starting", "latest" if is_stream else "earliest"),
-            ending=Bound.parse(given, "ending", "latest"),
+            connection=ConnectionOptions.parse(given),
+            topics=TopicSelection.parse(given),
+            starting=OffsetBound.parse(given, "starting", "latest" if is_stream else "earliest"),
+            ending=OffsetBound.parse(given, "ending", "latest"),
             offset_ranges=_offset_ranges(given),
             isolation=cast(Isolation, parse_choice("kafka.isolation.level", isolation, ("read_committed", "read_uncommitted"))),
             fetcher=cast(Fetcher, parse_choice("fetcher", given.get("fetcher", "own"), ("own", "librdkafka"))),
@@ -221,7 +221,7 @@ class SourceOptions(NamedTuple):
 
 
 class SinkOptions(NamedTuple):
-    connection: Connection
+    connection: ConnectionOptions
     topic: str | None
     """For all rows; None: the column ``topic`` says it."""
     delivery_guarantee: DeliveryGuarantee
@@ -240,7 +240,7 @@ class SinkOptions(NamedTuple):
         )
         timeout = given.get("transactiontimeoutms")
         return cls(
-            connection=Connection.parse(given),
+            connection=ConnectionOptions.parse(given),
             topic=given.get("topic"),
             delivery_guarantee=cast(DeliveryGuarantee, guarantee),
             transactional_id_prefix=given.get("transactionalidprefix", "tidelog-spark"),

@@ -1,7 +1,7 @@
 """Where reading begins and ends, and how it is split into tasks.
 
-``look`` asks the cluster for the wanted topics, ``starting_positions`` and ``ending_positions`` turn the options into offsets.
-``split`` and ``limited`` are pure. They count in offsets: only a reader learns how many messages lie between two of them
+``find_partitions`` asks the cluster for the wanted topics, ``starting_positions`` and ``ending_positions`` turn the options into
+offsets. ``split`` and ``limited`` are pure. They count in offsets: only a reader learns how many messages lie between two of them
 (compaction and transaction markers leave gaps), so a limit may be undercut and is never exceeded.
 """
 
@@ -16,10 +16,10 @@ from tidelog.client.errors import InvalidArgument, UnknownTopic
 from tidelog.client.fetch.errors import OffsetsLost
 from tidelog.client.fetch.types import OffsetAt, TopicInfo
 from tidelog.client.topic_partition import Partition
-from tidelog.spark.options import EARLIEST, LATEST, Bound, SourceOptions, Topics
+from tidelog.spark.options import EARLIEST, LATEST, OffsetBound, SourceOptions, TopicSelection
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     """Offsets of a partition from ``start`` up to before ``end``: of a batch, or of one task."""
 
     topic: str
@@ -33,7 +33,7 @@ class Span(NamedTuple):
         return self.end - self.start
 
 
-def split(spans: Sequence[Span], min_partitions: int, max_records: int) -> list[Span]:
+def split(spans: Sequence[OffsetSpan], min_partitions: int, max_records: int) -> list[OffsetSpan]:
     """Without empty ones; at most ``max_records`` in each, and at least ``min_partitions`` of them while there are offsets.
 
     Those that are longest get the next cut, so that the parts are about equal.
@@ -52,7 +52,7 @@ def split(spans: Sequence[Span], min_partitions: int, max_records: int) -> list[
     return [part for span, count in zip(spans, parts, strict=True) for part in _cut(span, count)]
 
 
-def _cut(span: Span, count: int) -> list[Span]:
+def _cut(span: OffsetSpan, count: int) -> list[OffsetSpan]:
     cuts = [span.start + span.size * number // count for number in range(count + 1)]
     return [span._replace(start=start, end=end) for start, end in pairwise(cuts)]
 
@@ -78,7 +78,7 @@ def limited(start: Mapping[Partition, int], available: Mapping[Partition, int], 
 _logger = logging.getLogger(__name__)
 
 
-class Asks(Protocol):
+class OffsetLookup(Protocol):
     """Of ``FetchClient``, what plans need."""
 
     def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, TopicInfo]: ...
@@ -93,7 +93,7 @@ class Catalogue(NamedTuple):
     partitions: tuple[Partition, ...]
 
 
-def look(client: Asks, wanted: Topics) -> Catalogue:
+def find_partitions(client: OffsetLookup, wanted: TopicSelection) -> Catalogue:
     found = client.topics(wanted.pattern or wanted.names)
     ids = {topic: info.topic_id for topic, info in found.items()}
     for topic, partition in wanted.assigned:
@@ -105,16 +105,20 @@ def look(client: Asks, wanted: Topics) -> Catalogue:
     return Catalogue(ids, wanted.assigned or tuple(every))
 
 
-def starting_positions(client: Asks, options: SourceOptions, partitions: Sequence[Partition]) -> dict[Partition, int]:
+def starting_positions(client: OffsetLookup, options: SourceOptions, partitions: Sequence[Partition]) -> dict[Partition, int]:
     return _positions(client, options, options.starting, partitions, "latest" if options.uses_latest_without_match else None)
 
 
-def ending_positions(client: Asks, options: SourceOptions, partitions: Sequence[Partition]) -> dict[Partition, int]:
+def ending_positions(client: OffsetLookup, options: SourceOptions, partitions: Sequence[Partition]) -> dict[Partition, int]:
     return _positions(client, options, options.ending, partitions, "latest")
 
 
 def _positions(
-    client: Asks, options: SourceOptions, bound: Bound, partitions: Sequence[Partition], otherwise: Literal["latest"] | None
+    client: OffsetLookup,
+    options: SourceOptions,
+    bound: OffsetBound,
+    partitions: Sequence[Partition],
+    otherwise: Literal["latest"] | None,
 ) -> dict[Partition, int]:
     """``otherwise`` is what stands for a time that no message has reached; None: it is refused."""
     if not partitions:
@@ -129,7 +133,7 @@ def _positions(
     return _by_offset(client, bound, partitions, options.fails_on_data_loss)
 
 
-def _check_named(bound: Bound, partitions: Sequence[Partition]) -> None:
+def _check_named(bound: OffsetBound, partitions: Sequence[Partition]) -> None:
     """All of them, and no other: who forgets a partition does not mean that it begins just anywhere."""
     missing = [partition for partition in partitions if partition not in bound.by_partition]
     strange = [partition for partition in bound.by_partition if partition not in partitions]
@@ -140,7 +144,7 @@ def _check_named(bound: Bound, partitions: Sequence[Partition]) -> None:
 
 
 def _by_time(
-    client: Asks, bound: Bound, times: Mapping[Partition, int], otherwise: Literal["latest"] | None
+    client: OffsetLookup, bound: OffsetBound, times: Mapping[Partition, int], otherwise: Literal["latest"] | None
 ) -> dict[Partition, int]:
     found: dict[Partition, int] = {}
     for time_ms in sorted(set(times.values())):
@@ -154,7 +158,9 @@ def _by_time(
     return found | client.offsets(late, "latest") if late else found
 
 
-def _by_offset(client: Asks, bound: Bound, partitions: Sequence[Partition], fails_on_data_loss: bool) -> dict[Partition, int]:
+def _by_offset(
+    client: OffsetLookup, bound: OffsetBound, partitions: Sequence[Partition], fails_on_data_loss: bool
+) -> dict[Partition, int]:
     earliest, latest = client.offsets(partitions, "earliest"), client.offsets(partitions, "latest")
     found = {}
     for partition in partitions:

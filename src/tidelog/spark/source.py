@@ -28,8 +28,17 @@ from tidelog.client.fetch.settings import librdkafka_settings
 from tidelog.client.fetch.types import Fetcher
 from tidelog.client.topic_partition import Partition
 from tidelog.spark.checkpoint_offsets import StreamOffset
-from tidelog.spark.options import Connection, Isolation, SourceOptions
-from tidelog.spark.planning import Asks, Catalogue, Span, ending_positions, look, split, starting_positions, warn_of_loss
+from tidelog.spark.options import ConnectionOptions, Isolation, SourceOptions
+from tidelog.spark.planning import (
+    Catalogue,
+    OffsetLookup,
+    OffsetSpan,
+    ending_positions,
+    find_partitions,
+    split,
+    starting_positions,
+    warn_of_loss,
+)
 from tidelog.spark.stream_plan import StreamPlan
 
 if TYPE_CHECKING:
@@ -41,12 +50,12 @@ if TYPE_CHECKING:
 class SpanPartition(InputPartition):
     """A task's part. Plain data: it is pickled, and read in another process."""
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: OffsetSpan) -> None:
         super().__init__(tuple(span))
 
     @property
-    def span(self) -> Span:
-        return Span(*self.value)
+    def span(self) -> OffsetSpan:
+        return OffsetSpan(*self.value)
 
 
 class TidelogReader(DataSourceReader):
@@ -63,10 +72,10 @@ class TidelogReader(DataSourceReader):
         # Where there is nothing to read, Spark makes up a partition of its own.
         return read_span(self._options, partition.span) if isinstance(partition, SpanPartition) else iter(())
 
-    def _plan(self) -> list[Span]:
+    def _plan(self) -> list[OffsetSpan]:
         options = self._options
         client = fetch_client(options)
-        catalogue = look(client, options.topics)
+        catalogue = find_partitions(client, options.topics)
         if not catalogue.partitions:
             raise UnknownTopic(f"option subscribePattern: no topic matches {options.topics}")
         if options.offset_ranges is not None:
@@ -75,7 +84,7 @@ class TidelogReader(DataSourceReader):
         ends = ending_positions(client, options, catalogue.partitions)
         starts = starting_positions(client, options, catalogue.partitions)
         spans = [
-            Span(partition.topic, catalogue.ids[partition.topic], partition.partition, starts[partition], ends[partition])
+            OffsetSpan(partition.topic, catalogue.ids[partition.topic], partition.partition, starts[partition], ends[partition])
             for partition in catalogue.partitions
         ]
         for span in spans:
@@ -84,7 +93,7 @@ class TidelogReader(DataSourceReader):
         return split(spans, options.min_partitions, options.max_records_per_partition)
 
 
-def _ranged(client: Asks, options: SourceOptions, catalogue: Catalogue) -> list[Span]:
+def _ranged(client: OffsetLookup, options: SourceOptions, catalogue: Catalogue) -> list[OffsetSpan]:
     """What is before the log's start is a loss that the tasks judge; beyond its end a reader would wait."""
     wanted = options.offset_ranges or {}
     if strange := [partition for partition in wanted if partition not in catalogue.partitions]:
@@ -93,7 +102,7 @@ def _ranged(client: Asks, options: SourceOptions, catalogue: Catalogue) -> list[
     spans = []
     for partition, ranges in wanted.items():
         topic_id = catalogue.ids[partition.topic]
-        spans += [Span(partition.topic, topic_id, partition.partition, start, end) for start, end in ranges]
+        spans += [OffsetSpan(partition.topic, topic_id, partition.partition, start, end) for start, end in ranges]
         if ranges and max(end for _, end in ranges) > ends[partition]:
             raise InvalidArgument(
                 f"option offsetRanges: {partition.topic}[{partition.partition}] ends at {ends[partition]}, and a range goes on"
@@ -157,7 +166,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 _NO_ID = bytes(16)
 
 
-def read_span(options: SourceOptions, span: Span) -> Iterator[pa.RecordBatch]:
+def read_span(options: SourceOptions, span: OffsetSpan) -> Iterator[pa.RecordBatch]:
     position = span.start
     while position < span.end:
         batches = fetch_client(options).read(
@@ -188,7 +197,7 @@ def read_span(options: SourceOptions, span: Span) -> Iterator[pa.RecordBatch]:
 # Queries that one worker serves at a time are few; whoever comes back later connects anew.
 CLIENTS_MAX = 8
 
-_Key = tuple[int, Connection, Isolation, Fetcher]
+_Key = tuple[int, ConnectionOptions, Isolation, Fetcher]
 _clients: dict[_Key, FetchClient] = {}
 
 
@@ -226,7 +235,7 @@ _logger = logging.getLogger(__name__)
 
 
 class GroupProgress:
-    def __init__(self, connection: Connection, group_id: str) -> None:
+    def __init__(self, connection: ConnectionOptions, group_id: str) -> None:
         self._connection = connection
         self._group_id = group_id
         self._admin: Admin | None = None

@@ -24,11 +24,11 @@ from tidelog.client.topic_partition import Partition
 from tidelog.spark.checkpoint_offsets import StreamOffset, begin_of_batch, id_text
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.planning import (
-    Asks,
     Catalogue,
-    Span,
+    OffsetLookup,
+    OffsetSpan,
+    find_partitions,
     limited,
-    look,
     split,
     starting_positions,
     warn_of_loss,
@@ -50,7 +50,7 @@ class StreamPlan:
     def __init__(
         self,
         options: SourceOptions,
-        client: Callable[[], Asks],
+        client: Callable[[], OffsetLookup],
         *,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -66,7 +66,7 @@ class StreamPlan:
         """What was there at the last look."""
 
     def initial(self) -> StreamOffset:
-        catalogue = look(self._client(), self._options.topics)
+        catalogue = find_partitions(self._client(), self._options.topics)
         positions = starting_positions(self._client(), self._options, catalogue.partitions)
         return StreamOffset(catalogue.ids, positions, is_initial=True)
 
@@ -91,12 +91,12 @@ class StreamPlan:
         self._last_batch_seconds = self._monotonic()
         return StreamOffset(ids, ends, known if start.is_initial else begins)
 
-    def tasks(self, start: StreamOffset, end: StreamOffset) -> list[Span]:
+    def tasks(self, start: StreamOffset, end: StreamOffset) -> list[OffsetSpan]:
         """Asks nobody: that the topics are still the same, and the offsets there, each task sees for itself."""
         self._check_wanted(end)
         begins = begin_of_batch(start, end)
         spans = [
-            Span(partition.topic, end.ids[partition.topic], partition.partition, begins[partition], position)
+            OffsetSpan(partition.topic, end.ids[partition.topic], partition.partition, begins[partition], position)
             for partition, position in sorted(end.positions.items())
         ]
         for span in spans:
@@ -112,7 +112,7 @@ class StreamPlan:
     def _see(self) -> _Seen:
         client = self._client()
         try:
-            catalogue = look(client, self._options.topics)
+            catalogue = find_partitions(client, self._options.topics)
         except UnknownTopic:
             if self._options.fails_on_data_loss:
                 raise

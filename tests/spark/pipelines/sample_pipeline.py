@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from tidelog.client.errors import InvalidArgument
-from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Reporter
+from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query
 
 SUMMARY = "A topic into Parquet files."
@@ -30,7 +30,7 @@ class SampleOptions:
 OPTIONS = SampleOptions
 
 
-def run(spark: SparkSession, options: SampleOptions, reporter: Reporter) -> Outcome:
+def run(spark: SparkSession, options: SampleOptions, reporter: Reporter) -> PipelineOutcome:
     if options.fail:
         raise PipelineFailed("it was told to fail")
     reporter.step(f"reading {options.topic}")
@@ -50,4 +50,4 @@ def run(spark: SparkSession, options: SampleOptions, reporter: Reporter) -> Outc
     )
     end = run_query(query, reporter)
     figures: dict[str, int | float | str] = {"rows": end.rows, "batches": end.batches, "stopped": str(end.is_stopped)}
-    return Outcome(f"{end.rows} rows read{', stopped early' if end.is_stopped else ''}", figures, options.exit_code or 0)
+    return PipelineOutcome(f"{end.rows} rows read{', stopped early' if end.is_stopped else ''}", figures, options.exit_code or 0)

@@ -41,7 +41,7 @@ from tidelog.spark.pipelines.enrich import (
     table_rows,
 )
 from tidelog.spark.pipelines.pipeline import Silent
-from tidelog.spark.planning import Span, split
+from tidelog.spark.planning import OffsetSpan, split
 from tidelog.spark.tables.errors import TableMissing, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable
 
@@ -179,7 +179,7 @@ def test_a_batch_of_one_partition_is_one_task() -> None:
     messages_of(spark, EnrichOptions(**{**REQUIRED, "batch_rows": rows}))
     given = spark.readStream.format.return_value.options.call_args.kwargs
     source = SourceOptions.parse(given, is_stream=True)
-    whole = Span("orders", bytes(16), 0, 0, rows)
+    whole = OffsetSpan("orders", bytes(16), 0, 0, rows)
     assert split([whole], source.min_partitions, source.max_records_per_partition) == [whole]
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.topic_partition import Partition
 from tidelog.spark.pipelines.pipeline import Silent
-from tidelog.spark.pipelines.query_run import Seen, run_query
+from tidelog.spark.pipelines.query_run import QueryProgress, run_query
 
 
 def offsets(first: int, second: int, **more: Any) -> str:
@@ -27,7 +27,7 @@ FIRST = report(0, None, offsets(30, 60, begins={"t": {"0": 10, "1": 50}}), 29)
 
 
 def test_offsets_are_counted_from_where_the_run_began() -> None:
-    seen = Seen()
+    seen = QueryProgress()
     assert seen.add(FIRST)
     assert (seen.done, seen.total) == (30, 190)
     seen.add(report(1, offsets(30, 60), offsets(100, 150), 160))
@@ -36,26 +36,26 @@ def test_offsets_are_counted_from_where_the_run_began() -> None:
 
 
 def test_a_report_counts_once() -> None:
-    seen = Seen()
+    seen = QueryProgress()
     assert [seen.add(FIRST), seen.add(FIRST)] == [True, False]
     assert (seen.rows, seen.batches) == (29, 1)
 
 
 def test_a_trigger_that_found_nothing_is_no_batch() -> None:
-    seen = Seen()
+    seen = QueryProgress()
     seen.add(FIRST)
     seen.add(report(1, offsets(30, 60), offsets(30, 60), 0, second=9))
     assert (seen.rows, seen.batches, seen.done) == (29, 1, 30)
 
 
 def test_a_resumed_run_counts_from_its_checkpoint() -> None:
-    seen = Seen()
+    seen = QueryProgress()
     seen.add(report(7, offsets(90, 150), offsets(100, 150), 10))
     assert (seen.done, seen.total) == (10, 10)
 
 
 def test_other_sources_have_rows_and_no_offsets() -> None:
-    seen = Seen()
+    seen = QueryProgress()
     source = {"startOffset": None, "endOffset": "17", "latestOffset": None, "numInputRows": 5}
     seen.add({"batchId": 0, "timestamp": "2026", "sources": [source]})
     assert (seen.rows, seen.done, seen.total) == (5, 0, None)

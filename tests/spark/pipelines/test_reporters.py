@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from tidelog.spark.pipelines.pipeline import Outcome
+from tidelog.spark.pipelines.pipeline import PipelineOutcome
 from tidelog.spark.pipelines.reporters import BarReporter, PlainReporter, show_outcome
 
 
@@ -39,7 +39,7 @@ def test_a_bar_leaves_a_line_for_each_step_that_is_done() -> None:
 
 
 def test_outcome_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = Outcome("12,000 rows [of orders] archived", {"rows": 12_000, "seconds": 1.5, "table": "lake/[orders]"}, 3)
+    outcome = PipelineOutcome("12,000 rows [of orders] archived", {"rows": 12_000, "seconds": 1.5, "table": "lake/[orders]"}, 3)
     show_outcome("archive", outcome, as_json=False)
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert lines[1:] == [["rows", "12,000"], ["seconds", "1.50"], ["table", "lake/[orders]"]]

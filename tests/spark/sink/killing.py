@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.spark.data_source import TidelogDataSource
 from tidelog.spark.options import SinkOptions
-from tidelog.spark.sink.job import Job
+from tidelog.spark.sink.job import SinkJob
 from tidelog.spark.sink.rows import check_columns
 from tidelog.spark.sink.writers import TaskMessage, TidelogStreamWriter
 
@@ -95,12 +95,12 @@ _originals: dict[str, Callable[..., Any]] = {}
 def _install(plan: Plan) -> None:
     """In this process, which is the driver's for the sink; the plan of the last query holds."""
     for name in ("check", "record", "end_all", "mark_ended"):
-        _originals.setdefault(name, getattr(Job, name))
+        _originals.setdefault(name, getattr(SinkJob, name))
 
     def striking(point: str, name: str, *, is_after: bool = False) -> None:
         original = _originals[name]
 
-        def step(job: Job, *arguments: Any) -> Any:
+        def step(job: SinkJob, *arguments: Any) -> Any:
             if not is_after and plan.at == point:
                 plan.strike()
             result = original(job, *arguments)
@@ -108,9 +108,9 @@ def _install(plan: Plan) -> None:
                 plan.strike()
             return result
 
-        setattr(Job, name, step)
+        setattr(SinkJob, name, step)
 
-    def end_all(job: Job, entry: Any) -> None:
+    def end_all(job: SinkJob, entry: Any) -> None:
         if plan.at == "between_ends":
             job._coordinators.end_transactions(entry.transactions[:1], is_commit=True)
             plan.strike()
@@ -119,4 +119,4 @@ def _install(plan: Plan) -> None:
     striking("before_check", "check")
     striking("before_record" if plan.at == "before_record" else "after_record", "record", is_after=plan.at == "after_record")
     striking("before_mark" if plan.at == "before_mark" else "after_mark", "mark_ended", is_after=plan.at == "after_mark")
-    setattr(Job, "end_all", end_all)  # noqa: B010 - an assignment would be taken for a mistake
+    setattr(SinkJob, "end_all", end_all)  # noqa: B010 - an assignment would be taken for a mistake

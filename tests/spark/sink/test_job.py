@@ -14,9 +14,9 @@ from tidelog.spark.sink.job import (
     PAST_RUNS_MAX,
     BatchIncomplete,
     BehindLedger,
-    Job,
     LedgerEntry,
     LedgerUnusable,
+    SinkJob,
     Superseded,
     TransactionLost,
     check_open,
@@ -178,15 +178,15 @@ class Query:
             driver.commit(run, batch, list(self.write(workers, run, batch)))
             self.done = batch
 
-    def write(self, workers: list[Job], run: str, batch: int) -> Iterator[TransactionHandle]:
+    def write(self, workers: list[SinkJob], run: str, batch: int) -> Iterator[TransactionHandle]:
         for task, worker in enumerate(workers):
             start = worker.start(run, batch)
             if not start.is_replay:
                 name = transactional_id("p", "job", start.generation, task, 0)
                 yield self.cluster.write(name, [f"{batch}.{task}"])
 
-    def job(self) -> Job:
-        return Job("p", "job", self.cluster, self.cluster, lambda seconds: None)
+    def job(self) -> SinkJob:
+        return SinkJob("p", "job", self.cluster, self.cluster, lambda seconds: None)
 
 
 EXPECTED = sorted(f"{batch}.{task}" for batch in range(BATCHES) for task in range(TASKS))
@@ -339,7 +339,7 @@ def test_an_abort_also_finds_what_a_task_opens_late(query: Query, cluster: FakeC
         if seconds:
             cluster.write(transactional_id("p", "job", generation, 0, 0), [f"late {seconds}"])
 
-    Job("p", "job", cluster, cluster, pause).abort("run")
+    SinkJob("p", "job", cluster, cluster, pause).abort("run")
     assert cluster.effects.count("abort") == 2
     assert cluster.open_ids == []
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from tidelog.client.errors import InvalidArgument
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.connections import check_security
-from tidelog.spark.sink.rows import RECORD_OVERHEAD_BYTES, Columns, RowRefused, Rows, check_columns
+from tidelog.spark.sink.rows import RECORD_OVERHEAD_BYTES, RowRefused, SinkColumns, SinkRows, check_columns
 from tidelog.spark.sink.writers import batch_writer, stream_writer
 
 # -- columns ------------------------------------------------------------------------------------------------------------------
@@ -54,9 +54,9 @@ def test_where_each_column_is() -> None:
         timestamp=TimestampType(),
         topic=StringType(),
     )
-    assert check_columns(everything, None) == Columns(1, 0, 2, 3, 4, 5)
+    assert check_columns(everything, None) == SinkColumns(1, 0, 2, 3, 4, 5)
     with_topic = schema(value=StringType(), topic=StringType())
-    assert check_columns(with_topic, "t") == Columns(0, None, None, None, None, None)
+    assert check_columns(with_topic, "t") == SinkColumns(0, None, None, None, None, None)
 
 
 TEXT = StringType()
@@ -124,14 +124,14 @@ TYPES = {
 NAMES = tuple(TYPES)
 
 
-def rows_of(option: str | None = None, /, *, first_row: Any = 0, types: Any = None, **columns: Any) -> Rows:
+def rows_of(option: str | None = None, /, *, first_row: Any = 0, types: Any = None, **columns: Any) -> SinkRows:
     wanted = {**TYPES, **(types or {})}
     batch = pa.record_batch([pa.array(values, wanted[name]) for name, values in columns.items()], names=list(columns))
     places = {name: list(columns).index(name) if name in columns else None for name in NAMES}
-    return Rows(batch, Columns(**places), option, 7, first_row)  # type: ignore[arg-type]  # the value is always there
+    return SinkRows(batch, SinkColumns(**places), option, 7, first_row)  # type: ignore[arg-type]  # the value is always there
 
 
-def sent(rows: Rows) -> list[tuple[Any, ...]]:
+def sent(rows: SinkRows) -> list[tuple[Any, ...]]:
     calls: list[tuple[Any, ...]] = []
     rows.send(lambda *given, **named: calls.append((*given, named) if named else given), lambda: None)
     return calls
@@ -152,7 +152,7 @@ def test_every_type_of_text(kind: pa.DataType) -> None:
 
 def test_a_slice_of_a_batch() -> None:
     batch = pa.record_batch([pa.array([b"one", b"two", None, b"four", b"five"], pa.binary())], names=["value"]).slice(1, 3)
-    rows = Rows(batch, Columns(0, None, None, None, None, None), "t", 0, 0)
+    rows = SinkRows(batch, SinkColumns(0, None, None, None, None, None), "t", 0, 0)
     rows.check(lambda topic: 1000)
     assert sent(rows) == [("t", b"two"), ("t", None), ("t", b"four")]
 

@@ -8,11 +8,11 @@ import pytest
 
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.connections import SinkConnections
-from tidelog.spark.sink.rows import Columns
+from tidelog.spark.sink.rows import SinkColumns
 from tidelog.spark.sink.task import TaskWriter
 
 OPTIONS = SinkOptions.parse({"bootstrap": "127.0.0.1:1", "topic": "orders"})
-VALUE_ALONE = Columns(0, None, None, None, None, None)
+VALUE_ALONE = SinkColumns(0, None, None, None, None, None)
 
 
 class Asked(Exception):

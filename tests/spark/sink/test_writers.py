@@ -9,12 +9,12 @@ from tidelog.client.wire.errors import BrokerUnreachable
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink import writers
 from tidelog.spark.sink.connections import SinkConnections, forget_connections
-from tidelog.spark.sink.job import Job
+from tidelog.spark.sink.job import SinkJob
 from tidelog.spark.sink.names import query_job
-from tidelog.spark.sink.writers import Execution, TaskMessage, _commit, _patiently
+from tidelog.spark.sink.writers import SinkExecution, TaskMessage, _commit, _patiently
 from tidelog.testing import Broker
 
-EXECUTION = Execution(query_job("3f0c9a52-9f5e-4b0e-8d0e-0c6a7a1d2b11"), "run", 3)
+EXECUTION = SinkExecution(query_job("3f0c9a52-9f5e-4b0e-8d0e-0c6a7a1d2b11"), "run", 3)
 
 
 class WordsThatFail:
@@ -62,7 +62,7 @@ def test_a_commit_waits_for_a_broker_that_was_killed(monkeypatch: pytest.MonkeyP
             raise
 
     monkeypatch.setattr(SinkConnections, "greet", noted)
-    monkeypatch.setattr(Job, "commit", lambda *_: committed.set())
+    monkeypatch.setattr(SinkJob, "commit", lambda *_: committed.set())
     with Broker() as broker:
         options = SinkOptions.parse({"bootstrap": broker.bootstrap_servers, "topic": "t"})
         broker.kill()

@@ -16,11 +16,11 @@ from tidelog.spark.tables.errors import TableConflict, TableMissing, WrongSchema
 from tidelog.spark.tables.lake_table import LakeTable
 from tidelog.spark.tables.table_sink import (
     MESSAGE_COLUMN,
-    Positions,
     TableMessage,
+    TaskPositions,
     TidelogTableSink,
+    combined_message,
     commit_tasks,
-    gathered,
     write_task,
 )
 
@@ -36,7 +36,7 @@ def batch(*places: Place) -> pa.RecordBatch:
     return pa.record_batch(columns, names=["topic", "partition", "offset"])
 
 
-def taken(positions: Positions, *places: Place) -> list[Place]:
+def taken(positions: TaskPositions, *places: Place) -> list[Place]:
     found = [row for part in positions.missing(batch(*places)) for row in part.to_pylist()]
     return [(row["topic"], row["partition"], row["offset"]) for row in found]
 
@@ -48,7 +48,7 @@ def test_what_is_before_the_position_is_left_out() -> None:
         asked.append(name)
         return {"a/0": 5}.get(name, 0)
 
-    positions = Positions(ask)
+    positions = TaskPositions(ask)
     assert taken(positions, ("a", 0, 3), ("a", 0, 4)) == []
     assert (positions.seen, positions.next) == ({"a/0": 5}, {}), "a batch that is there already moves nothing"
     assert taken(positions, ("a", 0, 4), ("a", 0, 5), ("a", 0, 9)) == [("a", 0, 5), ("a", 0, 9)]
@@ -59,7 +59,7 @@ def test_what_is_before_the_position_is_left_out() -> None:
 
 
 def test_rows_of_several_partitions() -> None:
-    positions = Positions(lambda name: {"a/0": 2, "b/0": 1}.get(name, 0))
+    positions = TaskPositions(lambda name: {"a/0": 2, "b/0": 1}.get(name, 0))
     rows: list[Place] = [("a", 0, 1), ("a", 1, 0), ("b", 0, 0), ("a", 0, 2), ("b", 0, 1)]
     assert sorted(taken(positions, *rows)) == [("a", 0, 2), ("a", 1, 0), ("b", 0, 1)]
     assert positions.next == {"a/0": 3, "a/1": 1, "b/0": 2}
@@ -67,7 +67,7 @@ def test_rows_of_several_partitions() -> None:
 
 def test_a_row_without_a_place_is_refused() -> None:
     with pytest.raises(WrongSchema, match="column topic is null"):
-        taken(Positions(lambda _: 0), ("a", 0, 1), (None, 0, 2))
+        taken(TaskPositions(lambda _: 0), ("a", 0, 1), (None, 0, 2))
 
 
 # -- the sink -----------------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_tasks_that_saw_the_table_at_different_times_are_refused(tmp_path: Path)
         with pytest.raises(TableConflict, match="orders/0 went from 0 to 100 while tasks of the batch ran"):
             commit_tasks(place, told)
         encoded = pa.array([message.encode() for message in told if message], pa.binary())
-        together = gathered([pa.record_batch({MESSAGE_COLUMN: encoded})])
+        together = combined_message([pa.record_batch({MESSAGE_COLUMN: encoded})])
         with pytest.raises(TableConflict, match="orders/0 was at 0, and is at 100"):
             commit_tasks(place, [together])
     assert stored(place) == list(range(100))
@@ -165,7 +165,7 @@ def test_files_that_other_tasks_wrote_are_committed_alike(tmp_path: Path) -> Non
     place = table_at(tmp_path)
     told = [message.encode() for message in batch_of(place, (0, 50), (50, 50)) if message]
     frame = pa.record_batch({MESSAGE_COLUMN: pa.array(told, pa.binary())})
-    commit_tasks(place, [write_task(place, iter([frame])), gathered([])])
+    commit_tasks(place, [write_task(place, iter([frame])), combined_message([])])
     assert stored(place) == list(range(100))
     assert LakeTable.open(place).position("orders/0") == 100
 

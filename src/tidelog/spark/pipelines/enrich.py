@@ -30,7 +30,7 @@ from tidelog.spark.options import parse_duration_ms
 from tidelog.spark.pipelines.archive.rows import BAD, archive_rows, read_schema
 from tidelog.spark.pipelines.materialize.batches import BUCKET
 from tidelog.spark.pipelines.materialize.pipeline import table_columns
-from tidelog.spark.pipelines.pipeline import Outcome, Reporter
+from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query
 from tidelog.spark.pipelines.topics import BOOTSTRAP, find_topics, kafka_settings, spark_options
 from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
@@ -259,7 +259,7 @@ class EnrichOptions:
 OPTIONS = EnrichOptions
 
 
-def run(spark: "SparkSession", options: EnrichOptions, reporter: Reporter) -> Outcome:
+def run(spark: "SparkSession", options: EnrichOptions, reporter: Reporter) -> PipelineOutcome:
     schema = read_schema(options.schema, None)
     assert schema is not None
     table = LakeTable.open(options.table, kind=KIND)
@@ -348,10 +348,10 @@ def enriched(events: "DataFrame", rows: "DataFrame", options: EnrichOptions, sch
     return session_messages(joined, options.on, [options.on, STARTED, ENDED, EVENTS, *_sums(options), *take])
 
 
-def outcome_of(options: EnrichOptions, counts: EnrichCounts, *, is_stopped: bool) -> Outcome:
+def outcome_of(options: EnrichOptions, counts: EnrichCounts, *, is_stopped: bool) -> PipelineOutcome:
     stopped = "; stopped, the same command goes on from here" if is_stopped else ""
     what = "events" if options.gap is None else "sessions"
-    return Outcome(
+    return PipelineOutcome(
         f"{counts.written:,} {what} of {counts.messages:,} messages of {options.topic} are in {options.output}{stopped}",
         {
             "messages": counts.messages,

@@ -38,9 +38,9 @@ import pyarrow as pa
 from tidelog.client.admin import Admin
 from tidelog.client.errors import InvalidArgument, UnknownTopic
 from tidelog.spark.options import SinkOptions
-from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Reporter
+from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import QueryEnd, run_query
-from tidelog.spark.pipelines.topics import BOOTSTRAP, Topic, find_topics, kafka_settings, spark_options
+from tidelog.spark.pipelines.topics import BOOTSTRAP, FoundTopic, find_topics, kafka_settings, spark_options
 from tidelog.spark.sink.connections import check_security
 from tidelog.spark.tables.errors import WrongTable
 from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
@@ -357,7 +357,7 @@ class MetricsOptions:
 OPTIONS = MetricsOptions
 
 
-def run(spark: "SparkSession", options: MetricsOptions, reporter: Reporter) -> Outcome:
+def run(spark: "SparkSession", options: MetricsOptions, reporter: Reporter) -> PipelineOutcome:
     sink = sink_options(options)
     topics = find_topics(options.bootstrap, options.kafka, options.topic)
     checkpoint = checkpoint_of(options)
@@ -445,7 +445,7 @@ class LateGroups:
 def _start(
     spark: "SparkSession",
     options: MetricsOptions,
-    topics: list[Topic],
+    topics: list[FoundTopic],
     checkpoint: Path,
     batches: MetricsBatches,
     late: LateGroups,
@@ -472,7 +472,7 @@ def _start(
     return writer.trigger(availableNow=True).start()
 
 
-def outcome_of(options: MetricsOptions, end: QueryEnd, added: int, late: int) -> Outcome:
+def outcome_of(options: MetricsOptions, end: QueryEnd, added: int, late: int) -> PipelineOutcome:
     figures: dict[str, int | float | str] = {
         "messages read": end.rows,
         "windows written": added,
@@ -482,4 +482,4 @@ def outcome_of(options: MetricsOptions, end: QueryEnd, added: int, late: int) ->
     if options.metrics_topic is not None:
         figures["metrics topic"] = options.metrics_topic
     how = "stopped; the same command goes on from here" if end.is_stopped else "windows that are still open wait for more data"
-    return Outcome(f"{added:,} windows of {', '.join(options.topic)} to {options.table}: {how}", figures)
+    return PipelineOutcome(f"{added:,} windows of {', '.join(options.topic)} to {options.table}: {how}", figures)

@@ -1,8 +1,9 @@
 """What every pipeline is made of, and the pipelines by name.
 
 A pipeline is a module with a frozen dataclass of options (``OPTIONS``), one line that says what it does (``SUMMARY``), a command
-line to copy (``EXAMPLE``) and ``run(spark, options, reporter) -> Outcome``. Nothing else ties it to the command line: the flags
-are the fields of the dataclass. Modules are imported on use, because each imports Spark and the help for one needs no other.
+line to copy (``EXAMPLE``) and ``run(spark, options, reporter) -> PipelineOutcome``. Nothing else ties it to the command line: the
+flags are the fields of the dataclass. Modules are imported on use, because each imports Spark and the help for one needs no
+other.
 """
 
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ class Reporter(Protocol):
         """How far the step has come; ``total`` is None where nobody knows."""
 
 
-class Outcome(NamedTuple):
+class PipelineOutcome(NamedTuple):
     summary: str
     """One line."""
     figures: dict[str, int | float | str]
@@ -45,7 +46,7 @@ class Pipeline(Protocol):
     EXAMPLE: str
     OPTIONS: type[Any]
 
-    def run(self, spark: "SparkSession", options: Any, reporter: Reporter) -> Outcome: ...
+    def run(self, spark: "SparkSession", options: Any, reporter: Reporter) -> PipelineOutcome: ...
 
 
 class Silent:

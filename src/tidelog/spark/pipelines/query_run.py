@@ -46,7 +46,7 @@ def run_query(
     """
     from pyspark.errors import StreamingQueryException
 
-    seen = Seen()
+    seen = QueryProgress()
     with stop_on_signals() if stop is None else nullcontext(stop) as stop:
         try:
             while not _has_ended(query, stop):
@@ -87,7 +87,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-class Seen:
+class QueryProgress:
     """What the progress of a query has told so far. Spark keeps the last reports only, so it is asked often."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ def _has_ended(query: "StreamingQuery", stop: threading.Event) -> bool:
     return True
 
 
-def _look(query: "StreamingQuery", seen: Seen, reporter: Reporter, unit: str) -> None:
+def _look(query: "StreamingQuery", seen: QueryProgress, reporter: Reporter, unit: str) -> None:
     news = [seen.add(json.loads(progress.json)) for progress in query.recentProgress]
     if any(news):
         reporter.progress(seen.done or seen.rows, seen.total, unit)

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tidelog.spark.pipelines.pipeline import Outcome, Reporter
+from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
 
 LINE_EVERY_SECONDS = 10.0
 
@@ -91,7 +91,7 @@ def reporter() -> Iterator[Reporter]:
         yield BarReporter(bar)
 
 
-def show_outcome(name: str, outcome: Outcome, *, as_json: bool) -> None:
+def show_outcome(name: str, outcome: PipelineOutcome, *, as_json: bool) -> None:
     if as_json:
         document = {"pipeline": name, "summary": outcome.summary, "figures": outcome.figures, "exit_code": outcome.exit_code}
         sys.stdout.write(json.dumps(document) + "\n")

@@ -5,12 +5,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import ConfigResource, ResourceType
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelog.client.admin import Admin
-from tidelog.client.errors import InvalidArgument, from_kafka_error
+from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.fetch.settings import librdkafka_settings
 from tidelog.client.topic_partition import Partition
@@ -20,7 +18,7 @@ from tidelog.spark.pipelines.offset_ranges import OffsetRange
 BOOTSTRAP = "127.0.0.1:9092"
 
 
-class Topic(NamedTuple):
+class FoundTopic(NamedTuple):
     name: str
     topic_id: str
     """Of letters; empty where the cluster has no ids for topics."""
@@ -43,11 +41,11 @@ def spark_options(bootstrap: str, pairs: Sequence[str]) -> dict[str, str]:
     return {"bootstrap": bootstrap} | {f"kafka.{name}": value for name, value in kafka_settings(pairs).items()}
 
 
-def find_topics(bootstrap: str, pairs: Sequence[str], names: Sequence[str]) -> list[Topic]:
+def find_topics(bootstrap: str, pairs: Sequence[str], names: Sequence[str]) -> list[FoundTopic]:
     """UnknownTopic when one is missing."""
     with FetchClient(bootstrap, settings=kafka_settings(pairs)) as client:
         found = client.topics(list(names))
-    return [Topic(name, id_text(found[name].topic_id), found[name].partitions) for name in names]
+    return [FoundTopic(name, id_text(found[name].topic_id), found[name].partitions) for name in names]
 
 
 def id_text(topic_id: bytes) -> str:
@@ -58,7 +56,7 @@ def id_text(topic_id: bytes) -> str:
 SETTINGS_SECONDS_MAX = 30.0
 
 
-class TopicFacts(NamedTuple):
+class TopicSnapshot(NamedTuple):
     topic: str
     topic_id: bytes
     log_starts: Mapping[int, int]
@@ -77,7 +75,7 @@ def source_options(bootstrap: str, kafka: Sequence[str], topic: str) -> dict[str
     return {**spark_options(bootstrap, kafka), **ours}
 
 
-def ask_topic(given: Mapping[str, str]) -> TopicFacts:
+def topic_snapshot(given: Mapping[str, str]) -> TopicSnapshot:
     """By the options of the source."""
     options = SourceOptions.parse(given, is_stream=False)
     (topic,) = options.topics.names
@@ -89,7 +87,9 @@ def ask_topic(given: Mapping[str, str]) -> TopicFacts:
         # The ends first: where a log starts only grows, and no start must be taken for later than it was.
         ends = client.offsets(partitions, "latest")
         starts = client.offsets(partitions, "earliest")
-    return TopicFacts(topic, info.topic_id, _numbered(starts), _numbered(ends), _settings(connection.bootstrap, settings, topic))
+    return TopicSnapshot(
+        topic, info.topic_id, _numbered(starts), _numbered(ends), _settings(connection.bootstrap, settings, topic)
+    )
 
 
 def _numbered(offsets: Mapping[Partition, int]) -> dict[int, int]:
@@ -97,13 +97,8 @@ def _numbered(offsets: Mapping[Partition, int]) -> dict[int, int]:
 
 
 def _settings(bootstrap: str, given: Mapping[str, str], topic: str) -> dict[str, str]:
-    with Admin(bootstrap, config=librdkafka_settings(given)) as admin:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        (future,) = admin.handle.describe_configs([resource], request_timeout=SETTINGS_SECONDS_MAX).values()
-        try:
-            return {name: str(entry.value) for name, entry in future.result().items()}
-        except KafkaException as error:
-            raise from_kafka_error(error.args[0], f"settings of {topic}", bootstrap) from error
+    with Admin(bootstrap, timeout=SETTINGS_SECONDS_MAX, config=librdkafka_settings(given)) as admin:
+        return {name: str(setting.value) for name, setting in admin.describe_configs("topic", topic).items()}
 
 
 def topic_rows(spark: SparkSession, options: Mapping[str, str], topic: str, ranges: Sequence[OffsetRange]) -> DataFrame:

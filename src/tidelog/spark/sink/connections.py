@@ -12,7 +12,7 @@ from tidelog.client.transactions.admin import TransactionAdmin
 from tidelog.client.wire.brokers import Brokers
 from tidelog.client.wire.errors import UnknownPartition
 from tidelog.spark.options import SinkOptions
-from tidelog.spark.sink.job import Job
+from tidelog.spark.sink.job import SinkJob
 from tidelog.spark.sink.ledger import TopicLedger
 from tidelog.spark.sink.rows import RowRefused
 
@@ -46,7 +46,7 @@ class SinkConnections:
         bootstrap = options.connection.bootstrap
         self._brokers = Brokers(bootstrap, CLIENT_ID, CONNECT_SECONDS_MAX, REQUEST_SECONDS_MAX)
         self.admin = TransactionAdmin(bootstrap, client_id=CLIENT_ID, request_timeout_ms=int(REQUEST_SECONDS_MAX * 1000))
-        self._jobs: dict[str, tuple[Job, TopicLedger]] = {}
+        self._jobs: dict[str, tuple[SinkJob, TopicLedger]] = {}
         self._limits: dict[str, int] = {}
         self._is_greeted = False
 
@@ -63,13 +63,13 @@ class SinkConnections:
             ledger.close()
         self._jobs.clear()
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str) -> SinkJob:
         if name not in self._jobs:
             if len(self._jobs) >= JOBS_MAX:
                 self._jobs.pop(next(iter(self._jobs)))[1].close()
             prefix = self._options.transactional_id_prefix
             ledger = TopicLedger(self._options.connection.bootstrap, {}, prefix, name, self._brokers, self.admin.topic_config)
-            self._jobs[name] = Job(prefix, name, ledger, self.admin), ledger
+            self._jobs[name] = SinkJob(prefix, name, ledger, self.admin), ledger
         return self._jobs[name][0]
 
     @cached_property

@@ -223,7 +223,7 @@ ABORT_PAUSES_SECONDS = (0.0, 0.3, 1.0)
 Decision = Callable[[LedgerEntry | None], LedgerEntry | None]
 
 
-class Ledger(Protocol):
+class JobLedger(Protocol):
     def read(self) -> LedgerEntry | None:
         """The entry of the job, as it is committed now; it may change in the next moment."""
 
@@ -231,7 +231,7 @@ class Ledger(Protocol):
         """Compare and set: the entry afterwards, and whether it was changed. ``decide`` gives None to leave it as it is."""
 
 
-class Coordinators(Protocol):
+class TransactionCoordinators(Protocol):
     def list_transactions(self, *, states: Sequence[str]) -> list[TransactionListing]: ...
 
     def describe_transactions(self, transactional_ids: Sequence[str]) -> dict[str, TransactionDescription]: ...
@@ -241,19 +241,19 @@ class Coordinators(Protocol):
     ) -> dict[TransactionHandle, ClientError]: ...
 
 
-class Start(NamedTuple):
+class JobStart(NamedTuple):
     generation: int
     is_replay: bool
     """The batch is committed: its rows are to be dropped."""
 
 
-class Job:
+class SinkJob:
     def __init__(
         self,
         prefix: str,
         name: str,
-        ledger: Ledger,
-        coordinators: Coordinators,
+        ledger: JobLedger,
+        coordinators: TransactionCoordinators,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self.name = name
@@ -264,7 +264,7 @@ class Job:
         self._cleaned_run = ""
         self._started: LedgerEntry | None = None
 
-    def start(self, run: str, batch: int) -> Start:
+    def start(self, run: str, batch: int) -> JobStart:
         """Before anything of the batch is written, in every process that writes. The first of a run takes the job over."""
         entry = self._started if self._started is not None and self._started.run == run else self._ledger.read()
         if entry is None or entry.run != run:
@@ -276,7 +276,7 @@ class Job:
                 self._clean_up(entry)
         # Within a run batches only grow, and nobody but this run adds to the ledger: what was read once says enough.
         self._started = entry
-        return Start(entry.generation, is_replay(self.name, entry, batch))
+        return JobStart(entry.generation, is_replay(self.name, entry, batch))
 
     def name_for(self, generation: int, partition: int, attempt: int) -> str:
         """The transactional id for a task, that no other task of its batch holds."""

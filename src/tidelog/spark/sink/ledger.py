@@ -20,10 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from tidelog.client.errors import TidelogError, TimedOut
+from tidelog.client.admin import Admin, NewTopicSpec
+from tidelog.client.errors import TidelogError, TimedOut, TopicExists
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.topic_partition import Partition
 from tidelog.client.transactions.fenced_writer import FencedWriter, WriterFenced
@@ -189,13 +188,11 @@ class TopicLedger:
         self._is_ready = True
 
     def _create(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
-        topic = NewTopic(self._topic, num_partitions=LEDGER_PARTITIONS, config=TOPIC_CONFIG)
-        try:
-            admin.create_topics([topic], operation_timeout=TOPIC_SECONDS_MAX)[self._topic].result(TOPIC_SECONDS_MAX)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise LedgerUnusable(f"topic {self._topic} cannot be created: {error.args[0].str()}") from error
+        topic = NewTopicSpec(self._topic, partitions=LEDGER_PARTITIONS, configs=TOPIC_CONFIG)
+        with Admin(self._bootstrap, timeout=TOPIC_SECONDS_MAX, connect_timeout=TOPIC_SECONDS_MAX) as admin:
+            error = admin.create_topics([topic])[self._topic]
+        if error is not None and not isinstance(error, TopicExists):
+            raise LedgerUnusable(f"topic {self._topic} cannot be created: {error}") from error
 
 
 def _keys_and_times(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes | None, float]]:

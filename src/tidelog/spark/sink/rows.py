@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaException
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -27,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.client.errors import InvalidArgument, TidelogError
+from tidelog.client.errors import DeliveryFailed, InvalidArgument, TidelogError, kafka_errors
 
 # -- columns ------------------------------------------------------------------------------------------------------------------
 
@@ -43,7 +42,7 @@ _TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 _HEADERS = "array<struct<key:string,value:binary>>"
 
 
-class Columns(NamedTuple):
+class SinkColumns(NamedTuple):
     """Where each is in the batches; None where there is none."""
 
     value: int
@@ -54,7 +53,7 @@ class Columns(NamedTuple):
     topic: int | None
 
 
-def check_columns(schema: StructType, topic: str | None) -> Columns:
+def check_columns(schema: StructType, topic: str | None) -> SinkColumns:
     places = {field.name.lower(): index for index, field in enumerate(schema.fields)}
     known = [*_TYPES, "headers"]
     for field in schema.fields:
@@ -68,7 +67,7 @@ def check_columns(schema: StructType, topic: str | None) -> Columns:
         raise InvalidArgument(f"the column value is missing: there are {', '.join(schema.fieldNames()) or 'none'}")
     if "topic" not in places and topic is None:
         raise InvalidArgument("where to? Give the option topic, or a column topic")
-    return Columns(
+    return SinkColumns(
         places["value"],
         places.get("key"),
         places.get("headers"),
@@ -110,10 +109,10 @@ class RowRefused(TidelogError):
     """A row that cannot be written as it is. Nothing of the batch becomes visible."""
 
 
-class Rows:
+class SinkRows:
     """The rows of one Arrow batch. ``first_row`` is the number of its first in the task."""
 
-    def __init__(self, batch: pa.RecordBatch, columns: Columns, topic: str | None, partition: int, first_row: int) -> None:
+    def __init__(self, batch: pa.RecordBatch, columns: SinkColumns, topic: str | None, partition: int, first_row: int) -> None:
         self._batch = batch
         self._columns = columns
         self._topic = topic
@@ -190,18 +189,23 @@ class Rows:
         if columns.key is not None:
             arguments.append(_texts(self._batch.column(columns.key)))
         optional = self._optional()
-        for row, given in enumerate(zip(*arguments, strict=True)):
-            while True:
-                try:
-                    if optional is None:
-                        produce(*given)
-                    else:
-                        produce(*given, **optional[row])
-                    break
-                except BufferError:
-                    wait()
-                except KafkaException as error:
-                    raise self.refusal(row, error.args[0].str()) from error
+        row = 0
+        try:
+            with kafka_errors("produce", "", otherwise=DeliveryFailed):
+                for row, given in enumerate(zip(*arguments, strict=True)):
+                    while True:
+                        try:
+                            if optional is None:
+                                produce(*given)
+                            else:
+                                produce(*given, **optional[row])
+                            break
+                        except BufferError:
+                            wait()
+        except RowRefused:
+            raise
+        except TidelogError as error:
+            raise self.refusal(row, str(error)) from error
 
     def _optional(self) -> list[dict[str, Any]] | None:
         """What only some rows have, by the names that ``produce`` gives them."""

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tidelog.client.errors import TidelogError, from_kafka_error
+from tidelog.client.errors import TidelogError
+from tidelog.client.message import Message
+from tidelog.client.raw_producer import RawProducer
 from tidelog.client.transactions.types import TransactionHandle
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.connections import MESSAGE_BYTES_MAX, SinkConnections
-from tidelog.spark.sink.rows import SHOWN_KEY_BYTES, Columns, RowRefused, Rows
+from tidelog.spark.sink.rows import SHOWN_KEY_BYTES, RowRefused, SinkColumns, SinkRows
 
 STATISTICS_MS = 50
 STATISTICS_SECONDS_MAX = 30.0
@@ -50,7 +51,7 @@ _DEFAULTS: dict[str, Any] = {
 _JAVA_NAMES = {"max.request.size": "message.max.bytes"}
 
 
-class Written(NamedTuple):
+class TaskResult(NamedTuple):
     rows: int
     transaction: TransactionHandle | None
     """None: there were no rows, or no transaction was wanted."""
@@ -60,7 +61,7 @@ class TaskWriter:
     def __init__(
         self,
         options: SinkOptions,
-        columns: Columns,
+        columns: SinkColumns,
         connections: SinkConnections | None,
         partition: int,
         name: Callable[[], str] | None,
@@ -73,54 +74,50 @@ class TaskWriter:
         self._partition = partition
         self._name = name
         self._transactional_id: str | None = None
-        self._producer: Producer | None = None
+        self._producer: RawProducer | None = None
         self._batch_bytes = BATCH_BYTES
         self._identity: tuple[int, int] | None = None
         self._failure: TidelogError | None = None
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
+    def write(self, batches: Iterable[pa.RecordBatch]) -> TaskResult:
         count = 0
         try:
             for batch in batches:
                 if batch.num_rows:
-                    rows = Rows(batch, self._columns, self._options.topic, self._partition, count)
+                    rows = SinkRows(batch, self._columns, self._options.topic, self._partition, count)
                     rows.check(self._limit_of)
-                    rows.send(self._open().produce, self._wait)
+                    # librdkafka's own call, for every row: a layer of Python around it would be the largest part of the work.
+                    rows.send(self._open().handle.produce, self._wait)
                     count += batch.num_rows
                     self._open().poll(0)
                     self._raise_failure()
-            return Written(count, self._finish() if count else None)
+            return TaskResult(count, self._finish() if count else None)
         except BaseException:
             self._abort()
             raise
 
     # -- the producer ---------------------------------------------------------------------------------------------------------
 
-    def _open(self) -> Producer:
+    def _open(self) -> RawProducer:
         if self._producer is None:
-            settings: dict[str, Any] = {**_DEFAULTS, "bootstrap.servers": self._options.connection.bootstrap}
-            settings["batch.size"] = self._batch_bytes
+            settings: dict[str, Any] = {**_DEFAULTS, "batch.size": self._batch_bytes}
             settings |= {_JAVA_NAMES.get(name, name): value for name, value in self._options.connection.settings}
-            settings |= {"on_delivery": self._on_delivery, "error_cb": _ignore, "log_level": 2}
-            if self._name is None or self._connections is None:
-                self._producer = Producer(settings)
-                return self._producer
-            self._transactional_id = self._name()
-            settings |= {
-                "transactional.id": self._transactional_id,
-                "transaction.timeout.ms": self._connections.transaction_timeout_ms,
-                "statistics.interval.ms": STATISTICS_MS,
-                "stats_cb": self._on_statistics,
-            }
-            producer = Producer(settings)
-            self._producer = producer
-            self._identity = None
-            try:
-                producer.init_transactions(INIT_SECONDS_MAX)
-                producer.begin_transaction()
-            except KafkaException as error:
-                what = f"begin a transaction as {self._transactional_id}"
-                raise from_kafka_error(error.args[0], what, self._options.connection.bootstrap) from error
+            settings["log_level"] = 2
+            if self._name is not None and self._connections is not None:
+                self._transactional_id = self._name()
+                settings |= {
+                    "transactional.id": self._transactional_id,
+                    "transaction.timeout.ms": self._connections.transaction_timeout_ms,
+                    "statistics.interval.ms": STATISTICS_MS,
+                }
+            self._producer = RawProducer(
+                self._options.connection.bootstrap,
+                settings,
+                on_delivery=self._on_delivery,
+                on_statistics=self._on_statistics if self._transactional_id is not None else None,
+            )
+            if self._transactional_id is not None:
+                self._producer.begin_transaction(INIT_SECONDS_MAX)
         return self._producer
 
     def _finish(self) -> TransactionHandle | None:
@@ -139,7 +136,7 @@ class TaskWriter:
 
     def _abort(self) -> None:
         if self._producer is not None and self._transactional_id is not None:
-            with contextlib.suppress(KafkaException):
+            with contextlib.suppress(TidelogError):
                 self._producer.abort_transaction(ABORT_SECONDS_MAX)
 
     def _wait(self) -> None:
@@ -154,13 +151,13 @@ class TaskWriter:
             if state.get("idemp_state") == "Assigned" and state.get("txn_state") == "InTransaction":
                 self._identity = int(state["producer_id"]), int(state["producer_epoch"])
 
-    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: TidelogError | None, message: Message) -> None:
         if error is not None and self._failure is None:
-            key = message.key()
+            key = message.key
             named = "" if key is None else f" (key {key[:SHOWN_KEY_BYTES]!r})"
             ending = "" if self._transactional_id is None else ". Nothing of the batch was committed"
             self._failure = RowRefused(
-                f"a row of task {self._partition}{named} was not written to {message.topic()}: {error.str()}{ending}"
+                f"a row of task {self._partition}{named} was not written to {message.topic}: {error}{ending}"
             )
 
     def _raise_failure(self) -> None:
@@ -174,7 +171,3 @@ class TaskWriter:
         # A batch that is larger than its topic takes would be refused as a whole.
         self._batch_bytes = min(self._batch_bytes, limit)
         return limit
-
-
-def _ignore(_: KafkaError) -> None:
-    """Brokers that come and go are librdkafka's business; what cannot be delivered is told by its report."""

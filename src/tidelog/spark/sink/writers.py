@@ -24,9 +24,9 @@ from tidelog.client.transactions.types import TransactionHandle
 from tidelog.client.wire.errors import BrokerUnreachable
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.connections import SinkConnections, check_security, forget_connections, sink_connections
-from tidelog.spark.sink.job import Start
+from tidelog.spark.sink.job import JobStart
 from tidelog.spark.sink.names import once_write_id, query_job, write_job
-from tidelog.spark.sink.rows import Columns, check_columns
+from tidelog.spark.sink.rows import SinkColumns, check_columns
 from tidelog.spark.sink.task import TaskWriter
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
@@ -39,7 +39,7 @@ ONLY_BATCH = 0
 _Result = TypeVar("_Result")
 
 
-class Execution(NamedTuple):
+class SinkExecution(NamedTuple):
     """Of which job this is a part, and of which run of it."""
 
     job: str
@@ -50,7 +50,7 @@ class Execution(NamedTuple):
 class TaskMessage(WriterCommitMessage):
     """From a task to the driver."""
 
-    def __init__(self, execution: Execution, transaction: TransactionHandle | None) -> None:
+    def __init__(self, execution: SinkExecution, transaction: TransactionHandle | None) -> None:
         self.execution = execution
         self.transaction = transaction
 
@@ -76,7 +76,7 @@ def _check(options: SinkOptions, overwrite: bool) -> None:
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
         self._columns = columns
 
@@ -86,7 +86,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         query_id, run, batch = properties
         if query_id is None or run is None or batch is None:
             raise TidelogError(f"Spark does not say of which query, run and batch this task is: {properties}")
-        execution = Execution(query_job(query_id), run, int(batch))
+        execution = SinkExecution(query_job(query_id), run, int(batch))
         return _write_task(self._options, self._columns, execution, None, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark calls it so; the messages say which batch it is
@@ -97,13 +97,13 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 
 
 class TidelogBatchWriter(DataSourceArrowWriter):
-    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         """On the driver, once for each execution; Spark carries it to the tasks and back."""
         self._options = options
         self._columns = columns
         write_id = options.write_id or once_write_id(secrets.token_hex(16))
-        self._execution = Execution(write_job(write_id), secrets.token_hex(16), ONLY_BATCH)
-        self._start: Start | None = None
+        self._execution = SinkExecution(write_job(write_id), secrets.token_hex(16), ONLY_BATCH)
+        self._start: JobStart | None = None
         if options.delivery_guarantee == "exactly_once":
             self._start = sink_connections(options).job(self._execution.job).start(self._execution.run, ONLY_BATCH)
 
@@ -121,7 +121,11 @@ class TidelogBatchWriter(DataSourceArrowWriter):
 
 
 def _write_task(
-    options: SinkOptions, columns: Columns, execution: Execution, start: Start | None, batches: Iterable[pa.RecordBatch]
+    options: SinkOptions,
+    columns: SinkColumns,
+    execution: SinkExecution,
+    start: JobStart | None,
+    batches: Iterable[pa.RecordBatch],
 ) -> TaskMessage:
     context = _task_context()
     partition = context.partitionId()
@@ -180,7 +184,7 @@ def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
     _keeping(options, commit)
 
 
-def _abort(options: SinkOptions, execution: Execution | None) -> None:
+def _abort(options: SinkOptions, execution: SinkExecution | None) -> None:
     """None: no task came so far as to tell of which query it is. Then the next run cleans up."""
     if execution is not None and options.delivery_guarantee == "exactly_once":
         _keeping(options, lambda connections: connections.job(execution.job).abort(execution.run))
@@ -194,7 +198,7 @@ def _keeping(options: SinkOptions, call: Callable[[SinkConnections], None]) -> N
         raise
 
 
-def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[Execution | None, list[TransactionHandle]]:
+def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[SinkExecution | None, list[TransactionHandle]]:
     execution, transactions = None, []
     for message in messages:
         if isinstance(message, TaskMessage):

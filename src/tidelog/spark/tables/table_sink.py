@@ -45,7 +45,7 @@ def position_name(topic: str, partition: int) -> str:
     return f"{topic}/{partition}"
 
 
-class Positions:
+class TaskPositions:
     """Of one task. ``ask`` is the table's position by name, and asked once for each partition that the task meets: those that
     are added to a topic while a query runs need nobody who knows of them before."""
 
@@ -170,10 +170,10 @@ def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
     """On an executor: the rows that the table lacks, as files."""
     first = next(batches, None)
     if first is None or first.schema.names == [MESSAGE_COLUMN]:
-        return gathered(chain(() if first is None else (first,), batches))
+        return combined_message(chain(() if first is None else (first,), batches))
     batches = chain((first,), batches)
     table = LakeTable.open(place)
-    positions = Positions(table.position)
+    positions = TaskPositions(table.position)
     writer = DataFileWriter(place, table.partition_by, STATS_COLUMNS)
     columns = table.columns
     with writing(writer, place):
@@ -183,7 +183,7 @@ def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
         return TableMessage(writer.finish(), positions.seen, positions.next)
 
 
-def gathered(batches: Iterable[pa.RecordBatch]) -> TableMessage:
+def combined_message(batches: Iterable[pa.RecordBatch]) -> TableMessage:
     """What other tasks told, as one."""
     told = [TableMessage.decode(data) for batch in batches for data in batch.column(MESSAGE_COLUMN).to_pylist()]
     # Where they do not agree the table has moved on from the least of them: the driver refuses it.
@@ -241,13 +241,13 @@ def commit_tasks(place: Path, messages: Sequence[WriterCommitMessage | None], ru
 POSITIONED_FORMAT = "tidelog_positioned"
 
 
-class Appended(NamedTuple):
+class AppendedFiles(NamedTuple):
     files: tuple[str, ...]
     """By absolute path; none where the frame had no rows, and then nothing was committed."""
     rows: int
 
 
-def append_frame(frame: "DataFrame", table: LakeTable, positions: Mapping[str, int]) -> Appended:
+def append_frame(frame: "DataFrame", table: LakeTable, positions: Mapping[str, int]) -> AppendedFiles:
     """TableConflict when another run moved one of these positions since ``table`` was opened."""
     frame.sparkSession.dataSource.register(PositionedSink)
     expected = {name: table.position(name) for name in positions}
@@ -255,7 +255,7 @@ def append_frame(frame: "DataFrame", table: LakeTable, positions: Mapping[str, i
     writer = frame.write.format(POSITIONED_FORMAT).mode("append").option("path", str(table.place))
     writer.options(positions=json.dumps(dict(positions)), expected=json.dumps(expected)).save()
     added = {path: rows for path, rows in _files(LakeTable.open(table.place)).items() if path not in before}
-    return Appended(tuple(str(table.place / path) for path in added), sum(added.values()))
+    return AppendedFiles(tuple(str(table.place / path) for path in added), sum(added.values()))
 
 
 def _files(table: LakeTable) -> dict[str, int]:

@@ -41,12 +41,12 @@ _ROWS_PER_READ = 65_536
 _logger = logging.getLogger(__name__)
 
 
-class Merged(NamedTuple):
+class MergedFiles(NamedTuple):
     files_before: int
     files_after: int
 
 
-def merge_small_files(place: Path, *, small_bytes: int = SMALL_BYTES, files_max: int = FILES_MAX) -> Merged:
+def merge_small_files(place: Path, *, small_bytes: int = SMALL_BYTES, files_max: int = FILES_MAX) -> MergedFiles:
     """One commit for all partitions that have too many."""
     table = LakeTable.open(place)
     bins = [
@@ -57,7 +57,7 @@ def merge_small_files(place: Path, *, small_bytes: int = SMALL_BYTES, files_max:
         if len(each) > 1
     ]
     if not bins:
-        return Merged(0, 0)
+        return MergedFiles(0, 0)
     columns = pa.schema([field for field in table.columns if field.name not in table.partition_by])
     written: list[DataFile] = []
     for values, files in bins:
@@ -65,7 +65,7 @@ def merge_small_files(place: Path, *, small_bytes: int = SMALL_BYTES, files_max:
     old = [file for _, files in bins for file in files]
     # A commit that fails may have come through: what it wrote is left to the vacuum.
     table.replace(old, written)
-    return Merged(len(old), len(written))
+    return MergedFiles(len(old), len(written))
 
 
 def pack(files: Sequence[StoredFile], bytes_max: int) -> list[list[StoredFile]]:

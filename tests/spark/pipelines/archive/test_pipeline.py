@@ -28,8 +28,8 @@ from tidelog.spark.checkpoint_offsets import StreamOffset
 from tidelog.spark.pipelines import archive
 from tidelog.spark.pipelines.archive.pipeline import ArchiveOptions, added_by, check_parquet_place, note_end, set_aside_if_ahead
 from tidelog.spark.pipelines.archive.rows import PARTITION_BY, archive_columns
-from tidelog.spark.pipelines.pipeline import Outcome, Reporter, Silent
-from tidelog.spark.pipelines.topics import Topic
+from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter, Silent
+from tidelog.spark.pipelines.topics import FoundTopic
 from tidelog.spark.tables.errors import WrongSchema, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable
 
@@ -51,13 +51,13 @@ class Scene(NamedTuple):
             sender.produce(self.topic, value, b"k%d" % number, partition=number % partitions, headers=headers)
         assert sender.flush(60) == 0
 
-    def run(self, reporter: Reporter | None = None, **given: Any) -> Outcome:
+    def run(self, reporter: Reporter | None = None, **given: Any) -> PipelineOutcome:
         table = given.pop("table", str(self.place))
         topic = given.pop("topic", (self.topic,))
         options = ArchiveOptions(topic=topic, table=table, **{"bootstrap": self.bootstrap, "schema": SCHEMA, **given})
         return archive.run(self.spark, options, reporter or Silent())
 
-    def run_until(self, meanwhile: Callable[[], None], **given: Any) -> Outcome:
+    def run_until(self, meanwhile: Callable[[], None], **given: Any) -> PipelineOutcome:
         with ctrl_c_after(meanwhile):
             return self.run(continuous=True, trigger_seconds=0.2, **given)
 
@@ -287,7 +287,7 @@ def test_the_commits_of_another_run_are_not_its_own(tmp_path: Path) -> None:
     for number, (run, count) in enumerate([(7, 100), (7, 5), (8, 20), (7, 6)]):
         LakeTable.open(tmp_path / "table").append([], {"t/0": number}, notes={"rows": count, "badRows": 1, "run": run})
         version = version or LakeTable.open(tmp_path / "table").version
-    topic = Topic("t", "", 1)
+    topic = FoundTopic("t", "", 1)
     found = {run: added_by(run, tmp_path / "table", version, topic) for run in (7, 8, 9)}
     assert {run: (added.rows, added.bad_rows) for run, added in found.items()} == {7: (11, 2), 8: (20, 1), 9: (0, 0)}
     assert found[9].positions == {0: 3}

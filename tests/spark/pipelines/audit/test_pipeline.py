@@ -32,9 +32,9 @@ from tidelog.spark.pipelines.audit.pipeline import (
     run,
     sampled,
 )
-from tidelog.spark.pipelines.audit.report import Finding
+from tidelog.spark.pipelines.audit.report import AuditFinding
 from tidelog.spark.pipelines.offset_ranges import OffsetRange, total_size
-from tidelog.spark.pipelines.pipeline import Outcome, Silent
+from tidelog.spark.pipelines.pipeline import PipelineOutcome, Silent
 from tidelog.spark.tables.errors import WrongTable
 
 ROWS = 120
@@ -50,11 +50,11 @@ def topic(kafka: ToolkitBroker) -> str:
     return name
 
 
-def audit(spark: SparkSession, kafka: ToolkitBroker, table: Path, **given: object) -> Outcome:
+def audit(spark: SparkSession, kafka: ToolkitBroker, table: Path, **given: object) -> PipelineOutcome:
     return run(spark, AuditOptions(table=str(table), bootstrap=kafka.bootstrap, **given), Silent())  # type: ignore[arg-type]  # fields by name
 
 
-def named(found: Outcome, topic: str) -> dict[str, str]:
+def named(found: PipelineOutcome, topic: str) -> dict[str, str]:
     return {place.removeprefix(topic): str(what) for place, what in found.figures.items() if place.startswith(f"{topic}[")}
 
 
@@ -140,7 +140,7 @@ def test_a_gap_that_retention_takes_from_the_topic_before_it_is_named(
     remove(table, 1, 7)
     look_at_rows = Audit.findings
 
-    def after_retention(self: Audit, cells: Sequence[Any]) -> tuple[dict[str, int], list[Finding]]:
+    def after_retention(self: Audit, cells: Sequence[Any]) -> tuple[dict[str, int], list[AuditFinding]]:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
         for future in admin.delete_records([TopicPartition(topic, 1, 20)]).values():
             future.result()

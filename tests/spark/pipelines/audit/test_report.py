@@ -1,28 +1,36 @@
 """What people and programs are told of an audit."""
 
-from tidelog.spark.pipelines.audit.report import SHOWN_MAX, Compared, Finding, Run, document, outcome, runs
+from tidelog.spark.pipelines.audit.report import (
+    SHOWN_MAX,
+    AuditComparison,
+    AuditFinding,
+    FindingRange,
+    document,
+    finding_ranges,
+    outcome,
+)
 
-CLEAN = Compared("orders", "lake/orders", 4, 1000, 900, 900, 2, 0, 1.0, 4, 0, 0, 0)
+CLEAN = AuditComparison("orders", "lake/orders", 4, 1000, 900, 900, 2, 0, 1.0, 4, 0, 0, 0)
 
 
 def test_findings_side_by_side_are_one() -> None:
     found = [
-        Finding("gap", 0, 8, ""),
-        Finding("gap", 0, 7, ""),
-        Finding("changed", 0, 9, "value"),
-        Finding("gap", 0, 9, ""),
-        Finding("gap", 0, 11, ""),
-        Finding("gap", 1, 12, ""),
-        Finding("foreign", None, None, "without a place in the topic"),
+        AuditFinding("gap", 0, 8, ""),
+        AuditFinding("gap", 0, 7, ""),
+        AuditFinding("changed", 0, 9, "value"),
+        AuditFinding("gap", 0, 9, ""),
+        AuditFinding("gap", 0, 11, ""),
+        AuditFinding("gap", 1, 12, ""),
+        AuditFinding("foreign", None, None, "without a place in the topic"),
     ]
-    assert runs(found) == [
-        Run("foreign", None, None, None, "without a place in the topic"),
-        Run("gap", 0, 7, 9, ""),
-        Run("changed", 0, 9, 9, "value"),
-        Run("gap", 0, 11, 11, ""),
-        Run("gap", 1, 12, 12, ""),
+    assert finding_ranges(found) == [
+        FindingRange("foreign", None, None, None, "without a place in the topic"),
+        FindingRange("gap", 0, 7, 9, ""),
+        FindingRange("changed", 0, 9, 9, "value"),
+        FindingRange("gap", 0, 11, 11, ""),
+        FindingRange("gap", 1, 12, 12, ""),
     ]
-    assert [run.place("orders") for run in runs(found)[:3]] == [
+    assert [run.place("orders") for run in finding_ranges(found)[:3]] == [
         "orders[?] offset ?",
         "orders[0] offsets 7 to 9",
         "orders[0] offset 9",
@@ -46,7 +54,7 @@ def test_a_clean_one() -> None:
 
 
 def test_all_findings_are_counted_and_the_first_are_shown() -> None:
-    findings = [Finding("gap", 0, 2 * number, "") for number in range(SHOWN_MAX + 20)]
+    findings = [AuditFinding("gap", 0, 2 * number, "") for number in range(SHOWN_MAX + 20)]
     found = outcome(CLEAN, {"gap": 5_000, "changed": 1}, findings)
     assert found.exit_code == 3
     assert "5,000 gaps, 1 changed row" in found.summary
@@ -58,6 +66,6 @@ def test_all_findings_are_counted_and_the_first_are_shown() -> None:
 
 def test_two_findings_at_one_place() -> None:
     found = outcome(
-        CLEAN, {"duplicate": 1, "changed": 1}, [Finding("duplicate", 1, 5, "2 copies"), Finding("changed", 1, 5, "key")]
+        CLEAN, {"duplicate": 1, "changed": 1}, [AuditFinding("duplicate", 1, 5, "2 copies"), AuditFinding("changed", 1, 5, "key")]
     )
     assert found.figures["orders[1] offset 5"] == "changed: key; duplicate: 2 copies"

@@ -13,8 +13,8 @@ from tidelog.spark.pipelines.audit.rows import (
     placed_table,
     placed_topic,
     rows_of,
-    settled,
     sums,
+    with_meaning,
 )
 
 SCHEMA = (
@@ -109,7 +109,7 @@ def test_sums_and_findings(spark: SparkSession) -> None:
         ("foreign", 4, 1, "the topic has no such partition"),
     }
     for log_start, is_compacted, meaning in ((5, False, "foreign"), (5, True, "compacted"), (10, False, "expired")):
-        now = settled(found, bounds(spark, [(0, log_start, 20)]), is_compacted).where("offset = 9").collect()
+        now = with_meaning(found, bounds(spark, [(0, log_start, 20)]), is_compacted).where("offset = 9").collect()
         assert [each.kind for each in now] == [meaning]
     found.unpersist()
 

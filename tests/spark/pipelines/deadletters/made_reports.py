@@ -6,16 +6,16 @@ from typing import Any
 
 from tidelog.spark.pipelines.deadletters.report import (
     HOUR_MS,
-    Counted,
+    ApplicationVersion,
+    DeadLetterReport,
     ErrorCount,
-    Example,
-    Facts,
-    Hour,
-    Named,
-    Oldest,
-    Report,
-    Totals,
-    Version,
+    ErrorFacts,
+    ExampleLetter,
+    HourCount,
+    LetterCounts,
+    LetterTotals,
+    NamedCount,
+    OldestLetter,
     make_report,
 )
 
@@ -33,7 +33,7 @@ HOSTILE = (
 )
 
 
-def facts(**given: Any) -> Facts:
+def facts(**given: Any) -> ErrorFacts:
     defaults: dict[str, Any] = {
         "topic": TOPIC,
         "exception_class": "app.errors.OutOfStock",
@@ -44,10 +44,10 @@ def facts(**given: Any) -> Facts:
         "last_failure_ms": NOW_MS - 2 * HOUR_MS,
         "versions": ("2.0.3",),
     }
-    return Facts(**{**defaults, **given})
+    return ErrorFacts(**{**defaults, **given})
 
 
-def example(**given: Any) -> Example:
+def example(**given: Any) -> ExampleLetter:
     defaults: dict[str, Any] = {
         "partition": 1,
         "offset": 17,
@@ -61,7 +61,7 @@ def example(**given: Any) -> Example:
         "origin": "orders[1]@4711",
         "attempts": 6,
     }
-    return Example(**{**defaults, **given})
+    return ExampleLetter(**{**defaults, **given})
 
 
 def error(
@@ -83,16 +83,18 @@ def error(
     return ErrorCount(facts=known, message=message, example=example(**(like or {})), **{**defaults, **given})
 
 
-def report(*errors: ErrorCount, totals: Totals | None = None, newest: Version | None = None, **given: Any) -> Report:
+def report(
+    *errors: ErrorCount, totals: LetterTotals | None = None, newest: ApplicationVersion | None = None, **given: Any
+) -> DeadLetterReport:
     waiting = sum(each.facts.waiting for each in errors)
     hours = sorted({hour for each in errors for hour in each.by_hour})
-    counted = Counted(
-        totals=totals or Totals(waiting=waiting, replayed=3, discarded=1, gone=2, errors=len(errors)),
-        oldest=Oldest(NOW_MS - 30 * HOUR_MS, TOPIC, 0, 4) if errors else None,
+    counted = LetterCounts(
+        totals=totals or LetterTotals(waiting=waiting, replayed=3, discarded=1, gone=2, errors=len(errors)),
+        oldest=OldestLetter(NOW_MS - 30 * HOUR_MS, TOPIC, 0, 4) if errors else None,
         errors=errors,
-        hours=[Hour(hour, sum(each.by_hour.get(hour, 0) for each in errors), 1) for hour in hours],
-        groups=[Named("email", waiting)] if errors else [],
-        origins=[Named("orders", waiting)] if errors else [],
+        hours=[HourCount(hour, sum(each.by_hour.get(hour, 0) for each in errors), 1) for hour in hours],
+        groups=[NamedCount("email", waiting)] if errors else [],
+        origins=[NamedCount("orders", waiting)] if errors else [],
         newest_versions={TOPIC: newest} if newest else {},
     )
     defaults: dict[str, Any] = {

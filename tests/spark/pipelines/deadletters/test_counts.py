@@ -12,7 +12,15 @@ from tidelog.deadletters.ledger import LedgerMark, Place
 from tidelog.deadletters.letter import Letter
 from tidelog.spark.pipelines.deadletters.counts import count, folded
 from tidelog.spark.pipelines.deadletters.letters import LogStart, letters, with_status
-from tidelog.spark.pipelines.deadletters.report import HOUR_MS, Counted, Hour, Named, Oldest, Totals, Version
+from tidelog.spark.pipelines.deadletters.report import (
+    HOUR_MS,
+    ApplicationVersion,
+    HourCount,
+    LetterCounts,
+    LetterTotals,
+    NamedCount,
+    OldestLetter,
+)
 
 NOW_MS = 1_794_821_400_000
 THIS_HOUR = NOW_MS - NOW_MS % HOUR_MS
@@ -76,18 +84,18 @@ def marks(spark: SparkSession) -> DataFrame:
 
 
 @pytest.fixture(scope="module")
-def counted(spark: SparkSession) -> Counted:
+def counted(spark: SparkSession) -> LetterCounts:
     messages = spark.createDataFrame(pa.Table.from_batches([batch_of(ROWS)]))
     found = letters(messages, {**IDS, OTHER: "gone"})
     return count(with_status(found, marks(spark), [LogStart(TOPIC, IDS[TOPIC], 0, 1)], spark), top=10, now_ms=NOW_MS)
 
 
-def test_what_became_of_the_letters(counted: Counted) -> None:
-    assert counted.totals == Totals(waiting=7, replayed=1, discarded=1, gone=2, foreign=1, errors=4)
-    assert counted.oldest == Oldest(NOW_MS - 30 * HOUR_MS, TOPIC, 0, 1)
+def test_what_became_of_the_letters(counted: LetterCounts) -> None:
+    assert counted.totals == LetterTotals(waiting=7, replayed=1, discarded=1, gone=2, foreign=1, errors=4)
+    assert counted.oldest == OldestLetter(NOW_MS - 30 * HOUR_MS, TOPIC, 0, 1)
 
 
-def test_the_same_errors_count_together(counted: Counted) -> None:
+def test_the_same_errors_count_together(counted: LetterCounts) -> None:
     found = [(error.facts.exception_class, error.message, error.facts.waiting, error.settled) for error in counted.errors]
     assert found == [
         ("TimeoutError", "no answer in # s", 3, 0),
@@ -97,14 +105,14 @@ def test_the_same_errors_count_together(counted: Counted) -> None:
     ]
 
 
-def test_the_facts_of_an_error_are_of_those_that_wait(counted: Counted) -> None:
+def test_the_facts_of_an_error_are_of_those_that_wait(counted: LetterCounts) -> None:
     facts = counted.errors[1].facts
     assert (facts.first_failure_ms, facts.last_failure_ms) == (NOW_MS - 30 * HOUR_MS, NOW_MS - 2 * HOUR_MS)
     assert (facts.replayable, facts.came_back, facts.versions) == (2, 1, ("2.0.3",))
     assert counted.errors[2].facts.replayable == 0
 
 
-def test_the_example_is_the_newest_that_waits(counted: Counted) -> None:
+def test_the_example_is_the_newest_that_waits(counted: LetterCounts) -> None:
     example = counted.errors[1].example
     assert (example.partition, example.offset, example.message) == (0, 2, "no more of item 3")
     assert (len(example.value or b""), example.value_bytes) == (2048, 5000)
@@ -114,32 +122,32 @@ def test_the_example_is_the_newest_that_waits(counted: Counted) -> None:
     assert counted.errors[2].example.origin is None
 
 
-def test_what_a_command_takes(counted: Counted) -> None:
+def test_what_a_command_takes(counted: LetterCounts) -> None:
     assert [error.taken for error in counted.errors] == [4, 2, 0, 1], "--error TimeoutError fits db.TimeoutError too"
 
 
-def test_letters_by_hour(counted: Counted) -> None:
+def test_letters_by_hour(counted: LetterCounts) -> None:
     def at(hours_ago: float) -> int:
         return int(NOW_MS - hours_ago * HOUR_MS) // HOUR_MS * HOUR_MS
 
     assert counted.errors[0].by_hour == {at(10): 1, at(9): 1, at(8): 1}
-    assert Hour(at(9), 2, 0) in counted.hours
-    assert Hour(at(3), 0, 1) in counted.hours
+    assert HourCount(at(9), 2, 0) in counted.hours
+    assert HourCount(at(3), 0, 1) in counted.hours
     assert [hour.start_ms for hour in counted.hours] == sorted(hour.start_ms for hour in counted.hours)
     assert sum(hour.waiting + hour.settled for hour in counted.hours) == len(ROWS)
 
 
-def test_letters_by_group_and_origin(counted: Counted) -> None:
-    assert counted.groups == [Named("email", 6), Named("(no story)", 1)]
-    assert counted.origins == [Named("orders", 6), Named("(no story)", 1)]
+def test_letters_by_group_and_origin(counted: LetterCounts) -> None:
+    assert counted.groups == [NamedCount("email", 6), NamedCount("(no story)", 1)]
+    assert counted.origins == [NamedCount("orders", 6), NamedCount("(no story)", 1)]
 
 
-def test_the_version_that_appeared_last(counted: Counted) -> None:
+def test_the_version_that_appeared_last(counted: LetterCounts) -> None:
     newest = NOW_MS - 9 * HOUR_MS
-    assert counted.newest_versions[TOPIC] == Version("2.1.0", newest, newest)
+    assert counted.newest_versions[TOPIC] == ApplicationVersion("2.1.0", newest, newest)
 
 
 def test_no_letters_at_all(spark: SparkSession) -> None:
     messages = spark.createDataFrame(pa.Table.from_batches([batch_of(ROWS)])).where("offset < 0")
     found = count(with_status(letters(messages, IDS), None, [], spark), top=10, now_ms=NOW_MS)
-    assert found == Counted(Totals(), None, [], [], [], [], {})
+    assert found == LetterCounts(LetterTotals(), None, [], [], [], [], {})

@@ -20,7 +20,7 @@ from tidelog.spark.pipelines.deadletters.page import (
     visible,
 )
 from tidelog.spark.pipelines.deadletters.pipeline import outcome_of
-from tidelog.spark.pipelines.deadletters.report import DAY_MS, HOUR_MS, Hour, Named, Totals, span_of
+from tidelog.spark.pipelines.deadletters.report import DAY_MS, HOUR_MS, HourCount, LetterTotals, NamedCount, span_of
 
 CHARTS: Any = environment().get_template("charts.html").module
 
@@ -154,7 +154,7 @@ def test_the_numbers_come_first() -> None:
 
 def test_errors_that_nobody_judged_are_not_kept_quiet() -> None:
     assert "Worth a replay890commands are below" in read_page(made()).text
-    found = report(error(of=TIMEOUT, settled=4), totals=Totals(waiting=1000, errors=3))
+    found = report(error(of=TIMEOUT, settled=4), totals=LetterTotals(waiting=1000, errors=3))
     text = read_page(dead_letters_page(found)).text
     assert "Worth a replay890of the 1 most frequent errors" in text
     assert "4 no longer waiting" in text, "retention may have taken some: that settles nothing"
@@ -217,7 +217,7 @@ def test_hostile_letters_are_text(number: int) -> None:
         "origin": text,
     }
     found = report(error(of=facts, like=letter, message=text, group=text))
-    found = found._replace(groups=(Named(text, 1),), origins=(Named(text, 1),))
+    found = found._replace(groups=(NamedCount(text, 1),), origins=(NamedCount(text, 1),))
     page = dead_letters_page(found)
     assert not {"script", "img", "b"} & set(read_page(page).tags)
     assert len(page) < 100_000, "what is huge is cut"
@@ -230,17 +230,17 @@ def test_the_same_report_is_the_same_page() -> None:
 
 
 def test_nothing_waits() -> None:
-    text = read_page(dead_letters_page(report(totals=Totals(replayed=5)))).text
+    text = read_page(dead_letters_page(report(totals=LetterTotals(replayed=5)))).text
     assert "Every letter was dealt with: 5 replayed" in text
     assert "tidelog dlq depth --fail-above 0" in text
-    lost = read_page(dead_letters_page(report(totals=Totals(gone=500, replayed=1)))).text
+    lost = read_page(dead_letters_page(report(totals=LetterTotals(gone=500, replayed=1)))).text
     assert "500 letters left their topic before anybody dealt with them" in lost
-    assert "no message has failed for good" in read_page(dead_letters_page(report(totals=Totals()))).text
-    assert "There are no dead-letter topics here" in read_page(dead_letters_page(report(totals=Totals(), topics=()))).text
+    assert "no message has failed for good" in read_page(dead_letters_page(report(totals=LetterTotals()))).text
+    assert "There are no dead-letter topics here" in read_page(dead_letters_page(report(totals=LetterTotals(), topics=()))).text
 
 
 def test_many_names_become_the_first_and_the_rest() -> None:
-    found = report(error())._replace(groups=tuple(Named(f"group-{number}", 10) for number in range(12)))
+    found = report(error())._replace(groups=tuple(NamedCount(f"group-{number}", 10) for number in range(12)))
     text = read_page(dead_letters_page(found)).text
     assert "group-7" in text
     assert "group-8" not in text
@@ -248,7 +248,7 @@ def test_many_names_become_the_first_and_the_rest() -> None:
 
 
 def test_more_errors_than_are_shown_are_told() -> None:
-    assert "19 more with --top" in read_page(dead_letters_page(report(error(), totals=Totals(waiting=10, errors=20)))).text
+    assert "19 more with --top" in read_page(dead_letters_page(report(error(), totals=LetterTotals(waiting=10, errors=20)))).text
 
 
 @pytest.mark.parametrize(
@@ -268,16 +268,16 @@ def test_bytes_as_a_reader_wants_them(content: bytes | None, whole: int | None, 
 
 def test_time_is_shown_by_hour_or_by_day() -> None:
     hour = NOW_MS - NOW_MS % HOUR_MS
-    short = span_of([Hour(hour - 2 * HOUR_MS, 1, 0)], NOW_MS)
+    short = span_of([HourCount(hour - 2 * HOUR_MS, 1, 0)], NOW_MS)
     assert short.step_ms == HOUR_MS
     assert short.starts == tuple(range(hour - 23 * HOUR_MS, hour + 1, HOUR_MS))
-    long = span_of([Hour(hour - 100 * HOUR_MS, 1, 0), Hour(hour, 1, 0)], NOW_MS)
+    long = span_of([HourCount(hour - 100 * HOUR_MS, 1, 0), HourCount(hour, 1, 0)], NOW_MS)
     assert long.step_ms == DAY_MS
     assert len(long.starts) == 5
     assert long.fold({hour: 2, hour - HOUR_MS: 3, hour - 900 * HOUR_MS: 4}) == [0, 0, 0, 0, 5]
 
 
 def test_times_that_cannot_be_are_left_out_of_the_chart() -> None:
-    far = [Hour(0, 1, 0), Hour(NOW_MS + 999 * DAY_MS, 1, 0)]
+    far = [HourCount(0, 1, 0), HourCount(NOW_MS + 999 * DAY_MS, 1, 0)]
     assert span_of(far, NOW_MS).starts == ()
-    assert len(span_of([*far, Hour(NOW_MS - NOW_MS % HOUR_MS, 1, 0)], NOW_MS).starts) == 24
+    assert len(span_of([*far, HourCount(NOW_MS - NOW_MS % HOUR_MS, 1, 0)], NOW_MS).starts) == 24

@@ -19,16 +19,16 @@ from tidelog.deadletters import DeadLetters
 from tidelog.spark.pipelines.deadletters import pipeline as deadletters
 from tidelog.spark.pipelines.deadletters.letters import COLUMNS
 from tidelog.spark.pipelines.deadletters.pipeline import (
-    Cluster,
     DeadLettersOptions,
+    DeadLetterTopics,
+    find_dead_letters,
     lacking,
-    look,
     position_name,
     run,
     run_once,
     write_page,
 )
-from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Silent
+from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Silent
 from tidelog.spark.tables.errors import WrongTable
 from tidelog.spark.tables.lake_table import LakeTable
 
@@ -76,7 +76,7 @@ def fill(letters: Letters) -> None:
     assert producer.flush(30) == 0
 
 
-def figures(outcome: Outcome) -> dict[str, Any]:
+def figures(outcome: PipelineOutcome) -> dict[str, Any]:
     return {name: value for name, value in outcome.figures.items() if name not in ("page", "oldest")}
 
 
@@ -141,17 +141,19 @@ def test_all_dead_letter_topics_are_found(scene: Scene) -> None:
     options = DeadLettersOptions(table=str(scene.table), bootstrap=scene.letters.bootstrap)
     scene.letters.write_many(1)
     scene.tools.discard(scene.letters.topic, error="OutOfStock")
-    found = look(options)
+    found = find_dead_letters(options)
     assert scene.letters.topic in found.topic_ids
     assert f"{scene.letters.topic}.ledger" in found.ledgers
     assert all(topic.endswith(".dlq") for topic in found.topic_ids)
     with pytest.raises(UnknownTopic):
-        look(DeadLettersOptions(table=str(scene.table), bootstrap=scene.letters.bootstrap, topic=("there.is-none.dlq",)))
+        find_dead_letters(
+            DeadLettersOptions(table=str(scene.table), bootstrap=scene.letters.bootstrap, topic=("there.is-none.dlq",))
+        )
 
 
 def test_what_the_table_lacks(tmp_path: Path) -> None:
     one, other = Partition("orders.email.dlq", 0), Partition("orders.email.dlq", 1)
-    cluster = Cluster({"orders.email.dlq": "id"}, {one: 5, other: 0}, {one: 9, other: 3}, ())
+    cluster = DeadLetterTopics({"orders.email.dlq": "id"}, {one: 5, other: 0}, {one: 9, other: 3}, ())
     table = LakeTable.ensure(tmp_path, COLUMNS, identity={"kind": "deadletters"})
     assert lacking(cluster, table) == ({one: 5, other: 0}, {one: 9, other: 3}, 0)
     table.append([], {position_name(one, cluster.topic_ids): 2, position_name(other, cluster.topic_ids): 3})

@@ -13,9 +13,9 @@ from tidelog.spark.pipelines.deadletters.report import (
     FOREIGN,
     REPLAY,
     WAIT,
-    Facts,
-    Verdict,
-    Version,
+    ApplicationVersion,
+    ErrorFacts,
+    ReplayVerdict,
     age,
     is_transient,
     judge,
@@ -25,10 +25,10 @@ from tidelog.spark.pipelines.deadletters.report import (
 )
 
 HOUR_MS = 3_600_000
-NEWER = Version("2.1.0", NOW_MS - HOUR_MS, NOW_MS - 600_000)
+NEWER = ApplicationVersion("2.1.0", NOW_MS - HOUR_MS, NOW_MS - 600_000)
 
 
-def verdict(given: Facts, newest: Version | None = None) -> Verdict:
+def verdict(given: ErrorFacts, newest: ApplicationVersion | None = None) -> ReplayVerdict:
     return judge(given, newest, NOW_MS, QUIET_MS)
 
 

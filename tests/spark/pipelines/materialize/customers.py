@@ -12,7 +12,7 @@ from tests.spark.reading import SECONDS_MAX, producer
 from tests.toolkit_broker import ToolkitBroker
 from tidelog import Admin, Table
 from tidelog.spark.pipelines.materialize.pipeline import MaterializeOptions, facts_of, run
-from tidelog.spark.pipelines.pipeline import Outcome, Silent
+from tidelog.spark.pipelines.pipeline import PipelineOutcome, Silent
 from tidelog.spark.tables.lake_table import LakeTable
 from tidelog.spark.tables.table_sink import position_name
 
@@ -83,7 +83,7 @@ class Customers:
         chosen = {"bootstrap": self.bootstrap, "schema": SCHEMA, "buckets": 4, "batch_rows": 150, **given}
         return MaterializeOptions(topic=self.topic, table=str(self.place), **chosen)
 
-    def run(self, **given: Any) -> Outcome:
+    def run(self, **given: Any) -> PipelineOutcome:
         return run(self.spark, self.options(**given), Silent())
 
     def rows(self) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.spark.conftest import config_in
 from tests.spark.pipelines.materialize.customers import SCHEMA
 from tidelog.spark.pipelines.materialize import batches as batches_module
-from tidelog.spark.pipelines.materialize.batches import Merged, merge
+from tidelog.spark.pipelines.materialize.batches import MergeCounts, merge
 from tidelog.spark.pipelines.materialize.pipeline import MaterializeOptions, run
 from tidelog.spark.pipelines.pipeline import Silent
 from tidelog.spark.spark_session import session
@@ -24,7 +24,7 @@ merges = 0
 def main() -> None:
     bootstrap, topic, place, local, point = sys.argv[1:]
 
-    def deadly_merge(table: LakeTable, newest: Path, positions: Mapping[str, int]) -> Merged:
+    def deadly_merge(table: LakeTable, newest: Path, positions: Mapping[str, int]) -> MergeCounts:
         global merges
         merges += 1
         if merges == 2 and point == "before":

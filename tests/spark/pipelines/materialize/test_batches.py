@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelog.spark.pipelines.materialize.batches import (
     STAGED_HOURS_MAX,
-    Merged,
+    MergeCounts,
+    after_positions,
     keyed,
     merge,
     newest_per_key,
     remove_leftovers,
-    unsettled,
     with_bucket,
 )
 from tidelog.spark.pipelines.materialize.pipeline import table_columns
@@ -92,9 +92,9 @@ def test_settled_and_keyless_rows_are_left_out(spark: SparkSession) -> None:
     rows = frame(
         spark, row(b"a", b"", 0, 4), row(b"b", b"", 0, 5), row(b"c", b"", 1, 0), row(b"d", b"", 2, 0), row(None, b"", 1, 1)
     )
-    left = [(each.partition, each.offset) for each in unsettled(rows, {0: 5, 1: 0}).collect()]
+    left = [(each.partition, each.offset) for each in after_positions(rows, {0: 5, 1: 0}).collect()]
     assert sorted(left) == [(0, 5), (1, 0), (1, 1), (2, 0)]
-    assert unsettled(rows, {0: 0}).count() == keyed(rows).count() + 1 == 5
+    assert after_positions(rows, {0: 0}).count() == keyed(rows).count() + 1 == 5
 
 
 def test_a_bucket_is_what_python_says(spark: SparkSession) -> None:
@@ -128,7 +128,7 @@ def staged(place: Path, *rows: Row) -> Path:
     return directory
 
 
-def merged(place: Path, position: int, *rows: Row) -> Merged:
+def merged(place: Path, position: int, *rows: Row) -> MergeCounts:
     return merge(ensure(place), staged(place, *rows), {"customers/0": position})
 
 
@@ -139,14 +139,16 @@ def values(place: Path) -> dict[bytes, bytes]:
 
 
 def test_upserts_and_deletes(tmp_path: Path) -> None:
-    assert merged(tmp_path, 3, table_row(b"a", b"1", 0), table_row(b"b", b"1", 1), table_row(b"c", b"1", 2)) == Merged(3, 0, 0)
+    assert merged(tmp_path, 3, table_row(b"a", b"1", 0), table_row(b"b", b"1", 1), table_row(b"c", b"1", 2)) == MergeCounts(
+        3, 0, 0
+    )
     changes = [
         table_row(b"a", b"2", 3, seconds=-60),
         table_row(b"b", None, 4),
         table_row(b"d", b"1", 5),
         table_row(b"never", None, 6),
     ]
-    assert merged(tmp_path, 7, *changes) == Merged(1, 1, 1)
+    assert merged(tmp_path, 7, *changes) == MergeCounts(1, 1, 1)
     assert values(tmp_path) == {b"a": b"2", b"c": b"1", b"d": b"1"}
     assert ensure(tmp_path).position("customers/0") == 7
     (found,) = [each for each in ensure(tmp_path).delta.to_pyarrow_table().to_pylist() if each["key"] == b"a"]
@@ -156,9 +158,9 @@ def test_upserts_and_deletes(tmp_path: Path) -> None:
 def test_another_partition_wins_by_time_only(tmp_path: Path) -> None:
     merged(tmp_path, 10, table_row(b"a", b"old", 9), table_row(b"b", b"old", 8), table_row(b"c", b"old", 7, partition=1))
     older = [table_row(b"a", b"older", 0, partition=1, seconds=-1), table_row(b"b", None, 1, partition=1, seconds=-1)]
-    assert merged(tmp_path, 10, *older, table_row(b"c", b"same time", 11)) == Merged(0, 0, 0)
+    assert merged(tmp_path, 10, *older, table_row(b"c", b"same time", 11)) == MergeCounts(0, 0, 0)
     newer = [table_row(b"a", b"new", 2, partition=1), table_row(b"b", None, 3, partition=1, seconds=1)]
-    assert merged(tmp_path, 10, *newer) == Merged(0, 1, 1)
+    assert merged(tmp_path, 10, *newer) == MergeCounts(0, 1, 1)
     assert values(tmp_path) == {b"a": b"new", b"c": b"old"}
 
 
@@ -173,7 +175,7 @@ def test_files_of_other_buckets_stay(tmp_path: Path) -> None:
 
 
 def test_no_rows_still_move_the_position(tmp_path: Path) -> None:
-    assert merged(tmp_path, 12) == Merged()
+    assert merged(tmp_path, 12) == MergeCounts()
     assert ensure(tmp_path).position("customers/0") == 12
 
 

@@ -31,7 +31,7 @@ from tidelog.spark.pipelines.materialize.pipeline import (
     table_columns,
 )
 from tidelog.spark.pipelines.pipeline import PipelineFailed
-from tidelog.spark.pipelines.topics import TopicFacts
+from tidelog.spark.pipelines.topics import TopicSnapshot
 from tidelog.spark.tables.errors import WrongSchema, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable
 from tidelog.spark.tables.table_sink import position_name
@@ -196,9 +196,9 @@ def table_at(place: Path, offset: int, caught_up_ms: int) -> LakeTable:
     return LakeTable.open(place)
 
 
-def facts(end: int, **settings: str) -> TopicFacts:
+def facts(end: int, **settings: str) -> TopicSnapshot:
     given = {"cleanup.policy": "compact", "delete.retention.ms": str(24 * HOUR_MS), **settings}
-    return TopicFacts("customers", b"", {0: 0}, {0: end}, given)
+    return TopicSnapshot("customers", b"", {0: 0}, {0: end}, given)
 
 
 def test_a_table_that_was_away_for_too_long(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_full_batch_is_no_end_however_little_the_table_lacks_of_it(tmp_path: P
 
     def merge(table: LakeTable, _: Path, positions: dict[str, int]) -> Any:
         table.append([], positions)
-        return batches_module.Counts()
+        return batches_module.MaterializeCounts()
 
     monkeypatch.setattr(batches_module, "merge", merge)
     place, checkpoint = tmp_path / "table", tmp_path / "checkpoint"

@@ -25,9 +25,18 @@ from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.errors import InvalidArgument, UnknownTopic
 from tidelog.spark.pipelines import archive as archive_pipeline
 from tidelog.spark.pipelines.offset_ranges import OffsetRange
-from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Silent
-from tidelog.spark.pipelines.replay.pipeline import ReplayOptions, Selection, counted, is_within, messages, run, selected, time_ms
-from tidelog.spark.pipelines.replay.plan import PlanFile
+from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Silent
+from tidelog.spark.pipelines.replay.pipeline import (
+    ReplayOptions,
+    ReplaySelection,
+    counted,
+    is_within,
+    messages,
+    run,
+    selected,
+    time_ms,
+)
+from tidelog.spark.pipelines.replay.plan import ReplayPlanFile
 from tidelog.spark.tables.errors import TableMissing
 
 ROWS = 300
@@ -48,7 +57,7 @@ def source(kafka: ToolkitBroker) -> str:
     return name
 
 
-def replay(spark: SparkSession, kafka: ToolkitBroker, table: Path, topic: str, **given: Any) -> Outcome:
+def replay(spark: SparkSession, kafka: ToolkitBroker, table: Path, topic: str, **given: Any) -> PipelineOutcome:
     return run(spark, ReplayOptions(table=str(table), topic=topic, bootstrap=kafka.bootstrap, **given), Silent())
 
 
@@ -122,7 +131,7 @@ def test_a_driver_that_is_killed(spark: SparkSession, kafka: ToolkitBroker, sour
     assert ended.returncode == -9, (tmp_path / "driver.out").read_text()
     # The next one dies after a chunk was committed, before it could write that down.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PlanFile, "note", lambda *_: 1 // 0)
+        patch.setattr(ReplayPlanFile, "note", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             replay(spark, kafka, table, target)
     found = replay(spark, kafka, table, target)
@@ -193,10 +202,10 @@ def table(spark: SparkSession) -> DataFrame:
 def test_which_rows(spark: SparkSession) -> None:
     rows = table(spark)
     chosen = {
-        "time": Selection(from_ms=MOMENT_MS + 5_000, to_ms=MOMENT_MS + 8_000),
-        "offsets": Selection(ranges=(OffsetRange(0, 38, 99), OffsetRange(1, 0, 2))),
-        "keys": Selection(keys=("1", "3"), ranges=(OffsetRange(1, 0, 8),)),
-        "good": Selection(is_good_only=True, ranges=(OffsetRange(0, 7, 12),)),
+        "time": ReplaySelection(from_ms=MOMENT_MS + 5_000, to_ms=MOMENT_MS + 8_000),
+        "offsets": ReplaySelection(ranges=(OffsetRange(0, 38, 99), OffsetRange(1, 0, 2))),
+        "keys": ReplaySelection(keys=("1", "3"), ranges=(OffsetRange(1, 0, 8),)),
+        "good": ReplaySelection(is_good_only=True, ranges=(OffsetRange(0, 7, 12),)),
     }
     parts = [
         selected(rows, selection).select(F.lit(name).alias("name"), "partition", "offset") for name, selection in chosen.items()

@@ -15,21 +15,31 @@ from tidelog.spark.pipelines.offset_ranges import OffsetRange
 from tidelog.spark.pipelines.pipeline import PipelineFailed
 from tidelog.spark.pipelines.replay import plan as plan_module
 from tidelog.spark.pipelines.replay.pipeline import outcome_of, retention_note
-from tidelog.spark.pipelines.replay.plan import Bucket, Chunk, Pacer, Plan, PlanFile, bucket_offsets, checked_id, cut, rows_wanted
-from tidelog.spark.pipelines.topics import TopicFacts
+from tidelog.spark.pipelines.replay.plan import (
+    ChunkPacer,
+    OffsetBucket,
+    ReplayChunk,
+    ReplayPlan,
+    ReplayPlanFile,
+    bucket_offsets,
+    checked_id,
+    cut,
+    rows_wanted,
+)
+from tidelog.spark.pipelines.topics import TopicSnapshot
 
 # -- chunks -------------------------------------------------------------------------------------------------------------------
 
 
-def buckets(partition: int, count: int, rows: int = 10) -> list[Bucket]:
-    return [Bucket(partition, 100 * number, 100 * number + 50, rows) for number in range(count)]
+def buckets(partition: int, count: int, rows: int = 10) -> list[OffsetBucket]:
+    return [OffsetBucket(partition, 100 * number, 100 * number + 50, rows) for number in range(count)]
 
 
 def test_chunks_have_a_part_of_every_partition_and_follow_each_other() -> None:
     chunks = cut([*buckets(1, 4), *buckets(0, 8)], rows_per_chunk=60)
     assert chunks == (
-        Chunk(0, 60, (OffsetRange(0, 0, 351), OffsetRange(1, 0, 151))),
-        Chunk(1, 60, (OffsetRange(0, 400, 751), OffsetRange(1, 200, 351))),
+        ReplayChunk(0, 60, (OffsetRange(0, 0, 351), OffsetRange(1, 0, 151))),
+        ReplayChunk(1, 60, (OffsetRange(0, 400, 751), OffsetRange(1, 200, 351))),
     )
     assert cut(list(reversed(buckets(0, 8))), 30) == cut(buckets(0, 8), 30)
 
@@ -76,7 +86,7 @@ class Clock:
 
 def test_the_rate_is_held_and_what_was_slow_is_not_made_up_for() -> None:
     clock = Clock()
-    pacer = Pacer(100.0, lambda: clock.now, clock.wait)
+    pacer = ChunkPacer(100.0, lambda: clock.now, clock.wait)
     sent = []
     for rows, takes_seconds in ((200, 0.5), (200, 5.0), (100, 0.0), (100, 0.0), (300, 0.0)):
         assert pacer.admit(rows)
@@ -90,7 +100,7 @@ def test_the_rate_is_held_and_what_was_slow_is_not_made_up_for() -> None:
 
 def test_without_a_rate_nothing_waits_and_a_stop_is_told() -> None:
     clock = Clock()
-    pacer = Pacer(None, lambda: clock.now, clock.wait)
+    pacer = ChunkPacer(None, lambda: clock.now, clock.wait)
     assert pacer.admit(10**6)
     assert pacer.admit(10**6)
     assert clock.waits == [0.0, 0.0]
@@ -102,13 +112,13 @@ def test_without_a_rate_nothing_waits_and_a_stop_is_told() -> None:
 
 
 ARGUMENTS = {"topic": "again", "offsets": [[0, 0, 10]], "key": []}
-CHUNKS = (Chunk(0, 5, (OffsetRange(0, 0, 5),)), Chunk(1, 5, (OffsetRange(0, 5, 10), OffsetRange(1, 0, 3))))
-PLAN = Plan("night", ARGUMENTS, 7, True, CHUNKS)
+CHUNKS = (ReplayChunk(0, 5, (OffsetRange(0, 0, 5),)), ReplayChunk(1, 5, (OffsetRange(0, 5, 10), OffsetRange(1, 0, 3))))
+PLAN = ReplayPlan("night", ARGUMENTS, 7, True, CHUNKS)
 DAY_SECONDS = 86_400
 
 
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
-    file = PlanFile(tmp_path, "night")
+    file = ReplayPlanFile(tmp_path, "night")
     assert file.read(ARGUMENTS) is None
     assert file.create(PLAN) == PLAN
     assert file.read(ARGUMENTS) == PLAN
@@ -119,20 +129,20 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_first_one_stays(tmp_path: Path) -> None:
-    PlanFile(tmp_path, "night").create(PLAN)
+    ReplayPlanFile(tmp_path, "night").create(PLAN)
     later = PLAN._replace(chunks=CHUNKS[:1], table_version=8)
-    assert PlanFile(tmp_path, "night").create(later) == PLAN
+    assert ReplayPlanFile(tmp_path, "night").create(later) == PLAN
 
 
 def test_another_one_under_the_same_name_is_refused(tmp_path: Path) -> None:
-    file = PlanFile(tmp_path, "night")
+    file = ReplayPlanFile(tmp_path, "night")
     file.create(PLAN)
     with pytest.raises(PipelineFailed, match="replay night was begun with another topic, key: give another --id"):
         file.read({**ARGUMENTS, "topic": "other", "key": ["k"]})
 
 
 def test_what_cannot_be_read_or_written(tmp_path: Path) -> None:
-    file = PlanFile(tmp_path, "night")
+    file = ReplayPlanFile(tmp_path, "night")
     file.create(PLAN)
     path = tmp_path / "_tidelog" / "replays" / "night.json"
     path.write_text(path.read_text()[:-20])
@@ -143,11 +153,11 @@ def test_what_cannot_be_read_or_written(tmp_path: Path) -> None:
         file.read(ARGUMENTS)
     (tmp_path / "file").write_text("")
     with pytest.raises(PipelineFailed, match="cannot be kept"):
-        PlanFile(tmp_path / "file", "night").create(PLAN)
+        ReplayPlanFile(tmp_path / "file", "night").create(PLAN)
 
 
 def test_a_plan_that_the_ledger_has_forgotten(tmp_path: Path) -> None:
-    file = PlanFile(tmp_path, "night")
+    file = ReplayPlanFile(tmp_path, "night")
     file.create(PLAN)
     file.note(1)
     assert file.chunks_done(PLAN, time.time() + 20 * DAY_SECONDS) == 1
@@ -187,7 +197,7 @@ def test_what_is_said_of_it() -> None:
 
 
 def test_messages_that_the_topic_would_not_keep() -> None:
-    facts = TopicFacts("again", bytes(16), {}, {}, {"retention.ms": str(7 * DAY_SECONDS * 1000), "cleanup.policy": "delete"})
+    facts = TopicSnapshot("again", bytes(16), {}, {}, {"retention.ms": str(7 * DAY_SECONDS * 1000), "cleanup.policy": "delete"})
     now_ms = 100 * DAY_SECONDS * 1000
     assert "10 days old, and again keeps 7 (retention.ms)" in retention_note(facts, now_ms - 10 * DAY_SECONDS * 1000, now_ms)
     assert retention_note(facts, now_ms - 6 * DAY_SECONDS * 1000, now_ms) == ""

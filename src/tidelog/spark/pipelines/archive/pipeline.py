@@ -34,9 +34,9 @@ from tidelog.spark.checkpoint_offsets import last_batch_done, last_batch_planned
 from tidelog.spark.pipelines.archive.rows import BAD, PARTITION_BY, archive_columns, archive_rows, read_schema
 from tidelog.spark.pipelines.archive.source import FORMAT as FILES
 from tidelog.spark.pipelines.archive.source import TABLE_OPTION, ArchiveFilesSource
-from tidelog.spark.pipelines.pipeline import Outcome, Reporter
+from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query, stop_on_signals
-from tidelog.spark.pipelines.topics import BOOTSTRAP, Topic, find_topics, kafka_settings, spark_options
+from tidelog.spark.pipelines.topics import BOOTSTRAP, FoundTopic, find_topics, kafka_settings, spark_options
 from tidelog.spark.tables.errors import WrongTable
 from tidelog.spark.tables.lake_table import PREFIX, LakeTable, check_checkpoint_place, local_path
 from tidelog.spark.tables.table_sink import FORMAT as TABLE
@@ -112,10 +112,10 @@ class ArchiveOptions:
 OPTIONS = ArchiveOptions
 
 
-class Target(NamedTuple):
+class ArchiveTarget(NamedTuple):
     """A topic and what it goes to."""
 
-    topic: Topic
+    topic: FoundTopic
     place: Path
     checkpoint: Path
     version: int
@@ -124,7 +124,7 @@ class Target(NamedTuple):
     """In the commits of this run, and of no other."""
 
 
-def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> Outcome:
+def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> PipelineOutcome:
     spark.dataSource.register(TidelogTableSink)
     spark.dataSource.register(ArchiveFilesSource)
     schema = read_schema(options.schema, options.schema_file)
@@ -140,7 +140,7 @@ def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> O
     return outcome_of(added, is_stopped=is_stopped)
 
 
-def rows_of(spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, target: Target) -> "DataFrame":
+def rows_of(spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, target: ArchiveTarget) -> "DataFrame":
     """Into a table and without a schema, of the files that tasks have written."""
     starting = "earliest" if options.format == PARQUET else starting_offsets(target.topic, LakeTable.open(target.place))
     given = source_options(options, target.topic, starting)
@@ -149,7 +149,7 @@ def rows_of(spark: "SparkSession", options: ArchiveOptions, schema: StructType |
     return archive_rows(spark.readStream.format("tidelog").options(**given).load(), schema)
 
 
-def source_options(options: ArchiveOptions, topic: Topic, starting: str) -> dict[str, str]:
+def source_options(options: ArchiveOptions, topic: FoundTopic, starting: str) -> dict[str, str]:
     given = {
         **spark_options(options.bootstrap, options.kafka),
         "subscribe": topic.name,
@@ -163,7 +163,7 @@ def source_options(options: ArchiveOptions, topic: Topic, starting: str) -> dict
     return given
 
 
-def starting_offsets(topic: Topic, table: LakeTable) -> str:
+def starting_offsets(topic: FoundTopic, table: LakeTable) -> str:
     """Where a query without a checkpoint begins: what the table has need not be read again."""
     positions = {number: table.position(position_name(topic.name, number)) for number in range(topic.partitions)}
     if not any(positions.values()):
@@ -171,22 +171,22 @@ def starting_offsets(topic: Topic, table: LakeTable) -> str:
     return json.dumps({topic.name: {str(number): position or _EARLIEST for number, position in positions.items()}})
 
 
-def _target(options: ArchiveOptions, topic: Topic, schema: StructType | None) -> Target:
+def _target(options: ArchiveOptions, topic: FoundTopic, schema: StructType | None) -> ArchiveTarget:
     is_only = len(options.topic) == 1
     place = local_path(options.table) if is_only else local_path(options.table) / topic.name
     within = place / "_tidelog" / "checkpoint"
     checkpoint = within if options.checkpoint is None else local_path(options.checkpoint) / ("" if is_only else topic.name)
     if options.format == PARQUET:
         check_parquet_place(place, checkpoint)
-        return Target(topic, place, checkpoint, 0, 0)
+        return ArchiveTarget(topic, place, checkpoint, 0, 0)
     check_checkpoint_place(checkpoint, place)
     identity = {"kind": KIND, "topic": topic.name} | ({"topic_id": topic.topic_id} if topic.topic_id else {})
     table = LakeTable.ensure(place, archive_columns(schema), partition_by=PARTITION_BY, identity=identity)
-    return Target(topic, place, checkpoint, table.version, 1 + secrets.randbits(48))
+    return ArchiveTarget(topic, place, checkpoint, table.version, 1 + secrets.randbits(48))
 
 
 def _run_all(
-    spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, targets: list[Target], reporter: Reporter
+    spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, targets: list[ArchiveTarget], reporter: Reporter
 ) -> tuple[bool, int]:
     """Whether it was stopped, and how many rows came through Spark. Several topics without an end are taken in turns."""
     rows = 0
@@ -209,13 +209,13 @@ def _run_all(
                 return True, rows
 
 
-def _check_checkpoint(target: Target, reporter: Reporter) -> None:
+def _check_checkpoint(target: ArchiveTarget, reporter: Reporter) -> None:
     if aside := set_aside_if_ahead(LakeTable.open(target.place), target.checkpoint, target.topic.name):
         reporter.step(f"the checkpoint is ahead of the table {target.place}: moved to {aside}, going on where the table is")
 
 
 def _start(
-    spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, target: Target, *, is_only: bool
+    spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, target: ArchiveTarget, *, is_only: bool
 ) -> "StreamingQuery":
     writer = rows_of(spark, options, schema, target).writeStream.option("checkpointLocation", str(target.checkpoint))
     if options.continuous and is_only:
@@ -280,7 +280,7 @@ def _noted(checkpoint: Path) -> object:
 # -- the outcome --------------------------------------------------------------------------------------------------------------
 
 
-class Added(NamedTuple):
+class AddedRows(NamedTuple):
     """To one table, by one run."""
 
     topic: str
@@ -293,13 +293,13 @@ class Added(NamedTuple):
     positions: dict[int, int]
 
 
-def added_by(run: int, place: Path, version: int, topic: Topic) -> Added:
+def added_by(run: int, place: Path, version: int, topic: FoundTopic) -> AddedRows:
     """Since that version. Another run may have committed as well, while this one had nothing to do."""
     table = LakeTable.open(place)
     commits = table.delta.history(table.version - version) if table.version > version else []
     commits = [commit for commit in commits if int(commit.get(f"{PREFIX}{RUN}", 0)) == run]
     sizes = pa.table(table.delta.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
-    return Added(
+    return AddedRows(
         topic.name,
         sum(int(commit.get(f"{PREFIX}rows", 0)) for commit in commits),
         sum(int(commit.get(f"{PREFIX}badRows", 0)) for commit in commits),
@@ -310,7 +310,7 @@ def added_by(run: int, place: Path, version: int, topic: Topic) -> Added:
     )
 
 
-def outcome_of(added: Sequence[Added], *, is_stopped: bool) -> Outcome:
+def outcome_of(added: Sequence[AddedRows], *, is_stopped: bool) -> PipelineOutcome:
     rows, bad_rows = sum(each.rows for each in added), sum(each.bad_rows for each in added)
     bad = f", {bad_rows:,} of them bad and kept aside" if bad_rows else ""
     names = ", ".join(each.topic for each in added)
@@ -322,7 +322,7 @@ def outcome_of(added: Sequence[Added], *, is_stopped: bool) -> Outcome:
         prefix = f"{each.topic} " if len(added) > 1 else ""
         figures[f"{prefix}version"] = each.version
         figures[f"{prefix}positions"] = ", ".join(f"{number}: {position}" for number, position in each.positions.items())
-    return Outcome(f"{rows:,} messages of {names} archived{bad}{stopped}", figures)
+    return PipelineOutcome(f"{rows:,} messages of {names} archived{bad}{stopped}", figures)
 
 
 # -- Parquet ------------------------------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ def last_batch(log: Path) -> int:
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-def parquet_outcome(spark: "SparkSession", places: Sequence[Path], rows: int, *, is_stopped: bool) -> Outcome:
+def parquet_outcome(spark: "SparkSession", places: Sequence[Path], rows: int, *, is_stopped: bool) -> PipelineOutcome:
     written = [place for place in places if (place / "_spark_metadata").exists()]
     bad = sum(spark.read.parquet(str(place)).where(f"{BAD} = 'true'").count() for place in written if _parquet_files(place))
     files = [file for place in written for file in _parquet_files(place)]
@@ -363,7 +363,7 @@ def parquet_outcome(spark: "SparkSession", places: Sequence[Path], rows: int, *,
         "bytes": sum(file.stat().st_size for file in files),
     }
     stopped = "; stopped, the same command goes on from here" if is_stopped else ""
-    return Outcome(f"{rows:,} messages archived as Parquet{stopped}", figures)
+    return PipelineOutcome(f"{rows:,} messages archived as Parquet{stopped}", figures)
 
 
 def _parquet_files(place: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from tidelog.spark.pipelines.archive.rows import FIRST_DAY, LAST_DAY, PARTITION_
 from tidelog.spark.source import SpanPartition, TidelogStreamReader, read_span
 from tidelog.spark.tables.data_files import DataFileWriter, PartitionValues, partition_text, writing
 from tidelog.spark.tables.lake_table import LakeTable
-from tidelog.spark.tables.table_sink import MESSAGE_COLUMN, Positions, TableMessage
+from tidelog.spark.tables.table_sink import MESSAGE_COLUMN, TableMessage, TaskPositions
 from tidelog.spark.tables.upkeep import STATS_COLUMNS
 
 FORMAT = "tidelog_archive_files"
@@ -58,7 +58,7 @@ class ArchiveFilesReader(TidelogStreamReader):
 def write_raw(place: Path, batches: Iterable[pa.RecordBatch]) -> TableMessage:
     """The messages that the table lacks, as files."""
     table = LakeTable.open(place)
-    positions = Positions(table.position)
+    positions = TaskPositions(table.position)
     writer = DataFileWriter(place, table.partition_by, STATS_COLUMNS)
     with writing(writer, place):
         for batch in batches:

@@ -22,11 +22,19 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.errors import TopicRecreated
 from tidelog.spark.pipelines.audit import rows
-from tidelog.spark.pipelines.audit.report import COLLECTED_MAX, Compared, Finding, document, outcome
-from tidelog.spark.pipelines.audit.rows import FINDINGS, GAP, differences, settled
+from tidelog.spark.pipelines.audit.report import COLLECTED_MAX, AuditComparison, AuditFinding, document, outcome
+from tidelog.spark.pipelines.audit.rows import FINDINGS, GAP, differences, with_meaning
 from tidelog.spark.pipelines.offset_ranges import OffsetRange, bridged, clipped, frame_of, joined, parse_ranges, total_size
-from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Reporter
-from tidelog.spark.pipelines.topics import BOOTSTRAP, TopicFacts, ask_topic, id_text, kafka_settings, source_options, topic_rows
+from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Reporter
+from tidelog.spark.pipelines.topics import (
+    BOOTSTRAP,
+    TopicSnapshot,
+    id_text,
+    kafka_settings,
+    source_options,
+    topic_rows,
+    topic_snapshot,
+)
 from tidelog.spark.tables.lake_table import LakeTable
 from tidelog.spark.tables.table_sink import position_name
 
@@ -75,10 +83,10 @@ class AuditOptions:
 OPTIONS = AuditOptions
 
 
-class Scope(NamedTuple):
+class AuditScope(NamedTuple):
     """What is compared: within these bounds these ranges, in portions of this size."""
 
-    facts: TopicFacts
+    facts: TopicSnapshot
     bounds: dict[int, tuple[int, int]]
     """By partition, where the log starts and where the comparison ends."""
     ranges: tuple[OffsetRange, ...]
@@ -96,14 +104,14 @@ class Scope(NamedTuple):
         return self.is_whole and total_size(self.later) <= LATER_OFFSETS_MAX
 
 
-def run(spark: SparkSession, options: AuditOptions, reporter: Reporter) -> Outcome:
+def run(spark: SparkSession, options: AuditOptions, reporter: Reporter) -> PipelineOutcome:
     table = LakeTable.open(options.table, kind=KIND)
     if options.topic is not None:
         table.check_identity({"topic": options.topic})
     topic = table.identity["topic"]
     source = source_options(options.bootstrap, options.kafka, topic)
     reporter.step(f"asking for {topic}")
-    facts = ask_topic(source)
+    facts = topic_snapshot(source)
     _check_topic_id(table, facts)
     positions = {number: table.position(position_name(topic, number)) for number in facts.ends}
     seed = table.version if options.seed is None else options.seed
@@ -113,7 +121,7 @@ def run(spark: SparkSession, options: AuditOptions, reporter: Reporter) -> Outco
     cells = audit.compared_cells()
     differing = [cell for cell in cells if cell.differs]
     counts: dict[str, int] = {}
-    findings: list[Finding] = []
+    findings: list[AuditFinding] = []
     if differing:
         reporter.step(f"{len(differing):,} of {len(cells):,} portions differ: looking at their rows")
         counts, findings = audit.findings(differing)
@@ -125,7 +133,7 @@ def run(spark: SparkSession, options: AuditOptions, reporter: Reporter) -> Outco
     return outcome(compared, counts, findings)
 
 
-def scope_of(facts: TopicFacts, positions: dict[int, int], options: AuditOptions, seed: int) -> Scope:
+def scope_of(facts: TopicSnapshot, positions: dict[int, int], options: AuditOptions, seed: int) -> AuditScope:
     bounds = {
         number: (start, max(start, min(positions[number], facts.ends[number]))) for number, start in facts.log_starts.items()
     }
@@ -137,10 +145,10 @@ def scope_of(facts: TopicFacts, positions: dict[int, int], options: AuditOptions
     later = clipped({number: (max(positions[number], facts.log_starts[number]), end) for number, end in facts.ends.items()})
     lost = sum(max(0, facts.log_starts[number] - position) for number, position in positions.items() if position)
     chosen = every if fraction == 1 else sampled(every, size, fraction, seed)
-    return Scope(facts, bounds, chosen, size, fraction, fraction == 1 and not options.offsets, later, lost)
+    return AuditScope(facts, bounds, chosen, size, fraction, fraction == 1 and not options.offsets, later, lost)
 
 
-def _check_topic_id(table: LakeTable, facts: TopicFacts) -> None:
+def _check_topic_id(table: LakeTable, facts: TopicSnapshot) -> None:
     known, found = table.identity.get("topic_id"), id_text(facts.topic_id)
     if known is not None and any(facts.topic_id) and known != found:
         raise TopicRecreated(
@@ -152,7 +160,7 @@ def _check_topic_id(table: LakeTable, facts: TopicFacts) -> None:
 class Audit:
     """The frames of one run."""
 
-    def __init__(self, spark: SparkSession, source: Mapping[str, str], table: LakeTable, scope: Scope) -> None:
+    def __init__(self, spark: SparkSession, source: Mapping[str, str], table: LakeTable, scope: AuditScope) -> None:
         self._spark = spark
         self._source = source
         self._scope = scope
@@ -172,7 +180,7 @@ class Audit:
         topic_sums = rows.sums(rows.placed_topic(topic, self._bounds, scope.size), scope.size)
         return rows.rows_of(rows.compared(topic_sums, rows.sums(self._table_rows(), scope.size)))
 
-    def findings(self, cells: Sequence[Any]) -> tuple[dict[str, int], list[Finding]]:
+    def findings(self, cells: Sequence[Any]) -> tuple[dict[str, int], list[AuditFinding]]:
         """All of them by number, the first of them by name."""
         scope = self._scope
         frame = self._spark.createDataFrame([(*cell[:3],) for cell in cells], "partition int, portion bigint, place string")
@@ -189,15 +197,15 @@ class Audit:
         try:
             found.count()
             # When all is read: what retention took meanwhile is not foreign.
-            now = ask_topic(self._source)
-            told = settled(found, self._bounds_frame(now), scope.facts.is_compacted)
+            now = topic_snapshot(self._source)
+            told = with_meaning(found, self._bounds_frame(now), scope.facts.is_compacted)
             counts = {row.kind: row["count"] for row in told.groupBy("kind").count().collect()}
             named = told.where(told.kind.isin(*FINDINGS))
-            first = named.orderBy("partition", "offset", "kind").limit(COLLECTED_MAX).select(*Finding._fields).collect()
+            first = named.orderBy("partition", "offset", "kind").limit(COLLECTED_MAX).select(*AuditFinding._fields).collect()
             places = {tuple(row) for row in named.selectExpr("partition", f"offset div {scope.size}").distinct().collect()}
             taken = taken_away(cells, places, now.log_starts, scope.size)
             counts[GAP] = counts.get(GAP, 0) + len(taken)
-            return counts, [*taken, *(Finding(*row) for row in first)]
+            return counts, [*taken, *(AuditFinding(*row) for row in first)]
         finally:
             found.unpersist()
 
@@ -209,17 +217,17 @@ class Audit:
     def _restricted(self, frame: DataFrame) -> DataFrame:
         return frame if self._ranges is None else rows.chosen(frame, self._ranges, self._scope.size)
 
-    def _bounds_frame(self, facts: TopicFacts) -> DataFrame:
+    def _bounds_frame(self, facts: TopicSnapshot) -> DataFrame:
         bounds = [(number, facts.log_starts.get(number, start), end) for number, (start, end) in self._scope.bounds.items()]
         return self._spark.createDataFrame(bounds, "partition int, log_start bigint, end bigint")
 
 
-def taken_away(cells: Sequence[Any], named: Set[tuple[Any, ...]], log_starts: Mapping[int, int], size: int) -> list[Finding]:
+def taken_away(cells: Sequence[Any], named: Set[tuple[Any, ...]], log_starts: Mapping[int, int], size: int) -> list[AuditFinding]:
     """Portions that differed, and of which nothing differs any more because retention has begun to take their rows: from the
     topic alone, as it had no fewer of them than the table. What differed can no longer be said; that something did, must."""
     detail = f"within {size:,} offsets, told by sums: retention took the rows meanwhile"
     return [
-        Finding(GAP, cell.partition, cell.portion * size, detail)
+        AuditFinding(GAP, cell.partition, cell.portion * size, detail)
         for cell in cells
         if cell.place == rows.INSIDE
         and cell.topic_rows >= cell.table_rows
@@ -241,9 +249,9 @@ def _within(ranges: Sequence[OffsetRange], outer: Sequence[OffsetRange]) -> list
     ]
 
 
-def _compared(table: LakeTable, scope: Scope, cells: Sequence[Any], seed: int, ranges: tuple[str, ...]) -> Compared:
+def _compared(table: LakeTable, scope: AuditScope, cells: Sequence[Any], seed: int, ranges: tuple[str, ...]) -> AuditComparison:
     inside = [cell for cell in cells if cell.place == rows.INSIDE]
-    return Compared(
+    return AuditComparison(
         topic=scope.facts.topic,
         table=str(table.place),
         version=table.version,

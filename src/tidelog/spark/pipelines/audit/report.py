@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidelog.spark.pipelines.audit.rows import COMPACTED, EXPIRED, FINDINGS
-from tidelog.spark.pipelines.pipeline import Outcome
+from tidelog.spark.pipelines.pipeline import PipelineOutcome
 
 SHOWN_MAX = 100
 COLLECTED_MAX = 10_000
@@ -16,14 +16,14 @@ DIFFERENT = 3
 """The exit code of an audit that found something."""
 
 
-class Finding(NamedTuple):
+class AuditFinding(NamedTuple):
     kind: str
     partition: int | None
     offset: int | None
     detail: str
 
 
-class Run(NamedTuple):
+class FindingRange(NamedTuple):
     """Findings of one kind at offsets that follow each other."""
 
     kind: str
@@ -44,7 +44,7 @@ class Run(NamedTuple):
         return f"{self.kind}: {self.detail}" if self.detail else self.kind
 
 
-class Compared(NamedTuple):
+class AuditComparison(NamedTuple):
     """What an audit looked at."""
 
     topic: str
@@ -66,15 +66,15 @@ class Compared(NamedTuple):
     """As they were asked for; none of them is all."""
 
 
-def runs(findings: Sequence[Finding]) -> list[Run]:
-    found: list[Run] = []
+def finding_ranges(findings: Sequence[AuditFinding]) -> list[FindingRange]:
+    found: list[FindingRange] = []
     for each in sorted(findings, key=lambda finding: (finding.kind, finding.detail, *_place(finding.partition, finding.offset))):
         last = found[-1] if found else None
         is_like_last = last is not None and (last.kind, last.partition, last.detail) == (each.kind, each.partition, each.detail)
         if last is not None and is_like_last and _follows(last.last, each.offset):
             found[-1] = last._replace(last=each.offset)
         else:
-            found.append(Run(each.kind, each.partition, each.offset, each.offset, each.detail))
+            found.append(FindingRange(each.kind, each.partition, each.offset, each.offset, each.detail))
     return sorted(found, key=lambda run: (*_place(run.partition, run.first), run.kind))
 
 
@@ -86,7 +86,7 @@ def _follows(last: int | None, offset: int | None) -> bool:
     return last is not None and offset is not None and offset <= last + 1
 
 
-def outcome(compared: Compared, counts: Mapping[str, int], findings: Sequence[Finding]) -> Outcome:
+def outcome(compared: AuditComparison, counts: Mapping[str, int], findings: Sequence[AuditFinding]) -> PipelineOutcome:
     total = sum(counts.get(kind, 0) for kind in FINDINGS)
     figures: dict[str, int | float | str] = {
         "rows of the topic": compared.topic_rows,
@@ -105,20 +105,20 @@ def outcome(compared: Compared, counts: Mapping[str, int], findings: Sequence[Fi
         figures["offsets lost before they were archived"] = compared.lost_offsets
     if compared.fraction < 1:
         figures["sample"] = f"{compared.fraction:.4g} (--sample {compared.fraction:.4g} --seed {compared.seed})"
-    shown = runs(findings)
+    shown = finding_ranges(findings)
     for run in shown[:SHOWN_MAX]:
         place = run.place(compared.topic)
         figures[place] = f"{figures[place]}; {run.text}" if place in figures else run.text
     if len(shown) > SHOWN_MAX or total > len(findings):
         figures["more findings"] = "not shown; all are counted"
-    return Outcome(_summary(compared, counts, total), figures, DIFFERENT if total else 0)
+    return PipelineOutcome(_summary(compared, counts, total), figures, DIFFERENT if total else 0)
 
 
 def _plural(kind: str) -> str:
     return {"gap": "gaps", "duplicate": "duplicates", "changed": "changed rows", "foreign": "foreign rows"}[kind]
 
 
-def _summary(compared: Compared, counts: Mapping[str, int], total: int) -> str:
+def _summary(compared: AuditComparison, counts: Mapping[str, int], total: int) -> str:
     what = f"{compared.table} (version {compared.version})"
     extent = f" in offsets {', '.join(compared.ranges)}" if compared.ranges else ""
     extent += "" if compared.fraction == 1 else f" in a sample of {compared.fraction:.4g}"
@@ -133,7 +133,7 @@ def _summary(compared: Compared, counts: Mapping[str, int], total: int) -> str:
     return f"{what} differs from {compared.topic}{extent}: {', '.join(parts)}"
 
 
-def _left_out(compared: Compared) -> str:
+def _left_out(compared: AuditComparison) -> str:
     """What "exactly" does not speak of."""
     later, unit = (compared.later_offsets, "offsets") if compared.later_rows is None else (compared.later_rows, "rows")
     parts = [f"; {later:,} {unit} not archived yet"] if later else []
@@ -142,13 +142,13 @@ def _left_out(compared: Compared) -> str:
     return "".join(parts)
 
 
-def document(compared: Compared, counts: Mapping[str, int], findings: Sequence[Finding]) -> dict[str, Any]:
+def document(compared: AuditComparison, counts: Mapping[str, int], findings: Sequence[AuditFinding]) -> dict[str, Any]:
     """As ``--report`` writes it."""
     total = sum(counts.get(kind, 0) for kind in FINDINGS)
     return {
         "is_clean": total == 0,
         **compared._asdict(),
         "counts": {kind: counts.get(kind, 0) for kind in (*FINDINGS, EXPIRED, COMPACTED)},
-        "findings": [run._asdict() for run in runs(findings)],
+        "findings": [run._asdict() for run in finding_ranges(findings)],
         "findings_are_all": total == len(findings),
     }

@@ -190,7 +190,7 @@ def _of_strays(table: DataFrame, topic: str) -> DataFrame:
     return strays.select(F.lit(FOREIGN).alias("kind"), "partition", "offset", detail.alias("detail"))
 
 
-def settled(found: DataFrame, bounds: DataFrame, is_compacted: bool) -> DataFrame:
+def with_meaning(found: DataFrame, bounds: DataFrame, is_compacted: bool) -> DataFrame:
     """``bounds`` as they are now: retention may have gone on meanwhile."""
     meaning = F.when(F.col("offset") < F.col("log_start"), EXPIRED).otherwise(COMPACTED if is_compacted else FOREIGN)
     known = found.join(F.broadcast(bounds.select("partition", "log_start")), "partition", "left")

@@ -13,15 +13,15 @@ from tidelog.spark.pipelines.deadletters.report import (
     DAY_MS,
     DAYS_SHOWN_MAX,
     HOUR_MS,
-    Counted,
+    ApplicationVersion,
     ErrorCount,
-    Example,
-    Facts,
-    Hour,
-    Named,
-    Oldest,
-    Totals,
-    Version,
+    ErrorFacts,
+    ExampleLetter,
+    HourCount,
+    LetterCounts,
+    LetterTotals,
+    NamedCount,
+    OldestLetter,
     replay_bounds,
 )
 
@@ -179,7 +179,7 @@ def taken(found: "DataFrame", shown: "DataFrame") -> "DataFrame":
 NO_STORY = "(no story)"
 
 
-def count(letters: "DataFrame", *, top: int, now_ms: int) -> Counted:
+def count(letters: "DataFrame", *, top: int, now_ms: int) -> LetterCounts:
     """Of letters with a status. ``top`` errors are told one by one."""
     from pyspark.storagelevel import StorageLevel
 
@@ -196,7 +196,7 @@ def count(letters: "DataFrame", *, top: int, now_ms: int) -> Counted:
         found.unpersist()
 
 
-def _counted(found: "DataFrame", whole: "Row", frequent: Sequence["Row"], now_ms: int) -> Counted:
+def _counted(found: "DataFrame", whole: "Row", frequent: Sequence["Row"], now_ms: int) -> LetterCounts:
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
     fields = whole.asDict()
@@ -209,11 +209,11 @@ def _counted(found: "DataFrame", whole: "Row", frequent: Sequence["Row"], now_ms
     )
     rows = sums(numbered, now_ms - DAYS_SHOWN_MAX * DAY_MS, now_ms + AHEAD_MS_MAX).collect()
     takes = {row.error: row.taken for row in taken(found, shown).collect()} if frequent else {}
-    return Counted(
-        Totals(**fields),
-        None if oldest is None else Oldest(*oldest),
+    return LetterCounts(
+        LetterTotals(**fields),
+        None if oldest is None else OldestLetter(*oldest),
         [_error(row, takes.get(index, 0), _hours_of(rows, index)) for index, row in enumerate(frequent)],
-        sorted(Hour(row.hour_ms, row.waiting, row.settled) for row in rows if row.way == "hour" and row.hour_ms is not None),
+        sorted(HourCount(row.hour_ms, row.waiting, row.settled) for row in rows if row.way == "hour" and row.hour_ms is not None),
         _named(rows, "group", "group"),
         _named(rows, "origin", "origin_topic"),
         _newest_versions(rows),
@@ -238,19 +238,21 @@ def _hours_of(rows: Sequence["Row"], error: int) -> Mapping[int, int]:
     }
 
 
-def _named(rows: Sequence["Row"], way: str, column: str) -> list[Named]:
+def _named(rows: Sequence["Row"], way: str, column: str) -> list[NamedCount]:
     found = [
-        Named(NO_STORY if row[column] is None else row[column], row.waiting) for row in rows if row.way == way and row.waiting
+        NamedCount(NO_STORY if row[column] is None else row[column], row.waiting)
+        for row in rows
+        if row.way == way and row.waiting
     ]
     return sorted(found, key=lambda named: (-named.waiting, named.name))
 
 
-def _newest_versions(rows: Sequence["Row"]) -> dict[str, Version]:
+def _newest_versions(rows: Sequence["Row"]) -> dict[str, ApplicationVersion]:
     """Of each topic the one that appeared last."""
-    newest: dict[str, Version] = {}
+    newest: dict[str, ApplicationVersion] = {}
     for row in rows:
         if row.way == "version" and row.application_version is not None:
-            version = Version(row.application_version, row.first_ms, row.last_ms)
+            version = ApplicationVersion(row.application_version, row.first_ms, row.last_ms)
             if row.topic not in newest or version[1:] > newest[row.topic][1:]:
                 newest[row.topic] = version
     return newest
@@ -259,11 +261,11 @@ def _newest_versions(rows: Sequence["Row"]) -> dict[str, Version]:
 def _error(row: "Row", taken_letters: int, hours: Mapping[int, int]) -> ErrorCount:
     example = row.example
     is_known = example.origin_topic is not None and example.origin_offset is not None
-    facts = Facts(
+    facts = ErrorFacts(
         row.topic, row.exception_class, row.waiting, row.replayable, row.came_back, row.oldest.failed_ms, row.last_ms,
         tuple(row.versions),
     )  # fmt: skip
-    shown = Example(
+    shown = ExampleLetter(
         partition=example.partition,
         offset=example.offset,
         timestamp_ms=example.timestamp_ms,

@@ -21,11 +21,11 @@ from tidelog.spark.pipelines.deadletters.report import (
     FOREIGN,
     REPLAY,
     WAIT,
-    Example,
+    ChartSpan,
+    DeadLetterReport,
+    ExampleLetter,
     JudgedError,
-    Named,
-    Report,
-    Span,
+    NamedCount,
     age,
     span_of,
 )
@@ -50,7 +50,7 @@ _KEPT = frozenset("\n\t")
 _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
 
 
-def dead_letters_page(report: Report, *, hides_values: bool = False) -> str:
+def dead_letters_page(report: DeadLetterReport, *, hides_values: bool = False) -> str:
     """``hides_values`` leaves keys, values and headers of messages out, for readers who may not see them."""
     span = span_of(report.hours, report.made_ms)
     template = environment().get_template("page.html")
@@ -114,7 +114,7 @@ def class_name(judged: JudgedError) -> str:
     return judged.error.facts.exception_class or "(no story)"
 
 
-def example_facts(example: Example) -> list[str]:
+def example_facts(example: ExampleLetter) -> list[str]:
     facts = [
         f"at {example.partition}:{example.offset}",
         f"from {cut(example.origin, NAME_CHARACTERS_MAX)}" if example.origin else "",
@@ -124,7 +124,7 @@ def example_facts(example: Example) -> list[str]:
     return [fact for fact in facts if fact]
 
 
-def example_parts(example: Example, hides_values: bool) -> list[tuple[str, str]]:
+def example_parts(example: ExampleLetter, hides_values: bool) -> list[tuple[str, str]]:
     parts = [("Exception", example.message), ("Traceback", example.traceback)]
     if hides_values:
         return parts
@@ -208,13 +208,13 @@ def error_bars(errors: Sequence[JudgedError]) -> list[ChartBar]:
     ]
 
 
-def name_bars(named: Sequence[Named]) -> list[ChartBar]:
+def name_bars(named: Sequence[NamedCount]) -> list[ChartBar]:
     shown = [ChartBar(cut(each.name, LABEL_CHARACTERS_MAX), each.waiting) for each in named[:NAMES_SHOWN_MAX]]
     rest = named[NAMES_SHOWN_MAX:]
     return [*shown, ChartBar(f"{len(rest):,} more", sum(each.waiting for each in rest))] if rest else shown
 
 
-def _columns(report: Report, span: Span) -> list[ChartColumn]:
+def _columns(report: DeadLetterReport, span: ChartSpan) -> list[ChartColumn]:
     waiting = span.fold({hour.start_ms: hour.waiting for hour in report.hours})
     settled = span.fold({hour.start_ms: hour.settled for hour in report.hours})
     label, title = ("%b %d", "%Y-%m-%d") if span.step_ms == DAY_MS else ("%b %d %H:00", "%Y-%m-%d %H:00")

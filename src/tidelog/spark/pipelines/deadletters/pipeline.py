@@ -23,8 +23,8 @@ from tidelog.deadletters.topics import DEAD_LETTER_SUFFIX, LEDGER_SUFFIX, is_dea
 from tidelog.spark.pipelines.deadletters.counts import count
 from tidelog.spark.pipelines.deadletters.letters import COLUMNS, LogStart, letters, with_status
 from tidelog.spark.pipelines.deadletters.page import dead_letters_page
-from tidelog.spark.pipelines.deadletters.report import Report, age, make_report
-from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Reporter
+from tidelog.spark.pipelines.deadletters.report import DeadLetterReport, age, make_report
+from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import stop_on_signals
 from tidelog.spark.pipelines.topics import BOOTSTRAP, id_text, kafka_settings, spark_options
 from tidelog.spark.tables.lake_table import LakeTable, local_path
@@ -84,7 +84,7 @@ class DeadLettersOptions:
 OPTIONS = DeadLettersOptions
 
 
-class Cluster(NamedTuple):
+class DeadLetterTopics(NamedTuple):
     """What there is of dead letters."""
 
     topic_ids: Mapping[str, str]
@@ -94,7 +94,7 @@ class Cluster(NamedTuple):
     """Those that there are."""
 
 
-class Ranges(NamedTuple):
+class UnreadRanges(NamedTuple):
     """What the table lacks."""
 
     starts: Mapping[Partition, int]
@@ -107,7 +107,7 @@ class Ranges(NamedTuple):
         return sum(end - self.starts[partition] for partition, end in self.ends.items())
 
 
-def run(spark: "SparkSession", options: DeadLettersOptions, reporter: Reporter) -> Outcome:
+def run(spark: "SparkSession", options: DeadLettersOptions, reporter: Reporter) -> PipelineOutcome:
     if not options.continuous:
         with vacuumed([local_path(options.table)], retention_hours=RETENTION_HOURS):
             return run_once(spark, options, reporter, _now_ms())
@@ -118,9 +118,9 @@ def run(spark: "SparkSession", options: DeadLettersOptions, reporter: Reporter) 
                 return outcome
 
 
-def run_once(spark: "SparkSession", options: DeadLettersOptions, reporter: Reporter, now_ms: int) -> Outcome:
+def run_once(spark: "SparkSession", options: DeadLettersOptions, reporter: Reporter, now_ms: int) -> PipelineOutcome:
     """``now_ms`` is the time that ages are counted from."""
-    cluster = look(options)
+    cluster = find_dead_letters(options)
     table = LakeTable.ensure(options.table, COLUMNS, identity={"kind": KIND})
     ranges = lacking(cluster, table)
     reporter.step(f"reading {ranges.size:,} new letters of {len(cluster.topic_ids):,} dead-letter topics")
@@ -132,7 +132,7 @@ def run_once(spark: "SparkSession", options: DeadLettersOptions, reporter: Repor
     return outcome_of(report, added, ranges.lost, options.page)
 
 
-def look(options: DeadLettersOptions) -> Cluster:
+def find_dead_letters(options: DeadLettersOptions) -> DeadLetterTopics:
     """UnknownTopic when one that was named is not there."""
     with FetchClient(options.bootstrap, settings=kafka_settings(options.kafka)) as client:
         found = client.topics(_TOPICS)
@@ -143,10 +143,10 @@ def look(options: DeadLettersOptions) -> Cluster:
         ends = client.offsets(partitions, "latest") if partitions else {}
         starts = client.offsets(partitions, "earliest") if partitions else {}
     ids = {name: id_text(info.topic_id) for name, info in sorted(topics.items())}
-    return Cluster(ids, starts, ends, tuple(name for name in map(ledger_topic, ids) if name in found))
+    return DeadLetterTopics(ids, starts, ends, tuple(name for name in map(ledger_topic, ids) if name in found))
 
 
-def lacking(cluster: Cluster, table: LakeTable) -> Ranges:
+def lacking(cluster: DeadLetterTopics, table: LakeTable) -> UnreadRanges:
     starts, ends, lost = {}, {}, 0
     for partition, end in cluster.ends.items():
         position = table.position(position_name(partition, cluster.topic_ids))
@@ -154,14 +154,16 @@ def lacking(cluster: Cluster, table: LakeTable) -> Ranges:
         lost += max(0, log_start - position) if position else 0
         if max(position, log_start) < end:
             starts[partition], ends[partition] = max(position, log_start), end
-    return Ranges(starts, ends, lost)
+    return UnreadRanges(starts, ends, lost)
 
 
 def position_name(partition: Partition, topic_ids: Mapping[str, str]) -> str:
     return f"{partition.topic}/{topic_ids[partition.topic]}/{partition.partition}"
 
 
-def take(spark: "SparkSession", options: DeadLettersOptions, cluster: Cluster, table: LakeTable, ranges: Ranges) -> int:
+def take(
+    spark: "SparkSession", options: DeadLettersOptions, cluster: DeadLetterTopics, table: LakeTable, ranges: UnreadRanges
+) -> int:
     """The letters of these ranges into the table; how many they were (fewer than offsets: some are marks of transactions)."""
     if not ranges.size:
         return 0
@@ -181,7 +183,7 @@ def take(spark: "SparkSession", options: DeadLettersOptions, cluster: Cluster, t
     return added
 
 
-def report_of(spark: "SparkSession", options: DeadLettersOptions, cluster: Cluster, now_ms: int) -> Report:
+def report_of(spark: "SparkSession", options: DeadLettersOptions, cluster: DeadLetterTopics, now_ms: int) -> DeadLetterReport:
     found = LakeTable.open(options.table, kind=KIND).frame(spark)
     if options.topic:
         found = found.where(found["topic"].isin(*cluster.topic_ids))
@@ -224,7 +226,7 @@ def write_page(path: Path, content: str) -> None:
         raise PipelineFailed(f"--page {path} cannot be written: {error.strerror or error}") from error
 
 
-def outcome_of(report: Report, added: int, lost: int, page: str) -> Outcome:
+def outcome_of(report: DeadLetterReport, added: int, lost: int, page: str) -> PipelineOutcome:
     totals = report.totals
     figures: dict[str, int | float | str] = {
         "new letters": added,
@@ -246,7 +248,7 @@ def outcome_of(report: Report, added: int, lost: int, page: str) -> Outcome:
     what = f"{totals.waiting:,} dead letters wait" if totals.waiting != 1 else "one dead letter waits"
     topics = f"{len(report.topics):,} topic{'' if len(report.topics) == 1 else 's'}"
     worth = f"{'at least ' if report.unjudged else ''}{report.worth_a_replay:,} worth a replay"
-    return Outcome(f"{what} in {topics}, {worth}: open {page}", figures)
+    return PipelineOutcome(f"{what} in {topics}, {worth}: open {page}", figures)
 
 
 def _offsets(found: Mapping[Partition, int]) -> dict[str, dict[str, int]]:

@@ -33,7 +33,7 @@ _TRANSIENT = re.compile(
 _SCALE = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
-class Version(NamedTuple):
+class ApplicationVersion(NamedTuple):
     """Of the application, as letters of one dead-letter topic name it."""
 
     name: str
@@ -41,7 +41,7 @@ class Version(NamedTuple):
     last_ms: int
 
 
-class Facts(NamedTuple):
+class ErrorFacts(NamedTuple):
     """What is known of an error, of its letters that wait; ``versions`` of all."""
 
     topic: str
@@ -56,26 +56,28 @@ class Facts(NamedTuple):
     versions: tuple[str, ...]
 
 
-class Verdict(NamedTuple):
+class ReplayVerdict(NamedTuple):
     kind: str
     reason: str
 
 
-def judge(facts: Facts, newest: Version | None, now_ms: int, quiet_ms: int) -> Verdict:
+def judge(facts: ErrorFacts, newest: ApplicationVersion | None, now_ms: int, quiet_ms: int) -> ReplayVerdict:
     """``newest`` is the version that appeared last in the letters of this topic."""
     if facts.exception_class is None or not facts.replayable:
-        return Verdict(FOREIGN, "without a story that belongs to this topic: the tools do not replay what others wrote there")
+        return ReplayVerdict(
+            FOREIGN, "without a story that belongs to this topic: the tools do not replay what others wrote there"
+        )
     if facts.came_back * 2 >= facts.waiting:
         count = f"{facts.came_back:,} of {facts.waiting:,}" if facts.waiting > 1 else "this letter"
-        return Verdict(FIX, f"{count} came back after a replay: mend the cause first")
+        return ReplayVerdict(FIX, f"{count} came back after a replay: mend the cause first")
     last = f"the last failure was {age(now_ms - facts.last_failure_ms)} ago"
     if is_transient(facts.exception_class):
         if now_ms - facts.last_failure_ms >= quiet_ms:
-            return Verdict(REPLAY, f"this kind of error passes by itself, and it is quiet: {last}")
-        return Verdict(WAIT, f"this kind of error passes by itself, but {last}: wait until it is quiet")
+            return ReplayVerdict(REPLAY, f"this kind of error passes by itself, and it is quiet: {last}")
+        return ReplayVerdict(WAIT, f"this kind of error passes by itself, but {last}: wait until it is quiet")
     if newest and facts.versions and newest.name not in facts.versions and newest.last_ms > facts.last_failure_ms:
-        return Verdict(REPLAY, f"not seen since version {newest.name} runs: it may be mended there ({last})")
-    return Verdict(FIX, f"fails the same way each time: mend the application or the data, then replay ({last})")
+        return ReplayVerdict(REPLAY, f"not seen since version {newest.name} runs: it may be mended there ({last})")
+    return ReplayVerdict(FIX, f"fails the same way each time: mend the application or the data, then replay ({last})")
 
 
 def is_transient(exception_class: str) -> bool:
@@ -83,7 +85,7 @@ def is_transient(exception_class: str) -> bool:
     return bool(_TRANSIENT.search(exception_class.rpartition(".")[2].replace("_", "").lower()))
 
 
-def replay_command(facts: Facts, bootstrap: str | None) -> str | None:
+def replay_command(facts: ErrorFacts, bootstrap: str | None) -> str | None:
     """For a shell; None where the class cannot be typed. Of letters that come later it takes none."""
     first_ms, end_ms = replay_bounds(facts.first_failure_ms, facts.last_failure_ms)
     name = facts.exception_class
@@ -133,7 +135,7 @@ DAYS_SHOWN_MAX = 90
 AHEAD_MS_MAX = HOUR_MS
 
 
-class Example(NamedTuple):
+class ExampleLetter(NamedTuple):
     """The newest letter of an error, cut to what a page can show."""
 
     partition: int
@@ -156,18 +158,18 @@ class Example(NamedTuple):
 class ErrorCount(NamedTuple):
     """One error, as Spark counted it: a topic, a class, a message with its numbers folded."""
 
-    facts: Facts
+    facts: ErrorFacts
     group: str | None
     message: str
     settled: int
     """Letters of it that were replayed or discarded, or that retention deleted."""
-    example: Example
+    example: ExampleLetter
     taken: int
     """How many letters the replay command takes: those of other messages with the same class and time, too."""
     by_hour: Mapping[int, int]
 
 
-class Totals(NamedTuple):
+class LetterTotals(NamedTuple):
     """Of all letters in the table."""
 
     waiting: int = 0
@@ -181,18 +183,18 @@ class Totals(NamedTuple):
     """How many different ones wait."""
 
 
-class Hour(NamedTuple):
+class HourCount(NamedTuple):
     start_ms: int
     waiting: int
     settled: int
 
 
-class Named(NamedTuple):
+class NamedCount(NamedTuple):
     name: str
     waiting: int
 
 
-class Oldest(NamedTuple):
+class OldestLetter(NamedTuple):
     failed_ms: int
     topic: str
     partition: int
@@ -201,25 +203,25 @@ class Oldest(NamedTuple):
 
 class JudgedError(NamedTuple):
     error: ErrorCount
-    verdict: Verdict
+    verdict: ReplayVerdict
     command: str | None
     """To be typed when it is worth a replay."""
     show: str
     """The whole story of the example."""
 
 
-class Report(NamedTuple):
+class DeadLetterReport(NamedTuple):
     made_ms: int
     source: str
     """The brokers, as they were named."""
     topics: tuple[str, ...]
-    totals: Totals
-    oldest: Oldest | None
+    totals: LetterTotals
+    oldest: OldestLetter | None
     errors: tuple[JudgedError, ...]
     """The most frequent first."""
-    hours: tuple[Hour, ...]
-    groups: tuple[Named, ...]
-    origins: tuple[Named, ...]
+    hours: tuple[HourCount, ...]
+    groups: tuple[NamedCount, ...]
+    origins: tuple[NamedCount, ...]
 
     @property
     def worth_a_replay(self) -> int:
@@ -232,31 +234,33 @@ class Report(NamedTuple):
         return max(0, self.totals.errors - len(self.errors))
 
 
-class Counted(NamedTuple):
+class LetterCounts(NamedTuple):
     """What Spark handed over."""
 
-    totals: Totals
-    oldest: Oldest | None
+    totals: LetterTotals
+    oldest: OldestLetter | None
     errors: Sequence[ErrorCount]
-    hours: Sequence[Hour]
-    groups: Sequence[Named]
-    origins: Sequence[Named]
-    newest_versions: Mapping[str, Version]
+    hours: Sequence[HourCount]
+    groups: Sequence[NamedCount]
+    origins: Sequence[NamedCount]
+    newest_versions: Mapping[str, ApplicationVersion]
     """By dead-letter topic."""
 
 
 def make_report(
-    counted: Counted, topics: Sequence[str], bootstrap: str, *, is_default_bootstrap: bool, now_ms: int, quiet_ms: int
-) -> Report:
+    counted: LetterCounts, topics: Sequence[str], bootstrap: str, *, is_default_bootstrap: bool, now_ms: int, quiet_ms: int
+) -> DeadLetterReport:
     named = None if is_default_bootstrap else bootstrap
     judged = [_judged(error, counted.newest_versions, named, now_ms, quiet_ms) for error in counted.errors]
-    return Report(
+    return DeadLetterReport(
         now_ms, bootstrap, tuple(topics), counted.totals, counted.oldest, tuple(judged), tuple(counted.hours),
         tuple(counted.groups), tuple(counted.origins),
     )  # fmt: skip
 
 
-def _judged(error: ErrorCount, newest: Mapping[str, Version], bootstrap: str | None, now_ms: int, quiet_ms: int) -> JudgedError:
+def _judged(
+    error: ErrorCount, newest: Mapping[str, ApplicationVersion], bootstrap: str | None, now_ms: int, quiet_ms: int
+) -> JudgedError:
     facts = error.facts
     verdict = judge(facts, newest.get(facts.topic), now_ms, quiet_ms)
     command = replay_command(facts, bootstrap) if verdict.kind == REPLAY else None
@@ -264,7 +268,7 @@ def _judged(error: ErrorCount, newest: Mapping[str, Version], bootstrap: str | N
     return JudgedError(error, verdict, command, show)
 
 
-class Span(NamedTuple):
+class ChartSpan(NamedTuple):
     """The steps of a chart over time."""
 
     step_ms: int
@@ -280,13 +284,13 @@ class Span(NamedTuple):
         return list(sums.values())
 
 
-def span_of(hours: Sequence[Hour], now_ms: int) -> Span:
+def span_of(hours: Sequence[HourCount], now_ms: int) -> ChartSpan:
     """From the first hour up to now: by hour, or by day where that would be too many. At least a day's hours."""
     shown = [hour.start_ms for hour in hours if now_ms - DAYS_SHOWN_MAX * DAY_MS < hour.start_ms <= now_ms + AHEAD_MS_MAX]
     if not shown:
-        return Span(HOUR_MS, ())
+        return ChartSpan(HOUR_MS, ())
     first, last = min(shown), max(*shown, now_ms - now_ms % HOUR_MS)
     if (last - first) // HOUR_MS < HOURS_SHOWN_MAX:
         first = min(first, last - 23 * HOUR_MS)
-        return Span(HOUR_MS, tuple(range(first, last + 1, HOUR_MS)))
-    return Span(DAY_MS, tuple(range(first - first % DAY_MS, last - last % DAY_MS + 1, DAY_MS)))
+        return ChartSpan(HOUR_MS, tuple(range(first, last + 1, HOUR_MS)))
+    return ChartSpan(DAY_MS, tuple(range(first - first % DAY_MS, last - last % DAY_MS + 1, DAY_MS)))

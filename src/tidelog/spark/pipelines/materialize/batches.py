@@ -45,7 +45,7 @@ def with_bucket(rows: DataFrame, buckets: int) -> DataFrame:
     return rows.withColumn(BUCKET, F.expr(f"cast(crc32(key) % {buckets} as int)"))
 
 
-def unsettled(rows: DataFrame, positions: Mapping[int, int]) -> DataFrame:
+def after_positions(rows: DataFrame, positions: Mapping[int, int]) -> DataFrame:
     """Without those that come before the table's position in their partition: it has heard of them, or of newer ones."""
     begun = {partition: position for partition, position in positions.items() if position > 0}
     if not begun:
@@ -76,19 +76,19 @@ _IS_NEWER = (
 _FILES = WriterProperties(compression="ZSTD", compression_level=1)
 
 
-class Merged(NamedTuple):
+class MergeCounts(NamedTuple):
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
 
 
-def merge(table: LakeTable, newest: Path, positions: Mapping[str, int]) -> Merged:
+def merge(table: LakeTable, newest: Path, positions: Mapping[str, int]) -> MergeCounts:
     """``newest`` has at most one row for a key; without a value it is a tombstone. TableConflict when another run was faster."""
     rows = ds.dataset(newest, format="parquet", schema=_schema_in(table.columns, newest))
     buckets = _buckets_in(rows)
     if not buckets:
         table.append([], positions)
-        return Merged()
+        return MergeCounts()
     columns = {f"`{name}`": f"s.`{name}`" if name in rows.schema.names else "NULL" for name in table.columns.names}
     try:
         found = (
@@ -109,7 +109,7 @@ def merge(table: LakeTable, newest: Path, positions: Mapping[str, int]) -> Merge
         raise table.conflict(error) from error
     except (DeltaError, OSError) as error:
         raise TableUnwritable(f"nothing can be merged into the table {table.place}: {error}") from error
-    return Merged(found["num_target_rows_inserted"], found["num_target_rows_updated"], found["num_target_rows_deleted"])
+    return MergeCounts(found["num_target_rows_inserted"], found["num_target_rows_updated"], found["num_target_rows_deleted"])
 
 
 def _schema_in(columns: pa.Schema, newest: Path) -> pa.Schema:
@@ -145,7 +145,7 @@ def remove_leftovers(place: Path, now_seconds: float) -> None:
 
 
 @dataclass
-class Counts:
+class MaterializeCounts:
     messages: int = 0
     keyless: int = 0
     bad: int = 0
@@ -165,7 +165,7 @@ class MaterializeBatches:
         self._at_end_rows = at_end_rows
         # Not the checkpoint's, nor the same for all: of two runs on one table neither may read the other's rows.
         self._staged = place / STAGED_IN / f"{STAGED}{secrets.token_hex(8)}"
-        self.counts = Counts()
+        self.counts = MaterializeCounts()
 
     def __call__(self, rows: "DataFrame", number: int) -> None:
         table = LakeTable.open(self._place)
@@ -178,7 +178,7 @@ class MaterializeBatches:
         # Of the batch, not of what the table lacks of it: under an old checkpoint a full one may bring little news.
         if self._at_end_rows and offsets_of_batch(self._checkpoint, number) < self._at_end_rows:
             positions[CAUGHT_UP] = planned.planned_ms
-        fresh = unsettled(rows, {partition.partition: position for partition, position in standing.items()})
+        fresh = after_positions(rows, {partition.partition: position for partition, position in standing.items()})
         try:
             self._stage(fresh)
             merged = merge(table, self._staged, positions)

@@ -28,9 +28,17 @@ from tidelog.spark.checkpoint_offsets import last_batch_done, planned_batch
 from tidelog.spark.pipelines.archive.pipeline import starting_offsets
 from tidelog.spark.pipelines.archive.rows import archive_columns, archive_rows, read_schema
 from tidelog.spark.pipelines.materialize.batches import BUCKET, CAUGHT_UP, MaterializeBatches, remove_leftovers, with_bucket
-from tidelog.spark.pipelines.pipeline import Outcome, Reporter
+from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query
-from tidelog.spark.pipelines.topics import BOOTSTRAP, Topic, TopicFacts, ask_topic, find_topics, kafka_settings, spark_options
+from tidelog.spark.pipelines.topics import (
+    BOOTSTRAP,
+    FoundTopic,
+    TopicSnapshot,
+    find_topics,
+    kafka_settings,
+    spark_options,
+    topic_snapshot,
+)
 from tidelog.spark.tables.errors import TableConflict, TableError, TableMissing, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
 from tidelog.spark.tables.table_sink import position_name
@@ -115,7 +123,7 @@ class MaterializeOptions:
 OPTIONS = MaterializeOptions
 
 
-def run(spark: "SparkSession", options: MaterializeOptions, reporter: Reporter) -> Outcome:
+def run(spark: "SparkSession", options: MaterializeOptions, reporter: Reporter) -> PipelineOutcome:
     schema = read_schema(options.schema, options.schema_file)
     (topic,) = find_topics(options.bootstrap, options.kafka, [options.topic])
     check_checkpoint_place(options.checkpoint_place, options.place)
@@ -154,7 +162,7 @@ def materialized_rows(messages: "DataFrame", schema: StructType | None, buckets:
     return with_bucket(archive_rows(messages, schema), buckets).select(*table_columns(schema).names)
 
 
-def ensure_table(options: MaterializeOptions, topic: Topic, schema: StructType | None) -> LakeTable:
+def ensure_table(options: MaterializeOptions, topic: FoundTopic, schema: StructType | None) -> LakeTable:
     if schema is not None and BUCKET in [name.lower() for name in schema.names]:
         raise InvalidArgument(
             f"the schema has a field {BUCKET}, and the table has a column of that name of its own: leave it out"
@@ -182,7 +190,7 @@ def check_checkpoint(table: LakeTable, checkpoint: Path) -> None:
             )
 
 
-def messages_of(spark: "SparkSession", options: MaterializeOptions, topic: Topic, table: LakeTable) -> "DataFrame":
+def messages_of(spark: "SparkSession", options: MaterializeOptions, topic: FoundTopic, table: LakeTable) -> "DataFrame":
     given = {
         **spark_options(options.bootstrap, options.kafka),
         "subscribe": topic.name,
@@ -196,8 +204,8 @@ def messages_of(spark: "SparkSession", options: MaterializeOptions, topic: Topic
     return spark.readStream.format("tidelog").options(**given).load()
 
 
-def facts_of(options: MaterializeOptions) -> TopicFacts:
-    return ask_topic({**spark_options(options.bootstrap, options.kafka), "subscribe": options.topic})
+def facts_of(options: MaterializeOptions) -> TopicSnapshot:
+    return topic_snapshot({**spark_options(options.bootstrap, options.kafka), "subscribe": options.topic})
 
 
 def note_caught_up(options: MaterializeOptions, reached_ms: int | None) -> None:
@@ -214,12 +222,12 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def outcome_of(options: MaterializeOptions, batches: MaterializeBatches, *, is_stopped: bool) -> Outcome:
+def outcome_of(options: MaterializeOptions, batches: MaterializeBatches, *, is_stopped: bool) -> PipelineOutcome:
     counts = batches.counts
     table = LakeTable.open(options.place)
     keys = table.delta.count()
     stopped = "; stopped, the same command goes on from here" if is_stopped else ""
-    return Outcome(
+    return PipelineOutcome(
         f"{counts.messages:,} messages of {options.topic} merged: {keys:,} keys are in {options.table}{stopped}",
         {
             "messages": counts.messages,
@@ -245,7 +253,7 @@ class DeletesMissed(TableError):
     """Rows may have been deleted in the topic and not in the table."""
 
 
-def check_deletes(table: LakeTable, facts: TopicFacts, now_ms: int) -> None:
+def check_deletes(table: LakeTable, facts: TopicSnapshot, now_ms: int) -> None:
     caught_up_ms = table.position(CAUGHT_UP)
     if not facts.is_compacted or not caught_up_ms or is_at_end(table, facts):
         return
@@ -258,11 +266,11 @@ def check_deletes(table: LakeTable, facts: TopicFacts, now_ms: int) -> None:
         )
 
 
-def is_at_end(table: LakeTable, facts: TopicFacts) -> bool:
+def is_at_end(table: LakeTable, facts: TopicSnapshot) -> bool:
     return all(table.position(position_name(facts.topic, partition)) >= end for partition, end in facts.ends.items())
 
 
-def first_time(table: LakeTable, facts: TopicFacts, now_ms: int) -> Mapping[str, int]:
+def first_time(table: LakeTable, facts: TopicSnapshot, now_ms: int) -> Mapping[str, int]:
     """What is to be noted before anything is read: rows that come first may be deleted before the last ones are read."""
     return {CAUGHT_UP: now_ms} if facts.is_compacted and not table.position(CAUGHT_UP) else {}
 

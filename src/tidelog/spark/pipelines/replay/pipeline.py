@@ -21,15 +21,15 @@ from tidelog.client.errors import InvalidArgument
 from tidelog.spark.pipelines.archive.pipeline import KIND
 from tidelog.spark.pipelines.failures import error_behind
 from tidelog.spark.pipelines.offset_ranges import OffsetRange, frame_of, parse_ranges
-from tidelog.spark.pipelines.pipeline import Outcome, PipelineFailed, Reporter
+from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import stop_on_signals
 from tidelog.spark.pipelines.replay.plan import (
     ROWS_PER_CHUNK,
-    Bucket,
-    Chunk,
-    Pacer,
-    Plan,
-    PlanFile,
+    ChunkPacer,
+    OffsetBucket,
+    ReplayChunk,
+    ReplayPlan,
+    ReplayPlanFile,
     bucket_offsets,
     checked_id,
     cut,
@@ -38,19 +38,19 @@ from tidelog.spark.pipelines.replay.plan import (
 )
 from tidelog.spark.pipelines.topics import (
     BOOTSTRAP,
-    TopicFacts,
-    ask_topic,
+    TopicSnapshot,
     id_text,
     kafka_settings,
     source_options,
     spark_options,
+    topic_snapshot,
 )
 from tidelog.spark.tables.lake_table import LakeTable
 
 # -- rows ---------------------------------------------------------------------------------------------------------------------
 
 
-class Selection(NamedTuple):
+class ReplaySelection(NamedTuple):
     """Which rows of a table; ``to_ms`` is not in it."""
 
     from_ms: int | None = None
@@ -60,7 +60,7 @@ class Selection(NamedTuple):
     is_good_only: bool = False
 
 
-def selected(table: DataFrame, selection: Selection) -> DataFrame:
+def selected(table: DataFrame, selection: ReplaySelection) -> DataFrame:
     rows = table
     if selection.from_ms is not None:
         rows = rows.where(F.col("timestamp") >= _moment(selection.from_ms))
@@ -184,8 +184,8 @@ class ReplayOptions:
         kafka_settings(self.kafka)
 
     @property
-    def selection(self) -> Selection:
-        return Selection(
+    def selection(self) -> ReplaySelection:
+        return ReplaySelection(
             None if self.from_time is None else time_ms("--from-time", self.from_time),
             None if self.to_time is None else time_ms("--to-time", self.to_time),
             parse_ranges("--offsets", self.offsets),
@@ -197,18 +197,18 @@ class ReplayOptions:
 OPTIONS = ReplayOptions
 
 
-def run(spark: SparkSession, options: ReplayOptions, reporter: Reporter) -> Outcome:
+def run(spark: SparkSession, options: ReplayOptions, reporter: Reporter) -> PipelineOutcome:
     return run_paced(spark, options, reporter, time.monotonic)
 
 
-def run_paced(spark: SparkSession, options: ReplayOptions, reporter: Reporter, clock: Callable[[], float]) -> Outcome:
+def run_paced(spark: SparkSession, options: ReplayOptions, reporter: Reporter, clock: Callable[[], float]) -> PipelineOutcome:
     table = LakeTable.open(options.table, kind=KIND)
     reporter.step(f"asking for {options.topic}")
-    facts = ask_topic(source_options(options.bootstrap, options.kafka, options.topic))
+    facts = topic_snapshot(source_options(options.bootstrap, options.kafka, options.topic))
     _check_target(options, table, facts)
     arguments = arguments_of(options, table, facts)
     replay_id = options.id or digest(arguments)
-    file = PlanFile(table.place, replay_id)
+    file = ReplayPlanFile(table.place, replay_id)
     reporter.step(f"looking at {table.place}")
     known = file.read(arguments)
     plan, oldest_ms = (known, None) if known is not None else new_plan(spark, options, table, facts, arguments, replay_id)
@@ -221,7 +221,7 @@ def run_paced(spark: SparkSession, options: ReplayOptions, reporter: Reporter, c
     reporter.step(f"sending {plan.rows:,} rows to {options.topic}, {len(plan.chunks):,} chunks")
     done = before
     with stop_on_signals() as stop:
-        pacer = Pacer(options.rate, clock, stop.wait)
+        pacer = ChunkPacer(options.rate, clock, stop.wait)
         for chunk in plan.chunks[before:]:
             reporter.progress(plan.rows_of(done), plan.rows)
             if not pacer.admit(chunk.rows) or stop.is_set():
@@ -233,7 +233,7 @@ def run_paced(spark: SparkSession, options: ReplayOptions, reporter: Reporter, c
     return outcome_of(plan, options.topic, before, done, is_dry=False, note=note, is_resumed=known is not None)
 
 
-def arguments_of(options: ReplayOptions, table: LakeTable, facts: TopicFacts) -> dict[str, Any]:
+def arguments_of(options: ReplayOptions, table: LakeTable, facts: TopicSnapshot) -> dict[str, Any]:
     """What makes two replays the same one."""
     selection = options.selection
     return {
@@ -250,7 +250,7 @@ def arguments_of(options: ReplayOptions, table: LakeTable, facts: TopicFacts) ->
     }
 
 
-def _check_target(options: ReplayOptions, table: LakeTable, facts: TopicFacts) -> None:
+def _check_target(options: ReplayOptions, table: LakeTable, facts: TopicSnapshot) -> None:
     archived_id, topic_id = table.identity.get("topic_id", ""), id_text(facts.topic_id)
     # Where one of them has no id, the name is all there is to go by.
     is_same = table.identity.get("topic") == facts.topic and ("" in (archived_id, topic_id) or archived_id == topic_id)
@@ -267,18 +267,18 @@ def _check_target(options: ReplayOptions, table: LakeTable, facts: TopicFacts) -
 
 
 def new_plan(
-    spark: SparkSession, options: ReplayOptions, table: LakeTable, facts: TopicFacts, arguments: dict[str, Any], replay_id: str
-) -> tuple[Plan, int | None]:
+    spark: SparkSession, options: ReplayOptions, table: LakeTable, facts: TopicSnapshot, arguments: dict[str, Any], replay_id: str
+) -> tuple[ReplayPlan, int | None]:
     """And the time of the oldest message, None where there is none."""
     wanted = rows_wanted(options.chunk_rows, options.rate)
     found = counted(selected(table.frame(spark), options.selection), bucket_offsets(wanted)).collect()
-    chunks = cut([Bucket(row.partition, row["first"], row["last"], row["rows"]) for row in found], wanted)
+    chunks = cut([OffsetBucket(row.partition, row["first"], row["last"], row["rows"]) for row in found], wanted)
     is_every_there = all(row.partition in facts.ends for row in found)
-    plan = Plan(replay_id, arguments, table.version, is_every_there and not options.by_key, chunks)
+    plan = ReplayPlan(replay_id, arguments, table.version, is_every_there and not options.by_key, chunks)
     return plan, min((row.oldest_ms for row in found), default=None)
 
 
-def send_chunk(spark: SparkSession, options: ReplayOptions, table: LakeTable, plan: Plan, chunk: Chunk) -> None:
+def send_chunk(spark: SparkSession, options: ReplayOptions, table: LakeTable, plan: ReplayPlan, chunk: ReplayChunk) -> None:
     rows = selected(frame_of(spark, table, chunk.ranges), options.selection).where(is_within(chunk.ranges))
     outgoing = messages(rows, keeps_partitions=plan.keeps_partitions, keeps_timestamps=not options.new_timestamps)
     writer = outgoing.write.format("tidelog").mode("append").options(**spark_options(options.bootstrap, options.kafka))
@@ -295,7 +295,9 @@ def send_chunk(spark: SparkSession, options: ReplayOptions, table: LakeTable, pl
 COUNTED = "by the plan: rows deleted from the table since, and a chunk that the run before sent last, may be among them"
 
 
-def outcome_of(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool, note: str, is_resumed: bool = False) -> Outcome:
+def outcome_of(
+    plan: ReplayPlan, topic: str, before: int, done: int, *, is_dry: bool, note: str, is_resumed: bool = False
+) -> PipelineOutcome:
     """``before`` and ``done`` are chunks: sent by earlier runs, and by now. ``is_resumed``: an earlier run made the plan."""
     sent = plan.rows_of(done) - plan.rows_of(before)
     partitions = sorted({each.partition for chunk in plan.chunks for each in chunk.ranges})
@@ -313,10 +315,10 @@ def outcome_of(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool, 
         figures["counted"] = COUNTED
     if note:
         figures["note"] = note
-    return Outcome(_summary(plan, topic, before, done, is_dry=is_dry, is_resumed=is_resumed), figures)
+    return PipelineOutcome(_summary(plan, topic, before, done, is_dry=is_dry, is_resumed=is_resumed), figures)
 
 
-def _summary(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool, is_resumed: bool) -> str:
+def _summary(plan: ReplayPlan, topic: str, before: int, done: int, *, is_dry: bool, is_resumed: bool) -> str:
     if not plan.chunks:
         return "nothing to replay: the table has no row in that range"
     left = plan.rows - plan.rows_of(before)
@@ -330,12 +332,12 @@ def _summary(plan: Plan, topic: str, before: int, done: int, *, is_dry: bool, is
     return sent
 
 
-def _extent(plan: Plan, partition: int) -> str:
+def _extent(plan: ReplayPlan, partition: int) -> str:
     ranges = [each for chunk in plan.chunks for each in chunk.ranges if each.partition == partition]
     return f"{ranges[0].start} to {ranges[-1].end - 1}"
 
 
-def retention_note(facts: TopicFacts, oldest_ms: int | None, now_ms: int) -> str:
+def retention_note(facts: TopicSnapshot, oldest_ms: int | None, now_ms: int) -> str:
     """A topic keeps messages by their own time: old ones are deleted soon after they come."""
     kept_ms = int(facts.settings.get("retention.ms", "-1"))
     is_deleting = "delete" in facts.settings.get("cleanup.policy", "delete")

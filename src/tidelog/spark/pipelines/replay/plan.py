@@ -40,7 +40,7 @@ _BUCKETS_PER_CHUNK = 10
 _BUCKET_OFFSETS_MAX = 10_000
 
 
-class Bucket(NamedTuple):
+class OffsetBucket(NamedTuple):
     """Rows of one partition at offsets side by side."""
 
     partition: int
@@ -49,7 +49,7 @@ class Bucket(NamedTuple):
     rows: int
 
 
-class Chunk(NamedTuple):
+class ReplayChunk(NamedTuple):
     number: int
     rows: int
     ranges: tuple[OffsetRange, ...]
@@ -63,9 +63,9 @@ def bucket_offsets(rows_per_chunk: int) -> int:
     return max(1, min(_BUCKET_OFFSETS_MAX, rows_per_chunk // _BUCKETS_PER_CHUNK))
 
 
-def cut(buckets: Sequence[Bucket], rows_per_chunk: int) -> tuple[Chunk, ...]:
+def cut(buckets: Sequence[OffsetBucket], rows_per_chunk: int) -> tuple[ReplayChunk, ...]:
     """At most CHUNKS_MAX: where there are more rows than that, chunks are larger."""
-    by_partition: dict[int, list[Bucket]] = {}
+    by_partition: dict[int, list[OffsetBucket]] = {}
     for bucket in sorted(buckets):
         by_partition.setdefault(bucket.partition, []).append(bucket)
     total = sum(bucket.rows for bucket in buckets)
@@ -86,10 +86,10 @@ def cut(buckets: Sequence[Bucket], rows_per_chunk: int) -> tuple[Chunk, ...]:
             else:
                 parts[number].append(OffsetRange(partition, bucket.first, end))
     filled_chunks = [(size, tuple(ranges)) for size, ranges in zip(rows, parts, strict=True) if ranges]
-    return tuple(Chunk(number, size, ranges) for number, (size, ranges) in enumerate(filled_chunks))
+    return tuple(ReplayChunk(number, size, ranges) for number, (size, ranges) in enumerate(filled_chunks))
 
 
-class Pacer:
+class ChunkPacer:
     """No more than ``rate`` rows a second over any stretch longer than a chunk, whatever the chunks take. What was slow is not
     made up for later."""
 
@@ -117,13 +117,13 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DAY_SECONDS = 86_400
 
 
-class Plan(NamedTuple):
+class ReplayPlan(NamedTuple):
     replay_id: str
     arguments: Mapping[str, Any]
     table_version: int
     keeps_partitions: bool
     """Partition 3 to partition 3; else by key. Decided once: the topic may get more partitions meanwhile."""
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[ReplayChunk, ...]
 
     @property
     def rows(self) -> int:
@@ -133,7 +133,7 @@ class Plan(NamedTuple):
         """Of the first so many chunks."""
         return sum(chunk.rows for chunk in self.chunks[:chunks])
 
-    def write_id(self, chunk: Chunk) -> str:
+    def write_id(self, chunk: ReplayChunk) -> str:
         """With what the chunk is of in it: a plan that was lost and made anew from other rows is not taken for this one."""
         return f"replay-{self.replay_id}-{digest([self.arguments, chunk.ranges])}-{chunk.number}"
 
@@ -148,24 +148,24 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class PlanFile:
+class ReplayPlanFile:
     def __init__(self, table: Path, replay_id: str) -> None:
         self._directory = table / "_tidelog" / "replays"
         self._plan = self._directory / f"{replay_id}.json"
         self._progress = self._directory / f"{replay_id}.progress"
         self._id = replay_id
 
-    def read(self, arguments: Mapping[str, Any]) -> Plan | None:
+    def read(self, arguments: Mapping[str, Any]) -> ReplayPlan | None:
         """None when there is none yet. PipelineFailed when it is of something else."""
         try:
             written = json.loads(self._plan.read_text())
             if written["version"] != VERSION:
                 raise PipelineFailed(f"{self._plan} is of version {written['version']}: a newer Tidelog wrote it")
             chunks = tuple(
-                Chunk(number, rows, tuple(OffsetRange(*each) for each in ranges))
+                ReplayChunk(number, rows, tuple(OffsetRange(*each) for each in ranges))
                 for number, (rows, ranges) in enumerate(written["chunks"])
             )
-            plan = Plan(self._id, written["arguments"], written["table_version"], written["keeps_partitions"], chunks)
+            plan = ReplayPlan(self._id, written["arguments"], written["table_version"], written["keeps_partitions"], chunks)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -178,7 +178,7 @@ class PlanFile:
             raise PipelineFailed(f"replay {self._id} was begun with another {', '.join(names)}: give another --id")
         return plan
 
-    def create(self, plan: Plan) -> Plan:
+    def create(self, plan: ReplayPlan) -> ReplayPlan:
         """Whole or not at all; another one that was faster is taken in its place."""
         document = {
             "version": VERSION,
@@ -204,7 +204,7 @@ class PlanFile:
             raise PipelineFailed(f"{self._plan} is gone while the replay begins: somebody removes it")
         return found
 
-    def chunks_done(self, plan: Plan, now_seconds: float | None = None) -> int:
+    def chunks_done(self, plan: ReplayPlan, now_seconds: float | None = None) -> int:
         try:
             done = int(self._progress.read_text())
             touched = self._progress.stat().st_mtime
