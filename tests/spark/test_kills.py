@@ -57,12 +57,11 @@ def test_a_driver_is_killed_in_the_middle_of_a_batch(spark: SparkSession, kafka:
     assert places(spark.read.parquet(str(output))) == every(2, 1050)
 
 
-pytestmark = pytest.mark.soak
-
 ROUNDS = 3
 MESSAGES = 4_000
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("config", "how"),
     [({}, {"killPids": EXECUTOR}), (SPECULATION, {"waitFor": "never"})],

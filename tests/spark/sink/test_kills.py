@@ -68,8 +68,6 @@ def test_the_broker_dies_and_comes_back(spark: SparkSession, tmp_path: Path) -> 
         scene.check()
 
 
-pytestmark = pytest.mark.soak
-
 ROUNDS_OF_DRIVERS = 14
 ROUNDS_OF_BROKERS = 6
 ROUNDS_OF_EXECUTORS = 5
@@ -93,6 +91,7 @@ def rounds(directory: Path, count: int, one: Callable[[Scene, Broker, int], None
             scene.check()
 
 
+@pytest.mark.soak
 def test_drivers(tmp_path: Path) -> None:
     def one(scene: Scene, _: Broker, number: int) -> None:
         at = POINTS[number % len(POINTS)]
@@ -102,6 +101,7 @@ def test_drivers(tmp_path: Path) -> None:
     rounds(tmp_path, ROUNDS_OF_DRIVERS, one)
 
 
+@pytest.mark.soak
 def test_brokers(tmp_path: Path) -> None:
     def one(scene: Scene, broker: Broker, number: int) -> None:
         back = scene.directory / "back"
@@ -120,6 +120,7 @@ def test_brokers(tmp_path: Path) -> None:
     rounds(tmp_path, ROUNDS_OF_BROKERS, one)
 
 
+@pytest.mark.soak
 def test_executors(tmp_path: Path) -> None:
     with StandaloneCluster(tmp_path) as cluster:
 
@@ -129,6 +130,7 @@ def test_executors(tmp_path: Path) -> None:
         rounds(tmp_path, ROUNDS_OF_EXECUTORS, one)
 
 
+@pytest.mark.soak
 def test_speculation(tmp_path: Path) -> None:
     """A task that stands still in the middle of its rows is run again elsewhere; the first of the two is ended."""
     with StandaloneCluster(tmp_path) as cluster:
