@@ -25,7 +25,7 @@ SCHEMA = "id BIGINT"
 
 def kill(bootstrap: str, topic: str, table: Path, at: str, schema: str | None) -> None:
     given = {"bootstrap": bootstrap, "topic": topic, "table": str(table), "at": at, "schema": schema}
-    root = str(Path(__file__).parents[3])
+    root = str(Path(__file__).parents[4])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
     with (table.parent / "driver.log").open("ab") as log:
         command = [sys.executable, "-m", "tests.spark.pipelines.archive.killing", json.dumps(given)]

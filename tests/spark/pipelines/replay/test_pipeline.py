@@ -121,7 +121,7 @@ def test_a_driver_that_is_killed(spark: SparkSession, kafka: ToolkitBroker, sour
     table, target = archive(tmp_path / "table", kafka.bootstrap, source), new_topic(kafka)
     given = {"table": str(table), "topic": target, "bootstrap": kafka.bootstrap, "chunk_rows": 90}
     text = json.dumps({"options": given, "local": str(tmp_path / "local")})
-    root = str(Path(__file__).parents[3])
+    root = str(Path(__file__).parents[4])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-m", "tests.spark.pipelines.replay.driver", text]
     with (tmp_path / "driver.out").open("wb") as output:
