@@ -18,8 +18,8 @@ from tests.broker.harness import FakeClient, Machine
 from tests.log.harness import batch
 from tests.wire.kio_messages import chance_message, kio_bytes, message_classes
 from tidelog.broker.handlers import TABLE
+from tidelog.wire.messages import Direction
 from tidelog.wire.protocol import ApiKey, request_header
-from tidelog.wire.schema import Direction
 
 EXAMPLES = 40
 REQUESTS_MAX = 4

@@ -1,11 +1,11 @@
 import pytest
 
 from tidelog.metadata.brokers import BrokerImage, BrokersImage
-from tidelog.metadata.errors import InconsistentRecord
 from tidelog.metadata.records import (
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
+    InconsistentRecord,
     RegisterBrokerRecord,
     SupportedFeature,
     UnfenceBrokerRecord,

@@ -1,7 +1,6 @@
 import pytest
 
 from tidelog.metadata.configs import ResourceType
-from tidelog.metadata.errors import InconsistentRecord
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import (
     AbortTransactionRecord,
@@ -9,6 +8,7 @@ from tidelog.metadata.records import (
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    InconsistentRecord,
     MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,

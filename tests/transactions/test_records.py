@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.coordinator.errors import UnreadableShard
-from tidelog.coordinator.record_fields import RecordTable
+from tidelog.coordinator.records import RecordSchema
 from tidelog.transactions.records import RECORD_CODEC, VALUE, TopicPartitions, TransactionRecord, TransactionValue
 from tidelog.transactions.state import RECORDED_STATES, TransactionState
 
@@ -145,13 +145,13 @@ _VALUES = st.builds(
 
 
 @given(_NAMES, st.none() | _VALUES, st.sampled_from([0, 1]))
-def test_what_is_written_is_what_the_table_says(transactional_id: str, value: TransactionValue | None, version: int) -> None:
-    table = RecordTable(0, TransactionRecord, 1, VALUE, version_max=1, version_written=version, flexible_since=1)
+def test_what_is_written_is_what_the_schema_says(transactional_id: str, value: TransactionValue | None, version: int) -> None:
+    schema = RecordSchema(0, TransactionRecord, VALUE, version_max=1, version_written=version, flexible_since=1)
     expected: Any = value
     if value is not None and value.state is TransactionState.EMPTY:
         expected = (*value[:7], None, *value[8:])
     written = RECORD_CODEC.encode(TransactionRecord(transactional_id, value, version))
-    assert written == table.encode((transactional_id, expected))
+    assert written == schema.encode((transactional_id, expected))
 
 
 @given(_NAMES, st.none() | _VALUES)

@@ -14,8 +14,8 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_writer
 from kio.serial._serialize import get_field_writer
 
+from tidelog.wire.messages import Direction
 from tidelog.wire.primitives import write_compact_length, write_tagged_field, write_unsigned_varint
-from tidelog.wire.schema import Direction
 
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 UNKNOWN_TAG = 10_000

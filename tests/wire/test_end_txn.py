@@ -16,9 +16,9 @@ from tidelog.wire.end_txn import (
     encode_end_txn_response,
 )
 from tidelog.wire.errors import ErrorCode, MalformedRequest
+from tidelog.wire.messages import Direction, versions
 from tidelog.wire.primitives import write_tagged_field
 from tidelog.wire.protocol import ApiKey, RequestHeader
-from tidelog.wire.schema import Direction, versions
 
 every_version = pytest.mark.parametrize("version", range(VERSIONS[0], VERSIONS[1] + 1))
 requests = st.builds(EndTxnRequest, text, int64, int16, st.booleans())

@@ -11,6 +11,7 @@ from tests.wire.kio_oracle import kio_bytes, kio_error, kio_uuid, milliseconds
 from tests.wire.message_strategies import duration_ms, errors, int32, int64, nullable_text, text, topic_ids
 from tidelog.wire import offset_commit
 from tidelog.wire.errors import ErrorCode, MalformedRequest
+from tidelog.wire.messages import Direction, versions
 from tidelog.wire.offset_commit import (
     CACHED_NAME_LENGTH_MAX,
     FLEXIBLE_SINCE,
@@ -29,7 +30,6 @@ from tidelog.wire.offset_commit import (
 )
 from tidelog.wire.primitives import ELEMENTS_MAX, write_tagged_field
 from tidelog.wire.protocol import ApiKey, RequestHeader
-from tidelog.wire.schema import Direction, versions
 
 ALL_VERSIONS = range(VERSIONS[0], VERSIONS[1] + 1)
 every_version = pytest.mark.parametrize("version", ALL_VERSIONS)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.wire.errors import MalformedRequest
+from tidelog.wire.messages import Direction, message_struct, versions
 from tidelog.wire.primitives import write_tagged_field
 from tidelog.wire.protocol import (
     FLEXIBLE_SINCE,
@@ -17,7 +18,6 @@ from tidelog.wire.protocol import (
     request_header,
     response_header,
 )
-from tidelog.wire.schema import Direction, message_schema, versions
 
 
 def raw_frame(parts: tuple[ApiKey, int, bytes]) -> bytes:
@@ -36,7 +36,7 @@ class TestTable:
     @pytest.mark.parametrize("direction", Direction)
     def test_flexible_versions(self, api: ApiKey, direction: Direction) -> None:
         for version in versions(api, direction):
-            assert is_flexible(api, version) == message_schema(api, version, direction).is_flexible
+            assert is_flexible(api, version) == message_struct(api, version, direction)[2]
 
     def test_apis_without_flexible_versions(self) -> None:
         assert [api for api in ApiKey if api.flexible_since == NEVER] == [ApiKey.SASL_HANDSHAKE, ApiKey.OFFSET_DELETE]

@@ -1,91 +1,122 @@
-import subprocess
-import sys
+"""The schema engine by itself: versions, tags, nulls and the Python objects that hold the values.
+
+That all of Kafka's types are read and written rightly is what ``test_messages`` checks against kio.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
-from tidelog.wire.protocol import ApiKey
-from tidelog.wire.schema import Direction, field_in_any_version, message_schema, versions
+from tidelog.wire.errors import MalformedRequest
+from tidelog.wire.primitives import Reader
+from tidelog.wire.schema import (
+    BYTES,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UUID,
+    Field,
+    Struct,
+    dataclass_struct,
+    struct_reader,
+    struct_writer,
+    tuple_struct,
+)
 
 
-def modules_after(code: str) -> set[str]:
-    """The modules that a fresh interpreter has loaded after ``code``."""
-    script = f"{code}\nimport sys\nprint(*sys.modules)"
-    return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())
+class Point(NamedTuple):
+    x: int
+    y: int = 7
 
 
-class TestImports:
-    IMPORT_ALL = "import pkgutil, importlib, tidelog.wire as wire\n" + (
-        "for module in pkgutil.iter_modules(wire.__path__): importlib.import_module('tidelog.wire.' + module.name)\n"
-    )
-
-    def test_importing_the_package_imports_nothing_of_kio(self) -> None:
-        modules = modules_after(self.IMPORT_ALL)
-        assert "tidelog.wire.messages" in modules
-        assert not {name for name in modules if name.split(".")[0] == "kio"}
-
-    def test_a_message_imports_its_own_definition_only_and_not_hypothesis(self) -> None:
-        code = "from tidelog.wire.messages import encode_response\nencode_response(3, 12, {'cluster_id': 'c'})"
-        modules = modules_after(code)
-        definitions = {name for name in modules if name.startswith("kio.schema.") and name.endswith((".request", ".response"))}
-        assert definitions == {"kio.schema.metadata.v12.request", "kio.schema.metadata.v12.response"}
-        assert not {name for name in modules if name.split(".")[0] == "hypothesis"}
-
-    def test_hypothesis_can_be_imported_afterwards(self) -> None:
-        code = "from tidelog.wire.messages import encode_response\nencode_response(3, 12, {})\nimport hypothesis"
-        assert "hypothesis.strategies" in modules_after(code)
+@dataclass(frozen=True, slots=True)
+class Shape:
+    name: str
+    points: tuple[Point, ...] = ()
+    ids: tuple[bytes, ...] | None = None
+    centre: Point | None = None
+    weight: int = -1
+    colours: tuple[int, ...] = ()
+    note: bytes = b""
 
 
-class TestVersions:
-    def test_of_an_api(self) -> None:
-        assert versions(ApiKey.METADATA, Direction.REQUEST) == list(range(14))
-        assert versions(ApiKey.CREATE_TOPICS, Direction.RESPONSE) == list(range(2, 8))
-
-    def test_of_no_api(self) -> None:
-        assert versions(4, Direction.REQUEST) == []
-
-    @pytest.mark.parametrize(("api_key", "version"), [(4, 0), (ApiKey.METADATA, 14), (ApiKey.METADATA, -1)])
-    def test_no_such_message(self, api_key: int, version: int) -> None:
-        with pytest.raises(KeyError):
-            message_schema(api_key, version, Direction.REQUEST)
-
-
-class TestVocabulary:
-    def test_every_time_is_in_milliseconds_and_says_so(self) -> None:
-        fields = {field.name: field for field in message_schema(ApiKey.PRODUCE, 9, Direction.RESPONSE).fields}
-        assert fields["throttle_time_ms"].type == "int32"
-        request = {field.name: field for field in message_schema(ApiKey.OFFSET_COMMIT, 2, Direction.REQUEST).fields}
-        assert request["retention_time_ms"].type == "int64"
-        assert request["retention_time_ms"].default == -1
-
-    def test_an_id_is_never_null(self) -> None:
-        topic = next(field for field in message_schema(ApiKey.METADATA, 12, Direction.REQUEST).fields if field.name == "topics")
-        assert topic.is_array
-        assert topic.is_nullable
-        assert topic.struct is not None
-        topic_id = topic.struct.fields[0]
-        assert (topic_id.name, topic_id.is_nullable, topic_id.default) == ("topic_id", False, bytes(16))
-
-    def test_error_codes_are_integers(self) -> None:
-        (error_code, *_) = message_schema(ApiKey.API_VERSIONS, 0, Direction.RESPONSE).fields
-        assert (error_code.type, error_code.default) == ("int16", 0)
-
-    def test_a_time_that_may_be_missing(self) -> None:
-        path = ("responses", "partition_responses")
-        field = field_in_any_version(ApiKey.PRODUCE, Direction.RESPONSE, path, "log_append_time_ms")
-        assert field is not None
-        assert (field.is_nullable, field.default) == (False, -1)
+POINT = tuple_struct(Point, Field("x", INT8), Field("y", INT16, since=1))
+SHAPE = dataclass_struct(
+    Shape,
+    Field("name", STRING),
+    Field("points", POINT, is_array=True),
+    Field("ids", UUID, is_array=True, is_nullable=True, since=1),
+    Field("centre", POINT, is_nullable=True, tag=3),
+    Field("weight", INT64, tag=1),
+    Field("colours", INT32, is_array=True, tag=0),
+    Field("note", BYTES),
+)
+FULL = Shape("s", (Point(1), Point(2, 3)), (b"i" * 16,), Point(4, 5), 6, (8,), b"n")
 
 
-class TestFieldInAnyVersion:
-    def test_the_newest_definition_counts(self) -> None:
-        field = field_in_any_version(ApiKey.METADATA, Direction.REQUEST, (), "topics")
-        assert field is not None
-        assert field.struct is not None
-        assert field.struct.version == 13
+def write(struct: Struct, version: int, is_flexible: bool, value: object) -> bytes:
+    out = bytearray()
+    struct_writer(struct, version, is_flexible)(out, value)
+    return bytes(out)
 
-    def test_of_a_struct_that_the_newest_version_lacks(self) -> None:
-        assert field_in_any_version(ApiKey.OFFSET_FETCH, Direction.REQUEST, ("topics",), "partition_indexes") is not None
 
-    @pytest.mark.parametrize(("path", "name"), [((), "topic"), (("topics",), "nmae"), (("nowhere",), "name")])
-    def test_in_no_version(self, path: tuple[str, ...], name: str) -> None:
-        assert field_in_any_version(ApiKey.METADATA, Direction.REQUEST, path, name) is None
+def read(struct: Struct, version: int, is_flexible: bool, data: bytes) -> object:
+    reader = Reader(memoryview(data))
+    value = struct_reader(struct, version, is_flexible)(reader)
+    reader.expect_end()
+    return value
+
+
+@pytest.mark.parametrize(
+    ("version", "is_flexible", "value", "data"),
+    [
+        # Without flexible encoding there is no place for tagged fields.
+        (0, False, Shape("s", (Point(1), Point(2)), note=b"n"), b"\0\1s" + b"\0\0\0\2\1\2" + b"\0\0\0\1n"),
+        (1, False, Shape("", (), None), b"\0\0" + b"\0\0\0\0" + b"\xff\xff\xff\xff" + b"\0\0\0\0"),
+        (0, True, Shape("s", (Point(1),)), b"\2s" + b"\2\1\0" + b"\1" + b"\0"),
+        (1, True, Shape("s", (), ()), b"\2s" + b"\1" + b"\1" + b"\1" + b"\0"),
+        (
+            1,
+            True,
+            FULL,
+            b"\2s"
+            + (b"\3" + b"\1\0\7\0" + b"\2\0\3\0")
+            + (b"\2" + b"i" * 16)
+            + b"\2n"
+            # Tags rise, whatever the order of the fields.
+            + (b"\3" + b"\0\5\2\0\0\0\10" + b"\1\10" + bytes(7) + b"\6" + b"\3\5\1\4\0\5\0"),
+        ),
+    ],
+)
+def test_golden_bytes_both_ways(version: int, is_flexible: bool, value: Shape, data: bytes) -> None:
+    assert write(SHAPE, version, is_flexible, value) == data
+    assert read(SHAPE, version, is_flexible, data) == value
+    assert SHAPE.size_min(version, is_flexible) <= len(data)
+    for length in range(len(data)):
+        with pytest.raises(MalformedRequest):
+            read(SHAPE, version, is_flexible, data[:length])
+
+
+def test_a_version_writes_no_field_that_it_lacks() -> None:
+    assert read(SHAPE, 0, False, write(SHAPE, 0, False, FULL)) == Shape("s", (Point(1), Point(2)), note=b"n")
+
+
+def test_a_tagged_field_that_equals_its_default_is_left_out() -> None:
+    assert write(SHAPE, 0, True, Shape("", weight=-1, colours=())) == b"\1\1\1\0"
+
+
+def test_tags_of_no_field_and_of_later_versions_are_skipped() -> None:
+    later = tuple_struct(Point, Field("x", INT8), Field("y", INT16, since=1, tag=0))
+    data = b"\1" + b"\2" + b"\0\2\0\x09" + b"\x63\1z"
+    assert read(later, 1, True, data) == Point(1, 9)
+    assert read(later, 0, True, data) == Point(1, 7)
+
+
+def test_a_struct_has_the_fields_of_its_type() -> None:
+    with pytest.raises(AssertionError, match="Point"):
+        tuple_struct(Point, Field("x", INT8))
+    with pytest.raises(AssertionError, match="Shape"):
+        dataclass_struct(Shape, Field("name", STRING))

@@ -8,12 +8,12 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidelog.metadata.errors import InconsistentRecord
 from tidelog.metadata.records import (
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
     Ids,
+    InconsistentRecord,
     RegisterBrokerRecord,
     SupportedFeature,
     UnfenceBrokerRecord,

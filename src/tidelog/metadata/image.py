@@ -13,7 +13,6 @@ from tidelog.metadata.brokers import BrokersImage
 from tidelog.metadata.client_quotas import ClientQuotasImage
 from tidelog.metadata.configs import ConfigsImage
 from tidelog.metadata.delta import ImageDelta
-from tidelog.metadata.errors import InconsistentRecord
 from tidelog.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -23,6 +22,7 @@ from tidelog.metadata.records import (
     EndTransactionRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
+    InconsistentRecord,
     MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,

@@ -1,34 +1,41 @@
 """The records of the metadata log, with Kafka's names, numbers and versions.
 
-A record is plain data. ``SCHEMAS`` says how each is laid out in bytes; ``encode_record`` and ``decode_record`` are the way in
-and out. We write the newest version of each, which goes with the metadata.version that a new cluster is given.
+A record is plain data. ``SCHEMAS`` says how each is laid out in bytes; ``encode_record`` and ``decode_record`` convert. A
+record's value in the log, all in Kafka's flexible encoding::
 
-Ids are 16 bytes; zero stands for none.
+    frame version uvarint (1) | api key uvarint | version uvarint | fields in the schema's order | tagged fields
+
+We write the newest version of each, which goes with the metadata.version that a new cluster is given, and read all of them.
+Defaults stand in the dataclasses. Ids are 16 bytes; zero stands for none.
 """
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tidelog.metadata.codec import (
-    BOOLEAN,
-    FLOAT_64,
-    INTEGER_8,
-    INTEGER_16,
-    INTEGER_32,
-    INTEGER_64,
-    NULLABLE_STRING,
+from tidelog.ports.disk import Buffer
+from tidelog.wire.errors import MalformedRequest
+from tidelog.wire.primitives import Reader
+from tidelog.wire.schema import (
+    BOOL,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
     STRING,
-    UNSIGNED_16,
+    UINT16,
     UUID,
     Field,
-    Schema,
-    array_of,
-    decode,
-    encode,
-    nullable_array_of,
-    structure,
+    ReadValue,
+    WriteValue,
+    dataclass_struct,
+    struct_reader,
+    struct_writer,
+    tuple_struct,
 )
-from tidelog.ports.disk import Buffer
+
+# The layout of what comes before a record's fields.
+FRAME_VERSION = 1
 
 Ids = tuple[bytes, ...]
 BrokerIds = tuple[int, ...]
@@ -36,6 +43,22 @@ BrokerIds = tuple[int, ...]
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
 NO_RECOVERY_STATE_CHANGE = -1
+
+
+class MetadataError(Exception):
+    """The metadata log cannot be used. Each of these errors stops a start: a broker with half of its metadata would do harm."""
+
+
+class MalformedRecord(MetadataError):
+    """The bytes are not a metadata record, or not one of the version that they name."""
+
+
+class UnsupportedRecord(MetadataError):
+    """A record of a kind or version that this release does not know. To skip it could lose a rule that somebody relies on."""
+
+
+class InconsistentRecord(MetadataError):
+    """A record that does not fit the image, such as a partition of a topic that was never created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,146 +257,208 @@ MetadataRecord = (
     | RegisterControllerRecord
 )
 
-_ENDPOINTS = array_of(
-    structure(BrokerEndpoint, (("name", STRING), ("host", STRING), ("port", UNSIGNED_16), ("security_protocol", INTEGER_16)))
+_ENDPOINT = dataclass_struct(
+    BrokerEndpoint, Field("name", STRING), Field("host", STRING), Field("port", UINT16), Field("security_protocol", INT16)
 )
-_FEATURES = array_of(
-    structure(SupportedFeature, (("name", STRING), ("min_supported_version", INTEGER_16), ("max_supported_version", INTEGER_16)))
+_FEATURE = dataclass_struct(
+    SupportedFeature,
+    Field("name", STRING),
+    Field("min_supported_version", INT16),
+    Field("max_supported_version", INT16),
 )
-_QUOTA_ENTITY = array_of(structure(QuotaEntityPart, (("entity_type", STRING), ("entity_name", NULLABLE_STRING))))
-_BROKER_IDS = array_of(INTEGER_32)
-_NULLABLE_BROKER_IDS = nullable_array_of(INTEGER_32)
-_IDS = array_of(UUID)
-_NULLABLE_IDS = nullable_array_of(UUID)
+_QUOTA_ENTITY_PART = tuple_struct(QuotaEntityPart, Field("entity_type", STRING), Field("entity_name", STRING, is_nullable=True))
+
+
+class MetadataRecordSchema:
+    """One kind of record: its number, its newest version, and its fields. Versions are compiled when they are first used."""
+
+    __slots__ = ("_readers", "_writers", "api_key", "record_type", "struct", "version_max")
+
+    def __init__(self, api_key: int, version_max: int, record_type: type[Any], fields: tuple[Field, ...]) -> None:
+        self.api_key = api_key
+        self.version_max = version_max
+        self.record_type = record_type
+        self.struct = dataclass_struct(record_type, *fields)
+        self._readers: dict[int, ReadValue] = {}
+        self._writers: dict[int, WriteValue] = {}
+
+    def read(self, reader: Reader, version: int) -> Any:
+        read = self._readers.get(version)
+        if read is None:
+            read = self._readers[version] = struct_reader(self.struct, version, is_flexible=True)
+        return read(reader)
+
+    def write(self, out: bytearray, record: Any, version: int) -> None:
+        write = self._writers.get(version)
+        if write is None:
+            write = self._writers[version] = struct_writer(self.struct, version, is_flexible=True)
+        write(out, record)
+
 
 _SCHEMAS = (
-    Schema(
-        RegisterBrokerRecord,
+    MetadataRecordSchema(
         0,
         4,
+        RegisterBrokerRecord,
         (
-            Field("broker_id", INTEGER_32),
-            Field("is_migrating_zk_broker", BOOLEAN, since=2),
+            Field("broker_id", INT32),
+            Field("is_migrating_zk_broker", BOOL, since=2),
             Field("incarnation_id", UUID),
-            Field("broker_epoch", INTEGER_64),
-            Field("end_points", _ENDPOINTS),
-            Field("features", _FEATURES),
-            Field("rack", NULLABLE_STRING),
-            Field("fenced", BOOLEAN),
-            Field("in_controlled_shutdown", BOOLEAN, since=1),
-            Field("log_dirs", _IDS, since=3, tag=0),
-            Field("cordoned_log_dirs", _NULLABLE_IDS, since=4, tag=1),
+            Field("broker_epoch", INT64),
+            Field("end_points", _ENDPOINT, is_array=True),
+            Field("features", _FEATURE, is_array=True),
+            Field("rack", STRING, is_nullable=True),
+            Field("fenced", BOOL),
+            Field("in_controlled_shutdown", BOOL, since=1),
+            Field("log_dirs", UUID, is_array=True, since=3, tag=0),
+            Field("cordoned_log_dirs", UUID, is_array=True, is_nullable=True, since=4, tag=1),
         ),
     ),
-    Schema(UnregisterBrokerRecord, 1, 0, (Field("broker_id", INTEGER_32), Field("broker_epoch", INTEGER_64))),
-    Schema(TopicRecord, 2, 0, (Field("name", STRING), Field("topic_id", UUID))),
-    Schema(
-        PartitionRecord,
+    MetadataRecordSchema(1, 0, UnregisterBrokerRecord, (Field("broker_id", INT32), Field("broker_epoch", INT64))),
+    MetadataRecordSchema(2, 0, TopicRecord, (Field("name", STRING), Field("topic_id", UUID))),
+    MetadataRecordSchema(
         3,
         2,
+        PartitionRecord,
         (
-            Field("partition_id", INTEGER_32),
+            Field("partition_id", INT32),
             Field("topic_id", UUID),
-            Field("replicas", _BROKER_IDS),
-            Field("isr", _BROKER_IDS),
-            Field("removing_replicas", _BROKER_IDS),
-            Field("adding_replicas", _BROKER_IDS),
-            Field("leader", INTEGER_32),
-            Field("leader_recovery_state", INTEGER_8, tag=0),
-            Field("leader_epoch", INTEGER_32),
-            Field("partition_epoch", INTEGER_32),
-            Field("directories", _IDS, since=1),
-            Field("eligible_leader_replicas", _NULLABLE_BROKER_IDS, since=2, tag=1),
-            Field("last_known_elr", _NULLABLE_BROKER_IDS, since=2, tag=2),
+            Field("replicas", INT32, is_array=True),
+            Field("isr", INT32, is_array=True),
+            Field("removing_replicas", INT32, is_array=True),
+            Field("adding_replicas", INT32, is_array=True),
+            Field("leader", INT32),
+            Field("leader_recovery_state", INT8, tag=0),
+            Field("leader_epoch", INT32),
+            Field("partition_epoch", INT32),
+            Field("directories", UUID, is_array=True, since=1),
+            Field("eligible_leader_replicas", INT32, is_array=True, is_nullable=True, since=2, tag=1),
+            Field("last_known_elr", INT32, is_array=True, is_nullable=True, since=2, tag=2),
         ),
     ),
-    Schema(
-        ConfigRecord,
+    MetadataRecordSchema(
         4,
         0,
+        ConfigRecord,
         (
-            Field("resource_type", INTEGER_8),
+            Field("resource_type", INT8),
             Field("resource_name", STRING),
             Field("name", STRING),
-            Field("value", NULLABLE_STRING),
+            Field("value", STRING, is_nullable=True),
         ),
     ),
-    Schema(
-        PartitionChangeRecord,
+    MetadataRecordSchema(
         5,
         2,
+        PartitionChangeRecord,
         (
-            Field("partition_id", INTEGER_32),
+            Field("partition_id", INT32),
             Field("topic_id", UUID),
-            Field("isr", _NULLABLE_BROKER_IDS, tag=0),
-            Field("leader", INTEGER_32, tag=1),
-            Field("replicas", _NULLABLE_BROKER_IDS, tag=2),
-            Field("removing_replicas", _NULLABLE_BROKER_IDS, tag=3),
-            Field("adding_replicas", _NULLABLE_BROKER_IDS, tag=4),
-            Field("leader_recovery_state", INTEGER_8, tag=5),
-            Field("directories", _NULLABLE_IDS, since=1, tag=8),
-            Field("eligible_leader_replicas", _NULLABLE_BROKER_IDS, since=2, tag=6),
-            Field("last_known_elr", _NULLABLE_BROKER_IDS, since=2, tag=7),
+            Field("isr", INT32, is_array=True, is_nullable=True, tag=0),
+            Field("leader", INT32, tag=1),
+            Field("replicas", INT32, is_array=True, is_nullable=True, tag=2),
+            Field("removing_replicas", INT32, is_array=True, is_nullable=True, tag=3),
+            Field("adding_replicas", INT32, is_array=True, is_nullable=True, tag=4),
+            Field("leader_recovery_state", INT8, tag=5),
+            Field("directories", UUID, is_array=True, is_nullable=True, since=1, tag=8),
+            Field("eligible_leader_replicas", INT32, is_array=True, is_nullable=True, since=2, tag=6),
+            Field("last_known_elr", INT32, is_array=True, is_nullable=True, since=2, tag=7),
         ),
     ),
-    Schema(FenceBrokerRecord, 7, 0, (Field("id", INTEGER_32), Field("epoch", INTEGER_64))),
-    Schema(UnfenceBrokerRecord, 8, 0, (Field("id", INTEGER_32), Field("epoch", INTEGER_64))),
-    Schema(RemoveTopicRecord, 9, 0, (Field("topic_id", UUID),)),
-    Schema(FeatureLevelRecord, 12, 0, (Field("name", STRING), Field("feature_level", INTEGER_16))),
-    Schema(
-        ClientQuotaRecord,
+    MetadataRecordSchema(7, 0, FenceBrokerRecord, (Field("id", INT32), Field("epoch", INT64))),
+    MetadataRecordSchema(8, 0, UnfenceBrokerRecord, (Field("id", INT32), Field("epoch", INT64))),
+    MetadataRecordSchema(9, 0, RemoveTopicRecord, (Field("topic_id", UUID),)),
+    MetadataRecordSchema(12, 0, FeatureLevelRecord, (Field("name", STRING), Field("feature_level", INT16))),
+    MetadataRecordSchema(
         14,
         0,
-        (Field("entity", _QUOTA_ENTITY), Field("key", STRING), Field("value", FLOAT_64), Field("remove", BOOLEAN)),
-    ),
-    Schema(
-        ProducerIdsRecord,
-        15,
-        0,
-        (Field("broker_id", INTEGER_32), Field("broker_epoch", INTEGER_64), Field("next_producer_id", INTEGER_64)),
-    ),
-    Schema(
-        BrokerRegistrationChangeRecord,
-        17,
-        3,
+        ClientQuotaRecord,
         (
-            Field("broker_id", INTEGER_32),
-            Field("broker_epoch", INTEGER_64),
-            Field("fenced", INTEGER_8, tag=0),
-            Field("in_controlled_shutdown", INTEGER_8, since=1, tag=1),
-            Field("log_dirs", _IDS, since=2, tag=2),
-            Field("cordoned_log_dirs", _NULLABLE_IDS, since=3, tag=3),
+            Field("entity", _QUOTA_ENTITY_PART, is_array=True),
+            Field("key", STRING),
+            Field("value", FLOAT64),
+            Field("remove", BOOL),
         ),
     ),
-    Schema(NoOpRecord, 20, 0, ()),
-    Schema(BeginTransactionRecord, 23, 0, (Field("name", NULLABLE_STRING, tag=0),)),
-    Schema(EndTransactionRecord, 24, 0, ()),
-    Schema(AbortTransactionRecord, 25, 0, (Field("reason", NULLABLE_STRING, tag=0),)),
-    Schema(
-        RegisterControllerRecord,
+    MetadataRecordSchema(
+        15,
+        0,
+        ProducerIdsRecord,
+        (Field("broker_id", INT32), Field("broker_epoch", INT64), Field("next_producer_id", INT64)),
+    ),
+    MetadataRecordSchema(
+        17,
+        3,
+        BrokerRegistrationChangeRecord,
+        (
+            Field("broker_id", INT32),
+            Field("broker_epoch", INT64),
+            Field("fenced", INT8, tag=0),
+            Field("in_controlled_shutdown", INT8, since=1, tag=1),
+            Field("log_dirs", UUID, is_array=True, since=2, tag=2),
+            Field("cordoned_log_dirs", UUID, is_array=True, is_nullable=True, since=3, tag=3),
+        ),
+    ),
+    MetadataRecordSchema(20, 0, NoOpRecord, ()),
+    MetadataRecordSchema(23, 0, BeginTransactionRecord, (Field("name", STRING, is_nullable=True, tag=0),)),
+    MetadataRecordSchema(24, 0, EndTransactionRecord, ()),
+    MetadataRecordSchema(25, 0, AbortTransactionRecord, (Field("reason", STRING, is_nullable=True, tag=0),)),
+    MetadataRecordSchema(
         27,
         0,
+        RegisterControllerRecord,
         (
-            Field("controller_id", INTEGER_32),
+            Field("controller_id", INT32),
             Field("incarnation_id", UUID),
-            Field("zk_migration_ready", BOOLEAN),
-            Field("end_points", _ENDPOINTS),
-            Field("features", _FEATURES),
+            Field("zk_migration_ready", BOOL),
+            Field("end_points", _ENDPOINT, is_array=True),
+            Field("features", _FEATURE, is_array=True),
         ),
     ),
 )
 
 SCHEMAS = {schema.api_key: schema for schema in _SCHEMAS}
-_SCHEMA_BY_TYPE: dict[type, Schema] = {schema.record_type: schema for schema in _SCHEMAS}
+_SCHEMA_BY_TYPE: dict[type, MetadataRecordSchema] = {schema.record_type: schema for schema in _SCHEMAS}
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """The value of the record in the log; in the newest version if none is named."""
+    """The record's value in the log, in the newest version if none is named. ValueError when the version has no place for
+    something that the record says."""
     schema = _SCHEMA_BY_TYPE[type(record)]
-    return encode(schema, record, schema.version_max if version is None else version)
+    if version is None:
+        version = schema.version_max
+    elif version != schema.version_max:
+        _expect_no_loss(schema, record, version)
+    out = bytearray((FRAME_VERSION, schema.api_key, version))
+    schema.write(out, record, version)
+    return bytes(out)
+
+
+def _expect_no_loss(schema: MetadataRecordSchema, record: MetadataRecord, version: int) -> None:
+    name = type(record).__name__
+    if not 0 <= version <= schema.version_max:
+        raise ValueError(f"{name} has no version {version}")
+    for field in schema.struct.fields:
+        if field.since > version and getattr(record, field.name) != field.default:
+            raise ValueError(f"{name} version {version} has no {field.name}")
 
 
 def decode_record(value: Buffer) -> tuple[MetadataRecord, int]:
-    """(record, version), or a ``MetadataError``."""
-    decoded: tuple[Any, int] = decode(SCHEMAS, value)
-    return decoded
+    """(record, version). UnsupportedRecord for what a later Kafka may have written, MalformedRecord for what nobody did."""
+    # The record was written by a controller, not by a client: its size alone bounds its elements.
+    reader = Reader(memoryview(value), elements_max=len(value))
+    try:
+        frame_version, api_key, version = reader.unsigned_varint(), reader.unsigned_varint(), reader.unsigned_varint()
+        if frame_version != FRAME_VERSION:
+            raise UnsupportedRecord(f"a metadata record has frame version {frame_version}; this release reads {FRAME_VERSION}")
+        schema = SCHEMAS.get(api_key)
+        if schema is None:
+            raise UnsupportedRecord(f"a metadata record has kind {api_key} (version {version}), which this release does not know")
+        if version > schema.version_max:
+            name = schema.record_type.__name__
+            raise UnsupportedRecord(f"{name} has version {version}; this release reads versions 0 to {schema.version_max}")
+        record: MetadataRecord = schema.read(reader, version)
+        reader.expect_end()
+    except MalformedRequest as error:
+        raise MalformedRecord(f"a metadata record of {len(value)} bytes cannot be read: {error}") from error
+    return record, version

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.metadata.errors import InconsistentRecord
 from tidelog.metadata.records import (
     NO_LEADER,
     NO_LEADER_CHANGE,
     NO_RECOVERY_STATE_CHANGE,
     BrokerIds,
     Ids,
+    InconsistentRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,

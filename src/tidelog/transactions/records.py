@@ -9,26 +9,15 @@ Every transaction writes three of them, so they are written by hand; they are re
 
 import struct
 from sys import intern
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidelog.coordinator.errors import UnreadableShard
-from tidelog.coordinator.record_fields import (
-    INTEGER_16,
-    INTEGER_32,
-    INTEGER_64,
-    STRING,
-    Encoding,
-    Field,
-    FieldType,
-    RecordTable,
-    array_of,
-    nullable_array_of,
-    structure,
-)
+from tidelog.coordinator.records import RecordSchema
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.transactions.state import RECORDED_STATES, TransactionState
 from tidelog.wire.errors import MalformedRequest
-from tidelog.wire.primitives import INT8, SMALL_UNSIGNED_VARINTS, Reader, write_compact_length, write_compact_string, write_string
+from tidelog.wire.primitives import SMALL_UNSIGNED_VARINTS, write_compact_length, write_compact_string, write_string
+from tidelog.wire.schema import INT8, INT16, INT32, INT64, STRING, Field, Struct
 
 NO_TIMESTAMP_MS = -1
 
@@ -79,39 +68,39 @@ class TransactionRecord(NamedTuple):
     that repeats it over a restart of the coordinator is told that it was fenced."""
 
 
-def _read_state(reader: Reader, _: Encoding) -> TransactionState:
-    code = reader.int8()
-    if code not in RECORDED_STATES:
-        raise UnreadableShard(f"a transaction in state {code}, which is never written")
-    return TransactionState(code)
+def _make_partitions(values: list[Any]) -> TopicPartitions:
+    topic, partitions = values
+    # Many transactions are about few topics.
+    return TopicPartitions(intern(topic), partitions)
 
 
-# Many transactions are about few topics.
-_TOPIC = FieldType(lambda reader, encoding: intern(STRING.read(reader, encoding)), STRING.write)
-_NULLABLE_PARTITIONS = nullable_array_of(
-    structure(TopicPartitions, Field("topic", _TOPIC), Field("partitions", array_of(INTEGER_32)))
-)
-_PARTITIONS = FieldType(
-    lambda reader, encoding: _NULLABLE_PARTITIONS.read(reader, encoding) or (),
-    _NULLABLE_PARTITIONS.write,
-)
-_STATE = FieldType(_read_state, lambda state, _: INT8.pack(state))
-VALUE = structure(
-    TransactionValue,
-    Field("producer_id", INTEGER_64),
-    Field("previous_producer_id", INTEGER_64, tag=0, default=NO_PRODUCER_ID),
-    Field("next_producer_id", INTEGER_64, tag=1, default=NO_PRODUCER_ID),
-    Field("producer_epoch", INTEGER_16),
-    Field("next_producer_epoch", INTEGER_16, tag=3, default=NO_PRODUCER_EPOCH),
-    Field("timeout_ms", INTEGER_32),
-    Field("state", _STATE),
-    Field("partitions", _PARTITIONS),
-    Field("last_update_timestamp_ms", INTEGER_64),
-    Field("start_timestamp_ms", INTEGER_64),
-    Field("client_transaction_version", INTEGER_16, tag=2, default=0),
+def _make_value(values: list[Any]) -> TransactionValue:
+    value = TransactionValue(*values)
+    if value.state not in RECORDED_STATES:
+        raise UnreadableShard(f"a transaction has state {value.state}, which is never written")
+    return value._replace(state=TransactionState(value.state), partitions=value.partitions or ())
+
+
+_PARTITIONS = Struct("TopicPartitions", (Field("topic", STRING), Field("partitions", INT32, is_array=True)), _make_partitions)
+VALUE = Struct(
+    "TransactionValue",
+    (
+        Field("producer_id", INT64),
+        Field("previous_producer_id", INT64, tag=0, default=NO_PRODUCER_ID),
+        Field("next_producer_id", INT64, tag=1, default=NO_PRODUCER_ID),
+        Field("producer_epoch", INT16),
+        Field("next_producer_epoch", INT16, tag=3, default=NO_PRODUCER_EPOCH),
+        Field("timeout_ms", INT32),
+        Field("state", INT8),
+        Field("partitions", _PARTITIONS, is_array=True, is_nullable=True),
+        Field("last_update_timestamp_ms", INT64),
+        Field("start_timestamp_ms", INT64),
+        Field("client_transaction_version", INT16, tag=2, default=0),
+    ),
+    _make_value,
 )
 _KIND = b"\0\0"
-_TABLE = RecordTable(0, TransactionRecord, 1, VALUE, version_max=1, flexible_since=1)
+_SCHEMA = RecordSchema(0, TransactionRecord, VALUE, version_max=1, flexible_since=1)
 _EMPTY = TransactionState.EMPTY
 
 
@@ -131,7 +120,7 @@ class TransactionRecordCodec:
         if not key.startswith(_KIND):
             return None
         try:
-            record: TransactionRecord = _TABLE.decode(key, value)
+            record: TransactionRecord = _SCHEMA.decode(key, value)
         except MalformedRequest as error:
             raise UnreadableShard(f"a transaction's record cannot be read: {error}") from error
         return record

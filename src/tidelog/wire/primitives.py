@@ -22,6 +22,8 @@ ELEMENTS_MAX = 250_000
 # An unsigned varint holds 32 bits in at most five bytes.
 UNSIGNED_VARINT_BITS = 32
 UUID_SIZE = 16
+# The length of what is null.
+NULL = -1
 
 INT8 = struct.Struct(">b")
 INT16 = struct.Struct(">h")
@@ -75,11 +77,19 @@ class Reader:
         return self.view[self.take(1)] != 0
 
     def int16(self) -> int:
-        value: int = _unpack_int16(self.view, self.take(2))[0]
+        position = self.position
+        if position + 2 > self.end:
+            self._fail_short(2)
+        self.position = position + 2
+        value: int = _unpack_int16(self.view, position)[0]
         return value
 
     def int32(self) -> int:
-        value: int = _unpack_int32(self.view, self.take(4))[0]
+        position = self.position
+        if position + 4 > self.end:
+            self._fail_short(4)
+        self.position = position + 4
+        value: int = _unpack_int32(self.view, position)[0]
         return value
 
     def int64(self) -> int:
@@ -122,36 +132,20 @@ class Reader:
             self._fail_short(position - self.position + 1)
         raise MalformedRequest(f"the varint at byte {self.position} takes more than {UNSIGNED_VARINT_BITS} bits")
 
-    # Lengths. None is null.
-
-    def _length(self, length: int) -> int | None:
-        if length < 0:
-            if length != -1:
-                raise MalformedRequest(f"a length of {length} before byte {self.position}")
-            return None
-        return length
-
-    def _compact_length(self) -> int | None:
-        length = self.unsigned_varint()
-        return length - 1 if length else None
-
-    # Strings.
-
-    def _text(self, length: int) -> str:
-        position = self.take(length)
-        try:
-            return str(self.view[position : position + length], "utf-8")
-        except UnicodeDecodeError as error:
-            raise MalformedRequest(f"the string at byte {position} is not UTF-8") from error
+    # Strings. A length of -1, or of 0 in the compact form, is null.
 
     def nullable_string(self) -> str | None:
-        length = self._length(self.int16())
-        return None if length is None else self._text(length)
+        length = self.int16()
+        if length >= 0:
+            return self._text(length)
+        if length != NULL:
+            self._fail_length(length)
+        return None
 
     def string(self) -> str:
-        length = self._length(self.int16())
-        if length is None:
-            self._fail_null()
+        length = self.int16()
+        if length < 0:
+            self._fail_null(length)
         return self._text(length)
 
     def compact_nullable_string(self) -> str | None:
@@ -164,20 +158,39 @@ class Reader:
             self._fail_null()
         return self._text(length - 1)
 
+    def _text(self, length: int) -> str:
+        start = self.position
+        end = start + length
+        if end > self.end:
+            self._fail_short(length)
+        self.position = end
+        try:
+            return str(self.view[start:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedRequest(f"the string at byte {start} is not UTF-8") from error
+
     # Bytes, as views of the frame: valid as long as the frame is.
 
     def _slice(self, length: int) -> memoryview:
-        position = self.take(length)
-        return self.view[position : position + length]
+        start = self.position
+        end = start + length
+        if end > self.end:
+            self._fail_short(length)
+        self.position = end
+        return self.view[start:end]
 
     def nullable_bytes(self) -> memoryview | None:
-        length = self._length(self.int32())
-        return None if length is None else self._slice(length)
+        length = self.int32()
+        if length >= 0:
+            return self._slice(length)
+        if length != NULL:
+            self._fail_length(length)
+        return None
 
     def bytes_(self) -> memoryview:
-        length = self._length(self.int32())
-        if length is None:
-            self._fail_null()
+        length = self.int32()
+        if length < 0:
+            self._fail_null(length)
         return self._slice(length)
 
     def compact_nullable_bytes(self) -> memoryview | None:
@@ -201,24 +214,28 @@ class Reader:
         return count
 
     def nullable_array_length(self, element_size_min: int = 1) -> int | None:
-        length = self._length(self.int32())
-        return None if length is None else self._bounded(length, element_size_min)
+        length = self.int32()
+        if length >= 0:
+            return self._bounded(length, element_size_min)
+        if length != NULL:
+            self._fail_length(length)
+        return None
 
     def array_length(self, element_size_min: int = 1) -> int:
-        length = self._length(self.int32())
-        if length is None:
-            self._fail_null()
+        length = self.int32()
+        if length < 0:
+            self._fail_null(length)
         return self._bounded(length, element_size_min)
 
     def compact_nullable_array_length(self, element_size_min: int = 1) -> int | None:
-        length = self._compact_length()
-        return None if length is None else self._bounded(length, element_size_min)
+        length = self.unsigned_varint()
+        return self._bounded(length - 1, element_size_min) if length else None
 
     def compact_array_length(self, element_size_min: int = 1) -> int:
-        length = self._compact_length()
-        if length is None:
+        length = self.unsigned_varint()
+        if not length:
             self._fail_null()
-        return self._bounded(length, element_size_min)
+        return self._bounded(length - 1, element_size_min)
 
     # Tagged fields.
 
@@ -247,7 +264,12 @@ class Reader:
     def _fail_short(self, length: int) -> NoReturn:
         raise MalformedRequest(f"{length} bytes wanted at byte {self.position}, {self.end - self.position} left")
 
-    def _fail_null(self) -> NoReturn:
+    def _fail_length(self, length: int) -> NoReturn:
+        raise MalformedRequest(f"a length of {length} before byte {self.position}")
+
+    def _fail_null(self, length: int = NULL) -> NoReturn:
+        if length != NULL:
+            self._fail_length(length)
         raise MalformedRequest(f"null before byte {self.position}, where null is not allowed")
 
 
@@ -304,5 +326,5 @@ def write_compact_length(length: int) -> bytes:
     return write_unsigned_varint(length + 1)
 
 
-def write_tagged_field(tag: int, value: bytes) -> bytes:
+def write_tagged_field(tag: int, value: bytes | bytearray) -> bytes:
     return write_unsigned_varint(tag) + write_unsigned_varint(len(value)) + value

@@ -1,187 +1,517 @@
-"""Kafka's messages as data: which fields a request or response has, in which version, of which type.
+"""Kafka's schemas as data, and the one reader and the one writer that work by them.
 
-The definitions are kio's: one module of dataclasses per API, version and direction, whose fields carry Kafka's types as
-metadata. A module is imported when its message is first used; importing all of them takes seconds and tens of megabytes.
+A ``Struct`` lists the fields of a message, a record, or a part of either, in the order of their bytes. Requests and responses
+(``messages``), the coordinators' records and the records of the metadata log are all described this way. A field belongs to the
+versions from ``since`` on. In flexible versions (KIP-482, see ``primitives``) a field with a tag travels among the tagged fields
+at the end of its struct, and only when it differs from its default; tags that the struct does not have are skipped. A field that
+a version lacks reads as its default and is not written.
 
-Our vocabulary is Kafka's in snake case, with plain values: times are integers of milliseconds (``throttle_time_ms``, which kio
-calls ``throttle_time`` and makes a timedelta, which overflows), ids are 16 bytes, error codes are integers. What a field is when
-nobody sets it is Kafka's default, or null where it may be null, or else the zero of its type.
+``struct_reader`` and ``struct_writer`` compile a struct for one version. Everything that depends on the version, the type or the
+nullability is decided there, and neighbouring fields of fixed size become one call of Python's ``struct``; what they return only
+walks a list of steps.
+
+A struct leaves open which Python objects hold its values. ``make`` builds one from the values of all fields, in their order, and
+``values_of`` takes one apart in the same way.
+
+A reader never trusts a length: ``Reader`` checks every one of them against the bytes that are left. All it raises is
+``MalformedRequest``. Writers raise ``ValueError`` or ``struct.error`` for values that do not fit the type, which is a mistake of
+the program.
 """
 
-import sys
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import Enum
-from functools import cache
-from importlib import import_module
-from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin
+import dataclasses
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from functools import cache, partial
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from tidelog.wire.primitives import ZERO_UUID
+from tidelog.wire.primitives import (
+    COMPACT_NULL,
+    NO_TAGGED_FIELDS,
+    NULL_LENGTH,
+    NULL_STRING,
+    UUID_SIZE,
+    ZERO_UUID,
+    Reader,
+    write_bytes_length,
+    write_compact_length,
+    write_unsigned_varint,
+)
+
+# Stands for a default that nobody named.
+UNSET: Any = object()
+
+ReadValue = Callable[[Reader], Any]
+WriteValue = Callable[[bytearray, Any], None]
+
+_pack_int16 = struct.Struct(">h").pack
+
+# KIP-893: a struct that may be null has a byte before it that says which it is.
+_NULL_STRUCT = b"\xff"
+_NOT_NULL_STRUCT = b"\x01"
 
 
-class Direction(Enum):
-    REQUEST = "request"
-    RESPONSE = "response"
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldType:
+    """A primitive type, under Kafka's name."""
+
+    name: str
+    zero: object
+    """The default of a field that names none and cannot be null."""
+    size_min: int
+    compact_size_min: int
+    """The fewest bytes that a value takes before flexible versions, and in them."""
+    format: str = ""
+    """How Python's ``struct`` spells it, if its size is fixed."""
 
 
-# kio's type of a struct's field; the others are Kafka's own names.
-STRUCT: Final = "struct"
-_MILLISECONDS = {"timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
-_TYPES = {"error_code": "int16", "records": "bytes"} | _MILLISECONDS
-_NO_TIMESTAMP_MS = -1
+BOOL = FieldType("bool", False, 1, 1, "?")
+INT8 = FieldType("int8", 0, 1, 1, "b")
+INT16 = FieldType("int16", 0, 2, 2, "h")
+INT32 = FieldType("int32", 0, 4, 4, "i")
+INT64 = FieldType("int64", 0, 8, 8, "q")
+UINT16 = FieldType("uint16", 0, 2, 2, "H")
+FLOAT64 = FieldType("float64", 0.0, 8, 8, "d")
+UUID_FORMAT = f"{UUID_SIZE}s"
+UUID = FieldType("uuid", ZERO_UUID, UUID_SIZE, UUID_SIZE, UUID_FORMAT)
+STRING = FieldType("string", "", 2, 1)
+BYTES = FieldType("bytes", b"", 4, 1)
+_ARRAY = FieldType("array", (), 4, 1)
 
-ZEROS: dict[str, object] = {
-    "bool": False,
-    "int8": 0,
-    "int16": 0,
-    "int32": 0,
-    "int64": 0,
-    "uint16": 0,
-    "float64": 0.0,
-    "string": "",
-    "bytes": b"",
-    "uuid": ZERO_UUID,
+FIELD_TYPES = {kind.name: kind for kind in (BOOL, INT8, INT16, INT32, INT64, UINT16, FLOAT64, UUID, STRING, BYTES)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    name: str
+    type: "FieldType | Struct"
+    """Of one element, if the field is an array."""
+    is_array: bool = False
+    is_nullable: bool = False
+    since: int = 0
+    tag: int | None = None
+    default: Any = UNSET
+    """Left out: null if the field may be null, else the zero of its type."""
+
+    def with_default(self, default: Any = UNSET) -> "Field":
+        """The same field, with ``default`` or else the default of its type where it names none of its own."""
+        if self.default is not UNSET:
+            return self
+        if default is UNSET:
+            default = None
+            if not self.is_nullable:
+                kind = _ARRAY if self.is_array else self.type
+                default = kind.zero if isinstance(kind, FieldType) else None
+        return dataclasses.replace(self, default=default)
+
+    def is_in(self, version: int, is_flexible: bool) -> bool:
+        return version >= self.since and (self.tag is None or is_flexible)
+
+
+class Struct:
+    """Fields, and the Python objects that hold them: see the module."""
+
+    __slots__ = ("fields", "make", "name", "values_of")
+
+    def __init__(
+        self,
+        name: str,
+        fields: Sequence[Field],
+        make: Callable[[list[Any]], Any],
+        values_of: Callable[[Any], Sequence[Any]] | None = None,
+    ) -> None:
+        """Without ``values_of`` a value is the sequence itself."""
+        self.name = name
+        self.fields = tuple(fields)
+        self.make = make
+        self.values_of = values_of
+
+    def size_min(self, version: int, is_flexible: bool) -> int:
+        """The fewest bytes that a value takes."""
+        size = len(NO_TAGGED_FIELDS) if is_flexible else 0
+        for field in self.fields:
+            if field.tag is None and field.since <= version:
+                size += _size_min(field, version, is_flexible)
+        return size
+
+
+def tuple_struct(tuple_type: type[Any], *fields: Field) -> Struct:
+    """A struct whose values are named tuples with the same fields."""
+    defaults = tuple_type._field_defaults
+    _expect_same_names(tuple_type, fields, tuple_type._fields)
+    return Struct(tuple_type.__name__, _with_defaults(fields, defaults), partial(tuple.__new__, tuple_type))
+
+
+def dataclass_struct(dataclass_type: type[Any], *fields: Field) -> Struct:
+    """A struct whose values are instances of a dataclass with the same fields."""
+    known = dataclasses.fields(dataclass_type)
+    names = tuple(field.name for field in known)
+    _expect_same_names(dataclass_type, fields, names)
+    values_of: Callable[[Any], Sequence[Any]]
+    if len(names) > 1:
+        values_of = attrgetter(*names)
+    else:
+
+        def values_of(value: Any) -> Sequence[Any]:
+            return [getattr(value, name) for name in names]
+
+    return Struct(
+        dataclass_type.__name__,
+        _with_defaults(fields, {field.name: UNSET if field.default is MISSING else field.default for field in known}),
+        lambda values: dataclass_type(*values),
+        values_of,
+    )
+
+
+def _expect_same_names(value_type: type, fields: Sequence[Field], names: Sequence[str]) -> None:
+    assert [field.name for field in fields] == list(names), f"{value_type.__name__}: its schema has other fields"
+
+
+def _with_defaults(fields: Sequence[Field], defaults: Mapping[str, Any]) -> list[Field]:
+    return [field.with_default(defaults.get(field.name, UNSET)) for field in fields]
+
+
+def _size_min(field: Field, version: int, is_flexible: bool) -> int:
+    if field.is_array:
+        return _ARRAY.compact_size_min if is_flexible else _ARRAY.size_min
+    if isinstance(field.type, Struct) and field.is_nullable:
+        return len(_NULL_STRUCT)
+    return _element_size_min(field.type, version, is_flexible)
+
+
+def _element_size_min(kind: FieldType | Struct, version: int, is_flexible: bool) -> int:
+    if isinstance(kind, Struct):
+        return kind.size_min(version, is_flexible)
+    return kind.compact_size_min if is_flexible else kind.size_min
+
+
+# Reading.
+
+
+@cache
+def struct_reader(schema: Struct, version: int, is_flexible: bool) -> ReadValue:
+    """Reads one value of the struct in this version."""
+    defaults = [field.default for field in schema.fields]
+    make = schema.make
+    steps: list[tuple[int | slice, int, Callable[..., Any]]] = []
+    tagged: dict[int, tuple[int, ReadValue]] = {}
+    for start, end in _runs(schema, version, is_flexible, _is_fixed):
+        field = schema.fields[start]
+        if field.tag is not None:
+            tagged[field.tag] = start, _value_reader(field, version, is_flexible)
+        elif end - start > 1:
+            fixed = struct.Struct(_format(schema.fields[start:end]))
+            steps.append((slice(start, end), fixed.size, fixed.unpack_from))
+        else:
+            steps.append((start, 0, _value_reader(field, version, is_flexible)))
+
+    def read(reader: Reader) -> Any:
+        values = defaults.copy()
+        for where, fixed_size, read_step in steps:
+            values[where] = read_step(reader.view, reader.take(fixed_size)) if fixed_size else read_step(reader)
+        if is_flexible:
+            position = reader.position
+            if position < reader.end and not reader.view[position]:
+                reader.position = position + 1  # No tagged fields, as nearly always.
+            else:
+                read_tagged_fields(reader, values)
+        return make(values)
+
+    def read_tagged_fields(reader: Reader, values: list[Any]) -> None:
+        for tag, view in reader.tagged_fields():
+            if tag in tagged:
+                index, read_value = tagged[tag]
+                field_reader = Reader(view, 0, reader.elements_left)
+                values[index] = read_value(field_reader)
+                field_reader.expect_end()
+                reader.elements_left = field_reader.elements_left
+
+    return read
+
+
+def _is_fixed(field: Field) -> bool:
+    return isinstance(field.type, FieldType) and bool(field.type.format) and not field.is_array and field.tag is None
+
+
+def _format(fields: Sequence[Field]) -> str:
+    return ">" + "".join([field.type.format for field in fields if isinstance(field.type, FieldType)])
+
+
+def _runs(schema: Struct, version: int, is_flexible: bool, is_fixed: Callable[[Field], bool]) -> list[tuple[int, int]]:
+    """The fields of the version by position: neighbours of fixed size together, the others one by one."""
+    runs: list[tuple[int, int]] = []
+    for index, field in enumerate(schema.fields):
+        if not field.is_in(version, is_flexible):
+            continue
+        if runs and runs[-1][1] == index and is_fixed(field) and is_fixed(schema.fields[index - 1]):
+            runs[-1] = runs[-1][0], index + 1
+        else:
+            runs.append((index, index + 1))
+    return runs
+
+
+def _value_reader(field: Field, version: int, is_flexible: bool) -> ReadValue:
+    if field.is_array:
+        return _array_reader(field, version, is_flexible)
+    if isinstance(field.type, Struct):
+        read_struct = struct_reader(field.type, version, is_flexible)
+        return _nullable_struct_reader(read_struct) if field.is_nullable else read_struct
+    return _primitive_reader(field.type, is_flexible, field.is_nullable)
+
+
+def _primitive_reader(kind: FieldType, is_flexible: bool, is_nullable: bool) -> ReadValue:
+    if kind is STRING:
+        if is_flexible:
+            return Reader.compact_nullable_string if is_nullable else Reader.compact_string
+        return Reader.nullable_string if is_nullable else Reader.string
+    if kind is BYTES:
+        if is_flexible:
+            return _copying(Reader.compact_nullable_bytes if is_nullable else Reader.compact_bytes)
+        return _copying(Reader.nullable_bytes if is_nullable else Reader.bytes_)
+    return _FIXED_READERS[kind]
+
+
+_FIXED_READERS: dict[FieldType, ReadValue] = {
+    BOOL: Reader.boolean,
+    INT8: Reader.int8,
+    INT16: Reader.int16,
+    INT32: Reader.int32,
+    INT64: Reader.int64,
+    UINT16: Reader.uint16,
+    FLOAT64: Reader.float64,
+    UUID: Reader.uuid,
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FieldSchema:
-    name: str
-    # Of the field, or of one element if it is an array.
-    type: str
-    struct: "StructSchema | None"
-    is_array: bool
-    is_nullable: bool
-    tag: int | None
+def _nullable_struct_reader(read_struct: ReadValue) -> ReadValue:
+    def read(reader: Reader) -> Any:
+        return None if reader.int8() < 0 else read_struct(reader)
+
+    return read
+
+
+def _copying(read_view: Callable[[Reader], memoryview | None]) -> ReadValue:
+    """The value outlives the frame, whose buffer is used again."""
+
+    def read(reader: Reader) -> bytes | None:
+        view = read_view(reader)
+        return None if view is None else bytes(view)
+
+    return read
+
+
+def _array_reader(field: Field, version: int, is_flexible: bool) -> ReadValue:
+    kind = field.type
+    size_min = _element_size_min(kind, version, is_flexible)
+    read_length: Callable[[Reader, int], int | None]
+    if field.is_nullable:
+        read_length = Reader.compact_nullable_array_length if is_flexible else Reader.nullable_array_length
+    else:
+        read_length = Reader.compact_array_length if is_flexible else Reader.array_length
+
+    if kind is UUID:
+        read_ids = struct.Struct(UUID_FORMAT).iter_unpack
+
+        def read_uuids(reader: Reader) -> tuple[bytes, ...] | None:
+            count = read_length(reader, UUID_SIZE)
+            if not count:
+                return None if count is None else ()
+            start = reader.take(UUID_SIZE * count)
+            return tuple([value for (value,) in read_ids(reader.view[start : start + UUID_SIZE * count])])
+
+        return read_uuids
+
+    if isinstance(kind, FieldType) and kind.format:
+        number_format = kind.format
+
+        def read_numbers(reader: Reader) -> tuple[Any, ...] | None:
+            count = read_length(reader, size_min)
+            if not count:
+                return None if count is None else ()
+            return struct.unpack_from(f">{count}{number_format}", reader.view, reader.take(size_min * count))
+
+        return read_numbers
+
+    if isinstance(kind, Struct):
+        read_element = struct_reader(kind, version, is_flexible)
+    else:
+        read_element = _primitive_reader(kind, is_flexible, is_nullable=False)
+
+    def read(reader: Reader) -> tuple[Any, ...] | None:
+        count = read_length(reader, size_min)
+        return None if count is None else tuple([read_element(reader) for _ in range(count)])
+
+    return read
+
+
+# Writing.
+
+
+@cache
+def struct_writer(schema: Struct, version: int, is_flexible: bool) -> WriteValue:
+    """Appends one value of the struct in this version."""
+    values_of = schema.values_of
+    steps: list[tuple[int | slice, Callable[..., bytes] | None, WriteValue]] = []
+    tags: dict[int, _TaggedWriter] = {}
+    for start, end in _runs(schema, version, is_flexible, _is_number):
+        field = schema.fields[start]
+        if field.tag is not None:
+            tags[field.tag] = _tagged_writer(field, start, version)
+        elif _is_number(field):
+            steps.append((slice(start, end), struct.Struct(_format(schema.fields[start:end])).pack, _write_nothing))
+        else:
+            steps.append((start, None, _value_writer(field, version, is_flexible)))
+    # A reader refuses tags that do not rise.
+    tagged = [tags[tag] for tag in sorted(tags)]
+
+    def write(out: bytearray, value: Any) -> None:
+        values = value if values_of is None else values_of(value)
+        for where, pack, write_step in steps:
+            if pack is None:
+                write_step(out, values[where])
+            else:
+                out += pack(*values[where])
+        if tagged:
+            write_tagged_fields(out, values)
+        elif is_flexible:
+            out += NO_TAGGED_FIELDS
+
+    def write_tagged_fields(out: bytearray, values: Sequence[Any]) -> None:
+        written: list[bytes | bytearray] = []
+        for tag, index, write_value, default, encoded_default in tagged:
+            value = values[index]
+            if value is None or value is default:
+                continue
+            encoded = bytearray()
+            write_value(encoded, value)
+            if encoded != encoded_default:
+                written += (tag, write_unsigned_varint(len(encoded)), encoded)
+        out += write_unsigned_varint(len(written) // 3)
+        for part in written:
+            out += part
+
+    return write
+
+
+def _write_nothing(out: bytearray, value: Any) -> None:
+    """Takes the place of a writer where a run of numbers is packed."""
+
+
+class _TaggedWriter(NamedTuple):
+    tag: bytes
+    position: int
+    write: WriteValue
     default: Any
+    encoded_default: bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StructSchema:
-    """A message, or a struct inside of one; ``path`` has the names of the fields that lead to it."""
-
-    name: str
-    api_key: int
-    version: int
-    direction: Direction
-    path: tuple[str, ...]
-    is_flexible: bool
-    fields: tuple[FieldSchema, ...]
+def _tagged_writer(field: Field, index: int, version: int) -> _TaggedWriter:
+    assert field.tag is not None
+    write_value = _value_writer(field, version, is_flexible=True)
+    encoded_default = bytearray()
+    if field.default is not None:
+        write_value(encoded_default, field.default)
+    return _TaggedWriter(write_unsigned_varint(field.tag), index, write_value, field.default, bytes(encoded_default))
 
 
-def versions(api_key: int, direction: Direction) -> list[int]:
-    """The versions that have a definition, in rising order; none for an unknown key."""
-    return sorted(_class_paths(api_key, direction))
+def _is_number(field: Field) -> bool:
+    """``struct`` would pad or cut an id of the wrong length, so ids are written one by one."""
+    return _is_fixed(field) and field.type is not UUID
 
 
-@cache
-def message_schema(api_key: int, version: int, direction: Direction) -> StructSchema:
-    """KeyError when there is no such API or version."""
-    module_name, _, class_name = _class_paths(api_key, direction)[version].partition(":")
-    message: type[Any] = getattr(_import_definitions(module_name), class_name)
-    return _struct_schema(message, api_key, version, direction, ())
+def _value_writer(field: Field, version: int, is_flexible: bool) -> WriteValue:
+    kind = field.type
+    if field.is_array:
+        null = COMPACT_NULL if is_flexible else NULL_LENGTH
+        write_value = _array_writer(kind, version, is_flexible)
+    elif isinstance(kind, Struct):
+        null = _NULL_STRUCT
+        write_value = struct_writer(kind, version, is_flexible)
+        if field.is_nullable:
+            write_value = _marked(write_value)
+    else:
+        null = COMPACT_NULL if is_flexible else NULL_STRING if kind is STRING else NULL_LENGTH
+        write_value = _primitive_writer(kind, is_flexible)
+    return _or_null(write_value, null) if field.is_nullable else write_value
 
 
-@cache
-def field_in_any_version(api_key: int, direction: Direction, path: tuple[str, ...], name: str) -> FieldSchema | None:
-    """The newest definition of a field, whatever the version; None if no version has it."""
-    for version in reversed(versions(api_key, direction)):
-        struct: StructSchema | None = message_schema(api_key, version, direction)
-        for step in path:
-            struct = next((field.struct for field in struct.fields if field.name == step), None) if struct else None
-        for field in struct.fields if struct else ():
-            if field.name == name:
-                return field
-    return None
+def _primitive_writer(kind: FieldType, is_flexible: bool) -> WriteValue:
+    if kind is STRING:
+        return _write_compact_string if is_flexible else _write_string
+    if kind is BYTES:
+        return _bytes_writer(is_flexible)
+    return _write_uuid if kind is UUID else _appending(struct.Struct(">" + kind.format).pack)
 
 
-@cache
-def _class_paths(api_key: int, direction: Direction) -> dict[int, str]:
-    """Version to "module:class", from kio's index."""
-    index = _import_definitions("kio.schema.index")
-    types_by_version = index.schema_name_map.get(index.api_key_map.get(api_key), {})
-    return {
-        version: class_path
-        for version, types in types_by_version.items()
-        for entity_type, class_path in types.items()
-        if entity_type.name == direction.value
-    }
+def _or_null(write_value: WriteValue, null: bytes) -> WriteValue:
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            out += null
+        else:
+            write_value(out, value)
+
+    return write
 
 
-def _import_definitions(module_name: str) -> Any:
-    """Without Hypothesis, which kio would import wherever it is installed: 0.3 s and 20 MB for nothing, in a process that
-    others start for their tests and wait for.
-    """
-    if "hypothesis" in sys.modules or "kio.static.primitive" in sys.modules:
-        return import_module(module_name)
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # None is how an import is made to fail
-    try:
-        import_module("kio.static.primitive")
-    finally:
-        del sys.modules["hypothesis"]
-    return import_module(module_name)
+def _marked(write_struct: WriteValue) -> WriteValue:
+    def write(out: bytearray, value: Any) -> None:
+        out += _NOT_NULL_STRUCT
+        write_struct(out, value)
+
+    return write
 
 
-def _struct_schema(
-    struct_class: type[Any], api_key: int, version: int, direction: Direction, path: tuple[str, ...]
-) -> StructSchema:
-    def field_schema(field: Any) -> FieldSchema:
-        field_type, is_nullable = _without_none(field.type)
-        is_array = get_origin(field_type) is tuple
-        element_type = get_args(field_type)[0] if is_array else field_type
-        kio_type = field.metadata.get("kafka_type", STRUCT)
-        name = f"{field.name}_ms" if kio_type in _MILLISECONDS else field.name
-        if kio_type in ("uuid", "datetime_i64") and not is_array:
-            # kio's None stands for a value of the type here: zero, or -1.
-            is_nullable = False
-        struct = _struct_schema(element_type, api_key, version, direction, (*path, name)) if kio_type == STRUCT else None
-        default = _default(field, kio_type, is_array, is_nullable)
-        return FieldSchema(
-            name, _TYPES.get(kio_type, kio_type), struct, is_array, is_nullable, field.metadata.get("tag"), default
-        )
+def _appending(encode: Callable[[Any], bytes]) -> WriteValue:
+    def write(out: bytearray, value: Any) -> None:
+        out += encode(value)
 
-    field_schemas = tuple(map(field_schema, fields(struct_class)))
-    return StructSchema(struct_class.__name__, api_key, version, direction, path, struct_class.__flexible__, field_schemas)
+    return write
 
 
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    if get_origin(annotation) not in (UnionType, Union):
-        return annotation, False
-    (inner,) = (argument for argument in get_args(annotation) if argument is not NoneType)
-    return inner, True
+def _write_string(out: bytearray, value: str) -> None:
+    encoded = value.encode()
+    out += _pack_int16(len(encoded))
+    out += encoded
 
 
-def _default(field: Any, kio_type: str, is_array: bool, is_nullable: bool) -> Any:
-    if field.default is not MISSING:
-        return _plain_value(field.default, kio_type, is_array)
-    if is_nullable:
-        return None
-    if is_array:
-        return ()
-    return {} if kio_type == STRUCT else ZEROS[_TYPES.get(kio_type, kio_type)]
+def _write_compact_string(out: bytearray, value: str) -> None:
+    encoded = value.encode()
+    out += write_unsigned_varint(len(encoded) + 1)
+    out += encoded
 
 
-def _plain_value(value: Any, kio_type: str, is_array: bool) -> Any:
-    """A value of kio's in our vocabulary."""
-    if is_array:
-        return None if value is None else tuple([_plain_value(element, kio_type, False) for element in value])
-    if kio_type == "uuid":
-        return ZERO_UUID if value is None else value.bytes
-    if kio_type == "datetime_i64":
-        return _NO_TIMESTAMP_MS if value is None else round(value.timestamp() * 1000)
-    if kio_type in _MILLISECONDS:
-        return round(value.total_seconds() * 1000)
-    if kio_type == "error_code":
-        return int(value)
-    return plain_fields(value) if is_dataclass(value) else value
+def _write_uuid(out: bytearray, value: bytes) -> None:
+    if len(value) != UUID_SIZE:
+        raise ValueError(f"an id has {UUID_SIZE} bytes, not {len(value)}")
+    out += value
 
 
-def plain_fields(message: Any) -> dict[str, Any]:
-    """A message of kio's as a mapping in our vocabulary."""
-    values = {}
-    for field in fields(message):
-        kio_type = field.metadata.get("kafka_type", STRUCT)
-        name = f"{field.name}_ms" if kio_type in _MILLISECONDS else field.name
-        is_array = get_origin(_without_none(field.type)[0]) is tuple
-        values[name] = _plain_value(getattr(message, field.name), kio_type, is_array)
-    return values
+def _bytes_writer(is_flexible: bool) -> WriteValue:
+    write_length = write_compact_length if is_flexible else write_bytes_length
+
+    def write(out: bytearray, value: bytes) -> None:
+        out += write_length(len(value))
+        out += value
+
+    return write
+
+
+def _array_writer(kind: FieldType | Struct, version: int, is_flexible: bool) -> WriteValue:
+    write_length = write_compact_length if is_flexible else write_bytes_length
+    number_format = kind.format if isinstance(kind, FieldType) and kind is not UUID else ""
+    if isinstance(kind, Struct):
+        write_element = struct_writer(kind, version, is_flexible)
+    else:
+        write_element = _primitive_writer(kind, is_flexible)
+
+    def write(out: bytearray, elements: Sequence[Any]) -> None:
+        out += write_length(len(elements))
+        for element in elements:
+            write_element(out, element)
+
+    def write_numbers(out: bytearray, numbers: Sequence[Any]) -> None:
+        out += write_length(len(numbers))
+        out += struct.pack(f">{len(numbers)}{number_format}", *numbers)
+
+    return write_numbers if number_format else write

@@ -11,9 +11,9 @@ from tidelog.broker.api import Api
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers import TABLE
 from tidelog.wire.errors import ErrorCode
+from tidelog.wire.messages import Direction, versions
 from tidelog.wire.produce import ProduceTopic
 from tidelog.wire.protocol import ApiKey
-from tidelog.wire.schema import Direction, versions
 
 OWN_CODECS = (ApiKey.PRODUCE, ApiKey.FETCH)
 VERSIONS = [

@@ -3,23 +3,9 @@
 from typing import Any
 
 from tidelog.coordinator.errors import UnreadableShard
-from tidelog.coordinator.record_fields import (
-    BYTES,
-    INTEGER_8,
-    INTEGER_32,
-    INTEGER_64,
-    NULLABLE_STRING,
-    STRING,
-    UUID,
-    Field,
-    RecordTable,
-    array_of,
-    or_null,
-    structure,
-)
+from tidelog.coordinator.records import RecordSchema
 from tidelog.groups.records import offset_commit
 from tidelog.groups.records.types import (
-    NO_TIMESTAMP_MS,
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentRecord,
@@ -46,110 +32,100 @@ from tidelog.groups.records.types import (
     TopicPartitions,
 )
 from tidelog.wire.errors import MalformedRequest
+from tidelog.wire.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Field, tuple_struct
 
-_MEMBER_METADATA = structure(
+_MEMBER_METADATA = tuple_struct(
     MemberMetadata,
     Field("member_id", STRING),
-    Field("group_instance_id", NULLABLE_STRING, since=3),
+    Field("group_instance_id", STRING, is_nullable=True, since=3),
     Field("client_id", STRING),
     Field("client_host", STRING),
-    Field("rebalance_timeout", INTEGER_32, since=1, default=-1),
-    Field("session_timeout", INTEGER_32),
+    Field("rebalance_timeout", INT32, since=1, default=-1),
+    Field("session_timeout", INT32),
     Field("subscription", BYTES),
     Field("assignment", BYTES),
 )
-_GROUP_METADATA = structure(
+_GROUP_METADATA = tuple_struct(
     GroupMetadataValue,
     Field("protocol_type", STRING),
-    Field("generation", INTEGER_32),
-    Field("protocol", NULLABLE_STRING),
-    Field("leader", NULLABLE_STRING),
-    Field("current_state_timestamp", INTEGER_64, since=2, default=NO_TIMESTAMP_MS),
-    Field("members", array_of(_MEMBER_METADATA)),
+    Field("generation", INT32),
+    Field("protocol", STRING, is_nullable=True),
+    Field("leader", STRING, is_nullable=True),
+    Field("current_state_timestamp", INT64, since=2),
+    Field("members", _MEMBER_METADATA, is_array=True),
 )
-_CONSUMER_GROUP_METADATA = structure(
-    ConsumerGroupMetadataValue, Field("epoch", INTEGER_32), Field("metadata_hash", INTEGER_64, tag=0, default=0)
-)
-_PARTITION_METADATA = structure(PartitionMetadata, Field("partition", INTEGER_32), Field("racks", array_of(STRING)))
-_TOPIC_METADATA = structure(
+_CONSUMER_GROUP_METADATA = tuple_struct(ConsumerGroupMetadataValue, Field("epoch", INT32), Field("metadata_hash", INT64, tag=0))
+_PARTITION_METADATA = tuple_struct(PartitionMetadata, Field("partition", INT32), Field("racks", STRING, is_array=True))
+_TOPIC_METADATA = tuple_struct(
     TopicMetadata,
     Field("topic_id", UUID),
     Field("topic_name", STRING),
-    Field("num_partitions", INTEGER_32),
-    Field("partition_metadata", array_of(_PARTITION_METADATA)),
+    Field("num_partitions", INT32),
+    Field("partition_metadata", _PARTITION_METADATA, is_array=True),
 )
-_CLASSIC_MEMBER_METADATA = structure(
+_CONSUMER_GROUP_PARTITION_METADATA = tuple_struct(
+    ConsumerGroupPartitionMetadataValue, Field("topics", _TOPIC_METADATA, is_array=True)
+)
+_CLASSIC_PROTOCOL = tuple_struct(ClassicProtocol, Field("name", STRING), Field("metadata", BYTES))
+_CLASSIC_MEMBER_METADATA = tuple_struct(
     ClassicMemberMetadata,
-    Field("session_timeout_ms", INTEGER_32),
-    Field("supported_protocols", array_of(structure(ClassicProtocol, Field("name", STRING), Field("metadata", BYTES)))),
+    Field("session_timeout_ms", INT32),
+    Field("supported_protocols", _CLASSIC_PROTOCOL, is_array=True),
 )
-_CONSUMER_GROUP_MEMBER_METADATA = structure(
+_CONSUMER_GROUP_MEMBER_METADATA = tuple_struct(
     ConsumerGroupMemberMetadataValue,
-    Field("instance_id", NULLABLE_STRING),
-    Field("rack_id", NULLABLE_STRING),
+    Field("instance_id", STRING, is_nullable=True),
+    Field("rack_id", STRING, is_nullable=True),
     Field("client_id", STRING),
     Field("client_host", STRING),
-    Field("subscribed_topic_names", array_of(STRING)),
-    Field("subscribed_topic_regex", NULLABLE_STRING),
-    Field("rebalance_timeout_ms", INTEGER_32),
-    Field("server_assignor", NULLABLE_STRING),
-    Field("classic_member_metadata", or_null(_CLASSIC_MEMBER_METADATA, is_marked=True), tag=0),
+    Field("subscribed_topic_names", STRING, is_array=True),
+    Field("subscribed_topic_regex", STRING, is_nullable=True),
+    Field("rebalance_timeout_ms", INT32),
+    Field("server_assignor", STRING, is_nullable=True),
+    Field("classic_member_metadata", _CLASSIC_MEMBER_METADATA, is_nullable=True, tag=0),
 )
-_TARGET_TOPIC_PARTITIONS = structure(TargetTopicPartitions, Field("topic_id", UUID), Field("partitions", array_of(INTEGER_32)))
-_TOPIC_PARTITIONS = structure(
+_TARGET_ASSIGNMENT_METADATA = tuple_struct(
+    ConsumerGroupTargetAssignmentMetadataValue,
+    Field("assignment_epoch", INT32),
+    Field("assignment_timestamp", INT64, tag=0),
+)
+_TARGET_TOPIC_PARTITIONS = tuple_struct(TargetTopicPartitions, Field("topic_id", UUID), Field("partitions", INT32, is_array=True))
+_TARGET_ASSIGNMENT_MEMBER = tuple_struct(
+    ConsumerGroupTargetAssignmentMemberValue, Field("topic_partitions", _TARGET_TOPIC_PARTITIONS, is_array=True)
+)
+_TOPIC_PARTITIONS = tuple_struct(
     TopicPartitions,
     Field("topic_id", UUID),
-    Field("partitions", array_of(INTEGER_32)),
-    Field("assignment_epochs", or_null(array_of(INTEGER_32), is_marked=False), tag=0),
+    Field("partitions", INT32, is_array=True),
+    Field("assignment_epochs", INT32, is_array=True, is_nullable=True, tag=0),
 )
-_CURRENT_MEMBER_ASSIGNMENT = structure(
+_CURRENT_MEMBER_ASSIGNMENT = tuple_struct(
     ConsumerGroupCurrentMemberAssignmentValue,
-    Field("member_epoch", INTEGER_32),
-    Field("previous_member_epoch", INTEGER_32),
-    Field("state", INTEGER_8),
-    Field("assigned_partitions", array_of(_TOPIC_PARTITIONS)),
-    Field("partitions_pending_revocation", array_of(_TOPIC_PARTITIONS)),
+    Field("member_epoch", INT32),
+    Field("previous_member_epoch", INT32),
+    Field("state", INT8),
+    Field("assigned_partitions", _TOPIC_PARTITIONS, is_array=True),
+    Field("partitions_pending_revocation", _TOPIC_PARTITIONS, is_array=True),
 )
-_TARGET_ASSIGNMENT_METADATA = structure(
-    ConsumerGroupTargetAssignmentMetadataValue,
-    Field("assignment_epoch", INTEGER_32),
-    Field("assignment_timestamp", INTEGER_64, tag=0, default=0),
-)
-_REGULAR_EXPRESSION = structure(
+_REGULAR_EXPRESSION = tuple_struct(
     ConsumerGroupRegularExpressionValue,
-    Field("topics", array_of(STRING)),
-    Field("version", INTEGER_64),
-    Field("timestamp", INTEGER_64),
+    Field("topics", STRING, is_array=True),
+    Field("version", INT64),
+    Field("timestamp", INT64),
 )
 
-_TABLES: dict[int, tuple[type[Any], RecordTable]] = {
-    kind: (record_type, RecordTable(kind, record_type, key_fields, value))
-    for kind, record_type, key_fields, value in (
-        (3, ConsumerGroupMetadataRecord, 1, _CONSUMER_GROUP_METADATA),
-        (
-            4,
-            ConsumerGroupPartitionMetadataRecord,
-            1,
-            structure(ConsumerGroupPartitionMetadataValue, Field("topics", array_of(_TOPIC_METADATA))),
-        ),
-        (5, ConsumerGroupMemberMetadataRecord, 2, _CONSUMER_GROUP_MEMBER_METADATA),
-        (6, ConsumerGroupTargetAssignmentMetadataRecord, 1, _TARGET_ASSIGNMENT_METADATA),
-        (
-            7,
-            ConsumerGroupTargetAssignmentMemberRecord,
-            2,
-            structure(ConsumerGroupTargetAssignmentMemberValue, Field("topic_partitions", array_of(_TARGET_TOPIC_PARTITIONS))),
-        ),
-        (8, ConsumerGroupCurrentMemberAssignmentRecord, 2, _CURRENT_MEMBER_ASSIGNMENT),
-        (16, ConsumerGroupRegularExpressionRecord, 2, _REGULAR_EXPRESSION),
-    )
-}
-_TABLES[2] = (
-    GroupMetadataRecord,
-    RecordTable(2, GroupMetadataRecord, 1, _GROUP_METADATA, version_max=4, version_written=3, flexible_since=4),
+_SCHEMAS = (
+    RecordSchema(2, GroupMetadataRecord, _GROUP_METADATA, version_max=4, version_written=3, flexible_since=4),
+    RecordSchema(3, ConsumerGroupMetadataRecord, _CONSUMER_GROUP_METADATA),
+    RecordSchema(4, ConsumerGroupPartitionMetadataRecord, _CONSUMER_GROUP_PARTITION_METADATA),
+    RecordSchema(5, ConsumerGroupMemberMetadataRecord, _CONSUMER_GROUP_MEMBER_METADATA),
+    RecordSchema(6, ConsumerGroupTargetAssignmentMetadataRecord, _TARGET_ASSIGNMENT_METADATA),
+    RecordSchema(7, ConsumerGroupTargetAssignmentMemberRecord, _TARGET_ASSIGNMENT_MEMBER),
+    RecordSchema(8, ConsumerGroupCurrentMemberAssignmentRecord, _CURRENT_MEMBER_ASSIGNMENT),
+    RecordSchema(16, ConsumerGroupRegularExpressionRecord, _REGULAR_EXPRESSION),
 )
-_ENCODE = {record_type: table.encode for record_type, table in _TABLES.values()}
-_DECODE = {kind: table.decode for kind, (_, table) in _TABLES.items()}
+_ENCODE = {schema.record_type: schema.encode for schema in _SCHEMAS}
+_DECODE = {schema.kind: schema.decode for schema in _SCHEMAS}
 
 
 class GroupRecordCodec:

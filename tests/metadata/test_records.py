@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.metadata.kafka_fixture import read_batches
-from tidelog.metadata import codec, records
-from tidelog.metadata.codec import FieldType
-from tidelog.metadata.errors import MalformedRecord, MetadataError, UnsupportedRecord
+from tidelog.metadata import records
 from tidelog.metadata.records import (
     SCHEMAS,
     BeginTransactionRecord,
@@ -16,6 +14,8 @@ from tidelog.metadata.records import (
     ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    MalformedRecord,
+    MetadataError,
     MetadataRecord,
     NoOpRecord,
     PartitionRecord,
@@ -23,9 +23,12 @@ from tidelog.metadata.records import (
     RegisterBrokerRecord,
     SupportedFeature,
     TopicRecord,
+    UnsupportedRecord,
     decode_record,
     encode_record,
 )
+from tidelog.wire import schema
+from tidelog.wire.schema import Field, FieldType, Struct
 
 ID = bytes(range(16))
 VALUES = [value for batch in read_batches() if not batch.is_control for value in batch.values]
@@ -84,7 +87,7 @@ def test_a_version_refuses_what_it_cannot_say() -> None:
         encode_record(record, 0)
     with pytest.raises(ValueError, match="has no version 3"):
         encode_record(record, 3)
-    with pytest.raises(ValueError, match="15 bytes"):
+    with pytest.raises(ValueError, match="not 15"):
         encode_record(TopicRecord("orders", ID[:15]))
 
 
@@ -127,48 +130,36 @@ def test_random_bytes_raise_nothing_but_metadata_errors(data: bytes) -> None:
         decode_record(b"\1" + data)
 
 
-IDS = st.binary(min_size=16, max_size=16)
 INT16 = st.integers(-(2**15), 2**15 - 1)
-INT32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-ENDPOINTS = st.builds(BrokerEndpoint, TEXT, TEXT, st.integers(0, 65_535), INT16)
-FEATURES = st.builds(SupportedFeature, TEXT, INT16, INT16)
-QUOTA_ENTITY_PARTS = st.builds(QuotaEntityPart, TEXT, st.none() | TEXT)
+BY_TYPE: dict[FieldType | Struct, st.SearchStrategy[Any]] = {
+    schema.BOOL: st.booleans(),
+    schema.INT8: st.integers(-128, 127),
+    schema.INT16: INT16,
+    schema.INT32: st.integers(-(2**31), 2**31 - 1),
+    schema.INT64: st.integers(-(2**63), 2**63 - 1),
+    schema.FLOAT64: st.floats(allow_nan=False),
+    schema.UUID: st.binary(min_size=16, max_size=16),
+    schema.STRING: TEXT,
+    records._ENDPOINT: st.builds(BrokerEndpoint, TEXT, TEXT, st.integers(0, 65_535), INT16),
+    records._FEATURE: st.builds(SupportedFeature, TEXT, INT16, INT16),
+    records._QUOTA_ENTITY_PART: st.builds(QuotaEntityPart, TEXT, st.none() | TEXT),
+}
 
 
-def tuples_of(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
-    return st.lists(strategy, max_size=4).map(tuple)
-
-
-BY_TYPE: list[tuple[FieldType, st.SearchStrategy[Any]]] = [
-    (codec.BOOLEAN, st.booleans()),
-    (codec.INTEGER_8, st.integers(-128, 127)),
-    (codec.INTEGER_16, INT16),
-    (codec.INTEGER_32, INT32),
-    (codec.INTEGER_64, st.integers(-(2**63), 2**63 - 1)),
-    (codec.FLOAT_64, st.floats(allow_nan=False)),
-    (codec.UUID, IDS),
-    (codec.STRING, TEXT),
-    (codec.NULLABLE_STRING, st.none() | TEXT),
-    (records._ENDPOINTS, tuples_of(ENDPOINTS)),
-    (records._FEATURES, tuples_of(FEATURES)),
-    (records._QUOTA_ENTITY, tuples_of(QUOTA_ENTITY_PARTS)),
-    (records._BROKER_IDS, tuples_of(INT32)),
-    (records._NULLABLE_BROKER_IDS, st.none() | tuples_of(INT32)),
-    (records._IDS, tuples_of(IDS)),
-    (records._NULLABLE_IDS, st.none() | tuples_of(IDS)),
-]
+def values_of(field: Field) -> st.SearchStrategy[Any]:
+    values = BY_TYPE[field.type]
+    if field.is_array:
+        values = st.lists(values, max_size=4).map(tuple)
+    return st.none() | values if field.is_nullable else values
 
 
 @st.composite
 def records_and_versions(draw: st.DrawFn) -> tuple[MetadataRecord, int]:
-    schema = draw(st.sampled_from(list(SCHEMAS.values())))
-    version = draw(st.integers(0, schema.version_max))
-    values = {}
-    for field in schema.fields:
-        if version >= field.since:
-            values[field.name] = draw(next(strategy for kind, strategy in BY_TYPE if kind is field.type))
-    record: MetadataRecord = schema.record_type(**values)
+    kind = draw(st.sampled_from(list(SCHEMAS.values())))
+    version = draw(st.integers(0, kind.version_max))
+    values = {field.name: draw(values_of(field)) for field in kind.struct.fields if version >= field.since}
+    record: MetadataRecord = kind.record_type(**values)
     return record, version
 
 
