@@ -43,25 +43,25 @@ def test_a_disk_that_keeps_up_lets_nobody_wait(machine: Machine) -> None:
     for _ in range(20):
         send(client, 1)
     assert len(client.replies) == 20
-    assert 0 < machine.broker.backlog.bytes < 1 << 20
+    assert 0 < machine.broker.partitions.appends.unsynced_bytes < 1 << 20
     # Two passes later nothing is left of it.
     for _ in range(2):
         client.append()
-    assert machine.broker.backlog.bytes < 200
+    assert machine.broker.partitions.appends.unsynced_bytes < 200
 
 
 def test_what_is_written_while_a_pass_runs_is_not_covered_by_it(machine: Machine) -> None:
     machine.broker.backlog.bytes_max = 1 << 20
-    backlog, log = machine.broker.backlog, machine.broker.partitions.find("orders", None, 0).log
-    backlog.pass_ended()
-    backlog.pass_ended()
-    backlog.appended(log, 1_000)
-    backlog.pass_ended()
-    assert backlog.bytes == 1_000
-    backlog.appended(log, 10)
-    assert backlog.bytes == 1_010
-    backlog.pass_ended()
-    assert backlog.bytes == 10
+    appends, partition = machine.broker.partitions.appends, machine.broker.partitions.find("orders", None, 0)
+    appends.pass_ended()
+    appends.pass_ended()
+    appends.appended(partition, 1_000)
+    appends.pass_ended()
+    assert appends.unsynced_bytes == 1_000
+    appends.appended(partition, 10)
+    assert appends.unsynced_bytes == 1_010
+    appends.pass_ended()
+    assert appends.unsynced_bytes == 10
 
 
 def test_nobody_waits_longer_than_it_said(machine: Machine) -> None:

@@ -4,7 +4,7 @@ from simulation.scheduler import Scheduler
 from tests.broker.harness import fetch_request
 from tidelog.broker.fetch_sessions import (
     EPOCH_MAX,
-    EVICTION_REST_MS,
+    EVICTION_IDLE_MS,
     FetchSession,
     FetchSessions,
     SessionChoice,
@@ -51,7 +51,7 @@ def test_a_full_cache_gives_no_session_until_one_has_rested() -> None:
     first, second = world.begin(), world.begin()
     assert first is not None
     assert second is not None
-    world.pass_time(EVICTION_REST_MS - 1)
+    world.pass_time(EVICTION_IDLE_MS - 1)
     assert world.begin() is None
     assert world.go_on(first, 1) is ErrorCode.NONE
     world.pass_time(1)
@@ -84,12 +84,12 @@ def test_beginning_anew_ends_the_session_before() -> None:
 def test_what_is_news() -> None:
     known = SessionPartition(FetchPartition(0, 0, 1))
     quiet = FetchResult(0, ErrorCode.NONE, 5, 5, 0)
-    assert [known.take_news(quiet) for _ in range(2)] == [True, False]
-    assert known.take_news(quiet._replace(high_watermark=6))
-    assert known.take_news(quiet._replace(high_watermark=6, log_start_offset=1))
+    assert [known.update_told(quiet) for _ in range(2)] == [True, False]
+    assert known.update_told(quiet._replace(high_watermark=6))
+    assert known.update_told(quiet._replace(high_watermark=6, log_start_offset=1))
     failed = FetchResult(0, ErrorCode.KAFKA_STORAGE_ERROR)
-    assert [known.take_news(failed) for _ in range(2)] == [True, True]
-    assert known.take_news(quiet), "the error is gone, and the reader hears that"
+    assert [known.update_told(failed) for _ in range(2)] == [True, True]
+    assert known.update_told(quiet), "the error is gone, and the reader hears that"
 
 
 def test_partitions_with_records_go_to_the_end() -> None:
@@ -119,7 +119,7 @@ def test_sessions_that_have_rested_make_room_for_what_others_want_to_remember() 
     first, second = world.ask_for(5).session, world.ask_for(5).session
     assert first is not None
     assert second is not None
-    world.pass_time(EVICTION_REST_MS)
+    world.pass_time(EVICTION_IDLE_MS)
     assert world.go_on(second, 1) is ErrorCode.NONE
     assert world.ask_for(5).session is not None
     assert world.go_on(first, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND

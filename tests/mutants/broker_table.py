@@ -17,7 +17,7 @@ BROKER_MUTANTS = (
         "        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
         "        for log, plan in zip(logs, plans, strict=True):\n            log.finish_sync(plan, None)\n"
         "            self._wake(log, None)\n"
-        "        if self._on_synced is not None:\n            self._on_synced(logs)\n"
+        "            for listener in log.durability_listeners:\n                listener()\n"
         "        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
     ),
     Mutant(
@@ -103,7 +103,7 @@ BROKER_MUTANTS = (
         "broker: a new min.insync.replicas counts from the next start on",
         "acks=all with fewer replicas in sync than min.insync.replicas is refused",
         "tidelog/broker/partitions.py",
-        "                partition.min_insync_replicas = min_insync\n",
+        "                partition.change_min_insync_replicas(min_insync)\n",
         "                pass\n",
     ),
     Mutant(
@@ -117,8 +117,8 @@ BROKER_MUTANTS = (
         "broker: settings of topics forgotten by a start",
         "a setting that was changed survives a start",
         "tidelog/broker/partitions.py",
-        "            self._min_insync_of(name),\n",
-        "            1,\n",
+        "self._settings.min_insync_replicas(name), self.appends)\n",
+        "1, self.appends)\n",
     ),
     Mutant(
         "broker: errors of a sync swallowed",
@@ -173,7 +173,7 @@ BROKER_MUTANTS = (
         "broker: fetch session keeps the first offset",
         "an incremental fetch goes on where the reader says",
         "tidelog/broker/fetch_sessions.py",
-        "                    known.wanted = wanted\n",
+        "                    known.change(wanted)\n",
         "                    pass\n",
     ),
     Mutant(
@@ -186,15 +186,15 @@ BROKER_MUTANTS = (
     Mutant(
         "broker: high watermark not restored by a start",
         "the high watermark never falls visibly",
-        "tidelog/broker/partitions.py",
-        "        self._by_log[partition.log] = partition\n        partition.advance()\n",
-        "        self._by_log[partition.log] = partition\n",
+        "tidelog/replication/partition.py",
+        "        log.add_durability_listener(self.advance)\n        self.advance()\n",
+        "        log.add_durability_listener(self.advance)\n",
     ),
     Mutant(
         "broker: a waiting fetch forgotten by its partition",
         "a long poll hears of new records and of its time",
-        "tidelog/broker/delayed_fetch.py",
-        "        self._timer = self._broker.timers.schedule(wait_ms_max, self._time_out)\n",
+        "tidelog/broker/handlers/fetch.py",
+        "        self._timer = broker.timers.schedule(wait_ms_max, self._time_out)\n",
         "        self._timer = None\n",
     ),
 )

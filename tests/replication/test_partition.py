@@ -5,10 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.log.harness import Store, batch
+from tidelog.log.append_check import AppendOrigin
 from tidelog.log.errors import LogOffline
 from tidelog.log.settings import LogSettings
+from tidelog.metadata.topics import PartitionImage, TopicImage
 from tidelog.replication.errors import FencedLeaderEpoch, NotEnoughReplicas, UnknownLeaderEpoch
-from tidelog.replication.partition import Partition
+from tidelog.replication.partition import AppendTracker, Partition
 
 Told = list[Exception | None]
 
@@ -27,11 +29,13 @@ class Reader:
 
 
 def led(store: Store, *, isr: tuple[int, ...] = (1,), min_insync: int = 1, leader_epoch: int = 3) -> Partition:
-    return Partition("orders", b"i" * 16, 0, store.create(), leader_epoch, (1, 2, 3), isr, min_insync)
+    topic = TopicImage("orders", b"i" * 16)
+    topic.partitions[0] = PartitionImage((1, 2, 3), isr, leader=1, leader_epoch=leader_epoch, partition_epoch=0)
+    return Partition(topic, 0, store.create(), min_insync, AppendTracker())
 
 
 def sync(store: Store) -> None:
-    """All that was appended becomes durable; who may see it is the partition's business."""
+    """Everything that was appended becomes durable, and the partition hears of it from its log."""
     store.directory.kick()
     store.scheduler.run_until(lambda: store.directory.commit.is_idle)
 
@@ -43,7 +47,6 @@ def test_records_are_visible_only_when_durable() -> None:
     partition.advance()
     assert partition.log.high_watermark == 0
     sync(store)
-    partition.advance()
     assert partition.log.high_watermark == 1
 
 
@@ -62,14 +65,13 @@ def test_a_producer_is_told_once_its_own_records_are_below_the_high_watermark() 
     second: Told = []
     partition.append(batch(2), acks_all=True)
     partition.wait_replicated(2, first.append)
+    assert (first, second) == ([], [])
     sync(store)
+    assert (first, second) == ([None], [])
     partition.append(batch(), acks_all=True)
     partition.wait_replicated(3, second.append)
-    assert (first, second) == ([], [])
-    partition.advance()
     assert (first, second) == ([None], [])
     sync(store)
-    partition.advance()
     assert (first, second) == ([None], [None])
 
 
@@ -78,7 +80,6 @@ def test_who_waits_for_what_is_visible_is_told_at_once() -> None:
     partition = led(store)
     partition.append(batch(), acks_all=True)
     sync(store)
-    partition.advance()
     told: Told = []
     partition.wait_replicated(1, told.append)
     assert told == [None]
@@ -92,7 +93,6 @@ def test_too_few_in_sync_refuses_acks_all_and_holds_the_high_watermark() -> None
     assert partition.log.log_end_offset == 0
     partition.append(batch(), acks_all=False)
     sync(store)
-    partition.advance()
     assert partition.log.high_watermark == 0
 
 
@@ -101,7 +101,7 @@ def test_a_client_with_another_epoch_is_refused(epoch: int, error: type[Exceptio
     partition = led(Store(), leader_epoch=3)
     partition.check_epoch(3)
     partition.check_epoch(-1)
-    with pytest.raises(error, match=f"is in leader epoch 3, the request is of epoch {epoch}"):
+    with pytest.raises(error, match=f"is in leader epoch 3, the request has epoch {epoch}"):
         partition.check_epoch(epoch)
 
 
@@ -115,12 +115,10 @@ def test_a_fetch_is_told_when_the_watermark_moves_and_not_otherwise() -> None:
     assert reader.told == 0
     sync(store)
     partition.advance()
-    partition.advance()
     assert reader.told == 1
     partition.remove_fetch_waiter(reader)
     partition.append(batch(), acks_all=False)
     sync(store)
-    partition.advance()
     assert reader.told == 1
 
 
@@ -138,7 +136,6 @@ def test_a_fetch_may_leave_while_it_is_told() -> None:
         partition.add_fetch_waiter(reader)
     partition.append(batch(), acks_all=False)
     sync(store)
-    partition.advance()
     assert leaving.told == 1
 
 
@@ -165,3 +162,26 @@ def test_a_partition_that_goes_away_tells_everybody() -> None:
     partition.close(gone)
     partition.close(gone)
     assert told == [gone]
+
+
+def test_a_closed_partition_no_longer_listens_to_its_log() -> None:
+    store = Store()
+    partition = led(store)
+    partition.close(RuntimeError("gone"))
+    partition.append(batch(), acks_all=True)
+    sync(store)
+    assert partition.log.high_watermark == 0
+    assert partition.log.durability_listeners == ()
+
+
+def test_appends_are_tracked_whoever_makes_them() -> None:
+    partition, relaxed = led(Store()), led(Store(LogSettings(flush_messages=1000)))
+    for each in (partition, relaxed):
+        each.append(batch(2), acks_all=False, origin=AppendOrigin.COORDINATOR)
+    appends = partition._appends
+    assert (appends.unsynced_bytes, appends.last_log) == (len(batch(2)), partition.log)
+    assert not appends.advance_relaxed()
+    assert relaxed._appends.unsynced_bytes == 0
+    assert relaxed._appends.advance_relaxed()
+    assert relaxed.log.high_watermark == 2
+    assert not relaxed._appends.advance_relaxed()

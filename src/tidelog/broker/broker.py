@@ -95,15 +95,8 @@ class Broker:
             options=config.directory_options,
             on_synced=self._on_synced,
         )
-        self.backlog = DiskBacklog(self.directory.commit)
-        self.partitions = Partitions(
-            config.node_id,
-            self.image,
-            self.directory,
-            self.settings.log_settings,
-            self.settings.min_insync_replicas,
-            report,
-        )
+        self.partitions = Partitions(config.node_id, self.image, self.directory, self.settings, report)
+        self.backlog = DiskBacklog(self.directory.commit, self.partitions.appends)
         self.coordinators = Coordinators(self, executor)
         self.concurrent_transactions = ConcurrentTransactions(self.coordinators.transactions, self.timers)
         self.transaction_verification = TransactionVerification(self.coordinators.transactions, self.concurrent_transactions)
@@ -227,8 +220,7 @@ class Broker:
     def _write_decisions(self) -> None:
         """With all that follows from them where writing is enough."""
         self.coordinators.flush()
-        while self.partitions.has_relaxed:
-            self.partitions.advance_relaxed()
+        while self.partitions.appends.advance_relaxed():
             self.coordinators.flush()
 
     def _housekeeping(self) -> None:
@@ -280,10 +272,9 @@ class Broker:
         if delta.partitions_changed and self._creation is None:
             self._create_partitions()
 
-    def _on_synced(self, logs: list[PartitionLog]) -> None:
-        self.backlog.pass_ended()
-        self.partitions.on_synced(logs)
-        # What follows from this pass is part of the next one, which is about to begin.
+    def _on_synced(self, logs: list[PartitionLog]) -> None:  # noqa: ARG002 - the partitions listen to their logs
+        self.partitions.appends.pass_ended()
+        # Decisions that follow from this pass are part of the next one, which is about to begin.
         self._write_decisions()
 
     # -- requests ------------------------------------------------------------------------------------------------------------

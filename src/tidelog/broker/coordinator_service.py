@@ -154,7 +154,7 @@ class CoordinatorService(Generic[MachineType]):
             raise NotCoordinator(str(error)) from error
         except (ApiError, StorageError, LogOffline) as error:
             raise CoordinatorNotAvailable(f"{name}-{index}: {error}") from error
-        return self.runtime.take_over(index, PartitionShardLog(self._partitions, partition))
+        return self.runtime.take_over(index, PartitionShardLog(partition))
 
     # -- what changes --------------------------------------------------------------------------------------------------------
 

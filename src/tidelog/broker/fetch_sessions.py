@@ -1,12 +1,12 @@
 """Incremental fetch sessions (KIP-227): a client says once what it reads, and after that only what changed.
 
-A session keeps the partitions of a reader and what it was last told of each. An incremental answer holds only partitions with
-records, with an error, or with watermarks that moved. Partitions that had records go to the end of the session's order, so that
-a limit on the answer's size does not starve the others.
+A session keeps the partitions of a reader and what it was last told about each. An incremental response contains only partitions
+with records, with an error, or with watermarks that moved. Partitions that had records go to the end of the session's order, so
+that a limit on the size of the response does not starve the others.
 
-Sessions are a bounded cache: a new one takes the place of the one unused for longest, if that has rested for
-``EVICTION_REST_MS``; otherwise the reader simply gets none and sends full requests. A session that is lost costs a full request.
-What all sessions remember is bounded too: a request may name a hundred thousand partitions that do not even exist.
+Sessions are a bounded cache: a new one replaces the one that has been unused for longest, if it has been idle for
+``EVICTION_IDLE_MS``; otherwise the reader gets no session and sends full requests. A lost session costs one full request. The
+number of partitions in all sessions is bounded too, because a request may name a hundred thousand partitions that do not exist.
 """
 
 from typing import NamedTuple
@@ -21,8 +21,8 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 SESSION_ID_MAX = 2**31 - 1
 EPOCH_MAX = 2**31 - 1
-EVICTION_REST_MS = 120_000
-# In all sessions together: some 400 bytes each.
+EVICTION_IDLE_MS = 120_000
+# For all sessions together; each partition takes some 400 bytes.
 PARTITIONS_MAX = 250_000
 
 # A topic is named by its name or its id, as the request's version has it.
@@ -31,7 +31,7 @@ PartitionKey = tuple[str | None, bytes | None, int]
 
 
 class SessionPartition:
-    """What a reader wants of a partition, and what it was last told."""
+    """What a reader wants from a partition, and what it was last told."""
 
     __slots__ = ("high_watermark", "last_stable_offset", "log_start_offset", "wanted")
 
@@ -41,23 +41,26 @@ class SessionPartition:
         self.last_stable_offset = -1
         self.log_start_offset = -1
 
-    def take_news(self, result: FetchResult) -> bool:
-        """Is there anything in this result that the reader does not know? Remembers it as told."""
-        is_news = (
+    def change(self, wanted: FetchPartition) -> None:
+        self.wanted = wanted
+
+    def update_told(self, result: FetchResult) -> bool:
+        """Whether the result has anything that the reader does not know; remembers it as told."""
+        is_new = (
             result.error is not ErrorCode.NONE
             or (result.records is not None and result.records.length > 0)
             or result.high_watermark != self.high_watermark
             or result.last_stable_offset != self.last_stable_offset
             or result.log_start_offset != self.log_start_offset
         )
-        if is_news:
+        if is_new:
             self.high_watermark = result.high_watermark
             self.last_stable_offset = result.last_stable_offset
             self.log_start_offset = result.log_start_offset
         if result.error is not ErrorCode.NONE:
             # So that the partition is mentioned again once the error is gone.
             self.high_watermark = -1
-        return is_news
+        return is_new
 
 
 class FetchSession:
@@ -78,18 +81,18 @@ class FetchSession:
                 if known is None:
                     self.partitions[key] = SessionPartition(wanted)
                 else:
-                    known.wanted = wanted
+                    known.change(wanted)
         for forgotten in request.forgotten:
             for index in forgotten.partitions:
                 self.partitions.pop((forgotten.name, forgotten.topic_id, index), None)
 
     def rotate(self, key: PartitionKey) -> None:
-        """It had records: the others come first next time."""
+        """Move a partition that had records to the end, so that the others come first next time."""
         self.partitions[key] = self.partitions.pop(key)
 
 
 class SessionChoice(NamedTuple):
-    """How a fetch request is to be taken."""
+    """How to treat a fetch request."""
 
     session: FetchSession | None
     is_incremental: bool
@@ -132,27 +135,27 @@ class FetchSessions:
         del self._sessions[session_id]
         self._sessions[session_id] = session
         if not self._update(session, request):
-            # Without a session the reader asks for all that it wants, and is answered.
+            # Without a session the reader sends a full request, which is answered.
             return SessionChoice(None, True, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return SessionChoice(session, True)
 
     def _update(self, session: FetchSession, request: FetchRequest) -> bool:
-        """False when it would be too much; then the session is gone."""
+        """Returns False, and drops the session, when the sessions would hold too many partitions."""
         before = len(session.partitions)
         session.update(request)
         self._partitions += len(session.partitions) - before
         while self._partitions > self._partitions_max:
-            rested = self._rested()
-            if rested is None:
+            evictable = self._evictable()
+            if evictable is None:
                 self.drop(session.id)
                 return False
-            self.drop(rested.id)
+            self.drop(evictable.id)
         return True
 
-    def _rested(self) -> FetchSession | None:
-        """The one unused for longest, if that is long enough."""
+    def _evictable(self) -> FetchSession | None:
+        """The session that has been unused for longest, if that is long enough."""
         oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or self._clock.monotonic_ms() - oldest.last_used_ms < EVICTION_REST_MS:
+        if oldest is None or self._clock.monotonic_ms() - oldest.last_used_ms < EVICTION_IDLE_MS:
             return None
         return oldest
 
@@ -164,10 +167,10 @@ class FetchSessions:
     def _create(self, uses_topic_ids: bool) -> FetchSession | None:
         now_ms = self._clock.monotonic_ms()
         if len(self._sessions) >= self._slots_max:
-            rested = self._rested()
-            if rested is None:
+            evictable = self._evictable()
+            if evictable is None:
                 return None
-            self.drop(rested.id)
+            self.drop(evictable.id)
         identifier = self._randomness.integer(1, SESSION_ID_MAX)
         while identifier in self._sessions:
             identifier = self._randomness.integer(1, SESSION_ID_MAX)

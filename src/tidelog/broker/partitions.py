@@ -10,19 +10,19 @@ few at a time, too.
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from tidelog.broker.topic_settings import TopicSettings
 from tidelog.controller.errors import ApiError
 from tidelog.log.data_directory import DataDirectory
 from tidelog.log.errors import LogOffline, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery.directory_opening import topic_id_of
-from tidelog.log.settings import LogSettings
 from tidelog.log.time_budget import Slice
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import METADATA_TOPIC, TopicImage
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.replication.errors import NotLeader
-from tidelog.replication.partition import OnReplicated, Partition
+from tidelog.replication.partition import AppendTracker, OnReplicated, Partition
 from tidelog.wire.errors import ErrorCode
 
 # A millisecond or two of creating directories and files, or of renaming them.
@@ -33,17 +33,15 @@ CREATE_RETRY_MS = 100
 
 class Partitions:
     __slots__ = (
-        "_by_log",
         "_by_name",
         "_directory",
         "_image",
-        "_min_insync_of",
         "_node_id",
-        "_relaxed",
         "_report",
-        "_settings_of",
+        "_settings",
         "_to_create",
         "_to_delete",
+        "appends",
     )
 
     def __init__(
@@ -51,22 +49,19 @@ class Partitions:
         node_id: int,
         image: ClusterImage,
         directory: DataDirectory,
-        settings_of: Callable[[str], LogSettings],
-        min_insync_of: Callable[[str], int],
+        settings: TopicSettings,
         report: Callable[[str, dict[str, object]], None],
     ) -> None:
         self._node_id = node_id
         self._image = image
         self._directory = directory
-        self._settings_of = settings_of
-        self._min_insync_of = min_insync_of
+        self._settings = settings
         self._report = report
+        self.appends = AppendTracker()
         self._by_name: dict[str, dict[int, Partition]] = {}
-        self._by_log: dict[PartitionLog, Partition] = {}
         self._to_create: deque[TopicPartition] = deque()
         # In the order of their deletion.
         self._to_delete: dict[PartitionLog, None] = {}
-        self._relaxed: dict[Partition, None] = {}
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self._by_name.values():
@@ -86,9 +81,6 @@ class Partitions:
                 return partition
         return self._open(name, index)
 
-    def of_log(self, log: PartitionLog) -> Partition | None:
-        return self._by_log.get(log)
-
     def _open(self, name: str, index: int) -> Partition:
         topic = self._image.topic(name)
         state = topic.partitions.get(index) if topic is not None else None
@@ -96,20 +88,8 @@ class Partitions:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{index} does not exist")
         if state.leader != self._node_id:
             raise NotLeader(f"{name}-{index} is led by broker {state.leader}")
-        partition = Partition(
-            name,
-            topic.topic_id,
-            index,
-            self._log_of(topic, index),
-            state.leader_epoch,
-            state.replicas,
-            state.isr,
-            self._min_insync_of(name),
-            topic.is_internal,
-        )
+        partition = Partition(topic, index, self._log_of(topic, index), self._settings.min_insync_replicas(name), self.appends)
         self._by_name.setdefault(name, {})[index] = partition
-        self._by_log[partition.log] = partition
-        partition.advance()
         return partition
 
     def _log_of(self, topic: TopicImage, index: int) -> PartitionLog:
@@ -122,24 +102,8 @@ class Partitions:
             self._delete(log) if log in self._to_delete else self._retire(log)
             log = None
         if log is None:
-            log = self._directory.create(topic.name, index, topic.topic_id, self._settings_of(topic.name))
+            log = self._directory.create(topic.name, index, topic.topic_id, self._settings.log_settings(topic.name))
         return log
-
-    # -- relaxed durability --------------------------------------------------------------------------------------------------
-
-    def note_relaxed(self, partition: Partition) -> None:
-        """Records were appended that count as soon as they are written: at the end of the burst, since nobody who waits may be
-        called from within an append."""
-        self._relaxed[partition] = None
-
-    @property
-    def has_relaxed(self) -> bool:
-        return bool(self._relaxed)
-
-    def advance_relaxed(self) -> None:
-        relaxed, self._relaxed = self._relaxed, {}
-        for partition in relaxed:
-            partition.advance()
 
     def wait_durable(self, partition: Partition, on_durable: OnReplicated) -> None:
         """Call back once all that was appended is on the disk, though the topic does not ask for that."""
@@ -156,7 +120,7 @@ class Partitions:
             if log.topic == METADATA_TOPIC:
                 continue
             if topic is not None and topic.topic_id == log.topic_id:
-                log.change_settings(self._settings_of(log.topic))
+                log.change_settings(self._settings.log_settings(log.topic))
             else:
                 self._report("stray_log", {"partition": log.name, "records": log.log_end_offset - log.log_start_offset})
                 self._retire(log)
@@ -187,7 +151,6 @@ class Partitions:
             log = self._directory.logs.get((topic.name, index))
             partition = partitions.get(index)
             if log is not None and log.topic_id == topic.topic_id:
-                self._by_log.pop(log, None)
                 self._to_delete[log] = None
             elif (topic.name, index) in self._directory.offline:
                 self._take_out_offline((topic.name, index), "delete")
@@ -205,7 +168,6 @@ class Partitions:
 
     def _take_out(self, log: PartitionLog, way_out: Callable[[PartitionLog], None]) -> None:
         """A log that the disk would not let go is out of use all the same, and the next start tries again."""
-        self._by_log.pop(log, None)
         try:
             way_out(log)
         except OSError as error:
@@ -225,19 +187,15 @@ class Partitions:
             return
         if state.leader != self._node_id:
             del self._by_name[topic.name][index]
-            self._by_log.pop(partition.log, None)
             partition.close(NotLeader(f"{topic.name}-{index} is led by broker {state.leader}"))
             return
-        partition.leader_epoch = state.leader_epoch
-        partition.replicas = state.replicas
-        partition.isr = state.isr
-        partition.advance()
+        partition.follow(state)
 
     def settings_changed(self, name: str) -> None:
         topic = self._image.topic(name)
         if topic is None:
             return
-        settings, min_insync = self._settings_of(name), self._min_insync_of(name)
+        settings, min_insync = self._settings.log_settings(name), self._settings.min_insync_replicas(name)
         opened = self._by_name.get(name, {})
         for index in topic.partitions:
             log = self._directory.logs.get((name, index))
@@ -249,8 +207,7 @@ class Partitions:
                 self._directory.commit.note_dirty(log)
             partition = opened.get(index)
             if partition is not None:
-                partition.min_insync_replicas = min_insync
-                partition.advance()
+                partition.change_min_insync_replicas(min_insync)
 
     def create_some(self) -> int | None:
         """Open or make a few of the logs that are still missing. After how many milliseconds to go on; None when none is."""
@@ -280,9 +237,3 @@ class Partitions:
         """The broker stops: the next start would not know that these are to go."""
         while self.delete_some():
             pass
-
-    def on_synced(self, logs: list[PartitionLog]) -> None:
-        for log in logs:
-            partition = self._by_log.get(log)
-            if partition is not None:
-                partition.advance()

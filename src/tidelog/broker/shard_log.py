@@ -1,6 +1,5 @@
 """A partition as the log of a coordinator's shard."""
 
-from tidelog.broker.partitions import Partitions
 from tidelog.coordinator.machine import OnCommitted
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.reading import Isolation, LogSlice, read
@@ -11,10 +10,9 @@ from tidelog.replication.partition import Partition
 class PartitionShardLog:
     """``tidelog.coordinator.machine.ShardLog`` on a partition that this broker leads."""
 
-    __slots__ = ("_partitions", "partition")
+    __slots__ = ("partition",)
 
-    def __init__(self, partitions: Partitions, partition: Partition) -> None:
-        self._partitions = partitions
+    def __init__(self, partition: Partition) -> None:
         self.partition = partition
 
     @property
@@ -37,10 +35,7 @@ class PartitionShardLog:
         partition = self.partition
         if partition.closed_by is not None:
             raise partition.closed_by
-        result = partition.append(batch, True, AppendOrigin.COORDINATOR)
-        if partition.log.settings.is_relaxed:
-            self._partitions.note_relaxed(partition)
-        return result.first_offset
+        return partition.append(batch, True, AppendOrigin.COORDINATOR).first_offset
 
     def wait_committed(self, end_offset: int, on_committed: OnCommitted) -> None:
         partition = self.partition

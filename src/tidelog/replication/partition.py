@@ -4,8 +4,9 @@ The high watermark is the least *durable* end offset over the in-sync set, and d
 ``min.insync.replicas``: nobody reads what a power cut could take back. With one replica that is the log's own durable end. On a
 topic that asked for relaxed durability (``flush.messages`` above 1) "durable" reads "appended".
 
-Who waits: producers with acks=all for the high watermark to pass their records, and fetches for it to pass their offset. Both are
-called from ``advance``, never from within ``append``.
+The partition listens to its log: after every commit pass that covered it, ``advance`` moves the high watermark. Producers with
+acks=all wait for it to pass their records, and fetches for it to pass their offset. Both are called from ``advance``, never from
+within ``append``. What an append leaves to be done later is kept in the ``AppendTracker`` that all partitions of a broker share.
 """
 
 from collections import deque
@@ -14,20 +15,63 @@ from typing import Protocol
 
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.partition_log import AppendResult, PartitionLog
+from tidelog.metadata.topics import PartitionImage, TopicImage
 from tidelog.ports.disk import Buffer
 from tidelog.replication.errors import FencedLeaderEpoch, NotEnoughReplicas, UnknownLeaderEpoch
 
 OnReplicated = Callable[[Exception | None], None]
 
 
+class AppendTracker:
+    """What the appends of a broker have left to be done: bytes to sync, and partitions with relaxed durability to advance.
+
+    Unsynced bytes are counted by commit passes, not by logs: what was written since the pass before the last one ended may be
+    unsynced, everything earlier is synced. Topics with relaxed durability do not count, because nobody waits for their syncs.
+    Their high watermark moves at the end of the burst, since nobody who waits may be called from within an append."""
+
+    __slots__ = ("_bytes_before_pass", "_bytes_since_pass", "_relaxed", "last_log")
+
+    def __init__(self) -> None:
+        self._bytes_before_pass = 0
+        self._bytes_since_pass = 0
+        # A dictionary for its order.
+        self._relaxed: dict[Partition, None] = {}
+        self.last_log: PartitionLog | None = None
+        """The last one whose append has to be synced."""
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """An upper bound of the bytes that are not synced."""
+        return self._bytes_before_pass + self._bytes_since_pass
+
+    def appended(self, partition: "Partition", length: int) -> None:
+        log = partition.log
+        if log.settings.is_relaxed:
+            self._relaxed[partition] = None
+        else:
+            self._bytes_since_pass += length
+            self.last_log = log
+
+    def pass_ended(self) -> None:
+        self._bytes_before_pass, self._bytes_since_pass = self._bytes_since_pass, 0
+
+    def advance_relaxed(self) -> bool:
+        """Advance the relaxed partitions with new records; returns whether there were any."""
+        relaxed, self._relaxed = self._relaxed, {}
+        for partition in relaxed:
+            partition.advance()
+        return bool(relaxed)
+
+
 class FetchWaiter(Protocol):
     def on_data(self, partition: "Partition") -> None:
-        """The high watermark, or what read_committed may see, has moved; or the partition went offline."""
+        """The high watermark or the last stable offset has moved, or the partition went offline."""
         ...
 
 
 class Partition:
     __slots__ = (
+        "_appends",
         "_fetch_waiters",
         "_producers_waiting",
         "closed_by",
@@ -45,56 +89,70 @@ class Partition:
     )
 
     def __init__(
-        self,
-        topic: str,
-        topic_id: bytes,
-        index: int,
-        log: PartitionLog,
-        leader_epoch: int,
-        replicas: tuple[int, ...],
-        isr: tuple[int, ...],
-        min_insync_replicas: int,
-        is_internal: bool = False,
+        self, topic: TopicImage, index: int, log: PartitionLog, min_insync_replicas: int, appends: AppendTracker
     ) -> None:
-        self.topic = topic
-        self.topic_id = topic_id
+        self.topic = topic.name
+        self.topic_id = topic.topic_id
         self.index = index
         self.log = log
-        self.leader_epoch = leader_epoch
-        self.replicas = replicas
-        self.isr = isr
         self.min_insync_replicas = min_insync_replicas
-        self.is_internal = is_internal
-        # Of records, from and to clients, since it is led here.
+        self.is_internal = topic.is_internal
+        state = topic.partitions[index]
+        self.leader_epoch = state.leader_epoch
+        self.replicas = state.replicas
+        self.isr = state.isr
+        # Bytes of records from and to clients since this broker leads the partition.
         self.produced_bytes = 0
         self.fetched_bytes = 0
         self.closed_by: Exception | None = None
-        """Why it is out of use, once it is: whoever still holds it hears that."""
+        """Why it is out of use, once it is: whoever still holds it gets this error."""
+        self._appends = appends
         self._producers_waiting: deque[tuple[int, OnReplicated]] | None = None
         # A dictionary for its order: which fetch is answered first must not depend on hashes.
         self._fetch_waiters: dict[FetchWaiter, None] | None = None
+        log.add_durability_listener(self.advance)
+        self.advance()
+
+    def follow(self, state: PartitionImage) -> None:
+        """The metadata has a new epoch, replicas or in-sync set."""
+        self.leader_epoch = state.leader_epoch
+        self.replicas = state.replicas
+        self.isr = state.isr
+        self.advance()
+
+    def change_min_insync_replicas(self, count: int) -> None:
+        self.min_insync_replicas = count
+        self.advance()
 
     def check_epoch(self, epoch: int) -> None:
-        """-1: the client does not know or care."""
+        """-1 means that the client does not know or care."""
         if self.closed_by is not None:
             raise self.closed_by
         if epoch == -1 or epoch == self.leader_epoch:
             return
         if epoch < self.leader_epoch:
-            raise FencedLeaderEpoch(f"{self.log.name} is in leader epoch {self.leader_epoch}, the request is of epoch {epoch}")
-        raise UnknownLeaderEpoch(f"{self.log.name} is in leader epoch {self.leader_epoch}, the request is of epoch {epoch}")
+            raise FencedLeaderEpoch(f"{self.log.name} is in leader epoch {self.leader_epoch}, the request has epoch {epoch}")
+        raise UnknownLeaderEpoch(f"{self.log.name} is in leader epoch {self.leader_epoch}, the request has epoch {epoch}")
 
     def append(self, records: Buffer, acks_all: bool, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
-        """Written when it returns; durable and visible when the high watermark has passed it."""
+        """The records are written when it returns, and durable and visible when the high watermark has passed them."""
         if acks_all and len(self.isr) < self.min_insync_replicas:
             raise NotEnoughReplicas(
                 f"{self.log.name} has {len(self.isr)} of {len(self.replicas)} replicas in sync, min.insync.replicas is "
                 f"{self.min_insync_replicas}"
             )
-        return self.log.append_as_leader(records, self.leader_epoch, origin)
+        result = self.log.append_as_leader(records, self.leader_epoch, origin)
+        length = len(records)
+        if origin is AppendOrigin.CLIENT:
+            self.produced_bytes += length
+        self._appends.appended(self, length)
+        return result
+
+    def count_fetched(self, length: int) -> None:
+        self.fetched_bytes += length
 
     def advance(self) -> None:
-        """The log's durable end may have moved (on a relaxed topic: its end)."""
+        """Move the high watermark: the log's durable end (on a relaxed topic: its end) or the in-sync set may have changed."""
         log = self.log
         if log.offline_reason is not None:
             self._fail(log)
@@ -132,8 +190,9 @@ class Partition:
             self._fetch_waiters.pop(waiter, None)
 
     def close(self, error: Exception) -> None:
-        """The partition is gone or led elsewhere: everybody who waits hears of it."""
+        """The partition is gone or led elsewhere: everybody who waits gets the error."""
         self.closed_by = error
+        self.log.remove_durability_listener(self.advance)
         waiting, self._producers_waiting = self._producers_waiting, None
         for _, on_replicated in waiting or ():
             on_replicated(error)

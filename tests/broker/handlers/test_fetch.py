@@ -1,3 +1,4 @@
+import gc
 from typing import Any
 
 import pytest
@@ -167,7 +168,7 @@ def test_a_fetch_of_many_partitions_reads_only_those_that_move(
         reads.append(1)
         return read(*arguments)
 
-    monkeypatch.setattr("tidelog.broker.delayed_fetch.read", counted_read)
+    monkeypatch.setattr("tidelog.broker.handlers.fetch.read", counted_read)
     for index in range(8):
         client.append(partition=10 * index, records=batch(size=100))
     assert (reader.replies, len(reads)) == ([], 8)
@@ -355,3 +356,26 @@ def test_long_polls_that_end_at_about_the_same_time_end_together() -> None:
         ended.add(machine.clock.monotonic_ms())
     assert len(ended) <= 2
     assert all(490 <= at_ms - began_ms <= 510 for at_ms in ended)
+
+
+@pytest.mark.parametrize("has_records", [True, False])
+def test_waiting_fetches_that_were_answered_leave_nothing_to_the_cycle_collector(machine: Machine, has_records: bool) -> None:
+    writer, readers = machine.client(), [machine.client() for _ in range(50)]
+    writer.create_topic()
+    for reader in readers:
+        reader.read()  # Whatever is cached by a first request is not garbage.
+    gc.collect()
+    gc.disable()
+    try:
+        for reader in readers:
+            reader.send(ApiKey.FETCH, 12, encode_fetch_request(12, fetch_request(wait_ms=500, bytes_min=1)))
+        assert all(reader.session.in_flight == 1 for reader in readers)
+        if has_records:
+            writer.append()
+        machine.run_until(lambda: all(reader.session.in_flight == 0 for reader in readers))
+        for reader in readers:
+            reader.replies.clear()
+        machine.run_for(1_000)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

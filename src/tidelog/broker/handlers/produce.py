@@ -74,8 +74,8 @@ def _append_all(context: RequestContext, request: ProduceRequest, codes: Partiti
     acks = request.acks
     waiting = _Waiting(context, request.timeout_ms) if acks == ACKS_ALL else None
     topics = []
-    backlog = context.broker.backlog
-    backlog_bytes = backlog.bytes
+    appends = context.broker.partitions.appends
+    unsynced_before = appends.unsynced_bytes
     for topic in request.topics:
         results: list[ProduceResult] = []
         for data in topic.partitions:
@@ -83,8 +83,8 @@ def _append_all(context: RequestContext, request: ProduceRequest, codes: Partiti
         topics.append(ProduceTopicResult(topic.name, topic.topic_id, results))
     if waiting is not None:
         waiting.start(topics)
-    elif backlog.bytes > max(backlog_bytes, backlog.bytes_max):
-        backlog.hold(context, request.timeout_ms, partial(_answer, context, acks, topics))
+    elif appends.unsynced_bytes > max(unsynced_before, context.broker.backlog.bytes_max):
+        context.broker.backlog.hold(context, request.timeout_ms, partial(_answer, context, acks, topics))
     else:
         _answer(context, acks, topics)
 
@@ -122,11 +122,6 @@ def _append(
         if len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
             _check_verdict(partition, codes)
         result = partition.append(records, acks == ACKS_ALL)
-        partition.produced_bytes += len(records)
-        if partition.log.settings.is_relaxed:
-            context.broker.partitions.note_relaxed(partition)
-        else:
-            context.broker.backlog.appended(partition.log, len(records))
     except Exception as error:
         code, message = context.code_of(error)
         context.count_error(code)

@@ -63,7 +63,7 @@ def add_log_metrics(registry: Registry, broker: "Broker") -> None:
         Kind.GAUGE,
         "tidelog_disk_backlog_bytes",
         "Bytes of producers that may not be synced yet, at most; topics with relaxed durability aside.",
-        lambda: broker.backlog.bytes,
+        lambda: broker.partitions.appends.unsynced_bytes,
     )
     registry.add_value(
         Kind.COUNTER,

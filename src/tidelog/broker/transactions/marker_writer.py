@@ -69,8 +69,6 @@ class PartitionMarkerWriter:
             timestamp=self._clock.now_ms(),
         )
         result = partition.append(batch, True, AppendOrigin.COORDINATOR)
-        if partition.log.settings.is_relaxed:
-            self._partitions.note_relaxed(partition)
         partition.wait_replicated(result.last_offset + 1, partial(self._written, partition, on_committed))
 
     def _written(self, partition: Partition, on_committed: OnCommitted, error: Exception | None) -> None:
