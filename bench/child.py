@@ -17,8 +17,7 @@ from typing import Any
 from bench.batches import SMALL_BATCH_BYTES, batch_of, different_batches, joined, one_record_batch
 from bench.workspace import open_broker
 from tidelog.log import names
-from tidelog.log.directory_options import DirectoryOptions
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 
 # New partitions hold their files open until they are synced; this many at a time.
 CREATE_AT_ONCE = 1000

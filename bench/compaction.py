@@ -6,9 +6,8 @@ from time import perf_counter
 
 from bench.measure import Figure, Row
 from bench.workspace import Workspace, running_broker
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 from tidelog.records.batch import build_batch
 from tidelog.records.record import Record
 

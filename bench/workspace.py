@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidelog.log.data_directory import DataDirectory
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
 from tidelog.ports.real_disk import RealDisk

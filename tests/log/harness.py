@@ -11,10 +11,9 @@ from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.data_directory import DataDirectory
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.partition_log import AppendResult, PartitionLog
 from tidelog.log.reading import Isolation, read
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 from tidelog.ports.disk import DiskFile
 from tidelog.records.batch import build_batch, read_records
 from tidelog.records.compression import CompressionType

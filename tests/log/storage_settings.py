@@ -1,8 +1,7 @@
 """The settings of the storage tests: everything small, so that a few dozen actions roll, spill, rewrite, expire and compact."""
 
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.durability.durable_marks import BLOCK_BYTES, DurableMarks
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 from tidelog.ports.disk import Disk
 
 PATH = "/data"

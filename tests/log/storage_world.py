@@ -21,10 +21,10 @@ from tests.log.storage_reopening import check_came_back
 from tests.log.storage_settings import OPTIONS, PATH, SETTINGS_BY_TOPIC, SmallJournal
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.data_directory import DataDirectory
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.errors import DuplicateSequence, LogOffline, OutOfOrderSequence, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery import directory_opening
+from tidelog.log.settings import DirectoryOptions
 from tidelog.records.batch import build_batch
 from tidelog.records.compression import CompressionType
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker

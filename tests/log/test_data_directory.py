@@ -8,11 +8,10 @@ from tests.log.disks import write_file
 from tests.log.harness import BATCH_BYTES, PATH, TOPIC_ID, Store, append, batch, read_offsets
 from tidelog.log import names
 from tidelog.log.data_directory import DataDirectory
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.durability.checkpoints import read_offset_checkpoint, read_partition_metadata
 from tidelog.log.errors import DirectoryLocked, DirectoryUnusable, LogError, LogOffline, StorageError
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 
 OTHER_ID = b"fedcba9876543210"
 CLEAN_MARK = f"{PATH}/{names.CLEAN_SHUTDOWN_MARK}"
@@ -168,6 +167,15 @@ def test_high_watermarks_outlive_a_crash_within_their_interval() -> None:
     store.commit()
     store.crash()
     assert store.log().high_watermark == 5
+
+
+def test_log_starts_are_written_at_their_own_interval() -> None:
+    store = Store(options=DirectoryOptions(start_offset_checkpoint_interval_ms=5000))
+    filled(store)
+    store.log().raise_start(3)
+    store.settle(6000)
+    store.crash()
+    assert store.log().log_start_offset == 3
 
 
 # -- one partition's trouble -------------------------------------------------------------------------------------------------

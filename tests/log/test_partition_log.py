@@ -16,7 +16,6 @@ from tests.log.harness import (
     state_of,
 )
 from tidelog.log.append_check import AppendOrigin
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.errors import (
     CorruptRecord,
     DuplicateSequence,
@@ -31,7 +30,7 @@ from tidelog.log.errors import (
 )
 from tidelog.log.partition_log import LAST_OFFSET_MAX
 from tidelog.log.segments.segment import RELATIVE_OFFSET_MAX
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 from tidelog.records.batch import read_records
 from tidelog.records.compression import CompressionType
 from tidelog.records.control import ControlType

@@ -1,10 +1,11 @@
-"""A topic's configuration, under Kafka's names, as the log knows it: the same defaults, nothing lost on the way."""
+"""The options of a log and a data directory: the defaults of the configuration, and nothing lost on the way."""
 
 import pytest
 
 from tidelog.config.definition import parse
+from tidelog.config.storage import STORAGE
 from tidelog.config.topic import TOPIC
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 
 CHANGED = {
     "segment.bytes": ("2097152", "segment_bytes", 2097152),
@@ -28,9 +29,16 @@ CHANGED = {
 }
 
 
-def test_the_defaults_are_those_of_the_configuration() -> None:
-    assert LogSettings.from_config(parse(TOPIC, {})) == LogSettings()
-    assert LogSettings.from_config({}) == LogSettings()
+def test_what_is_absent_keeps_the_default_of_the_configuration() -> None:
+    assert LogSettings.from_config(parse(TOPIC, {})) == LogSettings.from_config({}) == LogSettings()
+    assert LogSettings().retention_ms == TOPIC.settings["retention.ms"].default
+    assert DirectoryOptions.from_config(parse(STORAGE, {})) == DirectoryOptions.from_config({}) == DirectoryOptions()
+    assert DirectoryOptions().checkpoint_interval_ms == 60_000
+
+
+def test_a_setting_of_the_directory_arrives() -> None:
+    options = DirectoryOptions.from_config(parse(STORAGE, {"log.retention.check.interval.ms": "77"}))
+    assert options == DirectoryOptions(retention_check_interval_ms=77)
 
 
 @pytest.mark.parametrize("name", CHANGED)

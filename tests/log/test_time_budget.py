@@ -1,4 +1,4 @@
-from tidelog.log.time_budget import SLICE_MS_MAX, Slice
+from tidelog.log.time_budget import BUDGET_MS_MAX, TimeBudget
 
 
 class HandClock:
@@ -16,18 +16,18 @@ class HandClock:
 
 
 def test_a_slice_ends_by_its_count() -> None:
-    work = Slice(HandClock(), 2)
+    work = TimeBudget(HandClock(), 2)
     assert not work.is_over
-    work.left -= 1
+    work.spend()
     assert not work.is_over
-    work.left -= 1
+    work.spend()
     assert work.is_over
 
 
 def test_a_slice_ends_by_the_clock() -> None:
     clock = HandClock()
-    work = Slice(clock, 1_000_000)
-    clock.ms += SLICE_MS_MAX - 1
+    work = TimeBudget(clock, 1_000_000)
+    clock.ms += BUDGET_MS_MAX - 1
     assert not work.is_over
     clock.ms += 1
     assert work.is_over

@@ -7,7 +7,7 @@ from typing import Any
 from tidelog.config.broker import BROKER
 from tidelog.config.definition import inherit, parse
 from tidelog.config.topic import TOPIC
-from tidelog.log.directory_options import DirectoryOptions
+from tidelog.log.settings import DirectoryOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tidelog.log.data_directory import DataDirectory
 from tidelog.log.errors import LogOffline, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery.directory_opening import topic_id_of
-from tidelog.log.time_budget import Slice
+from tidelog.log.time_budget import TimeBudget
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import METADATA_TOPIC, TopicImage
@@ -211,9 +211,9 @@ class Partitions:
 
     def create_some(self) -> int | None:
         """Open or make a few of the logs that are still missing. After how many milliseconds to go on; None when none is."""
-        work = Slice(self._directory.clock, LOGS_PER_SLICE)
+        work = TimeBudget(self._directory.clock, LOGS_PER_SLICE)
         while self._to_create and not work.is_over:
-            work.left -= 1
+            work.spend()
             name, index = self._to_create.popleft()
             try:
                 self.find(name, None, index)
@@ -227,9 +227,9 @@ class Partitions:
 
     def delete_some(self) -> bool:
         """Take a few logs of deleted topics out of the data directory. Are there more?"""
-        work = Slice(self._directory.clock, LOGS_PER_SLICE)
+        work = TimeBudget(self._directory.clock, LOGS_PER_SLICE)
         while self._to_delete and not work.is_over:
-            work.left -= 1
+            work.spend()
             self._delete(next(iter(self._to_delete)))
         return bool(self._to_delete)
 

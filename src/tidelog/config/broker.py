@@ -9,7 +9,7 @@ request could carry, an address that no client could connect to.
 from collections.abc import Mapping
 
 from tidelog.config.definition import AtLeast, Between, Definitions, OneOf, Setting
-from tidelog.config.groups import GROUPS, check_groups
+from tidelog.config.groups import BROKER_GROUP_SETTINGS, check_groups
 from tidelog.config.listeners import ListenerAddress, read_listener
 from tidelog.config.storage import STORAGE
 from tidelog.config.topic import MEBIBYTE
@@ -211,7 +211,17 @@ def _check_partitions(values: Mapping[str, Value]) -> None:
 
 
 BROKER = Definitions(
-    (*STORAGE.settings.values(), *_STORAGE_PLACE, *_NETWORK, *_METRICS, *_REQUESTS, *_QUOTAS, *_TOPICS, *GROUPS, *TRANSACTIONS),
+    (
+        *STORAGE.settings.values(),
+        *_STORAGE_PLACE,
+        *_NETWORK,
+        *_METRICS,
+        *_REQUESTS,
+        *_QUOTAS,
+        *_TOPICS,
+        *BROKER_GROUP_SETTINGS,
+        *TRANSACTIONS,
+    ),
     (
         *STORAGE.checks,
         _check_data_directory,

@@ -1,9 +1,16 @@
-"""Settings of consumer groups and committed offsets. Kafka's names and defaults, except that a first rebalance does not wait for
-more members: a test or a laptop would wait three seconds for nobody."""
+"""Settings of consumer groups and committed offsets, under Kafka's names.
+
+The defaults are Kafka's, except that a first rebalance does not wait for more members: a test or a laptop would wait three
+seconds for nobody.
+
+A single group may override some of them (KIP-848; ``GROUP``). What is not set for a group comes from the broker setting of the
+same name with ``group.`` in front. These overrides apply to groups of the consumer protocol; members of classic groups bring
+their own timeouts.
+"""
 
 from collections.abc import Mapping
 
-from tidelog.config.definition import AtLeast, Between, OneOf, Setting
+from tidelog.config.definition import AtLeast, Between, Definitions, OneOf, Setting, Synonym
 from tidelog.config.types import InvalidSetting, SettingType, Value
 
 INT_MAX = 2**31 - 1
@@ -133,7 +140,7 @@ TIDELOG_GROUP_SETTINGS = (
     ),
 )
 
-GROUPS = (*OFFSETS_SETTINGS, *CLASSIC_GROUP_SETTINGS, *CONSUMER_GROUP_SETTINGS, *TIDELOG_GROUP_SETTINGS)
+BROKER_GROUP_SETTINGS = (*OFFSETS_SETTINGS, *CLASSIC_GROUP_SETTINGS, *CONSUMER_GROUP_SETTINGS, *TIDELOG_GROUP_SETTINGS)
 
 KNOWN_ASSIGNORS = ("uniform", "range")
 
@@ -157,3 +164,30 @@ def check_groups(values: Mapping[str, Value]) -> None:
             raise InvalidSetting("group.consumer.assignors", ",".join(assignors), f"expected any of {', '.join(KNOWN_ASSIGNORS)}")
     if not assignors:
         raise InvalidSetting("group.consumer.assignors", "", "expected at least one")
+
+
+SESSION_TIMEOUT = "consumer.session.timeout.ms"
+HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
+
+_BROKER_PREFIX = "group."
+
+
+def broker_setting_of(name: str) -> str:
+    return _BROKER_PREFIX + name
+
+
+def _check_heartbeats(values: Mapping[str, Value]) -> None:
+    session_ms, heartbeat_ms = values[SESSION_TIMEOUT], values[HEARTBEAT_INTERVAL]
+    assert isinstance(session_ms, int)
+    assert isinstance(heartbeat_ms, int)
+    if heartbeat_ms >= session_ms:
+        raise InvalidSetting(HEARTBEAT_INTERVAL, str(heartbeat_ms), f"expected less than {SESSION_TIMEOUT}, {session_ms}")
+
+
+def _setting_of_a_group(name: str) -> Setting:
+    (broker_setting,) = (setting for setting in CONSUMER_GROUP_SETTINGS if setting.name == broker_setting_of(name))
+    synonyms = (Synonym(broker_setting.name),)
+    return Setting(name, broker_setting.type, broker_setting.default, broker_setting.documentation, AtLeast(1), synonyms)
+
+
+GROUP = Definitions((_setting_of_a_group(SESSION_TIMEOUT), _setting_of_a_group(HEARTBEAT_INTERVAL)), (_check_heartbeats,))

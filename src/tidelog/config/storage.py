@@ -25,21 +25,21 @@ _CLEANER = (
         "log.cleaner.threads",
         SettingType.INT,
         1,
-        "How many compactions run at once, each in a child process. 0 runs none.",
+        "0 switches compaction off. With any other number one compaction runs at a time, in a child process.",
         AtLeast(0),
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size",
         SettingType.LONG,
         128 * MEBIBYTE,
-        "The memory for the map of latest offsets by key, over all compactions; more keys than fit take several passes.",
+        "The memory for compaction's map of the latest offset of each key; more keys than fit take several passes.",
         AtLeast(MEBIBYTE),
     ),
     Setting(
         "log.cleaner.io.max.bytes.per.second",
         SettingType.DOUBLE,
         sys.float_info.max,
-        "How much compaction reads and writes per second on average, at most.",
+        "How many bytes compaction reads and writes per second on average, at most.",
         AtLeast(1),
     ),
     Setting(
@@ -63,14 +63,15 @@ _HOUSEKEEPING = (
         "log.flush.offset.checkpoint.interval.ms",
         SettingType.INT,
         60_000,
-        "How often the recovery points are written down, from which a start after a crash checks.",
+        "How often high watermarks are written to their checkpoint, and recovery points, unless they were written when they "
+        "moved. A start after a crash checks each log from its recovery point on.",
         AtLeast(0),
     ),
     Setting(
         "log.flush.start.offset.checkpoint.interval.ms",
         SettingType.INT,
         60_000,
-        "How often the log start offsets are written down.",
+        "How often log start offsets are written to their checkpoint. Deletions are written at once.",
         AtLeast(0),
     ),
     Setting(
@@ -84,7 +85,7 @@ _HOUSEKEEPING = (
         "producer.id.expiration.check.interval.ms",
         SettingType.INT,
         600_000,
-        "How often producers that stopped writing are looked for.",
+        "How often the broker looks for producers that stopped writing.",
         AtLeast(1),
     ),
 )
@@ -94,28 +95,33 @@ _ENGINE = (
         "tidelog.open.files.max",
         SettingType.INT,
         4096,
-        "How many segment files are kept open at once; beyond that the one not used for longest is closed.",
+        "How many segment files are kept open at once; beyond that the least recently used one is closed.",
         AtLeast(16),
     ),
     Setting(
         "tidelog.index.cache.bytes",
         SettingType.LONG,
         64 * MEBIBYTE,
-        "The memory for indexes that were loaded to answer reads; beyond it the one not used for longest is dropped.",
+        "The memory for indexes that were loaded to answer reads; beyond it the least recently used one is dropped.",
         AtLeast(MEBIBYTE),
     ),
     Setting(
         "tidelog.recovery.point.interval.bytes",
         SettingType.LONG,
         64 * MEBIBYTE,
-        "After how many bytes at most a partition's recovery point moves: what a start after a crash has to check.",
+        "A partition's recovery point moves at least every so many bytes, which limits what a start after a crash has to check.",
         AtLeast(MEBIBYTE),
     ),
+    # Measured on ext4 over a virtual disk, for files that each had 1 KB appended. Idle: 1 file takes 0.23 ms by fdatasync and
+    # 0.32 ms by syncfs; 2 files 0.42 and 0.36; 4 files 0.88 and 0.45; 16 files 2.6 and 0.6; 64 files 12 and 1.0; 512 files 82
+    # and 4.6. With every core busy each call waits for the journal's thread, some 4 ms: 4 files 8.7 and 1.8 ms, 64 files 299 and
+    # 7.7. But syncfs also writes what others have in the page cache: with 32 MB of that, 4 files take 20 and 24 ms, 8 files 42
+    # and 20. So from 4 files on it is never much worse, and mostly far better.
     Setting(
         "tidelog.group.commit.syncfs.files.min",
         SettingType.INT,
         4,
-        "From how many dirty files on a group commit calls syncfs once instead of fdatasync on each.",
+        "A group commit of at least this many files calls syncfs once instead of fdatasync on each file.",
         AtLeast(1),
     ),
 )

@@ -142,7 +142,7 @@ _MESSAGES = (
         "compression.type",
         SettingType.STRING,
         "producer",
-        "Taken for tools that set it, and without effect: batches are stored as the producer compressed them, which is what "
+        "Accepted for tools that set it, and without effect: batches are stored as the producer compressed them, which is what "
         "producer means in Kafka. Consumers read every codec.",
         OneOf(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
         (Synonym("compression.type"),),
@@ -211,7 +211,8 @@ _DURABILITY = (
         "unclean.leader.election.enable",
         SettingType.BOOLEAN,
         False,
-        "Whether a replica that is not in sync may become leader when no other is left, at the price of losing what it lacks.",
+        "Accepted for tools that set it, and without effect: with one broker a partition has no other replica to elect. In Kafka "
+        "it says whether a replica that is not in sync may become leader when no other is left.",
         None,
         (Synonym("unclean.leader.election.enable"),),
     ),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tidelog.config.broker import BROKER
 from tidelog.config.definition import Definitions, Setting, inherit, inherit_leniently
-from tidelog.config.group import GROUP
+from tidelog.config.groups import GROUP
 from tidelog.config.topic import TOPIC
 from tidelog.config.types import InvalidSetting, Password, SettingType, Value
 from tidelog.controller.errors import ApiError

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from tidelog.config.broker import BROKER
 from tidelog.config.definition import inherit, inherit_leniently, parse
-from tidelog.config.group import GROUP
+from tidelog.config.groups import GROUP
 from tidelog.config.topic import TOPIC
 from tidelog.config.types import InvalidSetting, Value
 from tidelog.controller.config_sources import DYNAMIC_BROKER_SETTINGS, StaticConfig, inherited_values

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tidelog.config.broker import BROKER
-from tidelog.config.group import GROUP
+from tidelog.config.groups import GROUP
 from tidelog.config.topic import TOPIC
 from tidelog.config.types import SettingType
 from tidelog.controller.config_sources import StaticConfig, describe_topic, inherited_values, show

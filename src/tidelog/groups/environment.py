@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from tidelog.config.group import GROUP, broker_setting_of
+from tidelog.config.groups import GROUP, broker_setting_of
 from tidelog.config.types import InvalidSetting
 from tidelog.coordinator.shard_timers import ShardTimers
 from tidelog.metadata.configs import ResourceType

@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 from tidelog.log import names
 from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.durability.checkpoints import CheckpointWriter, format_partition_metadata, write_clean_shutdown
 from tidelog.log.durability.durable_marks import MarkFlusher
 from tidelog.log.durability.group_commit import GroupCommit
@@ -26,6 +25,7 @@ from tidelog.log.environment import LogEnvironment, Report
 from tidelog.log.errors import DirectoryUnusable, LogError, OffsetOutOfRange, StorageError
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.partition_log import LogContents, LogIdentity, PartitionLog
+from tidelog.log.producers.producer_expiry import ProducerExpiry
 from tidelog.log.producers.producer_state import ProducerState
 from tidelog.log.recovery.directory_opening import open_logs, read_state, refuse_records_in, sync_all, take_over
 from tidelog.log.retention.deletion_queue import DeletionQueue
@@ -33,7 +33,7 @@ from tidelog.log.retention.retention import RetentionSweep
 from tidelog.log.segments.file_handles import FileHandles
 from tidelog.log.segments.indexes import IndexCache
 from tidelog.log.segments.segment import Segments
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Executor
@@ -128,7 +128,11 @@ class DataDirectory:
             options.retention_check_interval_ms,
             lambda log: self.cleaner.log_in_work is log,
         )
+        self._producer_expiry = ProducerExpiry(
+            clock, lambda: list(self.logs.values()), options.producer_expiration_check_interval_ms
+        )
         self._next_checkpoint_ms = clock.monotonic_ms() + options.checkpoint_interval_ms
+        self._next_start_checkpoint_ms = clock.monotonic_ms() + options.start_offset_checkpoint_interval_ms
         self.logs: dict[TopicPartition, PartitionLog] = {}
         # Deleted, but a compaction still works in their directories, or a checkpoint still names them.
         self._dying: set[TopicPartition] = set()
@@ -348,22 +352,31 @@ class DataDirectory:
         self.marks.tick()
         self.retention.tick()
         self.deletions.tick()
-        self.cleaner.tick()
+        self._producer_expiry.tick()
+        if self.options.cleaner_threads:
+            self.cleaner.tick()
         now_ms = self.clock.monotonic_ms()
+        if now_ms >= self._next_start_checkpoint_ms:
+            self._next_start_checkpoint_ms = now_ms + self.options.start_offset_checkpoint_interval_ms
+            self.log_starts.request()
         if now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + self.options.checkpoint_interval_ms
             self.high_watermarks.request()
-            self.log_starts.request()
+            self._write_recovery_points(list(self.logs.values()))
             unpurged, self._unpurged = self._unpurged, set()
             for key in sorted(unpurged):
                 self._purge_checkpoints(key, None)
 
     def _on_synced(self, logs: list[PartitionLog]) -> None:
+        self._write_recovery_points(logs)
+        if self._on_synced_outside is not None:
+            self._on_synced_outside(logs)
+
+    def _write_recovery_points(self, logs: list[PartitionLog]) -> None:
+        """Write the recovery points unless the checkpoint has those of ``logs`` already."""
         written = self.recovery_points.written
         if any(log.recovery_point > written.get((log.topic, log.partition), 0) for log in logs):
             self.recovery_points.request()
-        if self._on_synced_outside is not None:
-            self._on_synced_outside(logs)
 
     def _go_offline(self, error: BaseException) -> None:
         """The journal of marks cannot be written any more: nothing on this disk can be promised to anyone."""

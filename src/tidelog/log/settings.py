@@ -1,50 +1,69 @@
-"""What a partition log needs to know of its topic's configuration.
+"""The options of a partition log and of a data directory.
 
-A frozen snapshot: a configuration change hands the log a new one. Names are Kafka's, turned into Python's, with the unit last.
+Names, types, defaults and documentation stand in ``tidelog.config``; a field here only names the setting that it comes from. Both
+objects are frozen: a configuration change hands the log new ones.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-DAY_MS = 86_400_000
+from tidelog.config.definition import Definitions
+from tidelog.config.storage import STORAGE
+from tidelog.config.topic import TOPIC
+
 UNLIMITED = -1
 LONG_MAX = 2**63 - 1
+_SETTING = "setting"
+
+
+def _setting(name: str, definitions: Definitions = TOPIC) -> Any:
+    """A field with the value and the default of the setting ``name``."""
+    return field(default=definitions.settings[name].default, metadata={_SETTING: name})
+
+
+def _values_by_field(options: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {each.name: each.metadata[_SETTING] for each in fields(options) if _SETTING in each.metadata}
+    return {field_name: values[name] for field_name, name in names.items() if name in values}
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    segment_bytes: int = 1 << 30
-    segment_ms: int = 7 * DAY_MS
-    segment_jitter_ms: int = 0
-    segment_index_bytes: int = 10 << 20
-    index_interval_bytes: int = 4096
-    message_bytes_max: int = 1_048_588
+    """What a partition log must know of its topic's configuration."""
+
+    segment_bytes: int = _setting("segment.bytes")
+    segment_ms: int = _setting("segment.ms")
+    segment_jitter_ms: int = _setting("segment.jitter.ms")
+    segment_index_bytes: int = _setting("segment.index.bytes")
+    index_interval_bytes: int = _setting("index.interval.bytes")
+    message_bytes_max: int = _setting("max.message.bytes")
     log_append_time: bool = False
-    timestamp_before_max_ms: int = LONG_MAX
-    timestamp_after_max_ms: int = 3_600_000
+    """From ``message.timestamp.type``."""
+    timestamp_before_max_ms: int = _setting("message.timestamp.before.max.ms")
+    timestamp_after_max_ms: int = _setting("message.timestamp.after.max.ms")
     compact: bool = False
     delete: bool = True
-    retention_ms: int = 7 * DAY_MS
-    retention_bytes: int = UNLIMITED
-    file_delete_delay_ms: int = 60_000
-    delete_retention_ms: int = DAY_MS
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = LONG_MAX
-    flush_messages: int = 1
-    flush_ms: int = LONG_MAX
-    producer_id_expiration_ms: int = DAY_MS
+    """Both from ``cleanup.policy``."""
+    retention_ms: int = _setting("retention.ms")
+    retention_bytes: int = _setting("retention.bytes")
+    file_delete_delay_ms: int = _setting("file.delete.delay.ms")
+    delete_retention_ms: int = _setting("delete.retention.ms")
+    min_cleanable_dirty_ratio: float = _setting("min.cleanable.dirty.ratio")
+    min_compaction_lag_ms: int = _setting("min.compaction.lag.ms")
+    max_compaction_lag_ms: int = _setting("max.compaction.lag.ms")
+    flush_messages: int = _setting("flush.messages")
+    flush_ms: int = _setting("flush.ms")
+    producer_id_expiration_ms: int = _setting("producer.id.expiration.ms", STORAGE)
     is_relaxed: bool = field(init=False, repr=False, compare=False)
-    """Acknowledged from the page cache, synced in the background: only where the topic asked for it. Every append asks."""
+    """Acknowledged from the page cache and synced in the background, only where the topic asked for it. Every append reads it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_relaxed", self.flush_messages > 1)
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> "LogSettings":
-        """From parsed topic settings under Kafka's names; what is absent keeps its default."""
-        chosen = {field: values[name] for name, field in _FIELD_BY_NAME.items() if name in values}
+        """From parsed settings under Kafka's names; what is absent keeps its default."""
+        chosen = _values_by_field(cls, values)
         if "message.timestamp.type" in values:
             chosen["log_append_time"] = values["message.timestamp.type"] == "LogAppendTime"
         if "cleanup.policy" in values:
@@ -57,23 +76,24 @@ class LogSettings:
         return settings
 
 
-_FIELD_BY_NAME = {
-    "segment.bytes": "segment_bytes",
-    "segment.ms": "segment_ms",
-    "segment.jitter.ms": "segment_jitter_ms",
-    "segment.index.bytes": "segment_index_bytes",
-    "index.interval.bytes": "index_interval_bytes",
-    "max.message.bytes": "message_bytes_max",
-    "message.timestamp.before.max.ms": "timestamp_before_max_ms",
-    "message.timestamp.after.max.ms": "timestamp_after_max_ms",
-    "retention.ms": "retention_ms",
-    "retention.bytes": "retention_bytes",
-    "file.delete.delay.ms": "file_delete_delay_ms",
-    "delete.retention.ms": "delete_retention_ms",
-    "min.cleanable.dirty.ratio": "min_cleanable_dirty_ratio",
-    "min.compaction.lag.ms": "min_compaction_lag_ms",
-    "max.compaction.lag.ms": "max_compaction_lag_ms",
-    "flush.messages": "flush_messages",
-    "flush.ms": "flush_ms",
-    "producer.id.expiration.ms": "producer_id_expiration_ms",
-}
+@dataclass(frozen=True, slots=True)
+class DirectoryOptions:
+    """The settings of a data directory as a whole."""
+
+    open_files_max: int = _setting("tidelog.open.files.max", STORAGE)
+    index_cache_bytes: int = _setting("tidelog.index.cache.bytes", STORAGE)
+    recovery_point_interval_bytes: int = _setting("tidelog.recovery.point.interval.bytes", STORAGE)
+    syncfs_files_min: int = _setting("tidelog.group.commit.syncfs.files.min", STORAGE)
+    retention_check_interval_ms: int = _setting("log.retention.check.interval.ms", STORAGE)
+    checkpoint_interval_ms: int = _setting("log.flush.offset.checkpoint.interval.ms", STORAGE)
+    start_offset_checkpoint_interval_ms: int = _setting("log.flush.start.offset.checkpoint.interval.ms", STORAGE)
+    producer_expiration_check_interval_ms: int = _setting("producer.id.expiration.check.interval.ms", STORAGE)
+    cleaner_threads: int = _setting("log.cleaner.threads", STORAGE)
+    cleaner_buffer_bytes: int = _setting("log.cleaner.dedupe.buffer.size", STORAGE)
+    cleaner_bytes_per_second_max: float = _setting("log.cleaner.io.max.bytes.per.second", STORAGE)
+    cleaner_backoff_ms: int = _setting("log.cleaner.backoff.ms", STORAGE)
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> "DirectoryOptions":
+        """From parsed broker settings under Kafka's names; what is absent keeps its default."""
+        return cls(**_values_by_field(cls, values))

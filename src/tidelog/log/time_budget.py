@@ -1,23 +1,26 @@
-"""How much background work may do before the loop has its turn: so many things, and so long.
+"""How much background work may do before the event loop gets its turn: so many steps, and so long.
 
-The count is what a slice does on a disk that answers at once. When the file system is busy (a rename waits for the journal, which
-another thread's sync is writing) each thing takes a hundred times as long, and the clock ends the slice.
+The number of steps is what fits on a disk that answers at once. When the file system is busy (a rename waits for the journal,
+which another thread's sync is writing) each step takes a hundred times as long, and the clock ends the work.
 """
 
 from tidelog.ports.clock import Clock
 
-# Checked between two things, so a slice takes longer by the last one.
-SLICE_MS_MAX = 5
+# Checked between two steps, so the work can take longer by the last one.
+BUDGET_MS_MAX = 5
 
 
-class Slice:
+class TimeBudget:
     __slots__ = ("_clock", "_end_ms", "left")
 
     def __init__(self, clock: Clock, count: int) -> None:
         self._clock = clock
-        self._end_ms = clock.monotonic_ms() + SLICE_MS_MAX
+        self._end_ms = clock.monotonic_ms() + BUDGET_MS_MAX
         self.left = count
-        """Things that may still be done, if there is time."""
+        """Steps that may still be done, if there is time."""
+
+    def spend(self, count: int = 1) -> None:
+        self.left -= count
 
     @property
     def is_over(self) -> bool:

@@ -44,7 +44,7 @@ from typing import Any, NamedTuple, Protocol
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult, OnCommitted, Scheduler
 from tidelog.log.errors import InvalidProducerEpoch, TransactionCoordinatorFenced
-from tidelog.log.time_budget import Slice
+from tidelog.log.time_budget import TimeBudget
 from tidelog.ports.clock import Clock
 from tidelog.records.control import ControlType, EndTransactionMarker
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -228,14 +228,14 @@ class MarkerSender:
 
     def _run(self) -> None:
         self._is_scheduled = False
-        work = Slice(self._clock, MARKERS_PER_SLICE)
+        work = TimeBudget(self._clock, MARKERS_PER_SLICE)
         while self._queue and not work.is_over:
             markers = self._queue.popleft()
             delivery = markers.next_delivery()
             if delivery is None:
                 markers.is_queued = False
             else:
-                work.left -= 1
+                work.spend()
                 self._queue.append(markers)
                 self._deliver(delivery)
         if self._queue:

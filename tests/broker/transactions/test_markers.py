@@ -22,7 +22,7 @@ from tidelog.broker.transactions.marker_writer import PartitionMarkerWriter
 from tidelog.coordinator.errors import NotCoordinator
 from tidelog.coordinator.shard import ShardState
 from tidelog.log.errors import InvalidProducerEpoch
-from tidelog.log.time_budget import SLICE_MS_MAX
+from tidelog.log.time_budget import BUDGET_MS_MAX
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.end_transaction import (
     MARKERS_PER_SLICE,
@@ -322,7 +322,7 @@ def test_a_slice_ends_by_its_count_and_by_the_clock(monkeypatch: pytest.MonkeyPa
     def slow(*_: object) -> None:
         nonlocal written
         written += 1
-        machine.scheduler.now_us += SLICE_MS_MAX * 1000
+        machine.scheduler.now_us += BUDGET_MS_MAX * 1000
 
     monkeypatch.setattr(PartitionMarkerWriter, "write", slow)
     sender._run()

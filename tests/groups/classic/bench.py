@@ -9,7 +9,7 @@ from simulation.executor import SimulatedExecutor
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
 from tests.coordinator.harness import MemoryLog, SimulatedTimers
-from tidelog.config.groups import GROUPS
+from tidelog.config.groups import BROKER_GROUP_SETTINGS
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard import Shard, ShardState
@@ -83,7 +83,7 @@ class GroupBench:
         self.seed = seed
         self.scheduler = Scheduler()
         self.clock = SimulatedClock(self.scheduler)
-        self.settings = {setting.name: setting.default for setting in GROUPS} | dict(settings or {})
+        self.settings = {setting.name: setting.default for setting in BROKER_GROUP_SETTINGS} | dict(settings or {})
         randomness = SimulatedRandomness(seed)
         self.executor = SimulatedExecutor(self.scheduler, randomness, SimulatedDisk(self.clock), self.clock)
         self.events: list[tuple[str, dict[str, object]]] = []

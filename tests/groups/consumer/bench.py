@@ -9,7 +9,7 @@ from simulation.executor import SimulatedExecutor
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
 from tests.coordinator.harness import MemoryLog, SimulatedTimers
-from tidelog.config.groups import GROUPS
+from tidelog.config.groups import BROKER_GROUP_SETTINGS
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard import Shard, ShardState
@@ -39,7 +39,7 @@ class ConsumerBench:
     def __init__(self, topics: Mapping[str, int] | None = None, settings: Mapping[str, Any] | None = None) -> None:
         self.scheduler = Scheduler()
         self.clock = SimulatedClock(self.scheduler)
-        self.settings = {setting.name: setting.default for setting in GROUPS} | dict(settings or {})
+        self.settings = {setting.name: setting.default for setting in BROKER_GROUP_SETTINGS} | dict(settings or {})
         self.image = ClusterImage()
         self._randomness = SimulatedRandomness(1)
         self._executor = SimulatedExecutor(self.scheduler, self._randomness, SimulatedDisk(self.clock), self.clock)

@@ -9,7 +9,7 @@ from simulation.executor import SimulatedExecutor
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
 from tests.coordinator.harness import MemoryLog, SimulatedTimers
-from tidelog.config.groups import GROUPS
+from tidelog.config.groups import BROKER_GROUP_SETTINGS
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.coordinator.runtime import CoordinatorRuntime
@@ -100,7 +100,7 @@ class OffsetBench:
         executor = SimulatedExecutor(self.scheduler, randomness, SimulatedDisk(self.clock), self.clock)
         self.events: list[tuple[str, dict[str, object]]] = []
         self.image = ClusterImage()
-        self.settings = {setting.name: setting.default for setting in GROUPS}
+        self.settings = {setting.name: setting.default for setting in BROKER_GROUP_SETTINGS}
         self.settings.update({name.replace("_", "."): value for name, value in settings.items()})
         for topic in topics:
             self.create_topic(topic)

@@ -10,9 +10,9 @@ from tests.log.compaction.machine import DIRECTORY, KEY, RETENTION_MS, Machine, 
 from tests.log.harness import Store, append
 from tidelog.log.compaction.cleaner import Cleaner
 from tidelog.log.compaction.key_map import KEY_MAP_FILE
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segments.indexes import AbortedTransaction, TransactionIndex
+from tidelog.log.settings import DirectoryOptions
 
 
 def written_machine(segment_count: int = 3) -> Machine:
@@ -291,3 +291,14 @@ def test_a_transaction_index_that_cannot_be_read_ends_the_cleaning(reads_before:
     assert machine.cleaner.log_in_work is None
     assert machine.cleaner.statistics.failures == 1
     assert list(machine.cleaner.statistics.uncleanable) == [KEY]
+
+
+def test_no_threads_mean_no_compaction() -> None:
+    compacted = settings(segment_bytes=300, min_cleanable_dirty_ratio=0.01, min_compaction_lag_ms=1)
+    store = Store(compacted, options=DirectoryOptions(cleaner_threads=0, cleaner_backoff_ms=100))
+    log = store.create()
+    for _ in range(12):
+        append(log)
+    store.commit()
+    store.settle(3000)
+    assert store.directory.cleaner.statistics.cleanings == 0

@@ -8,14 +8,13 @@ import pytest
 from simulation.disk import SimulatedDisk
 from tests.log.harness import BATCH_BYTES, PATH, Store, append, read_offsets
 from tidelog.log import names
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.durability.checkpoints import read_offset_checkpoint
 from tidelog.log.durability.durable_marks import DurableMarks
 from tidelog.log.durability.group_commit import RELAXED_SYNC_MS
 from tidelog.log.errors import LogOffline
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery.directory_opening import SYNC_LOGS_AT_ONCE
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 from tidelog.ports.disk import DiskFile, OpenMode
 
 BY_FILE = DirectoryOptions(syncfs_files_min=10_000)

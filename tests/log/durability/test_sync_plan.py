@@ -9,7 +9,6 @@ from simulation.randomness import SimulatedRandomness
 from tests.log.disks import DIRECTORY, read_file, simulated_disk, write_file
 from tests.log.harness import Store, append, read_offsets
 from tidelog.log import names
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.durability.checkpoints import StagedFile
 from tidelog.log.durability.sync_plan import (
     REASON_BYTES_MAX,
@@ -22,6 +21,7 @@ from tidelog.log.durability.sync_plan import (
     run_plans,
 )
 from tidelog.log.environment import OffsetPosition
+from tidelog.log.settings import DirectoryOptions
 from tidelog.ports.disk import DiskFile
 
 

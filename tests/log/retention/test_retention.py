@@ -6,12 +6,11 @@ from itertools import pairwise
 import pytest
 
 from tests.log.harness import BATCH_BYTES, START_MS, Store, append, batch, read_offsets
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.errors import OffsetOutOfRange
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import end_offset_for_epoch
 from tidelog.log.retention.retention import LOGS_PER_TICK, SEGMENTS_PER_TICK, SEGMENTS_TAKEN_OUT_PER_TICK, retained_start_offset
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 
 SEGMENT_BYTES = 10 * BATCH_BYTES
 FOREVER = LogSettings(segment_bytes=SEGMENT_BYTES, retention_ms=-1)
@@ -345,18 +344,7 @@ def test_an_offline_log_is_left_alone() -> None:
 def test_segments_that_a_crash_brought_back_are_taken_out_again() -> None:
     store = Store(LogSettings(segment_bytes=2 * BATCH_BYTES, retention_ms=-1), options=OPTIONS)
     fill(store, 0)
-    store.log().log_start_offset = 4  # as if the rest of a deletion had been lost
+    store.log().raise_start(4)  # as if the rest of a deletion had been lost
     store.settle(INTERVAL_MS + 1000)
     assert [path[-7:] for path in store.paths(".log")] == ["004.log"]
     assert read_offsets(store.log()) == [4]
-
-
-def test_producers_expire() -> None:
-    store = Store(LogSettings(producer_id_expiration_ms=5_000), options=OPTIONS)
-    log = store.create()
-    log.append_as_leader(batch(producer_id=7, sequence=0), 0)
-    log.append_as_leader(batch(producer_id=8, sequence=0, transactional=True), 0)
-    store.commit()
-    store.settle(INTERVAL_MS + 1000)
-    assert log.producers.entry(7) is None
-    assert log.producers.entry(8) is not None, "its transaction is open"

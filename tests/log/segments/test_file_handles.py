@@ -8,9 +8,8 @@ import pytest
 from simulation.disk import SimulatedDisk
 from tests.log.disks import DIRECTORY, simulated_disk
 from tests.log.harness import BATCH_BYTES, Store, append, read_offsets
-from tidelog.log.directory_options import DirectoryOptions
 from tidelog.log.segments.file_handles import FileHandles
-from tidelog.log.settings import LogSettings
+from tidelog.log.settings import DirectoryOptions, LogSettings
 from tidelog.ports.real_disk import RealDisk
 
 

@@ -10,7 +10,7 @@ anew.
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from tidelog.config.group import HEARTBEAT_INTERVAL
+from tidelog.config.groups import HEARTBEAT_INTERVAL
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.groups.assignors.specification import Partitions

@@ -8,7 +8,7 @@ Names of timers differ from those of classic groups: the same member may go over
 
 from collections.abc import Callable
 
-from tidelog.config.group import SESSION_TIMEOUT
+from tidelog.config.groups import SESSION_TIMEOUT
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.groups.consumer.group import ConsumerGroup
 from tidelog.groups.consumer.member import ConsumerGroupMember, MemberState

@@ -47,7 +47,7 @@ from tidelog.log.environment import Report
 from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segments.segment import LogSegment
-from tidelog.log.time_budget import Slice
+from tidelog.log.time_budget import TimeBudget
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import ChildTask, Completion, Executor
 from tidelog.records.topic_partition import TopicPartition
@@ -365,14 +365,14 @@ class Cleaner:
             self._look = iter(list(self._ports.logs()))
             self._best, self._best_ratio = None, -1.0
         now_ms = self._ports.clock.monotonic_ms()
-        work = Slice(self._ports.clock, SEGMENTS_PER_LOOK)
+        work = TimeBudget(self._ports.clock, SEGMENTS_PER_LOOK)
         for log in self._look:
             if not log.settings.compact or log.offline_reason is not None or len(log.segments) < 2:
                 continue
             if self._retry_ms.get((log.topic, log.partition), 0) > now_ms:
                 continue
             self._compare(log)
-            work.left -= len(log.segments)
+            work.spend(len(log.segments))
             if work.is_over:
                 return False
         self._look = None

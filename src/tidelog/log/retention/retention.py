@@ -24,7 +24,7 @@ from tidelog.log.partition_log import PartitionLog
 from tidelog.log.retention.deletion_queue import DeletionQueue
 from tidelog.log.segments.segment import LogSegment
 from tidelog.log.settings import UNLIMITED
-from tidelog.log.time_budget import Slice
+from tidelog.log.time_budget import TimeBudget
 from tidelog.ports.clock import Clock
 
 
@@ -153,7 +153,7 @@ class RetentionSweep:
     def _sweep(self) -> Iterator[list[PartitionLog]]:
         """One slice after the other: the logs that have segments to take out."""
         moved: dict[PartitionLog, None] = {}
-        logs, segments_left = Slice(self._clock, LOGS_PER_TICK), SEGMENTS_PER_TICK
+        logs, segments_left = TimeBudget(self._clock, LOGS_PER_TICK), SEGMENTS_PER_TICK
         for log in self._logs():
             # A log with more to expire than a slice may have is looked at again in the next one.
             is_done = False
@@ -161,20 +161,19 @@ class RetentionSweep:
                 if logs.is_over or not segments_left:
                     yield list(moved)
                     moved = {}
-                    logs, segments_left = Slice(self._clock, LOGS_PER_TICK), SEGMENTS_PER_TICK
+                    logs, segments_left = TimeBudget(self._clock, LOGS_PER_TICK), SEGMENTS_PER_TICK
                 before = log.log_start_offset
                 expired = self._expire(log, segments_left)
                 is_done = expired < segments_left
                 if log.log_start_offset > before or log.has_segment_below(log.log_start_offset):
                     moved[log] = None
-                logs.left -= 1
+                logs.spend()
                 segments_left -= expired
         yield list(moved)
 
     def _expire(self, log: PartitionLog, segments_max: int) -> int:
         """Raise its start by at most so many segments; how many they were."""
         now_ms = self._clock.now_ms()
-        log.producers.remove_expired(now_ms)
         segments = log.segments
         before = segments.floor_index(log.log_start_offset)
         try:
@@ -184,7 +183,7 @@ class RetentionSweep:
         return segments.floor_index(log.log_start_offset) - before
 
     def _take_out_some(self) -> None:
-        work = Slice(self._clock, SEGMENTS_TAKEN_OUT_PER_TICK)
+        work = TimeBudget(self._clock, SEGMENTS_TAKEN_OUT_PER_TICK)
         while self._to_take_out and not work.is_over:
             log = next(iter(self._to_take_out))
             # Not below the log start itself, which may have risen again since: a crash must find it written.
@@ -193,7 +192,7 @@ class RetentionSweep:
             if log.offline_reason is not None or self._is_being_compacted(log) or not log.has_segment_below(start_offset):
                 del self._to_take_out[log]
 
-    def _take_out(self, log: PartitionLog, start_offset: int, work: Slice) -> None:
+    def _take_out(self, log: PartitionLog, start_offset: int, work: TimeBudget) -> None:
         # A segment may be in the middle of a swap. Its records are out of sight already; a later sweep removes the file.
         if log.offline_reason is not None or self._is_being_compacted(log):
             return
@@ -202,5 +201,5 @@ class RetentionSweep:
         except OSError as error:
             log.go_offline(f"renaming deleted segments failed: {error}")
             return
-        work.left -= len(segments)
+        work.spend(len(segments))
         self._deletions.add_segments(segments, log.settings.file_delete_delay_ms)
