@@ -33,11 +33,11 @@ def bench_with_groups() -> GroupBench:
 )
 def test_groups_by_state_and_type(states: tuple[str, ...], types: tuple[str, ...], found: list[str]) -> None:
     bench = bench_with_groups()
-    assert sorted(group.group_id for group in bench.machine.admin.list(states, types)) == found
+    assert sorted(group.group_id for group in bench.machine.list_groups(states, types)) == found
 
 
 def test_what_a_list_says_of_a_group() -> None:
-    by_id = {group.group_id: group for group in bench_with_groups().machine.admin.list((), ())}
+    by_id = {group.group_id: group for group in bench_with_groups().machine.list_groups((), ())}
     assert tuple(by_id["billing"]) == ("billing", "consumer", "Stable", "Classic")
     assert tuple(by_id["offsets"]) == ("offsets", "", "Empty", "Classic")
 
@@ -45,7 +45,7 @@ def test_what_a_list_says_of_a_group() -> None:
 def test_a_stable_group_is_described_with_metadata_and_assignment() -> None:
     bench = GroupBench()
     ids = bench.stable(2)
-    described = bench.machine.admin.describe(GROUP)
+    described = bench.machine.describe_group(GROUP)
     assert described[:4] == (GROUP, "Stable", "consumer", "range")
     assert described.missing is None
     assert [tuple(member) for member in described.members] == [
@@ -57,13 +57,13 @@ def test_a_group_in_a_rebalance_is_described_without_metadata() -> None:
     bench = GroupBench()
     leader, _ = bench.stable(2)
     bench.join(leader)
-    described = bench.machine.admin.describe(GROUP)
+    described = bench.machine.describe_group(GROUP)
     assert described[:4] == (GROUP, "PreparingRebalance", "consumer", "")
     assert {member.metadata for member in described.members} == {b""}
 
 
 def test_a_group_that_does_not_exist_is_dead() -> None:
-    described = GroupBench().machine.admin.describe("nothing")
+    described = GroupBench().machine.describe_group("nothing")
     assert (described.state, described.missing) == ("Dead", "Group nothing is not found.")
 
 
@@ -80,7 +80,7 @@ def test_a_group_goes_with_its_offsets_in_one_batch() -> None:
     bench.leave((leader, None))
     batches = len(bench.log.batches)
     asked = Asked()
-    bench.write(lambda machine: machine.admin.delete(GROUP), asked)
+    bench.write(lambda machine: machine.delete_group(GROUP), asked)
     assert asked.response is True
     assert len(bench.log.batches) == batches + 1
     assert [record.value for record in bench.written()[-4:]] == [None] * 4
@@ -95,7 +95,7 @@ def test_a_part_of_the_offsets_leaves_the_group() -> None:
     gone = []
     for _ in range(3):
         asked = Asked()
-        bench.write(lambda machine: machine.admin.delete(GROUP, 2), asked)
+        bench.write(lambda machine: machine.delete_group(GROUP, 2), asked)
         gone.append(asked.response)
     assert gone == [False, False, True]
     assert bench.machine.groups.find(GROUP) is None
@@ -109,5 +109,5 @@ def test_who_cannot_be_deleted() -> None:
         "joining": ErrorCode.NON_EMPTY_GROUP,
     }.items():
         with pytest.raises(ApiError) as refused:
-            bench.machine.admin.delete(group_id)
+            bench.machine.delete_group(group_id)
         assert refused.value.code is code

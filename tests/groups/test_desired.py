@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.groups.desired import Desired, DesiredRules, DesiredState, GroupLoad, desired_consumers
+from tidelog.groups.desired_consumers import Desired, DesiredRules, DesiredState, GroupLoad, desired_consumers
 
 RULES = DesiredRules(target_lag_seconds=30, partitions=12)
 NEW = DesiredState()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.groups.lag_deletion import UNLIMITED, RetentionFacts, SegmentFacts, deletion_at_ms
+from tidelog.groups.lag import UNLIMITED, RetentionFacts, SegmentFacts, deletion_at_ms
 
 NOW_MS = 1_000_000
 BY_AGE = RetentionFacts(True, 10_000, UNLIMITED)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.groups.lag_rates import MEASURED_MS_MIN, WINDOW_MS, RateWindow
+from tidelog.groups.lag import MEASURED_MS_MIN, WINDOW_MS, RateWindow
 
 
 def test_nothing_is_known_at_first() -> None:

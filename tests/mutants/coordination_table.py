@@ -30,7 +30,7 @@ GROUP_MUTANTS = (
     Mutant(
         "groups: commits of members that were put out accepted",
         "who is no longer in the group cannot move its positions",
-        "tidelog/groups/consumer/offset_checks.py",
+        "tidelog/groups/consumer/group.py",
         "    member = group.member(member_id)\n    if member.classic is None and api_version",
         "    if member_id not in group.members:\n        return\n"
         "    member = group.member(member_id)\n    if member.classic is None and api_version",
@@ -38,7 +38,7 @@ GROUP_MUTANTS = (
     Mutant(
         "groups: assignment sent before it is durable",
         "what a member begins to read is its own after a crash as well",
-        "tidelog/groups/classic/sync.py",
+        "tidelog/groups/classic/protocol.py",
         "            decision.answer(group.take_sync_answer(member), response, member)\n",
         "            answer = group.take_sync_answer(member)\n            if answer is not None:\n"
         "                answer(response, None)\n",
@@ -46,42 +46,42 @@ GROUP_MUTANTS = (
     Mutant(
         "groups: the leader's part sent to everybody",
         "a partition has one owner in a generation",
-        "tidelog/groups/classic/sync.py",
+        "tidelog/groups/classic/protocol.py",
         '            response = _assigned(group, assignments.get(member.member_id, b""))\n',
         '            response = _assigned(group, next(iter(assignments.values()), b""))\n',
     ),
     Mutant(
         "groups: sessions of classic members never end",
         "what a member had that is gone goes to others",
-        "tidelog/groups/classic/sessions.py",
+        "tidelog/groups/classic/rebalance.py",
         "        return self._on_expired(group, member)\n",
         "        return CoordinatorResult()\n",
     ),
     Mutant(
         "groups: sessions of consumer members never end",
         "what a member had that is gone goes to others",
-        "tidelog/groups/consumer/timers.py",
+        "tidelog/groups/consumer/protocol.py",
         '            return self._fence(group_id, member_id, "the member session expired")\n',
         "            return CoordinatorResult()\n",
     ),
     Mutant(
         "groups: sessions end however often a member is heard of",
         "a member that is heard of in time keeps what it has",
-        "tidelog/groups/consumer/timers.py",
+        "tidelog/groups/consumer/protocol.py",
         "            if remaining_ms > 0:\n",
         "            if remaining_ms > 1_000_000:\n",
     ),
     Mutant(
         "groups: a partition given before its owner gave it up",
         "a partition has one owner at a time",
-        "tidelog/groups/consumer/reconciliation.py",
+        "tidelog/groups/consumer/rebalance.py",
         "            free = [partition for partition in missing if self._is_free(topic_id, partition)]\n",
         "            free = missing\n",
     ),
     Mutant(
         "groups: partitions taken without a word of the member",
         "a partition has one owner at a time",
-        "tidelog/groups/consumer/reconciliation.py",
+        "tidelog/groups/consumer/rebalance.py",
         "        if revoked and self._owns_any(revoked):\n",
         "        if revoked and not self._owned:\n",
     ),
@@ -170,14 +170,14 @@ TRANSACTION_MUTANTS = (
     Mutant(
         "transactions: aborted offsets count",
         "positions move only with the transaction that they belong to",
-        "tidelog/groups/offsets/store.py",
+        "tidelog/groups/offsets.py",
         "            if is_commit and value is not None:\n",
         "            if value is not None:\n",
     ),
     Mutant(
         "transactions: offsets count before the commit",
         "positions move only with the transaction that they belong to",
-        "tidelog/groups/offsets/store.py",
+        "tidelog/groups/offsets.py",
         "        if producer_id >= 0:\n            self.pending.add(",
         "        if producer_id < -1:\n            self.pending.add(",
     ),

@@ -13,8 +13,8 @@ from tidelog.coordinator.errors import NotCoordinator
 from tidelog.coordinator.machine import MachineType, RecordCodec
 from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard_timers import ShardTimers
+from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.groups.environment import GroupEnvironment
-from tidelog.groups.machine import GroupMachine
 from tidelog.groups.records import RECORD_CODEC as GROUP_RECORD_CODEC
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.features import TRANSACTION_VERSION
@@ -30,7 +30,7 @@ from tidelog.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-Groups = CoordinatorService[GroupMachine]
+Groups = CoordinatorService[GroupCoordinator]
 Transactions = CoordinatorService[TransactionCoordinator]
 
 
@@ -80,9 +80,9 @@ class Coordinators:
 
     # -- machines ------------------------------------------------------------------------------------------------------------
 
-    def _group_machine(self, timers: ShardTimers) -> GroupMachine:
+    def _group_machine(self, timers: ShardTimers) -> GroupCoordinator:
         broker = self._broker
-        return GroupMachine(
+        return GroupCoordinator(
             GroupEnvironment(broker.clock, broker.randomness, broker.image, broker.config.values, timers, broker.report)
         )
 

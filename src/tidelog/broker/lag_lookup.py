@@ -16,8 +16,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from tidelog.groups.lag import BatchTimes
-from tidelog.groups.lag_deletion import UNLIMITED, RetentionFacts, SegmentFacts, deletion_at_ms
+from tidelog.groups.lag import UNLIMITED, BatchTimes, RetentionFacts, SegmentFacts, deletion_at_ms
 from tidelog.log import names
 from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog

@@ -18,10 +18,9 @@ from tidelog.broker.lag_lookup import LagLookup, Wanted, log_deletion_at_ms, seg
 from tidelog.broker.lag_warnings import LagWarnings
 from tidelog.coordinator.machine import Scheduler
 from tidelog.coordinator.shard import Shard
+from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.groups.group import Group
-from tidelog.groups.lag import BatchTimes, GroupPartitionLag, measure_lag, next_unread, timestamp_within
-from tidelog.groups.lag_rates import RateWindow
-from tidelog.groups.machine import GroupMachine
+from tidelog.groups.lag import BatchTimes, GroupPartitionLag, RateWindow, measure_lag, next_unread, timestamp_within
 from tidelog.groups.records import OffsetCommitValue
 from tidelog.log.partition_log import PartitionLog
 from tidelog.ports.clock import Clock
@@ -40,7 +39,7 @@ PAUSE_MS = 30
 # What is kept for each is about 700 bytes. Groups beyond that are counted, not followed.
 OFFSETS_MAX = 100_000
 
-Shards = Callable[[], Mapping[int, Shard[GroupMachine] | None]]
+Shards = Callable[[], Mapping[int, Shard[GroupCoordinator] | None]]
 
 
 class GroupFigures(NamedTuple):

@@ -20,7 +20,7 @@ from tidelog.cli.groups_lag import GroupLag, LagMeter
 from tidelog.cli.groups_text import duration
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, Cluster, JsonOption, PropertiesOption
 from tidelog.cli.output import make_console, say, show_json
-from tidelog.groups.desired import Desired, DesiredRules, DesiredState, GroupLoad, desired_consumers
+from tidelog.groups.desired_consumers import Desired, DesiredRules, DesiredState, GroupLoad, desired_consumers
 
 EPILOG = "Example: tidelog groups desired --group billing --target-lag-seconds 30 --json"
 

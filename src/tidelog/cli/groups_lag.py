@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from tidelog.cli.groups_ages import RecordTimes
 from tidelog.cli.groups_facts import Committed, Group, Member, Partition, Span, committed, retention_ms, spans
 from tidelog.cli.kafka import Cluster
-from tidelog.groups.lag import GroupPartitionLag, measure_lag, next_unread
-from tidelog.groups.lag_rates import RateWindow
+from tidelog.groups.lag import GroupPartitionLag, RateWindow, measure_lag, next_unread
 
 
 class Row(NamedTuple):

@@ -1,1 +1,13 @@
-"""Consumer groups, classic and KIP-848, and their committed offsets: state machines on the coordinator runtime."""
+"""Consumer groups: membership, assignment and committed offsets.
+
+- ``coordinator``: one shard of the group coordinator; joins the parts below
+- ``group``: what groups of every type have in common
+- ``classic``: the classic protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup)
+- ``consumer``: the consumer protocol of KIP-848 (ConsumerGroupHeartbeat)
+- ``migration``: groups that move from one protocol to the other
+- ``assignors``: which member gets which partitions
+- ``offsets``: committed offsets, including those of open transactions, and their expiry
+- ``records``: the records of ``__consumer_offsets``
+- ``consumer_protocol``: what classic consumers embed in JoinGroup and SyncGroup
+- ``lag``, ``desired_consumers``: how far a group is behind, and how many consumers it needs
+"""

@@ -1,7 +1,8 @@
-"""What every part of the group coordinator is given: time, chance, the cluster's topics, settings, time-outs."""
+"""What the broker hands to every part of the group coordinator."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from tidelog.config.groups import GROUP, broker_setting_of
@@ -13,29 +14,20 @@ from tidelog.ports.clock import Clock
 from tidelog.ports.randomness import Randomness
 
 
+@dataclass(frozen=True, slots=True)
 class GroupEnvironment:
-    """``settings`` are the broker's, parsed, under Kafka's names. ``report`` tells the operator what happened."""
-
-    __slots__ = ("clock", "image", "randomness", "report", "settings", "timers")
-
-    def __init__(
-        self,
-        clock: Clock,
-        randomness: Randomness,
-        image: ClusterImage,
-        settings: Mapping[str, Any],
-        timers: ShardTimers,
-        report: Callable[[str, dict[str, object]], None],
-    ) -> None:
-        self.clock = clock
-        self.randomness = randomness
-        self.image = image
-        self.settings = settings
-        self.timers = timers
-        self.report = report
+    clock: Clock
+    randomness: Randomness
+    image: ClusterImage
+    settings: Mapping[str, Any]
+    """The broker's settings, parsed, under Kafka's names."""
+    timers: ShardTimers
+    report: Callable[[str, dict[str, object]], None]
+    """Tells the operator about an event."""
 
     def group_setting(self, group_id: str, name: str) -> int:
-        """The group's own, else the broker's. What cannot be read, perhaps of another release, counts as not set."""
+        """The group's own value, or else the broker's. A value that cannot be parsed, perhaps written by another release, is
+        ignored."""
         text = self.image.configs_of(ResourceType.GROUP, group_id).get(name)
         value: Any = self.settings[broker_setting_of(name)]
         if text is not None:
@@ -44,6 +36,6 @@ class GroupEnvironment:
         return int(value)
 
     def new_id(self) -> str:
-        """For a member: in the form of a UUID, because that is what everybody expects to see."""
+        """A member id in the form of a UUID, which is what users expect to see."""
         text = self.randomness.token(16).hex()
         return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

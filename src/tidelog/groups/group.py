@@ -1,4 +1,4 @@
-"""What every kind of group has in common, for those who need not know the kind: offsets, listing, deletion."""
+"""What groups of every type have in common, for offsets, listing and deletion."""
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -18,7 +18,7 @@ class GroupType(Enum):
 class Group(Protocol):
     group_id: str
     rebalances: int
-    """Those that ended with a stable group, since the group was loaded; the times below are theirs."""
+    """Rebalances that ended with a stable group since the group was loaded; the times below are theirs."""
     rebalance_ms_last: int
     rebalance_ms_total: int
 
@@ -27,7 +27,7 @@ class Group(Protocol):
 
     @property
     def state_name(self) -> str:
-        """As Kafka shows it: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead, Assigning, Reconciling."""
+        """Kafka's name for it: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead, Assigning, Reconciling."""
         ...
 
     @property
@@ -44,27 +44,27 @@ class Group(Protocol):
     def check_offset_commit(
         self, member_id: str, group_instance_id: str | None, generation_id_or_member_epoch: int, api_version: int
     ) -> None:
-        """ApiError when this member may not commit now."""
+        """Raises ApiError when this member may not commit now."""
         ...
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """ApiError when this member may not read offsets now."""
+        """Raises ApiError when this member may not read offsets now."""
         ...
 
     def check_deletion(self) -> None:
-        """ApiError (NON_EMPTY_GROUP) when the group cannot be deleted now."""
+        """Raises ApiError (NON_EMPTY_GROUP) when the group cannot be deleted now."""
         ...
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member reads the topic: its offsets are then not deleted under it."""
+        """Whether a member reads the topic; its offsets must not be deleted then."""
         ...
 
     def empty_since_ms(self) -> int | None:
-        """Wall clock; since when there are no members, if that is known. The retention of offsets counts from there."""
+        """The wall clock's time since when there are no members, if it is known. Retention of offsets counts from there."""
         ...
 
     def tombstones(self) -> Sequence[Any]:
-        """The records that delete the group, but for its offsets."""
+        """The records that delete the group, without its offsets."""
         ...
 
 
@@ -87,10 +87,11 @@ class GroupTable:
         return self._groups.get(group_id)
 
     def check_room(self) -> None:
-        """Before a group is made for a request. Replay makes groups without asking."""
+        """Called before a request creates a group. Replay creates groups unconditionally."""
         if len(self._groups) >= self._count_max:
             raise ApiError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there are {self._count_max} groups already (tidelog.groups.max)"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"the shard already has {self._count_max} groups, the limit that tidelog.groups.max sets",
             )
 
     def put(self, group: Group) -> None:

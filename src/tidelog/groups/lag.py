@@ -1,15 +1,25 @@
 """How far a group is behind in a partition: in messages, in seconds, until it has caught up, until it loses records.
 
-Numbers in, figures out. What is unread begins at the committed offset, or at the log start if that has passed it, and ends at the
-high watermark.
+Numbers go in, figures come out. The unread part begins at the committed offset, or at the log start if that has passed it, and
+ends at the high watermark.
 
-    lag_messages      as Kafka's tools count it: high watermark minus committed offset, deleted records and all
+    lag_messages      as Kafka's tools count it: high watermark minus committed offset, including deleted records
     lost_messages     deleted before they were read: log start minus committed offset
     lag_seconds       the age of the next unread record; 0 when there is none
     drain_seconds     until the group has caught up, if both rates stay as they are; infinite when it does not come closer
-    deletion_seconds  until retention takes the next unread record, at the earliest; None when nothing known does
+    deletion_seconds  until retention deletes the next unread record, at the earliest; None when nothing known does
 
 A figure that is not known (yet) is None.
+
+**Rates** come from two remembered points per offset, half a window apart (``RateWindow``): there is one window for every committed
+offset and every partition.
+
+**Deletion**: records go by whole segments, the oldest first (``log``): a segment goes when its newest record is older than
+``retention.ms``, or when the log without it still has ``retention.bytes``. So the segment that holds the record matters, and the
+first segment of the log, which must go before it. Those between are not examined: they could only make it later, and the result is
+a lower bound. By size a segment is due once enough more bytes were written, and the rate of writing is measured. The active segment
+goes by age like the others; by size only after a roll. On a compacted topic a batch that was cleaned carries its delete horizon:
+from then on its tombstones may go, and a reader that has not seen them never learns that their keys were deleted.
 """
 
 import math
@@ -129,3 +139,115 @@ def measure_lag(
 def _seconds_from(earlier_ms: int, later_ms: int) -> float:
     """Never negative: records may be stamped in the future, and deletion may be overdue."""
     return max(0, later_ms - earlier_ms) / MS_PER_SECOND
+
+
+WINDOW_MS = 60_000
+# Shorter than this, one commit more or less would be all of the rate.
+MEASURED_MS_MIN = 1_000
+
+
+class RateWindow:
+    __slots__ = ("_earlier_ms", "_earlier_offset", "_later_ms", "_later_offset", "newest_ms", "newest_offset", "window_ms")
+
+    def __init__(self, now_ms: int, offset: int, window_ms: int = WINDOW_MS) -> None:
+        self.window_ms = window_ms
+        self._begin(now_ms, offset)
+
+    def _begin(self, now_ms: int, offset: int) -> None:
+        self._earlier_ms = self._later_ms = self.newest_ms = now_ms
+        self._earlier_offset = self._later_offset = self.newest_offset = offset
+
+    def observe(self, now_ms: int, offset: int) -> None:
+        """``now_ms`` is of a clock that does not go back."""
+        if offset < self.newest_offset or now_ms - self.newest_ms > self.window_ms:
+            self._begin(now_ms, offset)
+            return
+        self.newest_ms, self.newest_offset = now_ms, offset
+        if now_ms - self._later_ms >= self.window_ms // 2:
+            self._earlier_ms, self._earlier_offset = self._later_ms, self._later_offset
+            self._later_ms, self._later_offset = now_ms, offset
+
+    @property
+    def per_second(self) -> float | None:
+        """None until it was watched for long enough."""
+        measured_ms = self.newest_ms - self._earlier_ms
+        if measured_ms < MEASURED_MS_MIN:
+            return None
+        return (self.newest_offset - self._earlier_offset) * 1000 / measured_ms
+
+
+UNLIMITED = -1
+
+
+class RetentionFacts(NamedTuple):
+    """Of the topic's settings; -1 is without limit."""
+
+    is_deleting: bool
+    retention_ms: int
+    retention_bytes: int
+
+
+class SegmentFacts(NamedTuple):
+    newest_timestamp_ms: int | None
+    """None when it is not known: then its age decides nothing."""
+    bytes_through: int
+    """The size of the log from its first segment to the end of this one."""
+    bytes_until_roll: int = 0
+    """How much the active segment still takes; 0 for a closed one."""
+    roll_at_ms: int | None = None
+    """When the active segment is rolled by age, if it is written to."""
+
+
+def deletion_at_ms(
+    now_ms: int,
+    retention: RetentionFacts,
+    first: SegmentFacts,
+    holding: SegmentFacts,
+    log_bytes: int,
+    bytes_per_second: float | None,
+    delete_horizon_ms: int | None = None,
+) -> int | None:
+    """The wall clock's time; not after ``now_ms`` when it is due already, None when nothing known deletes it."""
+    by_retention = None
+    if retention.is_deleting:
+        times = [_segment_deletion_at_ms(now_ms, retention, segment, log_bytes, bytes_per_second) for segment in (first, holding)]
+        known = [time for time in times if time is not None]
+        by_retention = max(known) if len(known) == len(times) else None
+    candidates = [time for time in (by_retention, delete_horizon_ms) if time is not None]
+    return min(candidates, default=None)
+
+
+def _segment_deletion_at_ms(
+    now_ms: int, retention: RetentionFacts, segment: SegmentFacts, log_bytes: int, bytes_per_second: float | None
+) -> int | None:
+    candidates = []
+    if retention.retention_ms >= 0 and segment.newest_timestamp_ms is not None:
+        candidates.append(segment.newest_timestamp_ms + retention.retention_ms)
+    if retention.retention_bytes != UNLIMITED:
+        by_size = _excess_at_ms(now_ms, retention.retention_bytes, segment, log_bytes, bytes_per_second)
+        if by_size is not None:
+            candidates.append(by_size)
+    return min(candidates, default=None)
+
+
+def _excess_at_ms(
+    now_ms: int, retention_bytes: int, segment: SegmentFacts, log_bytes: int, bytes_per_second: float | None
+) -> int | None:
+    missing_bytes = segment.bytes_through + retention_bytes - log_bytes
+    at_ms = _written_at_ms(now_ms, missing_bytes, bytes_per_second)
+    if not segment.bytes_until_roll or at_ms is None:
+        return at_ms
+    rolled_at_ms = _written_at_ms(now_ms, segment.bytes_until_roll, bytes_per_second)
+    if rolled_at_ms is None:
+        return None  # Nothing is written: nothing is rolled either.
+    if segment.roll_at_ms is not None:
+        rolled_at_ms = min(rolled_at_ms, max(now_ms, segment.roll_at_ms))
+    return max(at_ms, rolled_at_ms)
+
+
+def _written_at_ms(now_ms: int, count_bytes: int, bytes_per_second: float | None) -> int | None:
+    if count_bytes <= 0:
+        return now_ms
+    if not bytes_per_second:
+        return None
+    return now_ms + int(count_bytes * MS_PER_SECOND / bytes_per_second)

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.groups.assignors.strategies import TOPICS, check, groups, patient
-from tidelog.groups.assignors import range as range_assignor
+from tidelog.groups.assignors.range import assign_range
 from tidelog.groups.assignors.specification import MemberSubscription
 
 A, B = TOPICS[:2]
@@ -10,7 +10,7 @@ A, B = TOPICS[:2]
 
 def test_neighbours_stay_together_and_topics_are_cut_alike() -> None:
     members = {"m1": MemberSubscription(frozenset((A, B))), "m0": MemberSubscription(frozenset((A, B)))}
-    assert range_assignor.assign(members, {A: 3, B: 3}) == {"m0": {A: (0, 1), B: (0, 1)}, "m1": {A: (2,), B: (2,)}}
+    assert assign_range(members, {A: 3, B: 3}) == {"m0": {A: (0, 1), B: (0, 1)}, "m1": {A: (2,), B: (2,)}}
 
 
 def test_static_members_come_first_by_their_instance() -> None:
@@ -19,19 +19,19 @@ def test_static_members_come_first_by_their_instance() -> None:
         "z": MemberSubscription(frozenset((A,)), "i0"),
         "y": MemberSubscription(frozenset((A,)), "i1"),
     }
-    assert range_assignor.assign(members, {A: 4}) == {"z": {A: (0, 1)}, "y": {A: (2,)}, "a": {A: (3,)}}
+    assert assign_range(members, {A: 4}) == {"z": {A: (0, 1)}, "y": {A: (2,)}, "a": {A: (3,)}}
 
 
 def test_more_members_than_partitions() -> None:
     members = {name: MemberSubscription(frozenset((A,))) for name in "abc"}
-    assert range_assignor.assign(members, {A: 2}) == {"a": {A: (0,)}, "b": {A: (1,)}, "c": {}}
+    assert assign_range(members, {A: 2}) == {"a": {A: (0,)}, "b": {A: (1,)}, "c": {}}
 
 
 @patient
 @given(st.booleans().flatmap(lambda homogeneous: groups(homogeneous=homogeneous)))
 def test_whole_even_per_topic_and_in_ranges(group: tuple[dict[str, MemberSubscription], dict[bytes, int]]) -> None:
     members, counts = group
-    assignments = range_assignor.assign(members, counts)
+    assignments = assign_range(members, counts)
     check(members, counts, assignments)
     for topic_id in TOPICS:
         shares = [assignments[name].get(topic_id, ()) for name, member in members.items() if topic_id in member.topic_ids]
@@ -39,4 +39,4 @@ def test_whole_even_per_topic_and_in_ranges(group: tuple[dict[str, MemberSubscri
             assert list(share) == list(range(share[0], share[0] + len(share))) if share else True
         if shares:
             assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    assert range_assignor.assign(dict(reversed(members.items())), counts) == assignments
+    assert assign_range(dict(reversed(members.items())), counts) == assignments

@@ -2,15 +2,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.groups.assignors.strategies import TOPICS, check, flat, groups, load, loads, moved, patient, with_assignment
-from tidelog.groups.assignors import uniform
 from tidelog.groups.assignors.specification import Assignments, MemberSubscription
+from tidelog.groups.assignors.uniform import assign_uniform
 
 A, B = TOPICS[:2]
 
 
 def test_neighbouring_partitions_go_to_different_members() -> None:
     members = {"a": MemberSubscription(frozenset((A, B))), "b": MemberSubscription(frozenset((A, B)))}
-    assert uniform.assign(members, {A: 2, B: 2}) == {"a": {A: (0,), B: (0,)}, "b": {A: (1,), B: (1,)}}
+    assert assign_uniform(members, {A: 2, B: 2}) == {"a": {A: (0,), B: (0,)}, "b": {A: (1,), B: (1,)}}
 
 
 def test_who_has_one_more_keeps_it() -> None:
@@ -18,7 +18,7 @@ def test_who_has_one_more_keeps_it() -> None:
         "a": MemberSubscription(frozenset((A,)), assigned={A: (0,)}),
         "b": MemberSubscription(frozenset((A,)), assigned={A: (1, 2)}),
     }
-    assert uniform.assign(members, {A: 3}) == {"a": {A: (0,)}, "b": {A: (1, 2)}}
+    assert assign_uniform(members, {A: 3}) == {"a": {A: (0,)}, "b": {A: (1, 2)}}
 
 
 def test_a_new_member_takes_only_what_is_due_to_it() -> None:
@@ -27,12 +27,12 @@ def test_a_new_member_takes_only_what_is_due_to_it() -> None:
         "b": MemberSubscription(frozenset((A,)), assigned={A: (3, 4, 5)}),
         "c": MemberSubscription(frozenset((A,))),
     }
-    assert uniform.assign(members, {A: 6}) == {"a": {A: (0, 1)}, "b": {A: (3, 4)}, "c": {A: (2, 5)}}
+    assert assign_uniform(members, {A: 6}) == {"a": {A: (0, 1)}, "b": {A: (3, 4)}, "c": {A: (2, 5)}}
 
 
 def test_more_members_than_partitions() -> None:
     members = {name: MemberSubscription(frozenset((A,))) for name in "abc"}
-    assert uniform.assign(members, {A: 1}) == {"a": {A: (0,)}, "b": {}, "c": {}}
+    assert assign_uniform(members, {A: 1}) == {"a": {A: (0,)}, "b": {}, "c": {}}
 
 
 def test_what_is_gone_or_held_twice_is_not_kept() -> None:
@@ -40,11 +40,11 @@ def test_what_is_gone_or_held_twice_is_not_kept() -> None:
         "a": MemberSubscription(frozenset((A,)), assigned={A: (0, 7), B: (0,)}),
         "b": MemberSubscription(frozenset((A,)), assigned={A: (0, 1)}),
     }
-    assert uniform.assign(members, {A: 2, B: 1}) == {"a": {A: (0,)}, "b": {A: (1,)}}
+    assert assign_uniform(members, {A: 2, B: 1}) == {"a": {A: (0,)}, "b": {A: (1,)}}
 
 
 def test_nobody() -> None:
-    assert uniform.assign({}, {A: 1}) == {}
+    assert assign_uniform({}, {A: 1}) == {}
 
 
 def test_partitions_that_only_one_can_have_are_made_up_for_by_a_chain() -> None:
@@ -55,7 +55,7 @@ def test_partitions_that_only_one_can_have_are_made_up_for_by_a_chain() -> None:
         "b": MemberSubscription(frozenset((A, B)), assigned={B: (0, 1)}),
         "c": MemberSubscription(frozenset((B, c_topic)), assigned={c_topic: (0,)}),
     }
-    assignments = uniform.assign(members, {A: 3, B: 2, c_topic: 1})
+    assignments = assign_uniform(members, {A: 3, B: 2, c_topic: 1})
     assert loads(assignments) == [2, 2, 2]
 
 
@@ -63,7 +63,7 @@ def test_partitions_that_only_one_can_have_are_made_up_for_by_a_chain() -> None:
 @given(groups(homogeneous=True))
 def test_homogeneous_is_whole_and_even(group: tuple[dict[str, MemberSubscription], dict[bytes, int]]) -> None:
     members, counts = group
-    assignments = uniform.assign(members, counts)
+    assignments = assign_uniform(members, counts)
     check(members, counts, assignments)
     assert loads(assignments)[-1] - loads(assignments)[0] <= 1
 
@@ -73,7 +73,7 @@ def test_homogeneous_is_whole_and_even(group: tuple[dict[str, MemberSubscription
 def test_heterogeneous_is_whole_and_as_even_as_can_be(group: tuple[dict[str, MemberSubscription], dict[bytes, int]]) -> None:
     members, counts = group
     counts = {topic_id: min(count, 4) for topic_id, count in counts.items()}
-    assignments = uniform.assign(members, counts)
+    assignments = assign_uniform(members, counts)
     check(members, counts, assignments)
     assert loads(assignments) == best_loads(members, counts)
 
@@ -93,7 +93,7 @@ def best_loads(members: dict[str, MemberSubscription], counts: dict[bytes, int])
 def changes(draw: st.DrawFn, homogeneous: bool) -> tuple[dict[str, MemberSubscription], dict[bytes, int], Assignments]:
     """A group with its assignment, and then: members that left or came, topics that grew."""
     members, counts = draw(groups(homogeneous=homogeneous))
-    before = uniform.assign(members, counts)
+    before = assign_uniform(members, counts)
     leaving = draw(st.sets(st.sampled_from(sorted(members)), max_size=len(members) - 1))
     topics = next(iter(members.values())).topic_ids
     for name in draw(st.sets(st.sampled_from(["new-1", "new-2"]))):
@@ -111,7 +111,7 @@ def test_homogeneous_moves_no_more_than_it_must(
     change: tuple[dict[str, MemberSubscription], dict[bytes, int], Assignments],
 ) -> None:
     members, counts, before = change
-    after = uniform.assign(members, counts)
+    after = assign_uniform(members, counts)
     check(members, counts, after)
     quota, extra = divmod(len(flat(after)), len(members))
     over = sorted((load(before, name) - quota for name in members), reverse=True)
@@ -125,9 +125,9 @@ def test_a_result_is_kept_when_nothing_changes(
     change: tuple[dict[str, MemberSubscription], dict[bytes, int], Assignments],
 ) -> None:
     members, counts, _ = change
-    after = uniform.assign(members, counts)
+    after = assign_uniform(members, counts)
     check(members, counts, after)
-    assert uniform.assign(with_assignment(members, after), counts) == after
+    assert assign_uniform(with_assignment(members, after), counts) == after
 
 
 @patient
@@ -137,12 +137,12 @@ def test_heterogeneous_moves_nothing_when_that_is_as_even(
 ) -> None:
     """Members and topics that nobody shares anything with come and go."""
     members, counts, _ = change
-    before = uniform.assign(members, counts)
+    before = assign_uniform(members, counts)
     alone = bytes(16)
     members = with_assignment(members, before)
     members["alone"] = MemberSubscription(frozenset((alone,)))
     counts[alone] = 3
-    after = uniform.assign(members, counts)
+    after = assign_uniform(members, counts)
     assert after.pop("alone") == {alone: (0, 1, 2)}
     assert after == before
 
@@ -154,4 +154,4 @@ def test_the_order_of_the_input_does_not_matter(
 ) -> None:
     members, counts, _ = change
     backwards = dict(reversed(members.items()))
-    assert uniform.assign(members, counts) == uniform.assign(backwards, dict(reversed(counts.items())))
+    assert assign_uniform(members, counts) == assign_uniform(backwards, dict(reversed(counts.items())))

@@ -24,8 +24,8 @@ from tidelog.groups.classic.requests import (
     SyncRequest,
     SyncResponse,
 )
+from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.groups.environment import GroupEnvironment
-from tidelog.groups.machine import GroupMachine
 from tidelog.groups.records import RECORD_CODEC
 from tidelog.metadata.image import ClusterImage
 from tidelog.records.batch import read_records
@@ -89,10 +89,10 @@ class GroupBench:
         self.events: list[tuple[str, dict[str, object]]] = []
         self.is_committing = True
 
-        def make_machine(timers: ShardTimers) -> GroupMachine:
-            return GroupMachine(GroupEnvironment(self.clock, randomness, ClusterImage(), self.settings, timers, self._report))
+        def make_machine(timers: ShardTimers) -> GroupCoordinator:
+            return GroupCoordinator(GroupEnvironment(self.clock, randomness, ClusterImage(), self.settings, timers, self._report))
 
-        self.runtime: CoordinatorRuntime[GroupMachine] = CoordinatorRuntime(
+        self.runtime: CoordinatorRuntime[GroupCoordinator] = CoordinatorRuntime(
             "__consumer_offsets",
             RECORD_CODEC,
             make_machine,
@@ -103,14 +103,14 @@ class GroupBench:
         )
         self.log = MemoryLog() if log is None else log
         self.log.batch_bytes_max = BATCH_BYTES_MAX
-        self.shard: Shard[GroupMachine] = self.runtime.take_over(0, self.log)
+        self.shard: Shard[GroupCoordinator] = self.runtime.take_over(0, self.log)
         self.load()
 
     def _report(self, event: str, facts: dict[str, object]) -> None:
         self.events.append((event, facts))
 
     @property
-    def machine(self) -> GroupMachine:
+    def machine(self) -> GroupCoordinator:
         assert self.shard.machine is not None
         return self.shard.machine
 
@@ -141,7 +141,7 @@ class GroupBench:
 
     # -- requests ------------------------------------------------------------------------------------------------------------
 
-    def write(self, decide: Callable[[GroupMachine], CoordinatorResult], on_done: Asked) -> None:
+    def write(self, decide: Callable[[GroupCoordinator], CoordinatorResult], on_done: Asked) -> None:
         self.shard.write(decide, on_done)
         if self.is_committing:
             self.commit()

@@ -10,9 +10,8 @@ from simulation.randomness import SimulatedRandomness
 from tests.groups.classic.bench import GROUP, Asked, GroupBench, Join, Sync
 from tidelog.coordinator.errors import CoordinatorError
 from tidelog.coordinator.shard import ShardState
-from tidelog.groups.classic.group import ClassicGroup
+from tidelog.groups.classic.group import ClassicGroup, ClassicState
 from tidelog.groups.classic.requests import LeavingMember
-from tidelog.groups.classic.state import ClassicState
 from tidelog.wire.errors import ErrorCode
 
 CLIENTS = 5

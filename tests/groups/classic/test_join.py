@@ -4,8 +4,8 @@ import pytest
 
 from tests.groups.classic.bench import GROUP, REBALANCE_MS, SESSION_MS, GroupBench
 from tidelog.groups.classic import join as join_module
-from tidelog.groups.classic.join import NEW_MEMBER_JOIN_MS_MAX
-from tidelog.groups.classic.state import ClassicState
+from tidelog.groups.classic.group import ClassicState
+from tidelog.groups.classic.protocol import NEW_MEMBER_JOIN_MS_MAX
 from tidelog.groups.records import ConsumerGroupMetadataRecord, ConsumerGroupMetadataValue
 from tidelog.wire.errors import ErrorCode
 

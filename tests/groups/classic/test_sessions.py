@@ -1,7 +1,7 @@
 """Session time-outs: deadlines that heartbeats move, and one timer for each member."""
 
 from tests.groups.classic.bench import SESSION_MS, GroupBench
-from tidelog.groups.classic.state import ClassicState
+from tidelog.groups.classic.group import ClassicState
 from tidelog.wire.errors import ErrorCode
 
 
@@ -120,6 +120,6 @@ def test_a_group_that_is_gone_leaves_no_timer() -> None:
     bench = GroupBench()
     before = len(bench.machine.environment.timers)
     bench.join()
-    bench.write(lambda machine: machine.admin.delete("billing"), bench.asked())
+    bench.write(lambda machine: machine.delete_group("billing"), bench.asked())
     assert bench.machine.groups.find("billing") is None
     assert len(bench.machine.environment.timers) == before

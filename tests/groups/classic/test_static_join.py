@@ -3,7 +3,7 @@
 import pytest
 
 from tests.groups.classic.bench import BATCH_BYTES_MAX, SESSION_MS, GroupBench
-from tidelog.groups.classic.state import ClassicState
+from tidelog.groups.classic.group import ClassicState
 from tidelog.wire.errors import ErrorCode
 
 

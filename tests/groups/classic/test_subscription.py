@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.groups.classic.subscription import subscribed_topics
+from tidelog.groups.consumer_protocol import subscribed_topics
 
 
 def encode(topics: list[str], version: int = 0, rest: bytes = b"") -> bytes:

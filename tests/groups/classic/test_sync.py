@@ -2,7 +2,7 @@
 
 from tests.groups.classic.bench import BATCH_BYTES_MAX, REBALANCE_MS, GroupBench, Join
 from tidelog.coordinator.errors import NotCoordinator
-from tidelog.groups.classic.state import ClassicState
+from tidelog.groups.classic.group import ClassicState
 from tidelog.wire.errors import ErrorCode
 
 

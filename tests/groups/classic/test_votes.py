@@ -2,8 +2,7 @@
 
 import pytest
 
-from tidelog.groups.classic.member import ClassicMember
-from tidelog.groups.classic.votes import select_protocol
+from tidelog.groups.classic.group import ClassicMember, select_protocol
 
 
 def members(*preferences: str) -> list[ClassicMember]:

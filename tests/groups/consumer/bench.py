@@ -15,9 +15,9 @@ from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard import Shard, ShardState
 from tidelog.coordinator.shard_timers import ShardTimers
 from tidelog.groups.consumer.group import ConsumerGroup
-from tidelog.groups.consumer.requests import HeartbeatRequest, HeartbeatResponse
+from tidelog.groups.consumer.requests import ConsumerHeartbeatRequest, ConsumerHeartbeatResponse
+from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.groups.environment import GroupEnvironment
-from tidelog.groups.machine import GroupMachine
 from tidelog.groups.records import RECORD_CODEC
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import PartitionRecord, RemoveTopicRecord, TopicRecord
@@ -46,7 +46,7 @@ class ConsumerBench:
         self.events: list[tuple[str, dict[str, object]]] = []
         self.log = MemoryLog()
         self.log.batch_bytes_max = BATCH_BYTES_MAX
-        self.shard: Shard[GroupMachine]
+        self.shard: Shard[GroupCoordinator]
         self.members: dict[str, Member] = {}
         for name, partitions in (topics or {"orders": 4}).items():
             self.create_topic(name, partitions)
@@ -55,11 +55,11 @@ class ConsumerBench:
     # -- the shard's life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        def make_machine(timers: ShardTimers) -> GroupMachine:
+        def make_machine(timers: ShardTimers) -> GroupCoordinator:
             environment = GroupEnvironment(self.clock, self._randomness, self.image, self.settings, timers, self._report)
-            return GroupMachine(environment)
+            return GroupCoordinator(environment)
 
-        runtime: CoordinatorRuntime[GroupMachine] = CoordinatorRuntime(
+        runtime: CoordinatorRuntime[GroupCoordinator] = CoordinatorRuntime(
             "__consumer_offsets",
             RECORD_CODEC,
             make_machine,
@@ -93,7 +93,7 @@ class ConsumerBench:
     # -- what a test looks at ------------------------------------------------------------------------------------------------
 
     @property
-    def machine(self) -> GroupMachine:
+    def machine(self) -> GroupCoordinator:
         assert self.shard.machine is not None
         return self.shard.machine
 
@@ -139,12 +139,12 @@ class ConsumerBench:
             raise error
         return response
 
-    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+    def heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatResponse:
         response = self.write(lambda machine: machine.consumer.heartbeat(request))
-        assert isinstance(response, HeartbeatResponse)
+        assert isinstance(response, ConsumerHeartbeatResponse)
         return response
 
-    def refusal(self, request: HeartbeatRequest) -> tuple[ErrorCode, str]:
+    def refusal(self, request: ConsumerHeartbeatRequest) -> tuple[ErrorCode, str]:
         try:
             response = self.heartbeat(request)
         except ApiError as error:
@@ -177,27 +177,29 @@ class Member:
         self.instance_id: str | None = None
         self.owned: dict[bytes, frozenset[int]] = {}
 
-    def join(self, topics: Iterable[str] | None = ("orders",), **fields: Any) -> HeartbeatResponse:
+    def join(self, topics: Iterable[str] | None = ("orders",), **fields: Any) -> ConsumerHeartbeatResponse:
         self.epoch, self.owned = 0, {}
         self.instance_id = fields.get("instance_id", self.instance_id)
         names = None if topics is None else list(topics)
         return self.send(rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=names, owned={}, **fields)
 
-    def heartbeat(self, **fields: Any) -> HeartbeatResponse:
+    def heartbeat(self, **fields: Any) -> ConsumerHeartbeatResponse:
         return self.send(owned=self.owned, **fields)
 
-    def send(self, **fields: Any) -> HeartbeatResponse:
+    def send(self, **fields: Any) -> ConsumerHeartbeatResponse:
         response = self.bench.heartbeat(self.request(**fields))
         self.follow(response)
         return response
 
-    def follow(self, response: HeartbeatResponse) -> None:
+    def follow(self, response: ConsumerHeartbeatResponse) -> None:
         self.epoch = response.member_epoch
         if response.assignment is not None:
             self.owned = {topic: frozenset(partitions) for topic, partitions in response.assignment.items()}
 
-    def request(self, **fields: Any) -> HeartbeatRequest:
-        return HeartbeatRequest(GROUP, self.name, **{"member_epoch": self.epoch, "instance_id": self.instance_id, **fields})
+    def request(self, **fields: Any) -> ConsumerHeartbeatRequest:
+        return ConsumerHeartbeatRequest(
+            GROUP, self.name, **{"member_epoch": self.epoch, "instance_id": self.instance_id, **fields}
+        )
 
     def leave(self, epoch: int = -1) -> None:
         self.bench.heartbeat(self.request(member_epoch=epoch))

@@ -4,8 +4,7 @@ import pytest
 
 from tests.groups.consumer.bench import GROUP, ConsumerBench, topic_id
 from tidelog.controller.errors import ApiError
-from tidelog.groups.consumer.group import ConsumerGroup
-from tidelog.groups.consumer.member import ConsumerGroupMember
+from tidelog.groups.consumer.group import ConsumerGroup, ConsumerGroupMember
 from tidelog.groups.records import ClassicMemberMetadata
 from tidelog.wire.errors import ErrorCode
 

@@ -5,7 +5,7 @@ import pytest
 from tests.groups.consumer.bench import GROUP, REBALANCE_MS, SESSION_MS, ConsumerBench, topic_id
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
-from tidelog.groups.consumer.member import MemberState
+from tidelog.groups.consumer.group import MemberState
 from tidelog.groups.records import (
     ConsumerGroupCurrentMemberAssignmentRecord,
     ConsumerGroupMemberMetadataRecord,

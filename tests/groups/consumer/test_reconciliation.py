@@ -3,8 +3,8 @@ import pytest
 from tests.groups.consumer.bench import topic_id
 from tidelog.controller.errors import ApiError
 from tidelog.groups.assignors.specification import Partitions
-from tidelog.groups.consumer.member import AssignedPartitions, ConsumerGroupMember, MemberState
-from tidelog.groups.consumer.reconciliation import OwnedPartitions, Reconciliation
+from tidelog.groups.consumer.group import AssignedPartitions, ConsumerGroupMember, MemberState
+from tidelog.groups.consumer.rebalance import OwnedPartitions, Reconciliation
 from tidelog.wire.errors import ErrorCode
 
 A, B = topic_id("a"), topic_id("b")

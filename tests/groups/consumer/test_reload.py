@@ -4,9 +4,7 @@ from typing import Any
 
 from tests.groups.consumer.bench import GROUP, REBALANCE_MS, SESSION_MS, ConsumerBench, topic_id
 from tidelog.coordinator.machine import CoordinatorResult
-from tidelog.groups.consumer.group import ConsumerGroup
-from tidelog.groups.consumer.member import ConsumerGroupMember, MemberState
-from tidelog.groups.consumer.replay import replay
+from tidelog.groups.consumer.group import ConsumerGroup, ConsumerGroupMember, MemberState, replay_consumer_group
 from tidelog.groups.group import GroupTable
 from tidelog.groups.records import (
     ConsumerGroupCurrentMemberAssignmentRecord,
@@ -120,7 +118,7 @@ def test_records_that_compaction_left_behind() -> None:
         current("a", 3, 0),
         ConsumerGroupMetadataRecord(GROUP, ConsumerGroupMetadataValue(3)),
     ):
-        replay(groups, record)
+        replay_consumer_group(groups, record)
     group = groups.find(GROUP)
     assert isinstance(group, ConsumerGroup)
     assert group.owners == {(ORDERS, 0): "a", (ORDERS, 1): "b"}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.groups.consumer.bench import GROUP, ConsumerBench, topic_id
-from tidelog.groups.consumer.requests import HeartbeatRequest
+from tidelog.groups.consumer.requests import ConsumerHeartbeatRequest
 from tidelog.wire.errors import ErrorCode
 
 JOIN: dict[str, Any] = {
@@ -58,13 +58,13 @@ INVALID = ErrorCode.INVALID_REQUEST
 )
 def test_refusals(changes: dict[str, Any], code: ErrorCode, message: str) -> None:
     bench = ConsumerBench()
-    assert bench.refusal(HeartbeatRequest(**{**JOIN, **changes})) == (code, message)
+    assert bench.refusal(ConsumerHeartbeatRequest(**{**JOIN, **changes})) == (code, message)
     assert bench.log.end_offset == 0, "nothing is written"
 
 
 def test_before_version_1_the_coordinator_makes_the_id() -> None:
     bench = ConsumerBench()
-    response = bench.heartbeat(HeartbeatRequest(**{**JOIN, "member_id": "", "version": 0}))
+    response = bench.heartbeat(ConsumerHeartbeatRequest(**{**JOIN, "member_id": "", "version": 0}))
     assert len(response.member_id) == 36
     assert list(bench.group.members) == [response.member_id]
 
@@ -79,7 +79,7 @@ def test_the_group_has_a_limit() -> None:
     bench = ConsumerBench(settings={"group.consumer.max.size": 1})
     bench.join("a")
     refused = (ErrorCode.GROUP_MAX_SIZE_REACHED, "The consumer group has reached its maximum capacity of 1 members.")
-    assert bench.refusal(HeartbeatRequest(**{**JOIN, "member_id": "b"})) == refused
+    assert bench.refusal(ConsumerHeartbeatRequest(**{**JOIN, "member_id": "b"})) == refused
     bench.members["a"].heartbeat()
     bench.members["a"].join()
 
@@ -87,5 +87,5 @@ def test_the_group_has_a_limit() -> None:
 def test_the_shard_has_a_limit_of_groups() -> None:
     bench = ConsumerBench(settings={"tidelog.groups.max": 1})
     bench.join("a")
-    code, _ = bench.refusal(HeartbeatRequest(**{**JOIN, "group_id": "another"}))
+    code, _ = bench.refusal(ConsumerHeartbeatRequest(**{**JOIN, "group_id": "another"}))
     assert code is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,7 +1,7 @@
 """Members with an instance id: they may be away for a while."""
 
 from tests.groups.consumer.bench import GROUP, SESSION_MS, ConsumerBench, topic_id
-from tidelog.groups.consumer.requests import HeartbeatRequest
+from tidelog.groups.consumer.requests import ConsumerHeartbeatRequest
 from tidelog.wire.errors import ErrorCode
 
 ORDERS = topic_id("orders")
@@ -41,14 +41,16 @@ def test_the_old_instance_is_fenced() -> None:
 
 def test_an_instance_that_is_in_use_is_not_taken_over() -> None:
     bench = two_static_members()
-    request = HeartbeatRequest(GROUP, "thief", 0, "i-a", rebalance_timeout_ms=1, subscribed_topic_names=["orders"], owned={})
+    request = ConsumerHeartbeatRequest(
+        GROUP, "thief", 0, "i-a", rebalance_timeout_ms=1, subscribed_topic_names=["orders"], owned={}
+    )
     message = "Static member thief with instance id i-a cannot join the group because the instance id is owned by a member."
     assert bench.refusal(request) == (ErrorCode.UNRELEASED_INSTANCE_ID, message)
 
 
 def test_an_instance_that_nobody_knows() -> None:
     bench = two_static_members()
-    request = HeartbeatRequest(GROUP, "x", 1, "i-x")
+    request = ConsumerHeartbeatRequest(GROUP, "x", 1, "i-x")
     assert bench.refusal(request) == (ErrorCode.UNKNOWN_MEMBER_ID, "Instance id i-x is unknown.")
     assert bench.refusal(request._replace(member_epoch=-1)) == (ErrorCode.UNKNOWN_MEMBER_ID, "Instance id i-x is unknown.")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.groups.consumer.bench import GROUP, ConsumerBench
 from tidelog.groups.classic.requests import JoinRequest, JoinResponse, LeaveResult, LeavingMember, SyncRequest, SyncResponse
-from tidelog.groups.migration.consumer_protocol import decode_assignment, encode_assignment
+from tidelog.groups.consumer_protocol import decode_assignment, encode_assignment
 from tidelog.wire.errors import ErrorCode
 
 SESSION_MS = 10_000

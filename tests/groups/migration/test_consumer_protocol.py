@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.groups.assignors.strategies import patient
-from tidelog.groups.migration.consumer_protocol import (
-    Assignment,
+from tidelog.groups.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     MalformedProtocol,
-    Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -20,27 +20,33 @@ OWNED = b"\0\0\0\x01\0\x06orders\0\0\0\x02\0\0\0\x03\0\0\0\x01"
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"\0\0" + TOPICS + b"\xff\xff\xff\xff", Subscription(0, ("orders",), {}, None)),
-        (b"\0\x01" + TOPICS + b"\0\0\0\x02hi" + OWNED, Subscription(1, ("orders",), {"orders": (1, 3)}, None)),
-        (b"\0\x02" + TOPICS + b"\0\0\0\0" + OWNED + b"\0\0\0\x07", Subscription(2, ("orders",), {"orders": (1, 3)}, None)),
+        (b"\0\0" + TOPICS + b"\xff\xff\xff\xff", ConsumerProtocolSubscription(0, ("orders",), {}, None)),
+        (b"\0\x01" + TOPICS + b"\0\0\0\x02hi" + OWNED, ConsumerProtocolSubscription(1, ("orders",), {"orders": (1, 3)}, None)),
+        (
+            b"\0\x02" + TOPICS + b"\0\0\0\0" + OWNED + b"\0\0\0\x07",
+            ConsumerProtocolSubscription(2, ("orders",), {"orders": (1, 3)}, None),
+        ),
         (
             b"\0\x03" + TOPICS + b"\0\0\0\0" + OWNED + b"\0\0\0\x07\0\x04east",
-            Subscription(3, ("orders",), {"orders": (1, 3)}, "east"),
+            ConsumerProtocolSubscription(3, ("orders",), {"orders": (1, 3)}, "east"),
         ),
-        (b"\0\x03" + TOPICS + b"\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\x07\xff\xff", Subscription(3, ("orders",), {}, None)),
-        (b"\0\x09" + TOPICS + b"\0\0\0\0\0\0\0\0\0\0\0\x07\xff\xffmore", Subscription(9, ("orders",), {}, None)),
+        (
+            b"\0\x03" + TOPICS + b"\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\x07\xff\xff",
+            ConsumerProtocolSubscription(3, ("orders",), {}, None),
+        ),
+        (b"\0\x09" + TOPICS + b"\0\0\0\0\0\0\0\0\0\0\0\x07\xff\xffmore", ConsumerProtocolSubscription(9, ("orders",), {}, None)),
     ],
 )
-def test_subscriptions(data: bytes, expected: Subscription) -> None:
+def test_subscriptions(data: bytes, expected: ConsumerProtocolSubscription) -> None:
     assert decode_subscription(data) == expected
 
 
 def test_assignments() -> None:
     data = b"\0\x01\0\0\0\x01\0\x06orders\0\0\0\x02\0\0\0\0\0\0\0\x02\xff\xff\xff\xff"
     assert encode_assignment({"orders": (0, 2)}, 1) == data
-    assert decode_assignment(data) == Assignment({"orders": (0, 2)}, b"")
-    assert decode_assignment(data[:-4] + b"\0\0\0\x03own") == Assignment({"orders": (0, 2)}, b"own")
-    assert decode_assignment(b"") == Assignment({}, b"")
+    assert decode_assignment(data) == ConsumerProtocolAssignment({"orders": (0, 2)}, b"")
+    assert decode_assignment(data[:-4] + b"\0\0\0\x03own") == ConsumerProtocolAssignment({"orders": (0, 2)}, b"own")
+    assert decode_assignment(b"") == ConsumerProtocolAssignment({}, b"")
     assert encode_assignment({}, 99)[:2] == b"\0\x03", "the newest that there is"
 
 

@@ -8,10 +8,9 @@ from tests.groups.consumer.bench import GROUP, ConsumerBench, Member, topic_id
 from tests.groups.migration.bench import REBALANCE_MS, SESSION_MS, ClassicClient, classic_group, subscription
 from tidelog.groups.classic.group import ClassicGroup
 from tidelog.groups.classic.requests import LeaveResult, LeavingMember
-from tidelog.groups.consumer.group import ConsumerGroup
-from tidelog.groups.consumer.member import MemberState
+from tidelog.groups.consumer.group import ConsumerGroup, MemberState
+from tidelog.groups.consumer_protocol import decode_assignment, encode_assignment
 from tidelog.groups.group import GroupType
-from tidelog.groups.migration.consumer_protocol import decode_assignment, encode_assignment
 from tidelog.groups.records import GroupMetadataRecord
 from tidelog.wire.errors import ErrorCode
 

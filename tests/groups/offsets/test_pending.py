@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from tests.groups.offsets.harness import OffsetBench
 from tidelog.coordinator.machine import CoordinatorResult
-from tidelog.groups.offsets.pending import PendingOffset, PendingOffsets
+from tidelog.groups.offsets import PendingOffset, PendingOffsets
 from tidelog.groups.records import OffsetCommitRecord, OffsetCommitValue
 from tidelog.records.control import ControlType, EndTransactionMarker
 from tidelog.wire.errors import ErrorCode

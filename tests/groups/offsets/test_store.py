@@ -8,11 +8,9 @@ from simulation.clock import EPOCH_MS
 from tests.groups.offsets.harness import OffsetBench
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.errors import DecisionTooLarge
-from tidelog.groups.classic.group import ClassicGroup
-from tidelog.groups.classic.member import ClassicMember
-from tidelog.groups.classic.state import ClassicState
+from tidelog.groups.classic.group import ClassicGroup, ClassicMember, ClassicState
 from tidelog.groups.group import GroupType
-from tidelog.groups.offsets import FetchedOffset, FetchedTopic
+from tidelog.groups.offsets import FetchedOffset, FetchedOffsetTopic
 from tidelog.groups.records import OffsetCommitRecord, OffsetCommitValue
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.offset_commit import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic, OffsetCommitTopicResult
@@ -260,11 +258,11 @@ def test_what_is_asked_for_and_what_there_is_not() -> None:
     wanted: Sequence[tuple[str, Sequence[int]]] = [("orders", [1, 0, 99]), ("nowhere", [0]), ("orders", [])]
     topic_id = id_of(bench, "orders")
     assert bench.offsets.fetch("g", wanted) == [
-        FetchedTopic("orders", topic_id, [FetchedOffset(1), FetchedOffset(0, 5), FetchedOffset(99)]),
-        FetchedTopic("nowhere", ZERO_UUID, [FetchedOffset(0)]),
-        FetchedTopic("orders", topic_id, []),
+        FetchedOffsetTopic("orders", topic_id, [FetchedOffset(1), FetchedOffset(0, 5), FetchedOffset(99)]),
+        FetchedOffsetTopic("nowhere", ZERO_UUID, [FetchedOffset(0)]),
+        FetchedOffsetTopic("orders", topic_id, []),
     ]
-    assert bench.offsets.fetch("unknown", [("orders", [0])]) == [FetchedTopic("orders", topic_id, [FetchedOffset(0)])]
+    assert bench.offsets.fetch("unknown", [("orders", [0])]) == [FetchedOffsetTopic("orders", topic_id, [FetchedOffset(0)])]
     assert FetchedOffset(1) == (1, -1, -1, "", NONE)
 
 
@@ -275,8 +273,8 @@ def test_all_topics() -> None:
     bench.commit("g", "bills", 2, 7)
     bench.commit("h", "bills", 2, 8)
     assert bench.offsets.fetch("g", None) == [
-        FetchedTopic("orders", id_of(bench, "orders"), [FetchedOffset(1, 5), FetchedOffset(0, 6)]),
-        FetchedTopic("bills", id_of(bench, "bills"), [FetchedOffset(2, 7)]),
+        FetchedOffsetTopic("orders", id_of(bench, "orders"), [FetchedOffset(1, 5), FetchedOffset(0, 6)]),
+        FetchedOffsetTopic("bills", id_of(bench, "bills"), [FetchedOffset(2, 7)]),
     ]
     assert bench.offsets.fetch("unknown", None) == []
 
@@ -299,7 +297,7 @@ def test_an_offset_of_a_deleted_topic_is_not_its_successors() -> None:
     assert bench.offset() == 5
     new_id = bench.create_topic("orders")
     assert bench.offset() == -1
-    assert bench.offsets.fetch("g", None) == [FetchedTopic("orders", new_id, [FetchedOffset(0)])]
+    assert bench.offsets.fetch("g", None) == [FetchedOffsetTopic("orders", new_id, [FetchedOffset(0)])]
     bench.commit(offset=1)
     assert bench.offset() == 1
 

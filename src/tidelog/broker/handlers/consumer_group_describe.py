@@ -6,7 +6,7 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.cluster_fields import GROUP_OPERATIONS
 from tidelog.controller.errors import ApiError
-from tidelog.groups.machine import GroupMachine
+from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
@@ -19,7 +19,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     operations = {"authorized_operations": GROUP_OPERATIONS} if request.include_authorized_operations else {}
     groups = context.broker.coordinators.groups
 
-    def query(group_id: str) -> Callable[[GroupMachine], dict[str, Any]]:
+    def query(group_id: str) -> Callable[[GroupCoordinator], dict[str, Any]]:
         return lambda machine: machine.consumer.describe(group_id)
 
     def finish(group_id: str) -> Callable[[Any, Exception | None], None]:

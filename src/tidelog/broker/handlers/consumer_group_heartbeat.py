@@ -3,14 +3,14 @@
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.groups.consumer.requests import HeartbeatRequest, HeartbeatResponse
+from tidelog.groups.consumer.requests import ConsumerHeartbeatRequest, ConsumerHeartbeatResponse
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
-    heartbeat = HeartbeatRequest(
+    heartbeat = ConsumerHeartbeatRequest(
         request.group_id,
         request.member_id,
         request.member_epoch,
@@ -44,7 +44,7 @@ def _owned(topics: tuple[DecodedMessage, ...] | None) -> dict[bytes, frozenset[i
     return owned
 
 
-def _fields(response: HeartbeatResponse) -> dict[str, Any]:
+def _fields(response: ConsumerHeartbeatResponse) -> dict[str, Any]:
     assignment = None
     if response.assignment is not None:
         topics = [{"topic_id": topic_id, "partitions": indexes} for topic_id, indexes in sorted(response.assignment.items())]

@@ -35,7 +35,7 @@ class _Deletion:
 
     def go_on(self) -> None:
         self._context.broker.coordinators.groups.write(
-            self._group_id, lambda machine: machine.admin.delete(self._group_id, self._offsets_max), self._done
+            self._group_id, lambda machine: machine.delete_group(self._group_id, self._offsets_max), self._done
         )
 
     def _done(self, is_gone: bool | None, error: Exception | None) -> None:

@@ -7,8 +7,7 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.cluster_fields import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from tidelog.broker.gather import Gather
 from tidelog.coordinator.machine import OnDone
-from tidelog.groups.admin import DescribedGroup, DescribedMember
-from tidelog.groups.machine import GroupMachine
+from tidelog.groups.coordinator import DescribedGroup, DescribedMember, GroupCoordinator
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
@@ -35,8 +34,8 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         context.broker.coordinators.groups.read(group_id, _query(group_id), described(index, group_id))
 
 
-def _query(group_id: str) -> Callable[[GroupMachine], DescribedGroup]:
-    return lambda machine: machine.admin.describe(group_id)
+def _query(group_id: str) -> Callable[[GroupCoordinator], DescribedGroup]:
+    return lambda machine: machine.describe_group(group_id)
 
 
 def _fields(group: DescribedGroup, version: int, operations: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.coordinator.errors import CoordinatorLoading
-from tidelog.groups.classic.checks import check_group_id
+from tidelog.groups.classic.requests import check_group_id
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey

@@ -4,8 +4,7 @@ from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.errors import ApiError
-from tidelog.groups.classic.checks import check_join
-from tidelog.groups.classic.requests import JoinedMember, JoinRequest, JoinResponse
+from tidelog.groups.classic.requests import JoinedMember, JoinRequest, JoinResponse, check_join
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.groups.classic.checks import check_group_id
-from tidelog.groups.classic.requests import LeaveResult, LeavingMember
+from tidelog.groups.classic.requests import LeaveResult, LeavingMember, check_group_id
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey

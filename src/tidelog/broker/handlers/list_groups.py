@@ -10,7 +10,7 @@ from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.gather import Gather
 from tidelog.coordinator.errors import CoordinatorLoading, NotCoordinator
 from tidelog.coordinator.machine import OnDone
-from tidelog.groups.admin import ListedGroup
+from tidelog.groups.coordinator import ListedGroup
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
@@ -45,7 +45,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         if shard is None:
             gather.put(position, CoordinatorLoading(f"shard {index} is not loaded yet"))
         else:
-            shard.read(lambda machine: machine.admin.list(request.states_filter, request.types_filter), put(position, index))
+            shard.read(lambda machine: machine.list_groups(request.states_filter, request.types_filter), put(position, index))
 
 
 def _group(group: ListedGroup) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.gather import Gather
 from tidelog.controller.errors import ApiError
-from tidelog.groups.machine import GroupMachine
-from tidelog.groups.offsets import FetchedOffset, FetchedTopic
+from tidelog.groups.coordinator import GroupCoordinator
+from tidelog.groups.offsets import FetchedOffset, FetchedOffsetTopic
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.primitives import ZERO_UUID
@@ -67,7 +67,7 @@ class _Fetch:
     def _read(self, group: DecodedMessage, answer: Callable[[dict[str, Any]], None]) -> None:
         wanted = self._wanted(group)
 
-        def query(machine: GroupMachine) -> list[FetchedTopic]:
+        def query(machine: GroupCoordinator) -> list[FetchedOffsetTopic]:
             has_member = self._version >= BATCHED_SINCE
             return machine.offsets.fetch(
                 group.group_id,
@@ -77,7 +77,7 @@ class _Fetch:
                 require_stable=self._require_stable,
             )
 
-        def done(fetched: list[FetchedTopic], error: Exception | None) -> None:
+        def done(fetched: list[FetchedOffsetTopic], error: Exception | None) -> None:
             if error is not None:
                 code, _ = self._context.code_of(error)
                 answer(_failed(group, code, self._version))
@@ -97,7 +97,7 @@ class _Fetch:
         pairs = zip(names, group.topics, strict=True)
         return [Wanted(name, topic.topic_id, topic.partition_indexes) for name, topic in pairs]
 
-    def _topics(self, wanted: list[Wanted] | None, fetched: list[FetchedTopic]) -> list[dict[str, Any]]:
+    def _topics(self, wanted: list[Wanted] | None, fetched: list[FetchedOffsetTopic]) -> list[dict[str, Any]]:
         if wanted is None and self._version < TOPIC_IDS_SINCE:
             return [_topic(topic.name, None, topic.partitions) for topic in fetched]
         if wanted is None:

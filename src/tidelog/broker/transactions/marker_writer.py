@@ -13,7 +13,7 @@ from tidelog.broker.coordinator_service import CoordinatorService
 from tidelog.broker.partitions import Partitions
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import OnCommitted
-from tidelog.groups.machine import GroupMachine
+from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.errors import InvalidProducerEpoch
 from tidelog.log.producers.producer_state import ProducerState
@@ -30,7 +30,7 @@ from tidelog.wire.errors import ErrorCode
 class PartitionMarkerWriter:
     __slots__ = ("_clock", "_groups", "_partitions")
 
-    def __init__(self, partitions: Partitions, groups: CoordinatorService[GroupMachine], clock: Clock) -> None:
+    def __init__(self, partitions: Partitions, groups: CoordinatorService[GroupCoordinator], clock: Clock) -> None:
         self._partitions = partitions
         self._groups = groups
         self._clock = clock

@@ -1,7 +1,7 @@
-"""``range``: of each topic, members get neighbouring partitions, in the order of their instance ids, then of their member ids.
+"""``range``: members get neighbouring partitions of each topic, in the order of their instance ids, then of their member ids.
 
 Topics with the same number of partitions and the same subscribers are cut at the same places, so that a member that joins two
-streams by key has the same partitions of both. The price: with n topics a member can have n partitions more than another one.
+streams by key has the same partitions of both. The price is that with n topics a member can have n partitions more than another.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from tidelog.groups.assignors.specification import Assignments, Members
 
 
-def assign(members: Members, partition_counts: Mapping[bytes, int]) -> Assignments:
+def assign_range(members: Members, partition_counts: Mapping[bytes, int]) -> Assignments:
     subscribers: dict[bytes, list[str]] = {}
     for member_id in sorted(members, key=lambda member_id: _order(member_id, members[member_id].instance_id)):
         for topic_id in members[member_id].topic_ids:
@@ -29,5 +29,5 @@ def assign(members: Members, partition_counts: Mapping[bytes, int]) -> Assignmen
 
 
 def _order(member_id: str, instance_id: str | None) -> tuple[bool, str]:
-    """Static members come first: their order stays when dynamic ones come and go."""
+    """Static members come first, so their order stays when dynamic ones come and go."""
     return (True, member_id) if instance_id is None else (False, instance_id)

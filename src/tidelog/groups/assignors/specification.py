@@ -1,7 +1,7 @@
-"""What assignors are given and what they return.
+"""The input and output of assignors.
 
-All of it is plain data; nothing here knows of groups. An assignor answers the same for the same input, whatever the order of the
-input's mappings: it orders members and topics itself.
+All of it is plain data; nothing here knows about groups. An assignor gives the same output for the same input, whatever the order
+of the input's mappings: it orders members and topics itself.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ Partitions = Mapping[bytes, tuple[int, ...]]
 
 class MemberSubscription(NamedTuple):
     topic_ids: frozenset[bytes]
-    """Topics that exist only."""
+    """Only topics that exist."""
     instance_id: str | None = None
     assigned: Partitions = {}  # noqa: RUF012 - read only
     """The last target assignment; it may hold topics and partitions that are gone, or that others hold as well."""
@@ -21,14 +21,14 @@ class MemberSubscription(NamedTuple):
 
 Members = Mapping[str, MemberSubscription]
 Assignments = dict[str, dict[bytes, tuple[int, ...]]]
-"""Of every member, also of those that get nothing."""
+"""For every member, including those that get nothing."""
 
 Assignor = Callable[[Members, Mapping[bytes, int]], Assignments]
 """Members, and how many partitions each topic has."""
 
 
 def is_homogeneous(members: Members) -> bool:
-    """Everybody subscribes to the same topics."""
+    """Whether all members subscribe to the same topics."""
     subscriptions = iter(members.values())
     first = next(subscriptions, None)
     return first is None or all(member.topic_ids == first.topic_ids for member in subscriptions)

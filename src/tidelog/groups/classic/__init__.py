@@ -1,10 +1,7 @@
-"""The classic protocol: members join, a leader among them assigns, all hear of it together (JoinGroup, SyncGroup).
+"""The classic protocol: members join, a leader among them assigns, and all learn of it together (JoinGroup, SyncGroup).
 
-requests -> join, sync, heartbeat, leave      one file each: what a request does to a group
-               |
-            rebalance, sessions               the join phase and the time-outs
-               |
-            group, member, state              what is known of a group
-               |
-            decision                          records, and the answers that wait for them
+- ``requests``: requests and responses, and what is checked before any group is looked at
+- ``protocol``: what each request does to a group, and the replay of the log
+- ``rebalance``: the join and sync phases, session time-outs, and decisions with the answers that wait for them
+- ``group``: the state of a group and its members, and its record
 """

@@ -1,38 +1,176 @@
-"""One classic group.
+"""One classic group: its members, its state, and its GroupMetadata record.
 
-What the log holds of it (``record``): generation, protocol, leader, members with their subscriptions and assignments, as they
-were when it was last stable or empty. What is ahead of that, a rebalance with its members, waits and votes, is soft: after a
-crash the group is as it was last stable, its members find out by their next request, and join again.
+The log holds the group as it was when it was last stable or empty: generation, protocol, leader, members with their subscriptions
+and assignments. Everything ahead of that, a rebalance with its members, waiting requests and votes, is soft state: after a crash
+the group is as it was when it was last stable, its members find out with their next request, and join again. The record has the
+metadata of the chosen protocol only: after a restart members seem to support no other, until they join again.
 
 Members are in the order in which they joined, which decides who leads next; nothing depends on the order of a set.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import OnDone
-from tidelog.groups.classic.member import ClassicMember
 from tidelog.groups.classic.requests import JoinedMember, Protocols
-from tidelog.groups.classic.state import PREVIOUS_STATES, ClassicState
-from tidelog.groups.classic.subscription import subscribed_topics
-from tidelog.groups.classic.votes import select_protocol
+from tidelog.groups.consumer_protocol import subscribed_topics
 from tidelog.groups.group import GroupType
-from tidelog.groups.records import GroupMetadataRecord
+from tidelog.groups.records import GroupMetadataRecord, GroupMetadataValue, MemberMetadata
 from tidelog.wire.errors import ErrorCode
+
+
+class ClassicState(Enum):
+    """Kafka's names."""
+
+    EMPTY = "Empty"
+    """The group has no members; it may hold offsets."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """The group waits for members to join."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """The group waits for the leader's assignment."""
+    STABLE = "Stable"
+    """The assignment is in the log."""
+    DEAD = "Dead"
+    """DescribeGroups shows this for a group that does not exist. No group is ever in this state."""
+
+
+PREVIOUS_STATES: dict[ClassicState, tuple[ClassicState, ...]] = {
+    ClassicState.EMPTY: (ClassicState.PREPARING_REBALANCE,),
+    ClassicState.PREPARING_REBALANCE: (ClassicState.STABLE, ClassicState.COMPLETING_REBALANCE, ClassicState.EMPTY),
+    ClassicState.COMPLETING_REBALANCE: (ClassicState.PREPARING_REBALANCE,),
+    ClassicState.STABLE: (ClassicState.COMPLETING_REBALANCE,),
+    ClassicState.DEAD: (),
+}
+
+
+class ClassicMember:
+    """What a member asked for, what it was assigned, and which of its requests wait.
+
+    A member whose request waits cannot send heartbeats, so its session time-out is suspended. The exception is a member that
+    joins for the first time: its client may be gone and come back under another id, so it has a limit of its own.
+    """
+
+    __slots__ = (
+        "_answers_in_flight",
+        "_is_new",
+        "_timer_ms",
+        "assignment",
+        "client_host",
+        "client_id",
+        "deadline_ms",
+        "group_instance_id",
+        "join_answer",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "sync_answer",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: Protocols,
+        assignment: bytes = b"",
+        *,
+        is_new: bool = False,
+    ) -> None:
+        """``is_new``: it joins for the first time, and has not been answered yet."""
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        self.join_answer: OnDone | None = None
+        self.sync_answer: OnDone | None = None
+        # Answers that are decided, and given once they are committed.
+        self._answers_in_flight = 0
+        self._is_new = is_new
+        # By the monotonic clock: when the session ends, and when the timer checks that.
+        self.deadline_ms = 0
+        self._timer_ms = 0
+
+    @property
+    def is_static(self) -> bool:
+        return self.group_instance_id is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for an answer, so that its silence must not be held against it."""
+        if self._is_new:
+            return False
+        return self.join_answer is not None or self.sync_answer is not None or self._answers_in_flight > 0
+
+    def has_joined(self) -> None:
+        self._is_new = False
+
+    def answer_decided(self) -> None:
+        self._answers_in_flight += 1
+
+    def answer_given(self, now_ms: int) -> None:
+        """The session goes on from here."""
+        self._answers_in_flight -= 1
+        self.deadline_ms = now_ms + self.session_timeout_ms
+
+    def expect_within(self, now_ms: int, timeout_ms: int) -> bool:
+        """Move the deadline. True when the member's timer must be armed for it: it has none yet, or a later one. A member has a
+        timer from its first session until it is removed."""
+        self.deadline_ms = now_ms + timeout_ms
+        return not self._timer_ms or self._timer_ms > self.deadline_ms
+
+    def keep_alive(self, now_ms: int) -> None:
+        """A sign of life other than a heartbeat, which never shortens the session."""
+        self.deadline_ms = max(self.deadline_ms, now_ms + self.session_timeout_ms)
+
+    def timer_armed(self) -> None:
+        self._timer_ms = self.deadline_ms
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Empty for a protocol that the member does not have."""
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        return b""
+
+
+def select_protocol(members: Collection[ClassicMember]) -> str | None:
+    """Of the protocols that every member supports, the one that most members prefer. The first in the order of members wins a
+    tie. None when they have none in common."""
+    counts: dict[str, int] = {}
+    for member in members:
+        for name, _ in dict(member.protocols).items():
+            counts[name] = counts.get(name, 0) + 1
+    votes: dict[str, int] = {}
+    for member in members:
+        for name, _ in member.protocols:
+            if counts[name] == len(members):
+                votes[name] = votes.get(name, 0) + 1
+                break
+    return max(votes, key=votes.__getitem__, default=None)
+
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class ClassicGroup:
     __slots__ = (
+        "_is_new_member_added",
         "_joining",
         "_rebalance_began_ms",
         "_subscribed_topics",
         "_supporters",
         "generation",
         "group_id",
-        "is_new_member_added",
         "leader_id",
         "members",
         "pending_members",
@@ -53,7 +191,7 @@ class ClassicGroup:
         self.group_id = group_id
         self.state = self.previous_state = ClassicState.EMPTY
         self.state_timestamp_ms = state_timestamp_ms
-        """Wall clock, of the last change of state; -1 when it is not known."""
+        """The wall clock at the last change of state; -1 when it is not known."""
         self.generation = 0
         self.protocol_type = ""
         self.protocol_name: str | None = None
@@ -62,21 +200,33 @@ class ClassicGroup:
         self.static_members: dict[str, str] = {}
         """Member ids by group.instance.id."""
         self.pending_members: dict[str, None] = {}
-        """Ids that were given out, to members that have not joined with them yet. Oldest first."""
+        """Ids that were given out to members that have not joined with them yet, oldest first."""
         self.pending_sync: dict[str, None] = {}
-        """Of this generation, not heard of by SyncGroup."""
+        """Members of this generation that have not sent SyncGroup."""
         self.replacements: dict[str, tuple[str, ClassicMember]] = {}
         """By new member id: the old id of a static member and its successor, from the decision to the replay of its record."""
-        self.is_new_member_added = False
-        """Since the timer of the initial rebalance last looked."""
+        self._is_new_member_added = False
         self._joining = 0
         self._supporters: dict[str, int] = {}
         self._subscribed_topics: frozenset[str] | None = None
         self.rebalances = 0
-        """Those that ended with a stable group, since the group was loaded."""
+        """Rebalances that ended with a stable group since the group was loaded."""
         self.rebalance_ms_last = 0
         self.rebalance_ms_total = 0
         self._rebalance_began_ms: int | None = None
+
+    @classmethod
+    def stable(
+        cls, group_id: str, state_timestamp_ms: int, generation: int, protocol_type: str, members: Iterable[ClassicMember]
+    ) -> "ClassicGroup":
+        """A group whose members were assigned by another protocol."""
+        group = cls(group_id, state_timestamp_ms)
+        group.state = ClassicState.STABLE
+        group.generation = generation
+        for member in members:
+            group.add(member, protocol_type)
+        group.protocol_name = select_protocol(group.members.values())
+        return group
 
     # -- what all groups have ------------------------------------------------------------------------------------------------
 
@@ -101,13 +251,13 @@ class ClassicGroup:
         member_id: str,
         group_instance_id: str | None,
         generation_id_or_member_epoch: int,
-        api_version: int,  # noqa: ARG002 -- every group is asked in the same way; classic ones do not mind the version
+        api_version: int,  # noqa: ARG002 -- all groups share this signature; classic ones accept every version
     ) -> None:
         generation = generation_id_or_member_epoch
         if generation < 0 and self.state is ClassicState.EMPTY:
-            return  # A consumer that assigns itself; it uses groups for their offsets only.
+            return  # A consumer that assigns itself partitions uses the group for its offsets only.
         if generation < 0 and not member_id and group_instance_id is None:
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members, and the commit is from none of them")
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members, and the commit does not name one of them")
         error = self.generation_error(member_id, group_instance_id, generation)
         if error is not ErrorCode.NONE:
             raise ApiError(error)
@@ -135,7 +285,7 @@ class ClassicGroup:
         return (GroupMetadataRecord(self.group_id, None),)
 
     def _topics(self) -> frozenset[str] | None:
-        """None when a member's metadata cannot be read: it might be any topic."""
+        """None when a member's metadata cannot be parsed: it might subscribe to any topic."""
         if self._subscribed_topics is None:
             found: set[str] = set()
             for member in self.members.values():
@@ -158,14 +308,14 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def generation_error(self, member_id: str, group_instance_id: str | None, generation: int) -> ErrorCode:
-        """Whether the member is in the generation that it thinks it is in."""
+        """Whether the member is in the generation that it claims."""
         error = self.member_error(member_id, group_instance_id)
         if error is ErrorCode.NONE and generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these could be in the group: with one protocol at least that all members have."""
+        """Whether a member with these could join: at least one of its protocols must be supported by all members."""
         if self.state is ClassicState.EMPTY:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
@@ -178,7 +328,7 @@ class ClassicGroup:
 
     @property
     def joining(self) -> int:
-        """How many members' JoinGroup waits."""
+        """How many members have a JoinGroup that waits."""
         return self._joining
 
     @property
@@ -200,7 +350,7 @@ class ClassicGroup:
         self._count_support(member, 1)
 
     def remove(self, member: ClassicMember) -> None:
-        """Its answers must have been taken before: nobody would find them any more."""
+        """Its answers must have been taken before: nobody would find them afterwards."""
         assert member.join_answer is None, "would never be answered"
         assert member.sync_answer is None, "would never be answered"
         del self.members[member.member_id]
@@ -212,12 +362,19 @@ class ClassicGroup:
             self.leader_id = next(iter(self.members), None)
 
     def replace(self, old: ClassicMember, new: ClassicMember) -> None:
-        """A static member has come back under another id; if it led, it still does."""
+        """A static member has come back under another id. If it was the leader, it stays the leader."""
         was_leader = self.leader_id == old.member_id
         self.remove(old)
         self.add(new, self.protocol_type)
         if was_leader:
             self.leader_id = new.member_id
+
+    def prepare_replacement(self, old: ClassicMember, new: ClassicMember) -> None:
+        """The replay of the record that is being decided replaces ``old``."""
+        self.replacements[new.member_id] = (old.member_id, new)
+
+    def withdraw_replacement(self, new: ClassicMember) -> None:
+        del self.replacements[new.member_id]
 
     def update(self, member: ClassicMember, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
         self._count_support(member, -1)
@@ -239,7 +396,7 @@ class ClassicGroup:
     # -- waiting -------------------------------------------------------------------------------------------------------------
 
     def wait_for_join(self, member: ClassicMember, answer: OnDone) -> OnDone | None:
-        """Returns the answer to an earlier JoinGroup that waited: the client has given it up and asked again."""
+        """Returns the answer to an earlier JoinGroup that waited: the client has abandoned that one."""
         earlier, member.join_answer = member.join_answer, answer
         if earlier is None:
             self._joining += 1
@@ -251,11 +408,32 @@ class ClassicGroup:
             self._joining -= 1
         return answer
 
+    def wait_for_sync(self, member: ClassicMember, answer: OnDone) -> OnDone | None:
+        """Returns the answer to an earlier SyncGroup that waited: the client has abandoned that one."""
+        earlier, member.sync_answer = member.sync_answer, answer
+        return earlier
+
     def take_sync_answer(self, member: ClassicMember) -> OnDone | None:
         answer, member.sync_answer = member.sync_answer, None
         return answer
 
     # -- rebalances ----------------------------------------------------------------------------------------------------------
+
+    def note_new_member(self) -> None:
+        """A member has joined during the initial rebalance, which then waits for longer."""
+        self._is_new_member_added = True
+
+    def take_new_member_added(self) -> bool:
+        """Whether a member was added since this was last called."""
+        is_added, self._is_new_member_added = self._is_new_member_added, False
+        return is_added
+
+    def assign(self, member_id: str, assignment: bytes) -> None:
+        self.members[member_id].assignment = assignment
+
+    def clear_assignments(self) -> None:
+        for member in self.members.values():
+            member.assignment = b""
 
     def move_to(self, state: ClassicState, now_ms: int, monotonic_ms: int) -> None:
         assert self.state in PREVIOUS_STATES[state], f"{self.group_id}: {self.state} -> {state}"
@@ -273,7 +451,7 @@ class ClassicGroup:
             self._rebalance_began_ms = None
 
     def elect_joined_leader(self) -> bool:
-        """The leader stays if it has joined again; else the first member that has. False when none has."""
+        """The leader stays if it has joined again; otherwise the first member that has joined leads. False when none has."""
         leader = self.members.get(self.leader_id) if self.leader_id is not None else None
         if leader is not None and leader.join_answer is not None:
             return True
@@ -284,7 +462,7 @@ class ClassicGroup:
         return True
 
     def begin_generation(self, now_ms: int, monotonic_ms: int) -> None:
-        """All who will be in it have joined."""
+        """All its members have joined."""
         self.generation += 1
         self.protocol_name = select_protocol(self.members.values())
         self._subscribed_topics = None
@@ -292,10 +470,71 @@ class ClassicGroup:
         state = ClassicState.COMPLETING_REBALANCE if self.members else ClassicState.EMPTY
         self.move_to(state, now_ms, monotonic_ms)
 
-    def joined_members(self, replaced: ClassicMember | None = None) -> tuple[JoinedMember, ...]:
-        """For the leader, who assigns. ``replaced`` stands for the static member whose group.instance.id it has."""
+    def joined_members(self, successor: ClassicMember | None = None) -> tuple[JoinedMember, ...]:
+        """For the leader, which assigns. ``successor`` is shown instead of the static member with its group.instance.id."""
         joined = []
         for member in self.members.values():
-            shown = member if replaced is None or member.group_instance_id != replaced.group_instance_id else replaced
+            shown = member if successor is None or member.group_instance_id != successor.group_instance_id else successor
             joined.append(JoinedMember(shown.member_id, shown.group_instance_id, shown.metadata(self.protocol_name)))
         return tuple(joined)
+
+
+def group_record(
+    group: ClassicGroup, assignments: Mapping[str, bytes], successor: ClassicMember | None = None
+) -> GroupMetadataRecord:
+    """``assignments`` are by member id; the others get an empty one. ``successor`` takes the place, and the assignment, of the
+    static member with its group.instance.id."""
+    leader_id, members = group.leader_id, []
+    for member in group.members.values():
+        assignment = assignments.get(member.member_id, b"")
+        if successor is not None and member.group_instance_id == successor.group_instance_id:
+            if leader_id == member.member_id:
+                leader_id = successor.member_id
+            member = successor
+        members.append(
+            MemberMetadata(
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms,
+                member.session_timeout_ms,
+                member.metadata(group.protocol_name),
+                assignment,
+            )
+        )
+    return GroupMetadataRecord(
+        group.group_id,
+        GroupMetadataValue(
+            group.protocol_type, group.generation, group.protocol_name, leader_id, group.state_timestamp_ms, tuple(members)
+        ),
+    )
+
+
+def load_group(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+    """The group is stable, or empty when it has no members: nothing else is ever written."""
+    group = ClassicGroup(group_id, value.current_state_timestamp)
+    group.generation = value.generation
+    group.protocol_name = value.protocol
+    for member in value.members:
+        group.add(_load_member(member, value.protocol or ""), value.protocol_type)
+    group.protocol_type = value.protocol_type
+    group.leader_id = value.leader
+    if value.members:
+        group.state = ClassicState.STABLE
+    return group
+
+
+def _load_member(member: MemberMetadata, protocol_name: str) -> ClassicMember:
+    # Records before version 1 have no rebalance time-out.
+    rebalance_timeout_ms = member.session_timeout if member.rebalance_timeout == -1 else member.rebalance_timeout
+    return ClassicMember(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        rebalance_timeout_ms,
+        member.session_timeout,
+        ((protocol_name, member.subscription),),
+        member.assignment,
+    )

@@ -1,76 +1,314 @@
-"""The classic protocol of one shard: requests in, decisions out, and the replay of GroupMetadata records.
+"""The classic protocol of one shard: JoinGroup, SyncGroup, Heartbeat and LeaveGroup in, decisions out, and their replay.
 
-Replay has two cases. While the shard is loaded a record is all that is known: the group is made from it. Afterwards it is the end
-of a decision of our own on a group that is ahead of its log: the record takes effect (the group is there, or gone; an assignment
-holds; a static member has a new id), and whatever is soft stays as it is.
+**JoinGroup**: a member wants to be in the next generation. A dynamic member that does not know its id is given one, and joins with
+it (version 4 and later): otherwise a client that gives up and retries would leave a member behind each time.
+
+A **static member** (KIP-345) comes back with the same group.instance.id and a new member id; the old id is fenced. In a stable
+group nothing else changes: the new member gets the old one's assignment, and the others do not notice. The new id must be in the
+log before the member learns it, or a crash would bring back the old one. So the replay of its record replaces the member; until
+then the successor is kept in ``ClassicGroup.replacements``.
+
+**SyncGroup**: the leader hands in the assignment, and all others wait for it. The assignment is the group's record. Members get
+it when that is committed, and not before: the partitions that they begin to read are theirs after a crash as well.
+
+**Replay** has two cases. While the shard is loaded, a record is all that is known, and the group is built from it. Afterwards a
+record is the end of a decision on a group that is ahead of its log: the record takes effect (the group exists or is gone, an
+assignment holds, a static member has a new id), and all soft state stays as it is.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
+from tidelog.coordinator.errors import DecisionTooLarge
 from tidelog.coordinator.machine import CoordinatorResult, OnDone
-from tidelog.groups.classic.group import ClassicGroup
-from tidelog.groups.classic.heartbeat import Heartbeats
-from tidelog.groups.classic.join import Joins
-from tidelog.groups.classic.leave import Leaves
-from tidelog.groups.classic.rebalance import Rebalances
-from tidelog.groups.classic.record import load_group
-from tidelog.groups.classic.requests import JoinRequest, LeavingMember, SyncRequest
-from tidelog.groups.classic.state import ClassicState
-from tidelog.groups.classic.static_join import StaticJoins
-from tidelog.groups.classic.sync import Syncs
+from tidelog.groups.classic.group import ClassicGroup, ClassicMember, ClassicState, group_record, load_group, select_protocol
+from tidelog.groups.classic.rebalance import ClassicDecision, ClassicRebalances
+from tidelog.groups.classic.requests import (
+    UNKNOWN_MEMBER_ID,
+    JoinRequest,
+    JoinResponse,
+    LeaveResult,
+    LeavingMember,
+    SyncRequest,
+    SyncResponse,
+)
 from tidelog.groups.environment import GroupEnvironment
 from tidelog.groups.group import Group, GroupTable
 from tidelog.groups.records import GroupMetadataRecord, GroupMetadataValue
 from tidelog.wire.errors import ErrorCode
 
+# How long a JoinGroup of a new member waits at most. Its client sends no heartbeats to show that it is still alive.
+NEW_MEMBER_JOIN_MS_MAX = 300_000
+# Ids given out to members that have not come back with them. Beyond this number the oldest is forgotten, and must ask again.
+PENDING_MEMBERS_MAX = 10_000
+# A member id begins with this much of the client's id: enough to recognize it, and the whole id fits into a record.
+CLIENT_ID_LENGTH_MAX = 1_000
 
-class ClassicProtocol:
-    __slots__ = (
-        "_clock",
-        "_group_size_max",
-        "_groups",
-        "_heartbeats",
-        "_is_loaded",
-        "_joins",
-        "_leaves",
-        "_new_groups",
-        "_static",
-        "_syncs",
-        "rebalance",
-    )
+
+class ClassicGroupProtocol:
+    __slots__ = ("_environment", "_group_size_max", "_groups", "_is_loaded", "_new_groups", "rebalances")
 
     def __init__(self, environment: GroupEnvironment, groups: GroupTable) -> None:
-        self._clock = environment.clock
+        self._environment = environment
         self._group_size_max: int = environment.settings["group.max.size"]
         self._groups = groups
+        # Groups whose first record is decided; its replay takes them from here.
         self._new_groups: dict[str, ClassicGroup] = {}
-        self.rebalance = Rebalances(environment, groups)
-        """For those who move groups here from another protocol, and back."""
-        self._static = StaticJoins(self.rebalance)
-        self._joins = Joins(environment, groups, self.rebalance, self._static, self._new_groups)
-        self._syncs = Syncs(environment, groups, self.rebalance)
-        self._heartbeats = Heartbeats(groups, self.rebalance.sessions)
-        self._leaves = Leaves(groups, self.rebalance)
+        self.rebalances = ClassicRebalances(environment, groups)
         self._is_loaded = False
 
-    @property
-    def rebalances(self) -> int:
-        """Begun since the shard was loaded, in all groups."""
-        return self.rebalance.count
-
-    # -- requests ------------------------------------------------------------------------------------------------------------
+    # -- JoinGroup -----------------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, answer: OnDone) -> CoordinatorResult:
-        return self._joins.join(request, answer)
+        """The response is in the result, or ``answer`` gets it later, when the others have joined."""
+        decision = self.rebalances.decision()
+        found = self._groups.find(request.group_id)
+        is_unknown = request.member_id == UNKNOWN_MEMBER_ID
+        if found is not None and not isinstance(found, ClassicGroup) and found.has_members:
+            return decision.result(JoinResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        if isinstance(found, ClassicGroup):
+            group = found
+        elif not is_unknown:
+            return decision.result(JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+        elif not (request.protocol_type and request.protocols):
+            return decision.result(JoinResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        else:
+            group = self._new_group(request.group_id, found, decision)
+        if not self._has_room(group, request.member_id):
+            return decision.result(self._refuse(group, request.member_id, decision))
+        if not group.supports(request.protocol_type, request.protocols):
+            return decision.result(JoinResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+        if is_unknown:
+            return decision.result(self._join_new(group, request, answer, decision))
+        return decision.result(self._join_known(group, request, answer, decision))
+
+    def _new_group(self, group_id: str, replaced: Group | None, decision: ClassicDecision) -> ClassicGroup:
+        """``replaced`` is an empty group of another protocol."""
+        if replaced is None:
+            self._groups.check_room()
+        else:
+            decision.records.extend(replaced.tombstones())
+        group = ClassicGroup(group_id, self._environment.clock.now_ms())
+        decision.records.append(group_record(group, {}))
+        self._new_groups[group_id] = group
+        decision.if_refused(lambda _: self._drop_new(group))
+        return group
+
+    def _drop_new(self, group: ClassicGroup) -> None:
+        del self._new_groups[group.group_id]
+        self._release_all(group, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _release_all(self, group: ClassicGroup, error: ErrorCode) -> None:
+        self.rebalances.forget(group)
+        decision = self.rebalances.decision()
+        for member in group.members.values():
+            self.rebalances.release(group, member, decision, error)
+        decision.deliver(None)
+
+    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
+        if group.state is ClassicState.EMPTY:
+            return True
+        member = group.members.get(member_id)
+        if group.state is ClassicState.PREPARING_REBALANCE:
+            # Count the members that have joined, not all members: if the limit was lowered, the last to join are removed.
+            return (member is not None and member.join_answer is not None) or group.joining < self._group_size_max
+        return member is not None or len(group.members) < self._group_size_max
+
+    def _refuse(self, group: ClassicGroup, member_id: str, decision: ClassicDecision) -> JoinResponse:
+        member = group.members.get(member_id)
+        if member is not None:
+            self.rebalances.remove(group, member, decision)
+        elif member_id in group.pending_members:
+            self.rebalances.remove_pending(group, member_id)
+        self.rebalances.complete_if_all_joined(group, decision)
+        return JoinResponse(ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+    def _join_new(
+        self, group: ClassicGroup, request: JoinRequest, answer: OnDone, decision: ClassicDecision
+    ) -> JoinResponse | None:
+        """A member that does not know its id."""
+        instance_id = request.group_instance_id
+        # A client may choose ids of any length; a member id must fit into a record.
+        prefix = request.client_id if instance_id is None else instance_id
+        member_id = f"{prefix[:CLIENT_ID_LENGTH_MAX]}-{self._environment.new_id()}"
+        if instance_id is not None:
+            existing = group.static_members.get(instance_id)
+            if existing is not None:
+                self._rejoin_static(group, group.members[existing], member_id, request, answer, decision)
+                return None
+        elif request.requires_known_member_id:
+            self._add_pending(group, member_id, request.session_timeout_ms)
+            return JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        self._add(group, member_id, request, answer, decision)
+        return None
+
+    def _add_pending(self, group: ClassicGroup, member_id: str, session_timeout_ms: int) -> None:
+        if len(group.pending_members) >= PENDING_MEMBERS_MAX:
+            self.rebalances.remove_pending(group, next(iter(group.pending_members)))
+        group.pending_members[member_id] = None
+        self.rebalances.sessions.expect_pending(group, member_id, session_timeout_ms)
+
+    def _add(self, group: ClassicGroup, member_id: str, request: JoinRequest, answer: OnDone, decision: ClassicDecision) -> None:
+        member = _member_of(request, member_id, is_new=True)
+        if group.state is ClassicState.PREPARING_REBALANCE and group.previous_state is ClassicState.EMPTY:
+            group.note_new_member()
+        group.add(member, request.protocol_type)
+        group.wait_for_join(member, answer)
+        self.rebalances.sessions.expect(group, member, NEW_MEMBER_JOIN_MS_MAX)
+        self.rebalances.prepare_or_complete(group, decision)
+
+    def _join_known(
+        self, group: ClassicGroup, request: JoinRequest, answer: OnDone, decision: ClassicDecision
+    ) -> JoinResponse | None:
+        """A member that knows its id."""
+        member_id = request.member_id
+        if member_id in group.pending_members:
+            if request.group_instance_id is not None:
+                # No client does this: a pending id was given to a dynamic member. Kafka fails in the same way.
+                return JoinResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._add(group, member_id, request, answer, decision)
+            return None
+        error = group.member_error(member_id, request.group_instance_id)
+        if error is not ErrorCode.NONE:
+            return JoinResponse(error, member_id)
+        member = group.members[member_id]
+        is_same = member.protocols == request.protocols
+        if group.state is ClassicState.COMPLETING_REBALANCE and is_same:
+            # It did not get the answer to its last JoinGroup.
+            return _current_generation(group, member_id)
+        if group.state is ClassicState.STABLE and is_same and group.leader_id != member_id:
+            return _current_generation(group, member_id)
+        # This includes a leader that joins again without changes: it has seen topics or partitions come or go.
+        group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
+        decision.answer(group.wait_for_join(member, answer), JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
+        self.rebalances.prepare_or_complete(group, decision)
+        return None
+
+    # -- static members that come back ---------------------------------------------------------------------------------------
+
+    def _rejoin_static(
+        self,
+        group: ClassicGroup,
+        old: ClassicMember,
+        member_id: str,
+        request: JoinRequest,
+        answer: OnDone,
+        decision: ClassicDecision,
+    ) -> None:
+        new = _member_of(request, member_id, old.assignment)
+        if group.state is ClassicState.STABLE:
+            others = [member for member in group.members.values() if member is not old]
+            if select_protocol([*others, new]) == group.protocol_name:
+                response = self._replace_durably(group, old, new, request, decision)
+                decision.answer(answer, response, new)
+                return
+        decision.answer(group.take_join_answer(old), JoinResponse(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
+        self.rebalances.release(group, old, decision, ErrorCode.FENCED_INSTANCE_ID)
+        self._replace(group, old, new)
+        group.wait_for_join(new, answer)
+        # In CompletingRebalance the leader may already assign to the old id, so all members start over.
+        self.rebalances.prepare_or_complete(group, decision)
+
+    def _replace_durably(
+        self, group: ClassicGroup, old: ClassicMember, new: ClassicMember, request: JoinRequest, decision: ClassicDecision
+    ) -> JoinResponse:
+        group.prepare_replacement(old, new)
+        assignments = {member.member_id: member.assignment for member in group.members.values()}
+        decision.records.append(group_record(group, assignments, new))
+        decision.if_refused(lambda _: group.withdraw_replacement(new))
+        # An old client that found itself leader would assign, and rebalance the group: it is told that its old id leads.
+        leads_knowingly = group.leader_id == old.member_id and request.supports_skipping_assignment
+        return JoinResponse(
+            ErrorCode.NONE,
+            new.member_id,
+            group.generation,
+            group.protocol_type,
+            group.protocol_name,
+            new.member_id if leads_knowingly else group.leader_id or "",
+            leads_knowingly,
+            group.joined_members(new) if leads_knowingly else (),
+        )
+
+    def _replace(self, group: ClassicGroup, old: ClassicMember, new: ClassicMember) -> None:
+        self.rebalances.sessions.forget(group.group_id, old.member_id)
+        group.replace(old, new)
+        self.rebalances.sessions.expect(group, new)
+
+    # -- SyncGroup -----------------------------------------------------------------------------------------------------------
 
     def sync(self, request: SyncRequest, answer: OnDone) -> CoordinatorResult:
-        return self._syncs.sync(request, answer)
+        """The response is in the result, or ``answer`` gets it later, when the assignment is committed."""
+        group = self._groups.find(request.group_id)
+        if not isinstance(group, ClassicGroup):
+            return CoordinatorResult(response=SyncResponse(ErrorCode.UNKNOWN_MEMBER_ID))
+        error = _sync_error(group, request)
+        if error is not ErrorCode.NONE:
+            return CoordinatorResult(response=SyncResponse(error))
+        self.rebalances.note_sync(group, request.member_id)
+        member = group.members[request.member_id]
+        if group.state is ClassicState.STABLE:
+            return CoordinatorResult(response=_assigned(group, member.assignment))
+        decision = self.rebalances.decision()
+        decision.answer(group.wait_for_sync(member, answer), SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS))
+        if group.leader_id == request.member_id:
+            self._assign(group, request.assignments, decision)
+        return decision.result()
+
+    def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], decision: ClassicDecision) -> None:
+        """The replay of the record makes the group stable."""
+        decision.records.append(group_record(group, assignments))
+        decision.if_refused(partial(self._assignment_refused, group))
+        for member in group.members.values():
+            response = _assigned(group, assignments.get(member.member_id, b""))
+            decision.answer(group.take_sync_answer(member), response, member)
+            self.rebalances.sessions.expect(group, member)
+
+    def _assignment_refused(self, group: ClassicGroup, error: DecisionTooLarge) -> None:
+        self._environment.report("group_metadata_too_large", {"group": group.group_id, "error": str(error)})
+        self.rebalances.reset_assignment(group)
+
+    # -- Heartbeat -----------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> CoordinatorResult:
-        return self._heartbeats.heartbeat(group_id, member_id, group_instance_id, generation)
+        """The response is the error code."""
+        group = self._groups.find(group_id)
+        if not isinstance(group, ClassicGroup):
+            return CoordinatorResult(response=ErrorCode.UNKNOWN_MEMBER_ID)
+        error = group.generation_error(member_id, group_instance_id, generation)
+        if error is ErrorCode.NONE:
+            self.rebalances.sessions.expect(group, group.members[member_id])
+            if group.state is ClassicState.PREPARING_REBALANCE:
+                error = ErrorCode.REBALANCE_IN_PROGRESS
+        return CoordinatorResult(response=error)
+
+    # -- LeaveGroup ----------------------------------------------------------------------------------------------------------
 
     def leave(self, group_id: str, members: Sequence[LeavingMember]) -> CoordinatorResult:
-        return self._leaves.leave(group_id, members)
+        """The response is a LeaveResult for each member. There is one rebalance for all of them."""
+        group = self._groups.find(group_id)
+        if not isinstance(group, ClassicGroup):
+            return CoordinatorResult(response=[LeaveResult(*member, ErrorCode.UNKNOWN_MEMBER_ID) for member in members])
+        decision = self.rebalances.decision()
+        results = [LeaveResult(*member, self._leave(group, member, decision)) for member in members]
+        if any(result.error is ErrorCode.NONE for result in results):
+            if group.state in (ClassicState.STABLE, ClassicState.COMPLETING_REBALANCE):
+                self.rebalances.prepare(group, decision)
+            else:
+                self.rebalances.complete_if_all_joined(group, decision)
+        return decision.result(results)
+
+    def _leave(self, group: ClassicGroup, leaving: LeavingMember, decision: ClassicDecision) -> ErrorCode:
+        member_id, instance_id = leaving
+        if member_id == UNKNOWN_MEMBER_ID:
+            # An administrator removes a static member by its group.instance.id alone.
+            member_id = group.static_members.get(instance_id, UNKNOWN_MEMBER_ID) if instance_id is not None else UNKNOWN_MEMBER_ID
+        elif member_id in group.pending_members:
+            self.rebalances.remove_pending(group, member_id)
+            return ErrorCode.NONE
+        error = group.member_error(member_id, instance_id)
+        if error is ErrorCode.NONE:
+            self.rebalances.remove(group, group.members[member_id], decision)
+        return error
 
     # -- the log -------------------------------------------------------------------------------------------------------------
 
@@ -78,7 +316,8 @@ class ClassicProtocol:
         group = self._groups.find(record.group)
         if record.value is None:
             if isinstance(group, ClassicGroup):
-                self._remove(group)
+                self._groups.remove(group.group_id)
+                self._release_all(group, ErrorCode.REBALANCE_IN_PROGRESS)
             return
         new = self._new_groups.pop(record.group, None)
         if new is not None:
@@ -89,36 +328,30 @@ class ClassicProtocol:
             self._take_effect(group, record.value)
         else:
             # The group has moved here from another protocol.
-            self._start(load_group(record.group, record.value))
+            loaded = load_group(record.group, record.value)
+            self._groups.put(loaded)
+            self._start_sessions(loaded)
 
     def _take_effect(self, group: ClassicGroup, value: GroupMetadataValue) -> None:
         for written in value.members:
             replacement = group.replacements.pop(written.member_id, None)
             if replacement is not None:
                 old_id, new = replacement
-                self._static.replace(group, group.members[old_id], new)
-            group.members[written.member_id].assignment = written.assignment
+                self._replace(group, group.members[old_id], new)
+            group.assign(written.member_id, written.assignment)
         if group.state is ClassicState.COMPLETING_REBALANCE:
-            group.move_to(ClassicState.STABLE, self._clock.now_ms(), self._clock.monotonic_ms())
+            clock = self._environment.clock
+            group.move_to(ClassicState.STABLE, clock.now_ms(), clock.monotonic_ms())
 
-    def _remove(self, group: ClassicGroup) -> None:
-        self._groups.remove(group.group_id)
-        self.rebalance.forget(group)
-        decision = self.rebalance.decision()
+    def _start_sessions(self, group: ClassicGroup) -> None:
         for member in group.members.values():
-            self.rebalance.release(group, member, decision, ErrorCode.REBALANCE_IN_PROGRESS)
-        decision.deliver(None)
-
-    def _start(self, group: ClassicGroup) -> None:
-        self._groups.put(group)
-        for member in group.members.values():
-            self.rebalance.sessions.expect(group, member)
+            self.rebalances.sessions.expect(group, member)
 
     def offsets_only_group(self, group_id: str) -> Group:
-        """The group that a committed offset belongs to, made empty when there is none. Called by the replay of offsets."""
+        """The group that a committed offset belongs to, created empty if there is none. The replay of offsets calls this."""
         group = self._groups.find(group_id)
         if group is None:
-            group = ClassicGroup(group_id, self._clock.now_ms())
+            group = ClassicGroup(group_id, self._environment.clock.now_ms())
             self._groups.put(group)
         return group
 
@@ -129,16 +362,15 @@ class ClassicProtocol:
         for group in self._groups:
             if not isinstance(group, ClassicGroup):
                 continue
-            for member in group.members.values():
-                self.rebalance.sessions.expect(group, member)
+            self._start_sessions(group)
             if len(group.members) > self._group_size_max:
-                # The limit was lowered. All join again, and those who come last are refused.
-                decision = self.rebalance.decision()
-                self.rebalance.prepare(group, decision)
+                # The limit was lowered. All join again, and the last to come are refused.
+                decision = self.rebalances.decision()
+                self.rebalances.prepare(group, decision)
                 decision.deliver(None)
 
     def on_dropped(self, error: Exception) -> None:
-        """Everybody who waits is told; what is in a decision on its way is told by that."""
+        """Every waiting request gets the error; a decision that is on its way answers its own requests."""
         for group in [*self._groups, *self._new_groups.values()]:
             if not isinstance(group, ClassicGroup):
                 continue
@@ -146,3 +378,50 @@ class ClassicProtocol:
                 for answer in (group.take_join_answer(member), group.take_sync_answer(member)):
                     if answer is not None:
                         answer(None, error)
+
+
+def _member_of(request: JoinRequest, member_id: str, assignment: bytes = b"", *, is_new: bool = False) -> ClassicMember:
+    return ClassicMember(
+        member_id,
+        request.group_instance_id,
+        request.client_id,
+        request.client_host,
+        request.rebalance_timeout_ms,
+        request.session_timeout_ms,
+        request.protocols,
+        assignment,
+        is_new=is_new,
+    )
+
+
+def _current_generation(group: ClassicGroup, member_id: str) -> JoinResponse:
+    """The member goes on with SyncGroup."""
+    return JoinResponse(
+        ErrorCode.NONE,
+        member_id,
+        group.generation,
+        group.protocol_type,
+        group.protocol_name,
+        group.leader_id or "",
+        members=group.joined_members() if group.leader_id == member_id else (),
+    )
+
+
+def _sync_error(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
+    error = group.generation_error(request.member_id, request.group_instance_id, request.generation)
+    if error is not ErrorCode.NONE:
+        return error
+    if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol_name):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is ClassicState.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _differs(theirs: str | None, ours: str | None) -> bool:
+    """Clients before version 5 do not send it."""
+    return theirs is not None and ours is not None and theirs != ours
+
+
+def _assigned(group: ClassicGroup, assignment: bytes) -> SyncResponse:
+    return SyncResponse(ErrorCode.NONE, group.protocol_type, group.protocol_name, assignment)

@@ -1,37 +1,220 @@
-"""The state of one consumer group.
+"""The state of one consumer group, its members, and the replay of its records, which alone changes that state.
 
 ``group_epoch`` moves when subscriptions, members or topics change; ``assignment_epoch`` says for which group epoch the target
-assignment was computed; each member's epoch says how far it has come. Only replay changes any of this.
+assignment was computed; each member's epoch says how far it has come. A ``member_epoch`` of 0 means that the member has just
+joined, -2 that a static member left for a restart: its partitions stay its own until it is back or its session ends.
 
-What only memory knows: when sessions end, who has not confirmed its assignment, which topics were looked at last, how long
-rebalances took.
+Soft state, kept in memory only: when sessions end, which members have not confirmed their assignment, which version of the topics
+was compared last, how long rebalances took.
+
+Compaction may have removed records from the middle of a group's history, so no record relies on another one, with one exception:
+a tombstone for something that does not exist has no effect. A group exists from its first record until the tombstone of its
+epoch.
+
+Which offsets a member may commit: a commit in the member's own epoch is accepted. A commit with an older epoch (it has crossed
+the heartbeat that brought the new one) is accepted for partitions that the member has had since that epoch; any other could move
+a position that another member has moved on from. Error messages are Kafka's.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 from tidelog.controller.errors import ApiError
 from tidelog.groups.assignors.specification import Partitions
-from tidelog.groups.consumer.member import ConsumerGroupMember
-from tidelog.groups.consumer.offset_checks import check_commit, check_member_epoch, check_partition
-from tidelog.groups.group import GroupType
+from tidelog.groups.group import GroupTable, GroupType
 from tidelog.groups.records import (
+    ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentRecord,
+    ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataRecord,
+    ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataRecord,
     ConsumerGroupPartitionMetadataRecord,
     ConsumerGroupRegularExpressionRecord,
     ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberRecord,
     ConsumerGroupTargetAssignmentMetadataRecord,
+    TopicPartitions,
 )
 from tidelog.wire.errors import ErrorCode
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+STATIC_LEAVE_EPOCH = -2
+
+AssignedPartitions = Mapping[bytes, Mapping[int, int]]
+"""By topic id: partitions in ascending order, each with the epoch at which it was assigned. Topics without partitions are left
+out."""
+
+
+class MemberState(IntEnum):
+    STABLE = 0
+    """The member has what the target assignment of its epoch gives it."""
+    UNREVOKED_PARTITIONS = 1
+    """The member must give up partitions before it goes on; it stays in its epoch meanwhile."""
+    UNRELEASED_PARTITIONS = 2
+    """The member is in the target's epoch, and waits for partitions that others still have."""
+    UNKNOWN = 127
+    """Written by a newer version, before a downgrade."""
+
+
+class ConsumerGroupMember(NamedTuple):
+    """A member is never changed, only replaced: a decision compares the member as it is with the member as it will be, and writes
+    the difference."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: tuple[str, ...] = ()
+    """Ascending, each once."""
+    subscribed_topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic: ClassicMemberMetadata | None = None
+    """Set for a member that speaks the classic protocol; None for all others."""
+    member_epoch: int = JOIN_EPOCH
+    previous_member_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: AssignedPartitions = {}  # noqa: RUF012 - read only
+    pending_revocation: AssignedPartitions = {}  # noqa: RUF012 - read only
+
+    def is_reconciled_to(self, assignment_epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
+
+    def in_epoch(self, member_epoch: int) -> "ConsumerGroupMember":
+        return self._replace(member_epoch=member_epoch, previous_member_epoch=self.member_epoch)
+
+    def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> "ConsumerGroupMember":
+        return self._replace(
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            subscribed_topic_names=value.subscribed_topic_names,
+            subscribed_topic_regex=value.subscribed_topic_regex,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            server_assignor=value.server_assignor,
+            classic=value.classic_member_metadata,
+        )
+
+    def metadata(self) -> ConsumerGroupMemberMetadataValue:
+        return ConsumerGroupMemberMetadataValue(
+            self.instance_id,
+            self.rack_id,
+            self.client_id,
+            self.client_host,
+            self.subscribed_topic_names,
+            self.subscribed_topic_regex,
+            self.rebalance_timeout_ms,
+            self.server_assignor,
+            self.classic,
+        )
+
+    def with_current_assignment(self, value: ConsumerGroupCurrentMemberAssignmentValue) -> "ConsumerGroupMember":
+        return self._replace(
+            member_epoch=value.member_epoch,
+            previous_member_epoch=value.previous_member_epoch,
+            state=_STATES.get(value.state, MemberState.UNKNOWN),
+            assigned=_with_epochs(value.assigned_partitions, value.member_epoch),
+            pending_revocation=_with_epochs(value.partitions_pending_revocation, value.member_epoch),
+        )
+
+    def current_assignment(self) -> ConsumerGroupCurrentMemberAssignmentValue:
+        return ConsumerGroupCurrentMemberAssignmentValue(
+            self.member_epoch,
+            self.previous_member_epoch,
+            self.state,
+            _topic_partitions(self.assigned),
+            _topic_partitions(self.pending_revocation),
+        )
+
+
+_STATES = {state.value: state for state in MemberState}
+
+
+def _with_epochs(topics: Iterable[TopicPartitions], member_epoch: int) -> AssignedPartitions:
+    """Records before Kafka 4.3 have no epochs. The member's own stands in for them, which lets no older commit pass."""
+    return {
+        topic.topic_id: dict(
+            zip(topic.partitions, topic.assignment_epochs or (member_epoch,) * len(topic.partitions), strict=False)
+        )
+        for topic in topics
+    }
+
+
+def _topic_partitions(assigned: AssignedPartitions) -> tuple[TopicPartitions, ...]:
+    return tuple(
+        [
+            TopicPartitions(topic_id, tuple(partitions), tuple(partitions.values()))
+            for topic_id, partitions in sorted(assigned.items())
+        ]
+    )
+
+
+def without_epochs(assigned: AssignedPartitions) -> Partitions:
+    return {topic_id: tuple(partitions) for topic_id, partitions in assigned.items()}
+
+
+# Earlier versions of OffsetCommit do not know STALE_MEMBER_EPOCH.
+COMMIT_VERSION_MIN = 9
+
+
+def _check_commit(group: "ConsumerGroup", member_id: str, member_epoch: int, api_version: int) -> None:
+    # An administrator, or a consumer that chooses its partitions itself, sends a negative epoch.
+    if member_epoch < 0 and not group.members:
+        return
+    member = group.member(member_id)
+    if member.classic is None and api_version < COMMIT_VERSION_MIN:
+        message = "OffsetCommit version 9 or above must be used by members using the consumer group protocol"
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, message)
+    if member_epoch > member.member_epoch:
+        if member.classic is not None:
+            raise _stale(
+                member, f"Received generation id {member_epoch} is newer than current member epoch {member.member_epoch}."
+            )
+        raise _stale(member, f"Received member epoch {member_epoch} is newer than current member epoch {member.member_epoch}.")
+
+
+def _check_partition(
+    group: "ConsumerGroup", member_id: str, member_epoch: int, topic_id: bytes, topic: str, partition: int
+) -> None:
+    member = group.members.get(member_id)
+    if member is None or member_epoch >= member.member_epoch:
+        return
+    epoch = member.assigned.get(topic_id, {}).get(partition)
+    if epoch is None:
+        epoch = member.pending_revocation.get(topic_id, {}).get(partition)
+    if epoch is None:
+        raise _stale(member, f"Partition {topic}-{partition} is not assigned or pending revocation for member.")
+    if member_epoch < epoch:
+        what = "member epoch" if member.classic is None else "generation id"
+        raise _stale(
+            member, f"Received {what} {member_epoch} is older than assignment epoch {epoch} for partition {topic}-{partition}."
+        )
+
+
+def _check_member_epoch(member: ConsumerGroupMember, member_epoch: int) -> None:
+    if member_epoch != member.member_epoch:
+        what = "member epoch" if member.classic is None else "generation id"
+        raise _stale(
+            member, f"The received {what} {member_epoch} does not match the expected member epoch {member.member_epoch}."
+        )
+
+
+def _stale(member: ConsumerGroupMember, message: str) -> ApiError:
+    code = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+    return ApiError(code, message)
+
 
 PROTOCOL_TYPE = "consumer"
 
 
 class ConsumerGroup:
     __slots__ = (
+        "_rebalance_began_ms",
         "assignment_epoch",
         "assignment_timestamp",
         "group_epoch",
@@ -40,7 +223,6 @@ class ConsumerGroup:
         "members",
         "metadata_hash",
         "owners",
-        "rebalance_began_ms",
         "rebalance_ms_last",
         "rebalance_ms_total",
         "rebalances",
@@ -53,36 +235,36 @@ class ConsumerGroup:
         "unconfirmed",
     )
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, epoch: int = 0) -> None:
         self.group_id = group_id
-        self.group_epoch = 0
+        self.group_epoch = epoch
         self.metadata_hash = 0
-        """Over the subscribed topics that exist: when it differs from the one computed now, topics came, grew or went."""
-        self.assignment_epoch = 0
+        """A hash of the subscribed topics that exist: when the current one differs, topics were created, grown or deleted."""
+        self.assignment_epoch = epoch
         self.assignment_timestamp = 0
         self.members: dict[str, ConsumerGroupMember] = {}
         self.static_members: dict[str, str] = {}
         """Member ids by instance id."""
         self.target: dict[str, Partitions] = {}
         self.owners: dict[tuple[bytes, int], str] = {}
-        """Who has a partition, or has not yet confirmed that it gave it up."""
+        """The member that has a partition, or has not yet confirmed that it gave it up."""
         self.resolved_regexes: dict[str, ConsumerGroupRegularExpressionValue] = {}
         self.has_partition_metadata_record = False
-        """Of Kafka before 4.1: it is deleted at the next chance."""
+        """Kafka before 4.1 wrote one; it is deleted at the next opportunity."""
         # Soft state from here on.
         self.session_deadlines_ms: dict[str, int] = {}
         self.unconfirmed: set[str] = set()
-        """Members that have not said that they have what they were told last; never iterated over."""
+        """Members that have not confirmed the assignment that they were last told; never iterated over."""
         self.topics_version = -1
         """The version of the topics in the image that subscriptions were last compared with."""
         self.regexes_refreshed_ms: int | None = None
         self.rebalances = 0
-        """Those that ended with a stable group, since the group was loaded."""
+        """Rebalances that ended with a stable group since the group was loaded."""
         self.rebalance_ms_last = 0
         self.rebalance_ms_total = 0
-        self.rebalance_began_ms: int | None = None
+        self._rebalance_began_ms: int | None = None
 
-    # -- for those who need not know the kind of group -----------------------------------------------------------------------
+    # -- what all groups have ------------------------------------------------------------------------------------------------
 
     @property
     def type(self) -> GroupType:
@@ -115,20 +297,20 @@ class ConsumerGroup:
     def check_offset_commit(
         self,
         member_id: str,
-        group_instance_id: str | None,  # noqa: ARG002 - a member id says it all here
+        group_instance_id: str | None,  # noqa: ARG002 - the member id suffices here
         generation_id_or_member_epoch: int,
         api_version: int,
     ) -> None:
-        check_commit(self, member_id, generation_id_or_member_epoch, api_version)
+        _check_commit(self, member_id, generation_id_or_member_epoch, api_version)
 
     def check_partition_commit(self, member_id: str, member_epoch: int, topic_id: bytes, topic: str, partition: int) -> None:
         """After ``check_offset_commit``: a member that missed an epoch may still commit what it had before and has now."""
-        check_partition(self, member_id, member_epoch, topic_id, topic, partition)
+        _check_partition(self, member_id, member_epoch, topic_id, topic, partition)
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
         if member_id is None and member_epoch < 0:
             return
-        check_member_epoch(self.member(member_id or ""), member_epoch)
+        _check_member_epoch(self.member(member_id or ""), member_epoch)
 
     def check_deletion(self) -> None:
         if self.members:
@@ -138,7 +320,7 @@ class ConsumerGroup:
         return topic in subscribed_topic_names(self.members.values(), self.resolved_regexes)
 
     def empty_since_ms(self) -> int | None:
-        """Not known: as in Kafka, retention counts from each commit."""
+        """It is not known: as in Kafka, retention counts from each commit."""
         return None
 
     def tombstones(self) -> Sequence[Any]:
@@ -166,7 +348,7 @@ class ConsumerGroup:
         return None if member_id is None else self.members.get(member_id)
 
     def members_with(self, updated: ConsumerGroupMember, replaced_id: str | None = None) -> list[ConsumerGroupMember]:
-        """As they will be when ``updated`` is one of them, instead of ``replaced_id`` if it takes over an instance id."""
+        """The members with ``updated`` among them, instead of ``replaced_id`` if it takes over an instance id."""
         leaving = (updated.member_id, replaced_id)
         return [*(member for member_id, member in self.members.items() if member_id not in leaving), updated]
 
@@ -175,6 +357,33 @@ class ConsumerGroup:
 
     def is_free_for(self, member_id: str, topic_id: bytes, partition: int) -> bool:
         return self.owners.get((topic_id, partition), member_id) == member_id
+
+    # -- soft state ----------------------------------------------------------------------------------------------------------
+
+    def note_topics(self, topics_version: int, regexes_refreshed_ms: int | None) -> None:
+        """Subscriptions were compared with this version of the topics; None: expressions were not refreshed."""
+        self.topics_version = topics_version
+        if regexes_refreshed_ms is not None:
+            self.regexes_refreshed_ms = regexes_refreshed_ms
+
+    def time_rebalance(self, record: Any, now_ms: int) -> bool:
+        """Measure rebalances as their records are replayed. True when one begins."""
+        begins = type(record) is ConsumerGroupMetadataRecord and self._rebalance_began_ms is None
+        if begins:
+            self._rebalance_began_ms = now_ms
+        if self._rebalance_began_ms is not None and not self.members:
+            self._rebalance_began_ms = None
+        elif (
+            type(record) is ConsumerGroupCurrentMemberAssignmentRecord
+            and self._rebalance_began_ms is not None
+            and self.group_epoch == self.assignment_epoch
+            and self.is_reconciled
+        ):
+            self.rebalances += 1
+            self.rebalance_ms_last = now_ms - self._rebalance_began_ms
+            self.rebalance_ms_total += self.rebalance_ms_last
+            self._rebalance_began_ms = None
+        return begins
 
     # -- replay --------------------------------------------------------------------------------------------------------------
 
@@ -220,3 +429,85 @@ def subscribed_topic_names(
         if resolved is not None:
             names.update(resolved.topics)
     return names
+
+
+def replay_consumer_group(groups: GroupTable, record: Any) -> None:
+    found = groups.find(record.group_id)
+    group = found if isinstance(found, ConsumerGroup) else None
+    if group is None:
+        if record.value is None:
+            return
+        # It may replace a classic group, whose tombstone is before this record or was removed by compaction.
+        group = ConsumerGroup(record.group_id)
+        groups.put(group)
+    _REPLAY[type(record)](group, record)
+    if record.value is None and type(record) is ConsumerGroupMetadataRecord:
+        groups.remove(record.group_id)
+
+
+def _replay_metadata(group: ConsumerGroup, record: ConsumerGroupMetadataRecord) -> None:
+    if record.value is not None:
+        group.group_epoch = record.value.epoch
+        group.metadata_hash = record.value.metadata_hash
+
+
+def _replay_partition_metadata(group: ConsumerGroup, record: ConsumerGroupPartitionMetadataRecord) -> None:
+    group.has_partition_metadata_record = record.value is not None
+
+
+def _replay_member_metadata(group: ConsumerGroup, record: ConsumerGroupMemberMetadataRecord) -> None:
+    if record.value is None:
+        group.remove_member(record.member_id)
+        return
+    member = group.members.get(record.member_id) or ConsumerGroupMember(record.member_id)
+    group.put_member(member.with_metadata(record.value))
+
+
+def _replay_target_metadata(group: ConsumerGroup, record: ConsumerGroupTargetAssignmentMetadataRecord) -> None:
+    if record.value is None:
+        group.assignment_epoch, group.assignment_timestamp = 0, 0
+    else:
+        group.assignment_epoch = record.value.assignment_epoch
+        group.assignment_timestamp = record.value.assignment_timestamp
+
+
+def _replay_target_member(group: ConsumerGroup, record: ConsumerGroupTargetAssignmentMemberRecord) -> None:
+    if record.value is None:
+        group.target.pop(record.member_id, None)
+    else:
+        group.target[record.member_id] = {topic.topic_id: topic.partitions for topic in record.value.topic_partitions}
+
+
+def _replay_current_assignment(group: ConsumerGroup, record: ConsumerGroupCurrentMemberAssignmentRecord) -> None:
+    member = group.members.get(record.member_id)
+    if record.value is not None:
+        group.put_member((member or ConsumerGroupMember(record.member_id)).with_current_assignment(record.value))
+    elif member is not None:
+        group.put_member(
+            member._replace(
+                member_epoch=LEAVE_EPOCH,
+                previous_member_epoch=LEAVE_EPOCH,
+                state=MemberState.STABLE,
+                assigned={},
+                pending_revocation={},
+            )
+        )
+
+
+def _replay_regular_expression(group: ConsumerGroup, record: ConsumerGroupRegularExpressionRecord) -> None:
+    if record.value is None:
+        group.resolved_regexes.pop(record.regular_expression, None)
+    else:
+        group.resolved_regexes[record.regular_expression] = record.value
+
+
+# Each function takes a record of its own type.
+_REPLAY: dict[type, Callable[..., None]] = {
+    ConsumerGroupMetadataRecord: _replay_metadata,
+    ConsumerGroupPartitionMetadataRecord: _replay_partition_metadata,
+    ConsumerGroupMemberMetadataRecord: _replay_member_metadata,
+    ConsumerGroupTargetAssignmentMetadataRecord: _replay_target_metadata,
+    ConsumerGroupTargetAssignmentMemberRecord: _replay_target_member,
+    ConsumerGroupCurrentMemberAssignmentRecord: _replay_current_assignment,
+    ConsumerGroupRegularExpressionRecord: _replay_regular_expression,
+}

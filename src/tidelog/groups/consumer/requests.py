@@ -1,22 +1,22 @@
-"""A ConsumerGroupHeartbeat: what it says, what it must say, and the answer. Messages are Kafka's."""
+"""ConsumerGroupHeartbeat: the request, its checks, and the response. Error messages are Kafka's."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from tidelog.controller.errors import ApiError
 from tidelog.groups.assignors.specification import Partitions
-from tidelog.groups.classic.checks import STRING_BYTES_MAX, fits_into_record
-from tidelog.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
-from tidelog.groups.consumer.reconciliation import OwnedPartitions
+from tidelog.groups.classic.requests import STRING_BYTES_MAX, fits_into_record
+from tidelog.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from tidelog.groups.consumer.rebalance import OwnedPartitions
 from tidelog.wire.errors import ErrorCode
 
-# From this version on the client makes the member's id; before, the coordinator does so for a client that has none.
+# From this version on the client generates the member id; before, the coordinator does so for a client that has none.
 CLIENT_MAKES_MEMBER_ID = 1
 UNCHANGED_MS = -1
 
 
-class HeartbeatRequest(NamedTuple):
-    """None, or -1 for a time-out: as in the last heartbeat."""
+class ConsumerHeartbeatRequest(NamedTuple):
+    """None, or -1 for a time-out, means unchanged since the last heartbeat."""
 
     group_id: str
     member_id: str
@@ -34,7 +34,7 @@ class HeartbeatRequest(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """A member says everything when it joins, and after an error: it may not know what it was told last."""
+        """A member sends everything when it joins, and after an error: it may not know what it was last told."""
         return self.member_epoch == JOIN_EPOCH or (
             self.rebalance_timeout_ms != UNCHANGED_MS
             and (self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None)
@@ -42,15 +42,15 @@ class HeartbeatRequest(NamedTuple):
         )
 
 
-class HeartbeatResponse(NamedTuple):
+class ConsumerHeartbeatResponse(NamedTuple):
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int = 0
     assignment: Partitions | None = None
-    """None: as it was."""
+    """None: unchanged."""
 
 
-def check_request(request: HeartbeatRequest, assignors: Collection[str]) -> None:
+def check_request(request: ConsumerHeartbeatRequest, assignors: Collection[str]) -> None:
     epoch = request.member_epoch
     if request.version >= CLIENT_MAKES_MEMBER_ID or epoch > 0 or epoch == LEAVE_EPOCH:
         _check_not_blank(request.member_id, "MemberId can't be empty.")

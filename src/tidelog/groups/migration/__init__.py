@@ -1,1 +1,6 @@
-"""Groups that move between the classic protocol and KIP-848, while their members go on."""
+"""Groups that move between the classic protocol and KIP-848 while their members go on.
+
+- ``protocol``: decides which protocol serves a request of the classic protocol, and when a group changes its type
+- ``classic_members``: members of a consumer group that speak the classic protocol
+- ``conversion``: the records of an upgrade and of a downgrade
+"""

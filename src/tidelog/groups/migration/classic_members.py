@@ -2,8 +2,8 @@
 same state as heartbeats of KIP-848.
 
 To such a member its epoch is a generation, and the coordinator is a leader that it never sees: it joins, is told at once that
-somebody else leads, and fetches with SyncGroup what the coordinator has assigned to it. When there is something new, its
-heartbeat hears REBALANCE_IN_PROGRESS and it joins again; what it says then that it owns confirms what it gave up.
+another member leads, and fetches what the coordinator has assigned to it with SyncGroup. After a change its heartbeat is answered
+with REBALANCE_IN_PROGRESS and it joins again; the partitions that it then owns confirm what it gave up.
 """
 
 from collections.abc import Sequence
@@ -19,21 +19,26 @@ from tidelog.groups.classic.requests import (
     SyncRequest,
     SyncResponse,
 )
-from tidelog.groups.consumer import membership
-from tidelog.groups.consumer.group import ConsumerGroup
-from tidelog.groups.consumer.group_update import GroupUpdate
-from tidelog.groups.consumer.member import ConsumerGroupMember, MemberState, without_epochs
-from tidelog.groups.consumer.protocol import ConsumerProtocol
-from tidelog.groups.environment import GroupEnvironment
-from tidelog.groups.migration.consumer_protocol import (
+from tidelog.groups.consumer.group import ConsumerGroup, ConsumerGroupMember, MemberState, without_epochs
+from tidelog.groups.consumer.protocol import (
+    ConsumerGroupProtocol,
+    check_size,
+    dynamic_member,
+    joining_static_member,
+    known_static_member,
+)
+from tidelog.groups.consumer.rebalance import GroupUpdate
+from tidelog.groups.consumer_protocol import (
     PROTOCOL_TYPE,
+    ConsumerProtocolSubscription,
     MalformedProtocol,
-    Subscription,
+    by_topic_id,
+    by_topic_name,
     decode_subscription,
     encode_assignment,
 )
-from tidelog.groups.migration.downgrade import protocol_version
-from tidelog.groups.migration.topics import by_topic_id, by_topic_name
+from tidelog.groups.environment import GroupEnvironment
+from tidelog.groups.migration.conversion import protocol_version
 from tidelog.groups.records import ClassicMemberMetadata, ClassicProtocol
 from tidelog.wire.errors import ErrorCode
 
@@ -41,14 +46,14 @@ from tidelog.wire.errors import ErrorCode
 class ClassicMembers:
     __slots__ = ("_consumer", "_environment")
 
-    def __init__(self, environment: GroupEnvironment, consumer: ConsumerProtocol) -> None:
+    def __init__(self, environment: GroupEnvironment, consumer: ConsumerGroupProtocol) -> None:
         self._environment = environment
         self._consumer = consumer
 
     # -- JoinGroup -----------------------------------------------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> CoordinatorResult:
-        """The response is a JoinResponse, at once: nobody has to wait for others here."""
+        """The response is a JoinResponse, at once: no member waits for others here."""
         try:
             return self._join(group, request)
         except ApiError as error:
@@ -59,21 +64,21 @@ class ClassicMembers:
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         is_unknown = request.member_id == UNKNOWN_MEMBER_ID
         member_id = self._environment.new_id() if is_unknown else request.member_id
-        membership.check_size(group, member_id, self._environment.settings["group.consumer.max.size"])
+        check_size(group, member_id, self._environment.settings["group.consumer.max.size"])
         subscription = _check_protocols(group, request)
         if is_unknown and request.group_instance_id is None and request.requires_known_member_id:
             return CoordinatorResult(response=JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         records: list[object] = []
         replaced_id = None
         if request.group_instance_id is None:
-            before = membership.dynamic_member(group, member_id, may_join=True)
+            before = dynamic_member(group, member_id, may_join=True)
         elif is_unknown:
             replaced_id = group.static_members.get(request.group_instance_id)
-            before = membership.joining_static_member(
+            before = joining_static_member(
                 group, member_id, request.group_instance_id, uses_classic_protocol=True, records=records
             )
         else:
-            before = membership.known_static_member(group, member_id, request.group_instance_id)
+            before = known_static_member(group, member_id, request.group_instance_id)
         update = GroupUpdate(self._environment, group, before, _updated(before, request, subscription), replaced_id, records)
         owned = by_topic_id(subscription.owned, self._environment.image)
         member = update.run({topic_id: frozenset(indexes) for topic_id, indexes in owned.items()})
@@ -93,7 +98,7 @@ class ClassicMembers:
             ):
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if group.group_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-                # While it gives up partitions it is in the middle of a rebalance already, and hears of the next one later.
+                # While it gives up partitions it is already in the middle of a rebalance, and learns of the next one later.
                 self._consumer.timers.expect_join(group.group_id, member)
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
         except ApiError as error:
@@ -113,7 +118,7 @@ class ClassicMembers:
         except ApiError as error:
             return CoordinatorResult(response=error.code)
         self._consumer.timers.heard_from(group, member)
-        if member.member_epoch < group.group_epoch or _has_something_new(group, member):
+        if member.member_epoch < group.group_epoch or _must_rejoin(group, member):
             self._consumer.timers.expect_join(group.group_id, member)
             return CoordinatorResult(response=ErrorCode.REBALANCE_IN_PROGRESS)
         return CoordinatorResult(response=ErrorCode.NONE)
@@ -121,7 +126,7 @@ class ClassicMembers:
     # -- LeaveGroup ----------------------------------------------------------------------------------------------------------
 
     def leave(self, group: ConsumerGroup, leaving: Sequence[LeavingMember]) -> CoordinatorResult:
-        """The response is a LeaveResult for each."""
+        """The response is a LeaveResult for each member."""
         results, members = [], {}
         for member_id, instance_id in leaving:
             try:
@@ -137,8 +142,8 @@ class ClassicMembers:
         return self._consumer.remove(group, list(members.values()), results)
 
 
-def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> Subscription:
-    """One protocol at least that all classic members have."""
+def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> ConsumerProtocolSubscription:
+    """All classic members must share at least one protocol."""
     others = [
         member for member_id, member in group.members.items() if member_id != request.member_id and member.classic is not None
     ]
@@ -154,7 +159,9 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> Subscription
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the embedded consumer protocol is malformed") from None
 
 
-def _updated(member: ConsumerGroupMember, request: JoinRequest, subscription: Subscription) -> ConsumerGroupMember:
+def _updated(
+    member: ConsumerGroupMember, request: JoinRequest, subscription: ConsumerProtocolSubscription
+) -> ConsumerGroupMember:
     return member._replace(
         instance_id=request.group_instance_id or member.instance_id,
         rack_id=subscription.rack_id or member.rack_id,
@@ -173,7 +180,7 @@ def _known_member(group: ConsumerGroup, member_id: str, instance_id: str | None,
     if instance_id is None:
         member = group.member(member_id)
     else:
-        member = membership.known_static_member(group, member_id, instance_id)
+        member = known_static_member(group, member_id, instance_id)
     if member.classic is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
     if member.member_epoch != generation:
@@ -182,20 +189,20 @@ def _known_member(group: ConsumerGroup, member_id: str, instance_id: str | None,
 
 
 def _leaving_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerGroupMember:
-    """An administrator knows a static member by its instance id alone."""
+    """An administrator may name a static member by its instance id alone."""
     known_id = member_id
     if instance_id is not None and member_id == UNKNOWN_MEMBER_ID:
         known_id = group.static_members.get(instance_id, UNKNOWN_MEMBER_ID)
     if instance_id is None:
         member = group.member(known_id)
     else:
-        member = membership.known_static_member(group, known_id, instance_id)
+        member = known_static_member(group, known_id, instance_id)
     if member.classic is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
     return member
 
 
-def _has_something_new(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
+def _must_rejoin(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     if member.state is not MemberState.UNRELEASED_PARTITIONS:

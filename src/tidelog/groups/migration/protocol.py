@@ -1,7 +1,7 @@
-"""Both protocols in one: which of them serves a request depends on the group's kind, and groups change their kind.
+"""The classic protocol for groups of both types: a group's type decides which protocol serves a request, and groups change type.
 
-Requests of the classic protocol come here. A group of KIP-848 that has members serves them as members of its own; all other
-groups are the classic protocol's.
+A consumer group that has members serves requests of the classic protocol as those of its own members; all other groups are left
+to the classic protocol.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,30 +9,26 @@ from typing import Any
 
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult, OnDone
-from tidelog.groups.classic.group import ClassicGroup
-from tidelog.groups.classic.protocol import ClassicProtocol
+from tidelog.groups.classic.group import ClassicGroup, ClassicState
+from tidelog.groups.classic.protocol import ClassicGroupProtocol
 from tidelog.groups.classic.requests import JoinRequest, LeavingMember, SyncRequest
-from tidelog.groups.classic.state import ClassicState
-from tidelog.groups.consumer.group import ConsumerGroup
-from tidelog.groups.consumer.member import ConsumerGroupMember
-from tidelog.groups.consumer.protocol import ConsumerProtocol
+from tidelog.groups.consumer.group import ConsumerGroup, ConsumerGroupMember
+from tidelog.groups.consumer.protocol import ConsumerGroupProtocol
 from tidelog.groups.environment import GroupEnvironment
 from tidelog.groups.group import Group, GroupTable
 from tidelog.groups.migration.classic_members import ClassicMembers
-from tidelog.groups.migration.downgrade import downgrade_records
-from tidelog.groups.migration.upgrade import upgrade
+from tidelog.groups.migration.conversion import downgrade_records, upgraded_group
 from tidelog.wire.errors import ErrorCode
 
 
-class MigratingClassicProtocol(ClassicProtocol):
-    __slots__ = ("_consumer", "_environment", "_members")
+class MigratingClassicProtocol(ClassicGroupProtocol):
+    __slots__ = ("_consumer", "_members")
 
-    def __init__(self, environment: GroupEnvironment, groups: GroupTable, consumer: ConsumerProtocol) -> None:
+    def __init__(self, environment: GroupEnvironment, groups: GroupTable, consumer: ConsumerGroupProtocol) -> None:
         super().__init__(environment, groups)
-        self._environment = environment
         self._consumer = consumer
         self._members = ClassicMembers(environment, consumer)
-        consumer.migration = self
+        consumer.migrate_with(self)
 
     # -- requests of the classic protocol ------------------------------------------------------------------------------------
 
@@ -60,22 +56,22 @@ class MigratingClassicProtocol(ClassicProtocol):
         return super().leave(group_id, members) if group is None else self._members.leave(group, members)
 
     def _live_consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        group = self._consumer.find(group_id)
-        return group if group is not None and group.members else None
+        group = self._groups.find(group_id)
+        return group if isinstance(group, ConsumerGroup) and group.members else None
 
-    # -- groups that change their kind ---------------------------------------------------------------------------------------
+    # -- groups that change their type ---------------------------------------------------------------------------------------
 
     def upgrade(self, group: Group, records: list[Any]) -> ConsumerGroup:
         if not isinstance(group, ClassicGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
-        upgraded = upgrade(group, self._environment, records)
+        upgraded = upgraded_group(group, self._environment, records)
         for member in upgraded.members.values():
             self._consumer.timers.heard_from(upgraded, member)
         self._environment.report("group_upgraded", {"group": group.group_id, "members": len(group.members)})
         return upgraded
 
     def downgrade(self, group: ConsumerGroup, leaving: Iterable[ConsumerGroupMember]) -> list[Any] | None:
-        """Their replay starts the members' sessions; the rebalance has to wait for that."""
+        """The replay of the records starts the members' sessions; the rebalance has to wait for that."""
         records = downgrade_records(group, leaving, self._environment)
         if records is not None:
             for member_id in group.members:
@@ -86,14 +82,14 @@ class MigratingClassicProtocol(ClassicProtocol):
         return records
 
     def _begin_rebalance(self, group_id: str) -> CoordinatorResult:
-        decision = self.rebalance.decision()
+        decision = self.rebalances.decision()
         group = self._groups.find(group_id)
         if isinstance(group, ClassicGroup) and group.state is ClassicState.STABLE:
-            self.rebalance.prepare(group, decision)
+            self.rebalances.prepare(group, decision)
         return decision.result()
 
     def _after_join(self, group: ConsumerGroup, request: JoinRequest) -> None:
-        """A static member that comes back with the classic protocol may have been the last one with the other."""
+        """A static member that comes back with the classic protocol may have been the last one with KIP-848."""
         others = [member for member in group.members.values() if member.instance_id != request.group_instance_id]
         if request.group_instance_id is not None and all(member.classic is not None for member in others):
             group_id = group.group_id

@@ -1,16 +1,19 @@
-"""What consumers of the classic protocol write into the metadata of JoinGroup and the assignment of SyncGroup.
+"""The protocol that classic consumers embed in the metadata of JoinGroup and the assignment of SyncGroup.
 
     subscription: version int16 | topics [string] | user data bytes | 1: owned [topic string, partitions [int32]] | 2: generation
                   int32 | 3: rack string
     assignment:   version int16 | assigned [topic string, partitions [int32]] | user data bytes
 
-Lengths are int32 for arrays and bytes, int16 for strings; -1 is null. Later versions only add, so what follows is not looked at.
-The bytes come from clients: whatever they are, the answer is a value or ``MalformedProtocol``.
+Lengths are int32 for arrays and bytes, int16 for strings; -1 is null. Later versions only append fields, so the rest is ignored.
+The bytes come from clients: whatever they are, the result is a value or ``MalformedProtocol``. Other protocol types (Connect,
+Streams) embed formats of their own, which the coordinator does not understand.
 """
 
 import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from tidelog.metadata.image import ClusterImage
 
 PROTOCOL_TYPE = "consumer"
 VERSION_MAX = 3
@@ -23,19 +26,19 @@ class MalformedProtocol(Exception):
     pass
 
 
-class Subscription(NamedTuple):
+class ConsumerProtocolSubscription(NamedTuple):
     version: int
     topics: tuple[str, ...]
     owned: Mapping[str, tuple[int, ...]]
     rack_id: str | None
 
 
-class Assignment(NamedTuple):
+class ConsumerProtocolAssignment(NamedTuple):
     partitions: Mapping[str, tuple[int, ...]]
     user_data: bytes
 
 
-def decode_subscription(data: bytes) -> Subscription:
+def decode_subscription(data: bytes) -> ConsumerProtocolSubscription:
     reader = _Reader(data)
     version = reader.int16()
     if version < 0:
@@ -45,17 +48,17 @@ def decode_subscription(data: bytes) -> Subscription:
     owned = reader.partitions() if version >= OWNED_SINCE else {}
     if version >= GENERATION_SINCE:
         reader.int32()
-    return Subscription(version, topics, owned, reader.string() if version >= RACK_SINCE else None)
+    return ConsumerProtocolSubscription(version, topics, owned, reader.string() if version >= RACK_SINCE else None)
 
 
-def decode_assignment(data: bytes) -> Assignment:
-    """No bytes at all: nothing is assigned yet."""
+def decode_assignment(data: bytes) -> ConsumerProtocolAssignment:
+    """No bytes at all mean that nothing is assigned yet."""
     if not data:
-        return Assignment({}, b"")
+        return ConsumerProtocolAssignment({}, b"")
     reader = _Reader(data)
     if reader.int16() < 0:
         raise MalformedProtocol("negative version")
-    return Assignment(reader.partitions(), reader.bytes())
+    return ConsumerProtocolAssignment(reader.partitions(), reader.bytes())
 
 
 def encode_assignment(partitions: Mapping[str, Sequence[int]], version: int) -> bytes:
@@ -95,7 +98,7 @@ class _Reader:
         return value
 
     def count(self, bytes_each: int) -> int:
-        """Of elements that take so many bytes at least: no claim makes us go through more than there is."""
+        """The length of an array whose elements take at least ``bytes_each``. A count that cannot fit into the data is refused."""
         count = self.int32()
         if count * bytes_each > len(self._data) - self._position:
             raise MalformedProtocol(f"{count} elements at {self._position} of {len(self._data)}")
@@ -121,3 +124,44 @@ class _Reader:
             indexes = [self.int32() for _ in range(self.count(_INT32.size))]
             found[topic] = tuple(sorted({*found.get(topic, ()), *indexes}))
         return found
+
+
+_HEAD = struct.Struct(">hi")
+_LENGTH = struct.Struct(">h")
+
+
+def subscribed_topics(metadata: bytes) -> list[str] | None:
+    """The topics of a subscription, whatever follows them; None when the bytes are not a subscription."""
+    try:
+        _, count = _HEAD.unpack_from(metadata)
+        position = _HEAD.size
+        # Each topic takes at least two bytes.
+        if not 0 <= count <= len(metadata) // _LENGTH.size:
+            return None
+        topics = []
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(metadata, position)
+            position += _LENGTH.size
+            if length < 0 or position + length > len(metadata):
+                return None
+            topics.append(metadata[position : position + length].decode())
+            position += length
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return topics
+
+
+def by_topic_id(partitions: Mapping[str, Sequence[int]], image: ClusterImage) -> dict[bytes, tuple[int, ...]]:
+    """From names, which the classic protocol uses, to ids, which KIP-848 uses; without partitions that do not exist."""
+    found = {}
+    for name in sorted(partitions):
+        topic = image.topic(name)
+        indexes = () if topic is None else tuple(index for index in partitions[name] if index in topic.partitions)
+        if topic is not None and indexes:
+            found[topic.topic_id] = indexes
+    return found
+
+
+def by_topic_name(partitions: Mapping[bytes, Sequence[int]], image: ClusterImage) -> dict[str, Sequence[int]]:
+    topics = [(image.topic_by_id(topic_id), indexes) for topic_id, indexes in partitions.items()]
+    return {topic.name: indexes for topic, indexes in topics if topic is not None}

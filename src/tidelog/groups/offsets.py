@@ -1,14 +1,25 @@
-"""The offsets that groups have committed, by group, topic and partition.
+"""The offsets that groups have committed, by group, topic and partition: committed, fetched, deleted, expired.
 
 Only ``replay`` and ``replay_end_transaction`` change them; the rest decides or reads. A value carries the id of its topic, so an
-offset of a topic that was deleted is never taken for one of its successor by the same name; the sweep removes it.
+offset of a deleted topic is never mistaken for one of its successor of the same name; the sweep removes it. An offset for an
+unknown group creates a group that only holds offsets, live and in replay alike: such a group has no record but its offsets.
 
-An offset for a group that nobody knows makes one that only holds offsets, live and in replay alike: there is no record of such a
-group but its offsets.
+**Transactions**: a producer's offsets are pending until its marker arrives. Several transactions may be open on one partition; the
+commit that stands last in the log wins, whichever marker comes first. So a commit that takes effect supersedes the pending ones
+before it: those stay, because the partition is unstable until their markers arrive, but without a value to apply.
+
+**The sweep** removes what nobody needs any more: offsets of deleted topics, offsets past their retention, groups that are left with
+nothing. Retention (``offsets.retention.minutes``) counts only while a group has no members: from the moment the last one left, or
+from the commit if that is later. An offset with an expiry of its own goes by that. Retention is checked every
+``offsets.retention.check.interval.ms``, first after one interval, so that a group that was down for longer than the retention has
+this long to come back. Deleted topics are looked for when topics are deleted, and after a load, because the shard may have been
+elsewhere when they were. A pass goes through the groups in slices, each a decision of its own, so nobody waits long and every
+batch is small.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
@@ -16,10 +27,9 @@ from tidelog.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from tidelog.groups.consumer.group import ConsumerGroup
 from tidelog.groups.environment import GroupEnvironment
 from tidelog.groups.group import Group, GroupTable, GroupType
-from tidelog.groups.offsets.pending import PendingOffset, PendingOffsets
-from tidelog.groups.offsets.sweep import OffsetSweep
 from tidelog.groups.records import NO_TIMESTAMP_MS, OffsetCommitRecord, OffsetCommitValue
 from tidelog.metadata.topics import TopicImage
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.offset_commit import NO_RETENTION_TIME_MS, OffsetCommitRequest, OffsetCommitTopic, OffsetCommitTopicResult
 from tidelog.wire.primitives import ZERO_UUID
@@ -30,11 +40,111 @@ NO_OFFSET = -1
 TIMESTAMP_MS_MAX = 2**63 - 1
 # A string in the key of a record has a length of 16 bits.
 KEY_STRING_BYTES_MAX = 2**15 - 1
-# From this version of OffsetCommit on an unknown group is GROUP_ID_NOT_FOUND; clients of before expect ILLEGAL_GENERATION.
+# From this version of OffsetCommit on an unknown group is GROUP_ID_NOT_FOUND; older clients expect ILLEGAL_GENERATION.
 GROUP_ID_NOT_FOUND_SINCE = 9
+MS_PER_MINUTE = 60_000
+# A slice ends after this many offsets, about a millisecond, or this many bytes of tombstones, well below the size of a batch. A
+# topic is examined in one go.
+SLICE_OFFSETS = 5_000
+SLICE_BYTES = 32 << 10
+# The size of a tombstone without its names, which take at most three bytes a character in UTF-8.
+TOMBSTONE_BYTES = 64
+CHARACTER_BYTES_MAX = 3
+# Examining a group without any offsets counts as this many.
+GROUP_OFFSETS = 5
+
+EXPIRY_TIMER = "offset expiry"
+SLICE_TIMER = "offset sweep"
+
+
+class PendingOffset(NamedTuple):
+    group: str
+    topic: str
+    partition: int
+    record_offset: int
+    """The offset of its record in the log."""
+    value: OffsetCommitValue | None
+    """None once it is superseded."""
+
+
+class PendingOffsets:
+    __slots__ = ("_by_group", "_by_producer")
+
+    def __init__(self) -> None:
+        # Producer id -> the offsets that wait for its marker.
+        self._by_producer: dict[int, dict[tuple[str, str, int], PendingOffset]] = {}
+        # Group -> (topic, partition) -> the producers whose transactions are open on it.
+        self._by_group: dict[str, dict[TopicPartition, dict[int, None]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_group)
+
+    def has_group(self, group: str) -> bool:
+        return group in self._by_group
+
+    def has(self, group: str, topic: str, partition: int) -> bool:
+        return (topic, partition) in self._by_group.get(group, ())
+
+    def partitions_of(self, group: str) -> list[TopicPartition]:
+        return list(self._by_group.get(group, ()))
+
+    def groups(self) -> Iterator[str]:
+        return iter(self._by_group)
+
+    def topics_of(self, group: str) -> list[str]:
+        return list(dict.fromkeys(topic for topic, _ in self._by_group.get(group, ())))
+
+    def values_of(self, group: str, topic: str) -> list[tuple[int, OffsetCommitValue]]:
+        """(partition, value) of the pending offsets of a topic."""
+        return [
+            (partition, pending.value)
+            for (name, partition), producers in self._by_group.get(group, {}).items()
+            if name == topic
+            for producer_id in producers
+            if (pending := self._by_producer[producer_id][group, topic, partition]).value is not None
+        ]
+
+    def add(self, producer_id: int, pending: PendingOffset) -> None:
+        group, topic, partition = pending[:3]
+        self._by_producer.setdefault(producer_id, {})[group, topic, partition] = pending
+        self._by_group.setdefault(group, {}).setdefault((topic, partition), {})[producer_id] = None
+
+    def supersede(self, group: str, topic: str, partition: int, record_offset: int) -> None:
+        """A commit at ``record_offset`` has taken effect."""
+        for producer_id in self._by_group.get(group, {}).get((topic, partition), ()):
+            offsets = self._by_producer[producer_id]
+            pending = offsets[group, topic, partition]
+            if pending.record_offset < record_offset:
+                offsets[group, topic, partition] = pending._replace(value=None)
+
+    def remove(self, group: str, topic: str, partition: int) -> None:
+        """A tombstone: nothing is pending any more."""
+        for producer_id in list(self._by_group.get(group, {}).get((topic, partition), ())):
+            offsets = self._by_producer[producer_id]
+            del offsets[group, topic, partition]
+            if not offsets:
+                del self._by_producer[producer_id]
+            self._close(group, topic, partition, producer_id)
+
+    def end(self, producer_id: int) -> list[PendingOffset]:
+        """The transaction is over. Returns its pending offsets in the order of the commits."""
+        offsets = self._by_producer.pop(producer_id, {})
+        for group, topic, partition in offsets:
+            self._close(group, topic, partition, producer_id)
+        return list(offsets.values())
+
+    def _close(self, group: str, topic: str, partition: int, producer_id: int) -> None:
+        partitions = self._by_group[group]
+        producers = partitions[topic, partition]
+        del producers[producer_id]
+        if not producers:
+            del partitions[topic, partition]
+            if not partitions:
+                del self._by_group[group]
+
 
 OffsetsByTopic = Mapping[str, Mapping[int, OffsetCommitValue]]
-# Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every commit makes several.
+# The constructor that NamedTuple generates is Python code; every commit creates several tuples, so they use tuple's own.
 _new_tuple = tuple.__new__
 
 
@@ -46,10 +156,10 @@ class FetchedOffset(NamedTuple):
     error: ErrorCode = NO_ERROR
 
 
-class FetchedTopic(NamedTuple):
+class FetchedOffsetTopic(NamedTuple):
     name: str
     topic_id: bytes
-    """Zero when no topic of this name exists."""
+    """Zeros when no topic of this name exists."""
     partitions: list[FetchedOffset]
 
 
@@ -71,7 +181,7 @@ class OffsetStore:
     )
 
     def __init__(self, environment: GroupEnvironment, groups: GroupTable, make_group: Callable[[str], Group]) -> None:
-        """``make_group`` makes a group that only holds offsets."""
+        """``make_group`` creates a group that only holds offsets."""
         self._environment = environment
         self._image = environment.image
         self._now_ms = environment.clock.now_ms
@@ -81,7 +191,7 @@ class OffsetStore:
         self._by_group: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
         self.pending = PendingOffsets()
         self._sweep = OffsetSweep(environment, groups, self)
-        # One object per id instead of one per offset.
+        # So that all offsets of a topic share one object for its id.
         self._topic_ids: dict[bytes, bytes] = {}
         self.count = 0
         """How many offsets there are."""
@@ -139,28 +249,28 @@ class OffsetStore:
             if not topics:
                 del self._by_group[group_id]
 
-    # -- what is there -------------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------------
 
     def of_group(self, group_id: str) -> OffsetsByTopic:
-        """What the group has committed; to be read at once, not kept."""
+        """The offsets that the group has committed. Read them at once; do not keep the mapping."""
         return self._by_group.get(group_id, {})
 
     def is_of_deleted_topic(self, topic: str, topic_id: bytes) -> bool:
-        """The image has every topic that an offset could have been committed for: it is at least as new as the record, for this
-        broker has led the shard since a metadata record that came after it. What it does not have was deleted."""
+        """The image has every topic that an offset could have been committed for: it is at least as new as the record, because this
+        broker has led the shard since a later metadata record. A topic that it does not have was deleted."""
         if topic_id == ZERO_UUID:
             return self._image.topic(topic) is None
         return self._image.topic_by_id(topic_id) is None
 
     def forget_topic_ids(self) -> None:
-        """They are only there to share memory; those of deleted topics must not stay for ever."""
+        """They only save memory; those of deleted topics must not stay forever."""
         self._topic_ids.clear()
 
     # -- commit --------------------------------------------------------------------------------------------------------------
 
     def commit(self, request: OffsetCommitRequest, api_version: int, is_transactional: bool = False) -> CoordinatorResult:
         """The response is a list of OffsetCommitTopicResult. A commit that the group refuses is refused for every partition that
-        there is. A transactional one need not say of which member it is: the transaction's own fences count."""
+        exists. A transactional one need not name its member: the transaction is fenced by other means."""
         group_id, _, _, _, retention_time_ms, topics = request
         now_ms = self._now_ms()
         expire_ms = NO_TIMESTAMP_MS
@@ -217,16 +327,15 @@ class OffsetStore:
         if isinstance(group, ClassicGroup):
             member = group.members.get(member_id)
             if member is not None:
-                # A commit is a sign of life.
-                alive_until_ms = self._environment.clock.monotonic_ms() + member.session_timeout_ms
-                member.deadline_ms = max(member.deadline_ms, alive_until_ms)
+                member.keep_alive(self._environment.clock.monotonic_ms())
         elif isinstance(group, ConsumerGroup):
             for _, topic, partition, value in records:
                 topic_id = ZERO_UUID if value is None else value.topic_id
                 group.check_partition_commit(member_id, generation, topic_id, topic, partition)
 
     def _check_new_group(self, group_id: str, generation: int, api_version: int) -> None:
-        """Who names a generation believes the group to have members; who does not only keeps offsets: replay makes the group."""
+        """A client that names a generation believes that the group has members. One that does not only keeps offsets, and replay
+        creates the group."""
         if generation >= 0:
             code = ErrorCode.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
             raise ApiError(code, f"group {group_id} does not exist")
@@ -244,9 +353,9 @@ class OffsetStore:
         member_id: str | None = None,
         member_epoch: int = -1,
         require_stable: bool = False,
-    ) -> list[FetchedTopic]:
-        """Of the topics and partitions named, or, for None, of all that the group has committed. ApiError when the member may not
-        read. Of a group that does not exist nothing is committed."""
+    ) -> list[FetchedOffsetTopic]:
+        """The offsets of the given topics and partitions or, for None, all that the group has committed; none for a group that does
+        not exist. Raises ApiError when the member may not read."""
         group = self._groups.find(group_id)
         if group is not None:
             group.check_offset_fetch(member_id, member_epoch)
@@ -268,7 +377,7 @@ class OffsetStore:
                     results.append(FetchedOffset(partition))
                 else:
                     results.append(FetchedOffset(partition, value.offset, value.leader_epoch, value.metadata))
-            fetched.append(FetchedTopic(topic, topic_id, results))
+            fetched.append(FetchedOffsetTopic(topic, topic_id, results))
         return fetched
 
     # -- delete --------------------------------------------------------------------------------------------------------------
@@ -305,12 +414,12 @@ class OffsetStore:
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
         if group.type is GroupType.CLASSIC and group.has_members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            # What its members read nobody knows, so no offset of it is known to be unused.
+            # Nobody knows which topics its members read, so none of its offsets is known to be unused.
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members")
         return group
 
     def tombstones(self, group_id: str) -> list[OffsetCommitRecord]:
-        """For all offsets of a group that is deleted, pending ones too."""
+        """Tombstones for all offsets of a group that is deleted, including pending ones."""
         partitions = {
             (topic, partition): None for topic, partitions in self.of_group(group_id).items() for partition in partitions
         }
@@ -323,7 +432,7 @@ class OffsetStore:
         self._sweep.start()
 
     def on_topics_deleted(self) -> None:
-        """The image has lost topics: their offsets go too."""
+        """Topics were deleted: remove their offsets."""
         self._sweep.remove_deleted_topics()
 
 
@@ -336,7 +445,7 @@ def _is_of_another_topic(committed_id: bytes, topic_id: bytes) -> bool:
 
 
 def _refused(results: list[OffsetCommitTopicResult], code: ErrorCode) -> list[OffsetCommitTopicResult]:
-    """Partitions that do not exist keep saying so."""
+    """Partitions that do not exist keep their own error."""
     unknown = (UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
     return [
         topic._replace(
@@ -344,3 +453,157 @@ def _refused(results: list[OffsetCommitTopicResult], code: ErrorCode) -> list[Of
         )
         for topic in results
     ]
+
+
+class OffsetSweep:
+    __slots__ = (
+        "_environment",
+        "_expires",
+        "_groups",
+        "_groups_left",
+        "_next_expires",
+        "_offsets",
+        "_topics_left",
+        "expirations",
+    )
+
+    def __init__(self, environment: GroupEnvironment, groups: GroupTable, offsets: "OffsetStore") -> None:
+        self._environment = environment
+        self._groups = groups
+        self._offsets = offsets
+        self._groups_left: deque[str] = deque()
+        # The topics left in the first of these groups, once it has been begun.
+        self._topics_left: list[str] | None = None
+        self._expires = False
+        # Whether the pass after this one expires; None: there is none.
+        self._next_expires: bool | None = None
+        self.expirations = 0
+        """Offsets that were removed because they were too old."""
+
+    def start(self) -> None:
+        self._schedule_expiry()
+        self.remove_deleted_topics()
+
+    def remove_deleted_topics(self) -> None:
+        self._request(False)
+
+    def _schedule_expiry(self) -> None:
+        interval_ms: int = self._environment.settings["offsets.retention.check.interval.ms"]
+        self._environment.timers.schedule(EXPIRY_TIMER, interval_ms, self._expire)
+
+    def _expire(self) -> CoordinatorResult:
+        self._schedule_expiry()
+        self._request(True)
+        return CoordinatorResult()
+
+    def _request(self, expires: bool) -> None:
+        """Request a pass. It follows the one that is under way: restarting that one each time might never end."""
+        if self._groups_left:
+            self._next_expires = expires or bool(self._next_expires)
+            return
+        self._expires = expires
+        self._groups_left = deque(group.group_id for group in self._groups)
+        if self._groups_left:
+            self._environment.timers.schedule(SLICE_TIMER, 0, self._slice)
+
+    def _slice(self) -> CoordinatorResult:
+        sweep = _SweepSlice()
+        while self._groups_left and not sweep.is_full:
+            self._advance(sweep)
+        if self._groups_left:
+            self._environment.timers.schedule(SLICE_TIMER, 0, self._slice)
+        else:
+            self._offsets.forget_topic_ids()
+            if self._next_expires is not None:
+                expires, self._next_expires = self._next_expires, None
+                self._request(expires)
+        return CoordinatorResult(sweep.records)
+
+    def _advance(self, sweep: "_SweepSlice") -> None:
+        """Sweep one topic of the first group, or finish the group."""
+        group_id = self._groups_left[0]
+        group = self._groups.find(group_id)
+        if group is None:
+            self._next_group()
+            return
+        if self._topics_left is None:
+            topics = [*self._offsets.of_group(group_id), *self._offsets.pending.topics_of(group_id)]
+            self._topics_left = list(dict.fromkeys(topics))
+            sweep.begin_group()
+        if self._topics_left:
+            if self._sweep_topic(group, self._topics_left[-1], sweep):
+                self._topics_left.pop()
+            return
+        left = sum(map(len, self._offsets.of_group(group_id).values())) - sweep.group_tombstones
+        if self._expires and left == 0 and not group.has_members and not self._offsets.pending.has_group(group_id):
+            sweep.add_all(group.tombstones(), group_id)
+        self._next_group()
+
+    def _next_group(self) -> None:
+        self._groups_left.popleft()
+        self._topics_left = None
+
+    def _sweep_topic(self, group: Group, topic: str, sweep: "_SweepSlice") -> bool:
+        """False when the slice was full before the topic was done. The next slice starts the topic over, without what is gone by
+        then."""
+        group_id = group.group_id
+        offsets = self._offsets
+        committed = offsets.of_group(group_id).get(topic, {})
+        sweep.look_at(len(committed))
+        can_expire = self._expires and not group.has_members
+        empty_since_ms = (group.empty_since_ms() if can_expire else None) or 0
+        for partition, value in committed.items():
+            if sweep.is_full_of_bytes:
+                return False
+            if offsets.is_of_deleted_topic(topic, value.topic_id):
+                sweep.add_tombstone(group_id, topic, partition)
+            elif can_expire and self._is_expired(value, empty_since_ms) and not offsets.pending.has(group_id, topic, partition):
+                self.expirations += 1
+                sweep.add_tombstone(group_id, topic, partition)
+        for partition, value in offsets.pending.values_of(group_id, topic):
+            if partition not in committed and offsets.is_of_deleted_topic(topic, value.topic_id):
+                sweep.add_all([OffsetCommitRecord(group_id, topic, partition, None)], group_id)
+        return True
+
+    def _is_expired(self, value: OffsetCommitValue, empty_since_ms: int) -> bool:
+        now_ms = self._environment.clock.now_ms()
+        if value.expire_timestamp != NO_TIMESTAMP_MS:
+            return now_ms >= value.expire_timestamp
+        retention_minutes: int = self._environment.settings["offsets.retention.minutes"]
+        return now_ms - max(value.commit_timestamp, empty_since_ms) >= retention_minutes * MS_PER_MINUTE
+
+
+class _SweepSlice:
+    __slots__ = ("_bytes", "_looked_at", "group_tombstones", "records")
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.group_tombstones = 0
+        """Those of the current group in this slice, which are replayed only after it."""
+        self._bytes = 0
+        self._looked_at = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._looked_at >= SLICE_OFFSETS or self.is_full_of_bytes
+
+    @property
+    def is_full_of_bytes(self) -> bool:
+        return self._bytes >= SLICE_BYTES
+
+    def look_at(self, offsets: int) -> None:
+        self._looked_at += offsets
+
+    def begin_group(self) -> None:
+        self.group_tombstones = 0
+        self._looked_at += GROUP_OFFSETS
+
+    def add_tombstone(self, group_id: str, topic: str, partition: int) -> None:
+        """Add the tombstone of a committed offset."""
+        self.records.append(OffsetCommitRecord(group_id, topic, partition, None))
+        self.group_tombstones += 1
+        self._bytes += TOMBSTONE_BYTES + CHARACTER_BYTES_MAX * (len(group_id) + len(topic))
+
+    def add_all(self, records: Any, group_id: str) -> None:
+        self.records += records
+        self._bytes += len(records) * (TOMBSTONE_BYTES + CHARACTER_BYTES_MAX * len(group_id))
