@@ -3,7 +3,7 @@
 import pytest
 
 from tests.groups.classic.bench import GROUP, REBALANCE_MS, SESSION_MS, GroupBench
-from tidelog.groups.classic import join as join_module
+from tidelog.groups.classic import protocol
 from tidelog.groups.classic.group import ClassicState
 from tidelog.groups.classic.protocol import NEW_MEMBER_JOIN_MS_MAX
 from tidelog.groups.records import ConsumerGroupMetadataRecord, ConsumerGroupMetadataValue
@@ -203,7 +203,7 @@ def test_a_rebalance_waits_for_an_id_that_is_pending() -> None:
 
 
 def test_ids_that_are_pending_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join_module, "PENDING_MEMBERS_MAX", 3)
+    monkeypatch.setattr(protocol, "PENDING_MEMBERS_MAX", 3)
     bench = GroupBench()
     ids = [bench.join().response.member_id for _ in range(5)]
     assert list(bench.group.pending_members) == ids[2:]

@@ -1,7 +1,7 @@
 """Topics that come, grow and go, for members that name them and for those that have a regular expression."""
 
 from tests.groups.consumer.bench import GROUP, ConsumerBench, topic_id
-from tidelog.groups.consumer import regular_expressions
+from tidelog.groups.consumer.rebalance import REFRESH_MS_MIN
 from tidelog.groups.records import ConsumerGroupRegularExpressionRecord, ConsumerGroupRegularExpressionValue
 
 ORDERS = topic_id("orders")
@@ -59,12 +59,12 @@ def test_a_regular_expression_is_resolved_at_once_and_kept() -> None:
 def test_a_topic_that_matches_later() -> None:
     bench = ConsumerBench({"orders-eu": 1})
     member = bench.join("a", None, subscribed_topic_regex="orders-.*")
-    bench.run_for(regular_expressions.REFRESH_MS_MIN)
+    bench.run_for(REFRESH_MS_MIN)
     bench.create_topic("orders-us", 1)
     bench.create_topic("prices", 1)
     member.heartbeat()
     assert member.partitions == [("orders-eu", 0), ("orders-us", 0)]
-    bench.run_for(regular_expressions.REFRESH_MS_MIN)
+    bench.run_for(REFRESH_MS_MIN)
     bench.delete_topic("orders-eu")
     bench.settle()
     assert member.partitions == [("orders-us", 0)]
@@ -79,7 +79,7 @@ def test_many_topics_in_a_row_are_not_looked_at_one_by_one() -> None:
         bench.create_topic(f"orders-{index}", 1)
         member.heartbeat()
     assert len(member.partitions) == 1
-    bench.run_for(regular_expressions.REFRESH_MS_MIN)
+    bench.run_for(REFRESH_MS_MIN)
     member.heartbeat()
     assert len(member.partitions) == 5
     resolved = [record for record in bench.records() if type(record) is ConsumerGroupRegularExpressionRecord]

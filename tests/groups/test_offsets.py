@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from simulation.clock import EPOCH_MS
-from tests.groups.offsets.harness import OffsetBench
+from tests.groups.offset_bench import OffsetBench
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.errors import DecisionTooLarge
 from tidelog.groups.classic.group import ClassicGroup, ClassicMember, ClassicState

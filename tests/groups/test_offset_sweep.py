@@ -1,7 +1,7 @@
 import pytest
 
-from tests.groups.offsets.harness import DAY_MS, MINUTE_MS, OffsetBench
-from tidelog.groups.offsets import sweep
+from tests.groups.offset_bench import DAY_MS, MINUTE_MS, OffsetBench
+from tidelog.groups import offsets
 from tidelog.groups.records import GroupMetadataRecord, OffsetCommitRecord
 from tidelog.wire.errors import ErrorCode
 
@@ -187,7 +187,7 @@ def test_many_offsets_go_in_slices_that_fit_into_batches() -> None:
     for index in range(3000):
         bench.replay("g", "wide", index, 1, commit_timestamp=0)
         bench.replay(f"group-{index}", "orders", 0, 1, commit_timestamp=0)
-    bench.log.batch_bytes_max = sweep.SLICE_BYTES
+    bench.log.batch_bytes_max = offsets.SLICE_BYTES
     bench.run_for(INTERVAL_MS + 1)
     assert bench.offsets.count == 0
     assert len(bench.machine.groups) == 0

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.groups.offsets.harness import OffsetBench
+from tests.groups.offset_bench import OffsetBench
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.groups.offsets import PendingOffset, PendingOffsets
 from tidelog.groups.records import OffsetCommitRecord, OffsetCommitValue
