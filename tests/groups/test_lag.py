@@ -204,7 +204,6 @@ def test_an_even_pace_is_met_exactly(per_second: int, steps_ms: list[int]) -> No
     assert window.per_second == pytest.approx(per_second)
 
 
-NOW_MS = 1_000_000
 BY_AGE = RetentionFacts(True, 10_000, UNLIMITED)
 BY_SIZE = RetentionFacts(True, -1, 1_000)
 COMPACTED = RetentionFacts(False, 10_000, 1_000)

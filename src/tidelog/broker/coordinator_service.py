@@ -1,7 +1,7 @@
-"""A coordinator on this broker: its internal topic, made when it is first needed, and its shards.
+"""A coordinator on this broker: its internal topic, which is created when it is first needed, and its shards.
 
-Every partition of the topic that the broker leads is a shard that is loaded soon after the start, a few at a time, or at once
-when somebody asks for it. A shard that cannot be had concerns only the groups or ids that belong to it.
+Every partition of the topic that the broker leads is a shard. Shards are loaded soon after the start, a few at a time, or at once
+when a request needs one. A shard that is not available affects only the groups or ids that belong to it.
 """
 
 from collections import deque
@@ -23,9 +23,9 @@ from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import PartitionImage, TopicImage
 from tidelog.replication.errors import NotLeader
 
-# Each opens a log, or makes one: about a millisecond in all.
+# Each opens or creates a log: about a millisecond in all.
 SHARDS_PER_SLICE = 8
-# A log that could not be opened, because the disk is full, is tried again after this time.
+# A log that could not be opened, for example because the disk is full, is retried after this time.
 RETRY_MS = 1_000
 
 OnTopic = Callable[[TopicImage | None, Exception | None], None]
@@ -44,7 +44,7 @@ class CoordinatorService(Generic[MachineType]):
         scheduler: Scheduler,
         create_topic: CreateTopic,
     ) -> None:
-        """``create_topic`` has the controller decide, and calls back when the topic is there."""
+        """``create_topic`` lets the controller decide, and calls back when the topic exists."""
         self.runtime = runtime
         self._topic_name = runtime.topic
         self._new_topic = new_topic
@@ -56,17 +56,17 @@ class CoordinatorService(Generic[MachineType]):
         self._waiting_for_topic: list[OnTopic] = []
         self._to_take_over: deque[int] = deque()
         self._is_taking_over = False
-        # Of those to take over, the ones that were tried and could not be had.
+        # Those to take over that were tried, and whose log was not available.
         self._unavailable: set[int] = set()
 
     @property
     def untried_count(self) -> int:
-        """How many partitions are led here that nobody has tried to load yet."""
+        """How many partitions are led here whose load was not tried yet."""
         return sum(1 for index in self._to_take_over if index not in self._unavailable)
 
     @property
     def unavailable_count(self) -> int:
-        """How many could not be had when they were last tried, and are tried again."""
+        """How many were not available when they were last tried, and are retried."""
         return len(self._unavailable)
 
     # -- the topic -----------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class CoordinatorService(Generic[MachineType]):
         return self._image.topics.find(self._topic_name)
 
     def with_topic(self, on_topic: OnTopic) -> None:
-        """Call back with the topic, which is created when it does not exist."""
+        """Call back with the topic, which is created if it does not exist."""
         topic = self.topic
         if topic is not None:
             on_topic(topic, None)
@@ -94,7 +94,7 @@ class CoordinatorService(Generic[MachineType]):
             on_topic(topic, None if topic is not None else error)
 
     def locate(self, topic: TopicImage, key: str) -> PartitionImage:
-        """Whose leader coordinates ``key``."""
+        """The partition whose leader coordinates ``key``."""
         return topic.partitions[partition_for(key, len(topic.partitions))]
 
     # -- requests ------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class CoordinatorService(Generic[MachineType]):
     def shard_of(self, key: str) -> Shard[MachineType]:
         topic = self._image.topics.find(self._topic_name)
         if topic is None:
-            raise NotCoordinator(f"{self._topic_name} does not exist yet: ask for the coordinator first")
+            raise NotCoordinator(f"{self._topic_name} does not exist yet: call FindCoordinator first")
         index = partition_for(key, len(topic.partitions))
         return self.runtime.find(index) or self._take_over(index)
 
@@ -133,7 +133,7 @@ class CoordinatorService(Generic[MachineType]):
         return self.runtime.find(index) or self._take_over(index)
 
     def shards(self) -> Mapping[int, Shard[MachineType] | None]:
-        """All that this broker leads, each being loaded at least; None for one that cannot be had."""
+        """All shards that this broker leads, loaded or being loaded; None for one that is not available."""
         topic = self.topic
         if topic is None:
             return {}
@@ -156,10 +156,10 @@ class CoordinatorService(Generic[MachineType]):
             raise CoordinatorNotAvailable(f"{name}-{index}: {error}") from error
         return self.runtime.take_over(index, PartitionShardLog(partition))
 
-    # -- what changes --------------------------------------------------------------------------------------------------------
+    # -- changes of leadership -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The image is complete: take over what is led here."""
+        """The image is complete: take over the shards that are led here."""
         topic = self.topic
         if topic is not None:
             self._note(topic, topic.partitions)

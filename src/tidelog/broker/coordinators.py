@@ -35,7 +35,7 @@ Transactions = CoordinatorService[TransactionCoordinator]
 
 
 class CoordinatorType(IntEnum):
-    """As in FindCoordinator."""
+    """The numbers of FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -108,7 +108,7 @@ class Coordinators:
             raise NotCoordinator(f"{TRANSACTIONS_TOPIC} does not exist")
         return self.transactions.locate(topic, transactional_id).leader_epoch
 
-    # -- what the controller decides -----------------------------------------------------------------------------------------
+    # -- decisions of the controller -----------------------------------------------------------------------------------------
 
     def _create_topic(self, topic: NewTopic, on_done: Callable[[Exception | None], None]) -> None:
         broker = self._broker

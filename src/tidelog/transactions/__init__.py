@@ -1,8 +1,12 @@
 """Exactly-once: producer ids, and the coordinator that makes writes to many partitions take effect together or not at all.
 
-For each transactional id the coordinator keeps who may write under it (producer id and epoch) and how far its transaction has
-come. A transaction ends in two steps. First the decision is made durable: PrepareCommit or PrepareAbort in
-``__transaction_state``. From then on its outcome is fixed, and the producer hears so. Then a marker is written to every partition
-of the transaction, as often as it takes, and at the end CompleteCommit or CompleteAbort. A crash anywhere in between finds the
-decision, and sends all markers again.
+For each transactional id the coordinator keeps which producer may use it (producer id and epoch) and the state of its
+transaction.
+
+- ``coordinator``: one shard of the transaction coordinator: InitProducerId, AddPartitionsToTxn, time-outs, expiry, listing
+- ``end_transaction``: how a transaction ends, from EndTxn to the last marker
+- ``transaction``: the state of the transactional ids, and the steps that it may take
+- ``state``, ``records``: the states, and the records of ``__transaction_state``
+- ``producer_ids``: producer ids for everybody on this broker
+- ``environment``: what the broker hands to every shard
 """

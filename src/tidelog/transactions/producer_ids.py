@@ -1,12 +1,12 @@
-"""Producer ids for everybody on this broker, from blocks that the metadata log gives out.
+"""Producer ids for everybody on this broker, from blocks that the controller allocates in the metadata log.
 
-A block is this broker's alone once its record is committed. Ids that were not used when the broker stops are never used: that
-costs numbers, of which there are 2^63, and makes reuse impossible. The next block is asked for while the last one still has ids,
-so that normally nobody waits.
+A block belongs to this broker alone once its record is committed. Ids that are unused when the broker stops are never used: that
+wastes some of 2^63 numbers, and makes reuse impossible. The next block is requested while the last one still has ids, so that
+normally nobody waits.
 
-When none can be had, who asks is told what Kafka tells: COORDINATOR_LOAD_IN_PROGRESS. Every client tries again after that; of an
-error of the controller or the disk some make their end, and after COORDINATOR_NOT_AVAILABLE a producer without a transactional
-id would look for a coordinator that it has none of.
+If no id is available, the answer is Kafka's: COORDINATOR_LOAD_IN_PROGRESS. Every client retries after that. Some clients treat an
+error of the controller or the disk as fatal, and after COORDINATOR_NOT_AVAILABLE a producer without a transactional id would look
+for a coordinator, which it does not have.
 """
 
 from collections import deque
@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from tidelog.coordinator.errors import CoordinatorLoading
 
-# When this many are left, the next block is asked for: a tenth of Kafka's block size.
+# When this many are left, the next block is requested: a tenth of Kafka's block size.
 LOW_WATER_IDS = 100
-# A block takes about one sync of the disk; who waits beyond this is better told to come again.
+# A block takes about one sync of the disk; beyond this many waiting requests it is better to refuse the next.
 WAITERS_MAX = 5_000
 
 OnAvailable = Callable[[Exception | None], None]
@@ -32,13 +32,13 @@ OnBlock = Callable[[ProducerIdBlock | None, Exception | None], None]
 
 
 class ProducerIds:
-    __slots__ = ("_allocate_block", "_blocks", "_is_asking", "_waiters")
+    __slots__ = ("_allocate_block", "_blocks", "_is_requested", "_waiters")
 
     def __init__(self, allocate_block: Callable[[OnBlock], None]) -> None:
-        """``allocate_block`` makes the controller give out a block, and calls back when that is committed."""
+        """``allocate_block`` lets the controller allocate a block, and calls back when that is committed."""
         self._allocate_block = allocate_block
         self._blocks: deque[ProducerIdBlock] = deque()
-        self._is_asking = False
+        self._is_requested = False
         self._waiters: deque[OnAvailable] = deque()
 
     @property
@@ -46,9 +46,9 @@ class ProducerIds:
         return sum([block.size for block in self._blocks])
 
     def take(self) -> int | None:
-        """An id that nobody else has; None when there is none yet, and more were asked for."""
+        """An id that nobody else has; None when there is none yet, and the next block was requested."""
         if not self._blocks:
-            self._ask()
+            self._request()
             if not self._blocks:
                 return None
         first, size = self._blocks[0]
@@ -57,36 +57,36 @@ class ProducerIds:
         else:
             self._blocks.popleft()
         if self.left < LOW_WATER_IDS:
-            self._ask()
+            self._request()
         return first
 
     def when_available(self, on_available: OnAvailable) -> None:
-        """Call back when ``take`` has an id: at once, or when the next block is there. With an error when it cannot be had."""
+        """Call back when ``take`` has an id: at once, or when the next block arrives. With an error when none is available."""
         if self._blocks and not self._waiters:
             on_available(None)
             return
         if len(self._waiters) >= WAITERS_MAX:
-            on_available(CoordinatorLoading(f"{WAITERS_MAX} already wait for a producer id"))
+            on_available(CoordinatorLoading(f"{WAITERS_MAX} requests already wait for a producer id"))
             return
         self._waiters.append(on_available)
-        self._ask()
+        self._request()
 
-    def _ask(self) -> None:
-        if not self._is_asking:
-            self._is_asking = True
+    def _request(self) -> None:
+        if not self._is_requested:
+            self._is_requested = True
             self._allocate_block(self._received)
 
     def _received(self, block: ProducerIdBlock | None, error: Exception | None) -> None:
-        self._is_asking = False
+        self._is_requested = False
         if block is None:
-            # Nobody asks again by himself: the next one who needs an id does.
+            # There is no retry: the next request that needs an id asks again.
             waiters, self._waiters = self._waiters, deque()
             for on_available in waiters:
-                on_available(CoordinatorLoading(f"no producer ids were given out: {error}"))
+                on_available(CoordinatorLoading(f"the controller did not allocate producer ids: {error}"))
             return
         self._blocks.append(block)
         for _ in range(len(self._waiters)):
             if not self._blocks:
-                self._ask()
+                self._request()
                 return
             self._waiters.popleft()(None)

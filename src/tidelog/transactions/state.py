@@ -1,7 +1,7 @@
-"""The states of a transaction, with Kafka's numbers and names, and which may follow which.
+"""The states of a transaction, with Kafka's numbers and names, and the valid transitions.
 
 ``Dead`` and ``PrepareEpochFence`` are Kafka's names for moments that no record holds: an id that is being forgotten, and a
-producer that is being shut out before its transaction is aborted. They are here because requests may name them.
+producer that is being fenced before its transaction is aborted. They are here because requests may name them.
 """
 
 from enum import IntEnum
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 class TransactionState(IntEnum):
     EMPTY = 0
-    """A producer, but no transaction yet."""
+    """There is a producer, but no transaction yet."""
     ONGOING = 1
     """Partitions were added."""
     PREPARE_COMMIT = 2
@@ -51,5 +51,5 @@ VALID_PREVIOUS_STATES = {
 PREPARED_STATES = (_S.PREPARE_COMMIT, _S.PREPARE_ABORT)
 COMPLETE_STATES = (_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT)
 EXPIRABLE_STATES = (_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT)
-# What a record may hold.
+# The states that a record may hold.
 RECORDED_STATES = (_S.EMPTY, _S.ONGOING, *PREPARED_STATES, *COMPLETE_STATES)

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (KIP-848): epochs, members, and what each has and should have."""
+"""ConsumerGroupDescribe (KIP-848): epochs, members, and the present and target assignment of each."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from tidelog.wire.protocol import ApiKey
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
-    # Once each: who names a group again gets it once.
+    # A group that is named twice is described once.
     described: dict[str, dict[str, Any]] = {}
     group_ids = list(dict.fromkeys(request.group_ids))
     operations = {"authorized_operations": GROUP_OPERATIONS} if request.include_authorized_operations else {}

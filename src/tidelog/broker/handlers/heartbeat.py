@@ -1,4 +1,4 @@
-"""Heartbeat: a member of a classic group lives, and hears whether it must join again."""
+"""Heartbeat: a member of a classic group shows that it is alive, and learns whether it must join again."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
 
     def done(code: ErrorCode, error: Exception | None) -> None:
         if isinstance(error, CoordinatorLoading):
-            # Nobody's session ends while the group is loaded: there is nothing that the member should do.
+            # No session ends while the group is loading, so the member need not do anything.
             context.reply({"error_code": ErrorCode.NONE})
         elif error is not None:
             context.fail(error)

@@ -21,7 +21,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
 
     def done(response: JoinResponse | None, error: Exception | None) -> None:
         if context.is_answered:
-            return  # A decision that fails tells everybody who waits, and then whoever asked.
+            return  # A decision that fails answers all waiting members first, and then this request.
         answer = response if error is None else JoinResponse(context.code_of(error)[0], request.member_id)
         if answer is not None:
             context.reply_later(lambda: _fields(answer, version))
@@ -71,7 +71,7 @@ def _member(member: JoinedMember) -> dict[str, Any]:
 
 
 def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- the response has no message
-    # Only for what nobody expects. Readable in every version: older ones do not know a protocol name that is null.
+    # For unexpected errors only. An empty name is valid in every version; older ones do not allow null.
     return _fields(JoinResponse(code, request.member_id), version=0)
 
 

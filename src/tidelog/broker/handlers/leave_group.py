@@ -1,4 +1,4 @@
-"""LeaveGroup: members of a classic group go; one per request, or from version 3 several, each with an error of its own."""
+"""LeaveGroup: members leave a classic group; one per request or, from version 3 on, several, each with an error of its own."""
 
 from collections.abc import Sequence
 from typing import Any

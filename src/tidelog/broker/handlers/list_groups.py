@@ -35,9 +35,9 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             if not isinstance(error, NotCoordinator):
                 gather.put(position, error or groups)
             elif index in service.shards():
-                gather.put(position, CoordinatorLoading(f"shard {index} is loaded anew: {error}"))
+                gather.put(position, CoordinatorLoading(f"shard {index} was dropped and is loading again: {error}"))
             else:
-                gather.put(position, [])  # Another broker leads it by now, and lists its groups.
+                gather.put(position, [])  # Another broker leads the shard by now, and lists its groups.
 
         return done
 

@@ -44,7 +44,7 @@ def _failure(request: OffsetCommitRequest, code: ErrorCode, message: str) -> dic
             {
                 "name": topic.name,
                 "topic_id": topic.topic_id,
-                "partitions": [{"partition_index": wanted.partition, "error_code": code} for wanted in topic.partitions],
+                "partitions": [{"partition_index": each.partition, "error_code": code} for each in topic.partitions],
             }
             for topic in request.topics
         ]

@@ -10,7 +10,7 @@ from tidelog.wire.protocol import ApiKey
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
-    topics = [(topic.name, [wanted.partition_index for wanted in topic.partitions]) for topic in request.topics]
+    topics = [(topic.name, [each.partition_index for each in topic.partitions]) for topic in request.topics]
 
     def done(results: Sequence[tuple[str, Sequence[tuple[int, ErrorCode]]]], error: Exception | None) -> None:
         if error is not None:

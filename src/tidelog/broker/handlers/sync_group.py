@@ -29,7 +29,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
 
     def done(response: SyncResponse | None, error: Exception | None) -> None:
         if context.is_answered:
-            return  # A decision that fails tells everybody who waits, and then whoever asked.
+            return  # A decision that fails answers all waiting members first, and then this request.
         if error is not None:
             context.fail(error)
         elif response is not None:
