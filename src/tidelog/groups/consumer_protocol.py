@@ -98,7 +98,8 @@ class _Reader:
         return value
 
     def count(self, bytes_each: int) -> int:
-        """The length of an array whose elements take at least ``bytes_each``. A count that cannot fit into the data is refused."""
+        """The length of an array whose elements take at least ``bytes_each``. A count that cannot fit into the data is
+        refused."""
         count = self.int32()
         if count * bytes_each > len(self._data) - self._position:
             raise MalformedProtocol(f"{count} elements at {self._position} of {len(self._data)}")

@@ -1,7 +1,7 @@
 """One shard of the group coordinator: its groups, of both protocols, and their offsets.
 
-Each part keeps one concept, and this class sends each record to the part that it belongs to. It also answers what an administrator
-asks about groups of any type: list, describe, delete.
+Each part keeps one concept, and this class sends each record to the part that it belongs to. It also answers what an
+administrator asks about groups of any type: list, describe, delete.
 """
 
 from collections.abc import Sequence

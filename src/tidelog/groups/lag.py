@@ -11,15 +11,15 @@ ends at the high watermark.
 
 A figure that is not known (yet) is None.
 
-**Rates** come from two remembered points per offset, half a window apart (``RateWindow``): there is one window for every committed
-offset and every partition.
+**Rates** come from two remembered points per offset, half a window apart (``RateWindow``): there is one window for every
+committed offset and every partition.
 
 **Deletion**: records go by whole segments, the oldest first (``log``): a segment goes when its newest record is older than
 ``retention.ms``, or when the log without it still has ``retention.bytes``. So the segment that holds the record matters, and the
-first segment of the log, which must go before it. Those between are not examined: they could only make it later, and the result is
-a lower bound. By size a segment is due once enough more bytes were written, and the rate of writing is measured. The active segment
-goes by age like the others; by size only after a roll. On a compacted topic a batch that was cleaned carries its delete horizon:
-from then on its tombstones may go, and a reader that has not seen them never learns that their keys were deleted.
+first segment of the log, which must go before it. Those between are not examined: they could only make it later, and the result
+is a lower bound. By size a segment is due once enough more bytes were written, and the rate of writing is measured. The active
+segment goes by age like the others; by size only after a roll. On a compacted topic a batch that was cleaned carries its delete
+horizon: from then on its tombstones may go, and a reader that has not seen them never learns that their keys were deleted.
 """
 
 import math

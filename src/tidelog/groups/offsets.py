@@ -4,13 +4,13 @@ Only ``replay`` and ``replay_end_transaction`` change them; the rest decides or 
 offset of a deleted topic is never mistaken for one of its successor of the same name; the sweep removes it. An offset for an
 unknown group creates a group that only holds offsets, live and in replay alike: such a group has no record but its offsets.
 
-**Transactions**: a producer's offsets are pending until its marker arrives. Several transactions may be open on one partition; the
-commit that stands last in the log wins, whichever marker comes first. So a commit that takes effect supersedes the pending ones
-before it: those stay, because the partition is unstable until their markers arrive, but without a value to apply.
+**Transactions**: a producer's offsets are pending until its marker arrives. Several transactions may be open on one partition;
+the commit that stands last in the log wins, whichever marker comes first. So a commit that takes effect supersedes the pending
+ones before it: those stay, because the partition is unstable until their markers arrive, but without a value to apply.
 
-**The sweep** removes what nobody needs any more: offsets of deleted topics, offsets past their retention, groups that are left with
-nothing. Retention (``offsets.retention.minutes``) counts only while a group has no members: from the moment the last one left, or
-from the commit if that is later. An offset with an expiry of its own goes by that. Retention is checked every
+**The sweep** removes what nobody needs any more: offsets of deleted topics, offsets past their retention, groups that are left
+with nothing. Retention (``offsets.retention.minutes``) counts only while a group has no members: from the moment the last one
+left, or from the commit if that is later. An offset with an expiry of its own goes by that. Retention is checked every
 ``offsets.retention.check.interval.ms``, first after one interval, so that a group that was down for longer than the retention has
 this long to come back. Deleted topics are looked for when topics are deleted, and after a load, because the shard may have been
 elsewhere when they were. A pass goes through the groups in slices, each a decision of its own, so nobody waits long and every
@@ -256,8 +256,8 @@ class OffsetStore:
         return self._by_group.get(group_id, {})
 
     def is_of_deleted_topic(self, topic: str, topic_id: bytes) -> bool:
-        """The image has every topic that an offset could have been committed for: it is at least as new as the record, because this
-        broker has led the shard since a later metadata record. A topic that it does not have was deleted."""
+        """The image has every topic that an offset could have been committed for: it is at least as new as the record, because
+        this broker has led the shard since a later metadata record. A topic that it does not have was deleted."""
         if topic_id == ZERO_UUID:
             return self._image.topic(topic) is None
         return self._image.topic_by_id(topic_id) is None
@@ -354,8 +354,8 @@ class OffsetStore:
         member_epoch: int = -1,
         require_stable: bool = False,
     ) -> list[FetchedOffsetTopic]:
-        """The offsets of the given topics and partitions or, for None, all that the group has committed; none for a group that does
-        not exist. Raises ApiError when the member may not read."""
+        """The offsets of the given topics and partitions or, for None, all that the group has committed; none for a group that
+        does not exist. Raises ApiError when the member may not read."""
         group = self._groups.find(group_id)
         if group is not None:
             group.check_offset_fetch(member_id, member_epoch)

@@ -7,9 +7,9 @@ If subscriptions differ, a member that subscribes to less can get less, so count
 chain of moves (a partition from the first member to the second, one from there to the third, ...) makes the counts of the first
 and the last member more even. For this problem (an optimal semi-matching) that means the best possible balance. The search starts
 with what members have. Partitions without an owner go to the subscriber with the fewest, topics with few subscribers first, since
-others can compensate for them. Then the shortest chains are applied until there is none. The partitions of one topic are alike, so
-a chain is searched in the graph of members and topics, not of partitions. When a search from the fullest member finds nothing, no
-member that it passed needs a search of its own, so one pass over the graph proves the end.
+others can compensate for them. Then the shortest chains are applied until there is none. The partitions of one topic are alike,
+so a chain is searched in the graph of members and topics, not of partitions. When a search from the fullest member finds nothing,
+no member that it passed needs a search of its own, so one pass over the graph proves the end.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,7 @@
 """The classic protocol of one shard: JoinGroup, SyncGroup, Heartbeat and LeaveGroup in, decisions out, and their replay.
 
-**JoinGroup**: a member wants to be in the next generation. A dynamic member that does not know its id is given one, and joins with
-it (version 4 and later): otherwise a client that gives up and retries would leave a member behind each time.
+**JoinGroup**: a member wants to be in the next generation. A dynamic member that does not know its id is given one, and joins
+with it (version 4 and later): otherwise a client that gives up and retries would leave a member behind each time.
 
 A **static member** (KIP-345) comes back with the same group.instance.id and a new member id; the old id is fenced. In a stable
 group nothing else changes: the new member gets the old one's assignment, and the others do not notice. The new id must be in the

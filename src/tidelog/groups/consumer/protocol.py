@@ -1,10 +1,10 @@
 """The KIP-848 protocol of one shard: heartbeats in, decisions out.
 
-One request does everything: a heartbeat joins, goes on, changes a subscription, confirms what was given up, and leaves. Its answer
-carries the member's epoch, and its assignment after a change, until the member confirms that it has exactly that. Kafka sends the
-assignment once; but a member may miss an answer without noticing (librdkafka abandons one that takes too long), and while the
-epoch stays the same it would never learn of it. After a restart everything but this is still there, so members go on as if nothing
-had happened; only their sessions start over.
+One request does everything: a heartbeat joins, goes on, changes a subscription, confirms what was given up, and leaves. Its
+answer carries the member's epoch, and its assignment after a change, until the member confirms that it has exactly that. Kafka
+sends the assignment once; but a member may miss an answer without noticing (librdkafka abandons one that takes too long), and
+while the epoch stays the same it would never learn of it. After a restart everything but this is still there, so members go on as
+if nothing had happened; only their sessions start over.
 
 **Membership**: a request comes from a member of the group, a new one, a static one that is back, or one that is no longer in the
 group. Error messages are Kafka's.

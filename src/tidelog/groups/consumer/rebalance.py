@@ -94,8 +94,8 @@ ResolvedRegexes = Mapping[str, ConsumerGroupRegularExpressionValue]
 
 
 def metadata_hash(names: Iterable[str], image: ClusterImage) -> int:
-    """A hash of everything that an assignment depends on, over the topics that exist; 0 when there are none. Kafka's hash differs,
-    so a group that changes hands is reassigned once."""
+    """A hash of everything that an assignment depends on, over the topics that exist; 0 when there are none. Kafka's hash
+    differs, so a group that changes hands is reassigned once."""
     digest = hashlib.blake2b(digest_size=8)
     exists = False
     for name in sorted(names):
@@ -266,8 +266,8 @@ class Reconciliation:
 
 
 class GroupUpdate:
-    """``before`` is the member as it is, ``member`` as the request makes it; ``replaced_id`` is the id whose place a static member
-    takes."""
+    """``before`` is the member as it is, ``member`` as the request makes it; ``replaced_id`` is the id whose place a static
+    member takes."""
 
     __slots__ = (
         "_before",
