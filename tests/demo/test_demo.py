@@ -12,6 +12,7 @@ import pytest
 
 from demo.__main__ import EXIT_DIFFERENT, EXIT_ERROR, main
 from tests.compatibility.apache_kafka import wait_until
+from tests.spark.class_archive import java_options
 from tidelog.spark.runtimes import JavaMissing, java_home
 
 # On a quiet machine it takes half a minute.
@@ -28,7 +29,7 @@ def environment() -> dict[str, str]:
         java_home(os.environ)
     except JavaMissing as error:
         pytest.skip(str(error))
-    return {**os.environ, MARK: secrets.token_hex(8), "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, MARK: secrets.token_hex(8), "PYTHONUNBUFFERED": "1", "SPARK_SUBMIT_OPTS": java_options()}
 
 
 def command(directory: Path) -> list[str]:

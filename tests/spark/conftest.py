@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.class_archive import ensure_archive
 from tidelog.spark.runtimes import JavaMissing
 from tidelog.spark.spark_session import session
 
@@ -37,6 +38,7 @@ def config_in(directory: str) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     try:
+        ensure_archive()
         opened = session(app_name="tests", master="local[2]", config=config_in(str(tmp_path_factory.mktemp("spark"))))
     except JavaMissing as error:
         pytest.skip(str(error))
