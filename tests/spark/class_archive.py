@@ -85,7 +85,7 @@ def main() -> None:
         rows.groupBy("key").count().write.parquet(f"{directory}/batch")
         stream = spark.readStream.schema(spark.read.parquet(f"{directory}/batch").schema).parquet(f"{directory}/batch")
         writer = stream.writeStream.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True)
-        writer.foreachBatch(lambda frame, _: frame.orderBy("key").collect()).start().awaitTermination()
+        writer.foreachBatch(lambda frame, _: frame.orderBy("key").foreach(lambda _: None)).start().awaitTermination()
         spark.stop()
         end_java()
 

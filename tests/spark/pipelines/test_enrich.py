@@ -158,7 +158,7 @@ def test_what_is_refused(spark: SparkSession, orders: Orders, tmp_path: Path) ->
     [
         ({"topic": ""}, "--topic is missing"),
         ({"output": "orders"}, "--output orders is the topic of the events"),
-        ({"sum": ("amount",)}, "--sum is of sessions: give --gap"),
+        ({"sum": ("amount",)}, "--sum is for sessions: give --gap"),
         ({"start": "now"}, "--start is earliest or latest: not now"),
         ({"gap": "soon"}, "--gap is a time such as 15m"),
         ({"watermark": "late"}, "--watermark is a time"),

@@ -197,7 +197,7 @@ def test_late_groups_are_counted_once() -> None:
     ("given", "said"),
     [
         ({"topic": ()}, "--topic is missing"),
-        ({"topic": ("a", "a")}, "named twice"),
+        ({"topic": ("a", "a")}, "names one topic twice"),
         ({"table": ""}, "--table"),
         ({"metrics_topic": "a"}, "--metrics-topic a is one of those watched"),
         ({"event_time": "a b"}, "--event-time a b"),

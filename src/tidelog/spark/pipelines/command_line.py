@@ -215,9 +215,10 @@ _KIND = inspect.Parameter.KEYWORD_ONLY
 
 
 def parameters_of(options: type[Any]) -> Parameters:
-    """As a function would have them that takes the fields one by one."""
+    """The parameters of a function that takes the fields one by one, required ones first."""
     types = get_type_hints(options)
-    return [_parameter(field, types[field.name]) for field in dataclasses.fields(options)]
+    parameters = [_parameter(field, types[field.name]) for field in dataclasses.fields(options)]
+    return sorted(parameters, key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
 
 def build(options: type[Any], given: Mapping[str, Any]) -> Any:

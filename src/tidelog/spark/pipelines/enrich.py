@@ -14,7 +14,7 @@ its buckets hold now. Two tasks may see two versions, but a row lies in one buck
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,9 +30,10 @@ from tidelog.spark.options import parse_duration_ms
 from tidelog.spark.pipelines.archive.rows import BAD, archive_rows, read_schema
 from tidelog.spark.pipelines.materialize.batches import BUCKET
 from tidelog.spark.pipelines.materialize.pipeline import table_columns
+from tidelog.spark.pipelines.options import TopicStreamOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query
-from tidelog.spark.pipelines.topics import BOOTSTRAP, find_topics, kafka_settings, spark_options
+from tidelog.spark.pipelines.topics import find_topics
 from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
 
 if TYPE_CHECKING:
@@ -201,40 +202,21 @@ ROWS_PER_BATCH = 1_000_000
 BROADCAST_BYTES_MAX = 16 << 20
 
 
-@dataclass(frozen=True)
-class EnrichOptions:
-    topic: str = field(metadata={"help": "The topic of the events.", "metavar": "NAME"})
-    schema: str = field(
-        metadata={"help": "Fields of the events' JSON: 'customer STRING NOT NULL, amount DOUBLE'.", "metavar": "DDL"}
-    )
-    on: str = field(metadata={"help": "The field of an event that has the key of the table's row.", "metavar": "FIELD"})
-    table: str = field(metadata={"help": "A table that materialize fills.", "metavar": "DIRECTORY"})
-    output: str = field(metadata={"help": "The topic that gets the outcome; it is there already.", "metavar": "NAME"})
-    checkpoint: str = field(metadata={"help": "Where Spark keeps progress and state.", "metavar": "DIRECTORY"})
-    take: tuple[str, ...] = field(
-        default=(), metadata={"help": "A column of the table; several are fine, all fields if none is.", "metavar": "COLUMN"}
-    )
-    gap: str | None = field(
-        default=None, metadata={"help": "Make sessions: one ends when its key has no event for so long.", "metavar": "TIME"}
-    )
-    sum: tuple[str, ...] = field(
-        default=(), metadata={"help": "With --gap: a number to sum in each session.", "metavar": "FIELD"}
-    )
-    watermark: str = field(default="10m", metadata={"help": "With --gap: how late an event may be.", "metavar": "TIME"})
-    start: str = field(
-        default="earliest", metadata={"help": "Where a first run begins: earliest or latest.", "metavar": "OFFSET"}
-    )
-    bootstrap: str = field(default=BOOTSTRAP, metadata={"help": "host:port of a broker.", "metavar": "ADDRESS"})
-    kafka: tuple[str, ...] = field(
-        default=(), metadata={"help": "A setting of librdkafka, say linger.ms=50; several are fine.", "metavar": "NAME=VALUE"}
-    )
-    at_least_once: bool = field(default=False, metadata={"help": "Write without transactions: where TLS or SASL need it."})
-    continuous: bool = field(default=False, metadata={"help": "Go on with what comes, until stopped."})
-    trigger_seconds: float = field(default=10.0, metadata={"help": "Between batches, when continuous.", "metavar": "SECONDS"})
-    group_id: str | None = field(
-        default=None, metadata={"help": "Show the progress as a consumer group, for who watches lag.", "metavar": "NAME"}
-    )
-    batch_rows: int = field(default=ROWS_PER_BATCH, metadata={"help": "At most so many events in one batch.", "metavar": "COUNT"})
+@dataclass(frozen=True, kw_only=True)
+class EnrichOptions(TopicStreamOptions):
+    topic: str = flag("The topic of the events.", "NAME")
+    schema: str = flag("Fields of the events' JSON: 'customer STRING NOT NULL, amount DOUBLE'.", "DDL")
+    on: str = flag("The field of an event that has the key of the table's row.", "FIELD")
+    table: str = flag("A table that materialize fills.", "DIRECTORY")
+    output: str = flag("The topic for the output, which must exist.", "NAME")
+    checkpoint: str = flag("Where Spark keeps progress and state.", "DIRECTORY")
+    take: tuple[str, ...] = flag("A column of the table; may be repeated; all fields by default.", "COLUMN", default=())
+    gap: str | None = flag("Make sessions: one ends when its key has had no event for this time.", "TIME", default=None)
+    sum: tuple[str, ...] = flag("With --gap: a number to sum in each session; may be repeated.", "FIELD", default=())
+    watermark: str = flag("With --gap: how late an event may be.", "TIME", default="10m")
+    start: str = flag("Where a first run begins: earliest or latest.", "OFFSET", default="earliest")
+    at_least_once: bool = flag("Write without transactions, where TLS or SASL require it.", default=False)
+    batch_rows: int = flag("The greatest number of events in one batch.", "COUNT", default=ROWS_PER_BATCH)
 
     def __post_init__(self) -> None:
         for name in ("topic", "schema", "on", "table", "output", "checkpoint"):
@@ -245,15 +227,11 @@ class EnrichOptions:
         if self.start not in ("earliest", "latest"):
             raise InvalidArgument(f"--start is earliest or latest: not {self.start}")
         if self.sum and self.gap is None:
-            raise InvalidArgument("--sum is of sessions: give --gap")
-        if self.trigger_seconds <= 0:
-            raise InvalidArgument(f"--trigger-seconds is more than 0: not {self.trigger_seconds}")
-        if self.batch_rows < 1:
-            raise InvalidArgument(f"--batch-rows is 1 or more: not {self.batch_rows}")
+            raise InvalidArgument("--sum is for sessions: give --gap")
         for name, text in (("--gap", self.gap), ("--watermark", self.watermark)):
             if text is not None:
                 _interval(name, text)
-        kafka_settings(self.kafka)
+        super().__post_init__()
 
 
 OPTIONS = EnrichOptions
@@ -265,22 +243,18 @@ def run(spark: "SparkSession", options: EnrichOptions, reporter: Reporter) -> Pi
     table = LakeTable.open(options.table, kind=KIND)
     check_checkpoint_place(local_path(options.checkpoint), table.place)
     take = chosen_columns(options, schema, table)
-    topic, _ = find_topics(options.bootstrap, options.kafka, [options.topic, options.output])
+    topic, _ = find_topics(options, [options.topic, options.output])
     reporter.step(f"joining {topic.name}, {topic.partitions} partitions, with {table.place} into {options.output}")
     spark.dataSource.register(MaterializedTable)
     rows = table_rows(spark, table, take)
     messages = enriched(events_of(messages_of(spark, options), schema), rows, options, schema, take)
-    writer = messages.writeStream.format("tidelog").options(**spark_options(options.bootstrap, options.kafka))
+    writer = messages.writeStream.format("tidelog").options(**options.connection)
     writer = writer.options(
         topic=options.output,
         checkpointLocation=str(local_path(options.checkpoint)),
         deliveryGuarantee="at_least_once" if options.at_least_once else "exactly_once",
     )
-    if options.continuous:
-        writer = writer.trigger(processingTime=f"{int(options.trigger_seconds * 1000)} milliseconds")
-    else:
-        writer = writer.trigger(availableNow=True)
-    query = writer.start()
+    query = writer.trigger(**options.trigger).start()
     counts = EnrichCounts(query, reporter)
     end = run_query(query, counts, unit="events")
     return outcome_of(options, counts, is_stopped=end.is_stopped)
@@ -307,17 +281,8 @@ def chosen_columns(options: EnrichOptions, schema: StructType, table: LakeTable)
 
 
 def messages_of(spark: "SparkSession", options: EnrichOptions) -> "DataFrame":
-    given = {
-        **spark_options(options.bootstrap, options.kafka),
-        "subscribe": options.topic,
-        "includeHeaders": "true",
-        "startingOffsets": options.start,
-        "maxOffsetsPerTrigger": str(options.batch_rows),
-        # One task for a partition, however large: two would write its events out of order.
-        "maxRecordsPerPartition": str(options.batch_rows),
-    }
-    if options.group_id is not None:
-        given["groupId"] = options.group_id
+    # One task for a partition, however large: two would write its events out of order.
+    given = options.source(options.topic, options.start) | {"maxRecordsPerPartition": str(options.batch_rows)}
     return spark.readStream.format("tidelog").options(**given).load()
 
 

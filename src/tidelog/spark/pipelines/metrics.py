@@ -29,7 +29,7 @@ What cannot be counted exactly in bounded memory is a sketch: hot keys by ``appr
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,9 +38,10 @@ import pyarrow as pa
 from tidelog.client.admin import Admin
 from tidelog.client.errors import InvalidArgument, UnknownTopic
 from tidelog.spark.options import SinkOptions
+from tidelog.spark.pipelines.options import SECONDS_MIN, StreamOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import QueryEnd, run_query
-from tidelog.spark.pipelines.topics import BOOTSTRAP, FoundTopic, find_topics, kafka_settings, spark_options
+from tidelog.spark.pipelines.topics import FoundTopic, find_topics
 from tidelog.spark.sink.connections import check_security
 from tidelog.spark.tables.errors import WrongTable
 from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
@@ -311,47 +312,32 @@ KIND = "metrics"
 _FIELD = re.compile(r"[^\s.'\"\[\]\\$]+(?:\.[^\s.'\"\[\]\\$]+)*")
 
 
-@dataclass(frozen=True)
-class MetricsOptions:
-    topic: tuple[str, ...] = field(metadata={"help": "A topic to watch; several are fine.", "metavar": "NAME"})
-    table: str = field(metadata={"help": "The table's directory.", "metavar": "DIRECTORY"})
-    metrics_topic: str | None = field(
-        default=None, metadata={"help": "Where the same goes as JSON; made when it is not there.", "metavar": "NAME"}
-    )
-    event_time: str | None = field(
-        default=None, metadata={"help": "The field of JSON values that has the time, say meta.sent_at.", "metavar": "FIELD"}
-    )
-    window_seconds: float = field(default=60.0, metadata={"help": "How long a window is.", "metavar": "SECONDS"})
-    watermark_seconds: float = field(
-        default=60.0, metadata={"help": "How long a window waits for what comes late.", "metavar": "SECONDS"}
-    )
-    bootstrap: str = field(default=BOOTSTRAP, metadata={"help": "host:port of a broker.", "metavar": "ADDRESS"})
-    kafka: tuple[str, ...] = field(
-        default=(), metadata={"help": "A setting of librdkafka, say sasl.username=me; several are fine.", "metavar": "NAME=VALUE"}
-    )
-    checkpoint: str | None = field(
-        default=None, metadata={"help": "Where Spark keeps its progress; else within the table.", "metavar": "DIRECTORY"}
-    )
-    continuous: bool = field(default=False, metadata={"help": "Go on with what comes, until stopped."})
-    trigger_seconds: float = field(default=10.0, metadata={"help": "Between batches, when continuous.", "metavar": "SECONDS"})
+@dataclass(frozen=True, kw_only=True)
+class MetricsOptions(StreamOptions):
+    topic: tuple[str, ...] = flag("A topic to watch; may be repeated.", "NAME")
+    table: str = flag("The directory of the table.", "DIRECTORY")
+    metrics_topic: str | None = flag("A topic for the same as JSON; it is created if missing.", "NAME", default=None)
+    event_time: str | None = flag("The field of JSON values that has the time, such as meta.sent_at.", "FIELD", default=None)
+    window_seconds: float = flag("Length of a window.", "SECONDS", default=60.0)
+    watermark_seconds: float = flag("How long a window waits for late messages.", "SECONDS", default=60.0)
+    checkpoint: str | None = flag("Where Spark keeps its progress; by default within the table.", "DIRECTORY", default=None)
 
     def __post_init__(self) -> None:
         if not self.topic or not all(self.topic):
             raise InvalidArgument("--topic is missing: the topic to watch")
         if len(set(self.topic)) != len(self.topic):
-            raise InvalidArgument("--topic: one is named twice")
+            raise InvalidArgument("--topic names one topic twice")
         if not self.table:
             raise InvalidArgument("--table is missing: the directory of the table")
         if self.metrics_topic in self.topic:
             raise InvalidArgument(f"--metrics-topic {self.metrics_topic} is one of those watched: it would be about itself")
         if self.event_time is not None and not _FIELD.fullmatch(self.event_time):
             raise InvalidArgument(f"--event-time {self.event_time}: expected a field such as sent_at or meta.sent_at")
-        for name in ("window_seconds", "trigger_seconds"):
-            if getattr(self, name) < 0.001:
-                raise InvalidArgument(f"--{name.replace('_', '-')} is 0.001 or more: not {getattr(self, name)}")
+        if self.window_seconds < SECONDS_MIN:
+            raise InvalidArgument(f"--window-seconds must be at least {SECONDS_MIN}: not {self.window_seconds}")
         if self.watermark_seconds < 0:
-            raise InvalidArgument(f"--watermark-seconds is 0 or more: not {self.watermark_seconds}")
-        kafka_settings(self.kafka)
+            raise InvalidArgument(f"--watermark-seconds must not be negative: not {self.watermark_seconds}")
+        super().__post_init__()
 
 
 OPTIONS = MetricsOptions
@@ -359,7 +345,7 @@ OPTIONS = MetricsOptions
 
 def run(spark: "SparkSession", options: MetricsOptions, reporter: Reporter) -> PipelineOutcome:
     sink = sink_options(options)
-    topics = find_topics(options.bootstrap, options.kafka, options.topic)
+    topics = find_topics(options, options.topic)
     checkpoint = checkpoint_of(options)
     check_checkpoint_place(checkpoint, local_path(options.table))
     table = LakeTable.ensure(options.table, COLUMNS, identity=identity_of(options))
@@ -405,7 +391,7 @@ def sink_options(options: MetricsOptions) -> dict[str, str] | None:
     """Those of the metrics topic; refused before anything is read where they cannot be exactly once."""
     if options.metrics_topic is None:
         return None
-    given = {**spark_options(options.bootstrap, options.kafka), "topic": options.metrics_topic}
+    given = {**options.connection, "topic": options.metrics_topic}
     check_security(SinkOptions.parse(given))
     return given
 
@@ -414,9 +400,9 @@ def ensure_metrics_topic(options: MetricsOptions) -> None:
     """With one partition: a message for each window and topic is not much, and so all of them stay in order."""
     assert options.metrics_topic is not None, "asked for only where there is one"
     try:
-        find_topics(options.bootstrap, options.kafka, [options.metrics_topic])
+        find_topics(options, [options.metrics_topic])
     except UnknownTopic:
-        with Admin(options.bootstrap, config=kafka_settings(options.kafka)) as admin:
+        with Admin(options.bootstrap, config=options.settings) as admin:
             admin.create_topic(options.metrics_topic, partitions=1, exists_ok=True)
 
 
@@ -451,7 +437,7 @@ def _start(
     late: LateGroups,
 ) -> "StreamingQuery":
     given = {
-        **spark_options(options.bootstrap, options.kafka),
+        **options.connection,
         "subscribe": ",".join(topic.name for topic in topics),
         "startingOffsets": "earliest",
     }
@@ -467,9 +453,7 @@ def _start(
         late.look()
 
     writer = found.writeStream.outputMode("append").foreachBatch(write).option("checkpointLocation", str(checkpoint))
-    if options.continuous:
-        return writer.trigger(processingTime=interval(options.trigger_seconds)).start()
-    return writer.trigger(availableNow=True).start()
+    return writer.trigger(**options.trigger).start()
 
 
 def outcome_of(options: MetricsOptions, end: QueryEnd, added: int, late: int) -> PipelineOutcome:

@@ -1,4 +1,4 @@
-"""How pipelines are told about a cluster (``--bootstrap``, ``--kafka NAME=VALUE``), and what they ask it about topics."""
+"""What pipelines ask a cluster about topics before they begin, and rows of a topic by ranges of offsets."""
 
 import base64
 import json
@@ -8,42 +8,26 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelog.client.admin import Admin
-from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.fetch.settings import librdkafka_settings
 from tidelog.client.topic_partition import Partition
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.pipelines.offset_ranges import OffsetRange
+from tidelog.spark.pipelines.options import ClusterOptions
 
-BOOTSTRAP = "127.0.0.1:9092"
+SETTINGS_SECONDS_MAX = 30.0
 
 
 class FoundTopic(NamedTuple):
     name: str
     topic_id: str
-    """Of letters; empty where the cluster has no ids for topics."""
+    """As text; empty where the cluster has no topic ids."""
     partitions: int
 
 
-def kafka_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """librdkafka's settings, from what ``--kafka`` was given."""
-    settings = {}
-    for pair in pairs:
-        name, is_pair, value = pair.removeprefix("kafka.").partition("=")
-        if not is_pair or not name:
-            raise InvalidArgument(f"--kafka {pair}: expected NAME=VALUE, as in sasl.username=me")
-        settings[name] = value
-    return settings
-
-
-def spark_options(bootstrap: str, pairs: Sequence[str]) -> dict[str, str]:
-    """The same, for ``format("tidelog")``."""
-    return {"bootstrap": bootstrap} | {f"kafka.{name}": value for name, value in kafka_settings(pairs).items()}
-
-
-def find_topics(bootstrap: str, pairs: Sequence[str], names: Sequence[str]) -> list[FoundTopic]:
+def find_topics(options: ClusterOptions, names: Sequence[str]) -> list[FoundTopic]:
     """UnknownTopic when one is missing."""
-    with FetchClient(bootstrap, settings=kafka_settings(pairs)) as client:
+    with FetchClient(options.bootstrap, settings=options.settings) as client:
         found = client.topics(list(names))
     return [FoundTopic(name, id_text(found[name].topic_id), found[name].partitions) for name in names]
 
@@ -53,15 +37,12 @@ def id_text(topic_id: bytes) -> str:
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else ""
 
 
-SETTINGS_SECONDS_MAX = 30.0
-
-
 class TopicSnapshot(NamedTuple):
     topic: str
     topic_id: bytes
     log_starts: Mapping[int, int]
     ends: Mapping[int, int]
-    """Of what a reader sees: before transactions that are open."""
+    """The last stable offsets: a reader sees nothing of transactions that are open."""
     settings: Mapping[str, str]
 
     @property
@@ -69,10 +50,10 @@ class TopicSnapshot(NamedTuple):
         return "compact" in self.settings.get("cleanup.policy", "")
 
 
-def source_options(bootstrap: str, kafka: Sequence[str], topic: str) -> dict[str, str]:
-    """librdkafka reads: whoever looks at a table's rows must not look with the eyes of who wrote them."""
+def librdkafka_source(options: ClusterOptions, topic: str) -> dict[str, str]:
+    """A table is checked against what librdkafka reads, not against the fetcher that filled the table."""
     ours = {"subscribe": topic, "fetcher": "librdkafka", "includeHeaders": "true", "failOnDataLoss": "false"}
-    return {**spark_options(bootstrap, kafka), **ours}
+    return {**options.connection, **ours}
 
 
 def topic_snapshot(given: Mapping[str, str]) -> TopicSnapshot:

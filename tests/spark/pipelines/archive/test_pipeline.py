@@ -202,7 +202,7 @@ def test_plain_parquet(scene: Scene) -> None:
     ("given", "problem"),
     [
         ({"topic": ()}, "--topic is missing"),
-        ({"topic": ("a", "a")}, "--topic: one is named twice"),
+        ({"topic": ("a", "a")}, "--topic names one topic twice"),
         ({"table": ""}, "--table is missing"),
         ({"schema": "a INT", "schema_file": "b"}, "give one of them"),
         ({"trigger_seconds": 0}, "--trigger-seconds"),

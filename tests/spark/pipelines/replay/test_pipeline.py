@@ -163,7 +163,7 @@ def test_what_is_refused_before_anything_is_sent(spark: SparkSession, kafka: Too
     ("given", "message"),
     [
         ({"rate": 0}, "--rate is rows a second"),
-        ({"chunk_rows": 0}, "--chunk-rows is 1 or more"),
+        ({"chunk_rows": 0}, "--chunk-rows must be at least 1"),
         ({"from_time": "noon"}, "--from-time is a time such as"),
         ({"from_time": "2026-01-02", "to_time": "2026-01-02T00:00:00+00:00"}, "is not before --to-time"),
         ({"offsets": ("0-5",)}, "--offsets is a partition and offsets"),

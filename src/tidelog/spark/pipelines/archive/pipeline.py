@@ -21,7 +21,7 @@ checkpoint whose batches are not those of the directory is refused. Nothing is m
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,14 +34,15 @@ from tidelog.spark.checkpoint_offsets import last_batch_done, last_batch_planned
 from tidelog.spark.pipelines.archive.rows import BAD, PARTITION_BY, archive_columns, archive_rows, read_schema
 from tidelog.spark.pipelines.archive.source import FORMAT as FILES
 from tidelog.spark.pipelines.archive.source import TABLE_OPTION, ArchiveFilesSource
+from tidelog.spark.pipelines.options import TableStreamOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query, stop_on_signals
-from tidelog.spark.pipelines.topics import BOOTSTRAP, FoundTopic, find_topics, kafka_settings, spark_options
+from tidelog.spark.pipelines.topics import FoundTopic, find_topics
 from tidelog.spark.tables.errors import WrongTable
 from tidelog.spark.tables.lake_table import PREFIX, LakeTable, check_checkpoint_place, local_path
 from tidelog.spark.tables.table_sink import FORMAT as TABLE
 from tidelog.spark.tables.table_sink import RUN, TidelogTableSink, position_name
-from tidelog.spark.tables.upkeep import RETENTION_HOURS, RETENTION_HOURS_MIN, vacuumed
+from tidelog.spark.tables.upkeep import vacuumed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,56 +58,21 @@ ROWS_PER_BATCH = 5_000_000
 _EARLIEST = -2
 
 
-@dataclass(frozen=True)
-class ArchiveOptions:
-    topic: tuple[str, ...] = field(metadata={"help": "A topic; several are fine.", "metavar": "NAME"})
-    table: str = field(
-        metadata={"help": "The table's directory; with several topics, that of their tables.", "metavar": "DIRECTORY"}
-    )
-    bootstrap: str = field(default=BOOTSTRAP, metadata={"help": "host:port of a broker.", "metavar": "ADDRESS"})
-    kafka: tuple[str, ...] = field(
-        default=(), metadata={"help": "A setting of librdkafka, say sasl.username=me; several are fine.", "metavar": "NAME=VALUE"}
-    )
-    format: str = field(default=DELTA, metadata={"help": "delta, or parquet: files without a table's log.", "metavar": "NAME"})
-    schema: str | None = field(
-        default=None,
-        metadata={"help": "Fields of the values' JSON that become columns: 'id BIGINT NOT NULL, city STRING'.", "metavar": "DDL"},
-    )
-    schema_file: str | None = field(
-        default=None, metadata={"help": "The same from a file, as DDL or as the JSON of a StructType.", "metavar": "FILE"}
-    )
-    checkpoint: str | None = field(
-        default=None, metadata={"help": "Where Spark keeps its progress; else within the table.", "metavar": "DIRECTORY"}
-    )
-    continuous: bool = field(default=False, metadata={"help": "Go on with what comes, until stopped."})
-    trigger_seconds: float = field(default=10.0, metadata={"help": "Between batches, when continuous.", "metavar": "SECONDS"})
-    group_id: str | None = field(
-        default=None, metadata={"help": "Show the progress as a consumer group, for who watches lag.", "metavar": "NAME"}
-    )
-    batch_rows: int = field(default=ROWS_PER_BATCH, metadata={"help": "At most so many in one commit.", "metavar": "COUNT"})
-    retention_hours: int = field(
-        default=RETENTION_HOURS, metadata={"help": "Files that the table has no more are removed after that.", "metavar": "HOURS"}
-    )
-    skip_lost: bool = field(default=False, metadata={"help": "Go on where the topic has lost messages before they were read."})
+@dataclass(frozen=True, kw_only=True)
+class ArchiveOptions(TableStreamOptions):
+    topic: tuple[str, ...] = flag("A topic; may be repeated.", "NAME")
+    table: str = flag("The directory of the table; with several topics, of their tables.", "DIRECTORY")
+    format: str = flag("delta, or parquet: files without a table's log.", "NAME", default=DELTA)
+    batch_rows: int = flag("The greatest number of messages in one commit.", "COUNT", default=ROWS_PER_BATCH)
 
     def __post_init__(self) -> None:
         if not self.topic or not all(self.topic):
             raise InvalidArgument("--topic is missing: the topic to archive")
         if len(set(self.topic)) != len(self.topic):
-            raise InvalidArgument("--topic: one is named twice")
-        if not self.table:
-            raise InvalidArgument("--table is missing: the directory of the table")
+            raise InvalidArgument("--topic names one topic twice")
         if self.format not in (DELTA, PARQUET):
             raise InvalidArgument(f"--format is {DELTA} or {PARQUET}: not {self.format!r}")
-        if self.schema is not None and self.schema_file is not None:
-            raise InvalidArgument("--schema and --schema-file: give one of them")
-        if self.trigger_seconds <= 0:
-            raise InvalidArgument(f"--trigger-seconds is more than 0: not {self.trigger_seconds}")
-        if self.batch_rows < 1:
-            raise InvalidArgument(f"--batch-rows is 1 or more: not {self.batch_rows}")
-        if self.retention_hours < RETENTION_HOURS_MIN:
-            raise InvalidArgument(f"--retention-hours is {RETENTION_HOURS_MIN} or more: not {self.retention_hours}")
-        kafka_settings(self.kafka)
+        super().__post_init__()
 
 
 OPTIONS = ArchiveOptions
@@ -128,7 +94,7 @@ def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> P
     spark.dataSource.register(TidelogTableSink)
     spark.dataSource.register(ArchiveFilesSource)
     schema = read_schema(options.schema, options.schema_file)
-    topics = find_topics(options.bootstrap, options.kafka, options.topic)
+    topics = find_topics(options, options.topic)
     # All of them before the first one begins: what is refused is refused before anything is read.
     targets = [_target(options, topic, schema) for topic in topics]
     if options.format == PARQUET:
@@ -143,24 +109,10 @@ def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> P
 def rows_of(spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, target: ArchiveTarget) -> "DataFrame":
     """Into a table and without a schema, of the files that tasks have written."""
     starting = "earliest" if options.format == PARQUET else starting_offsets(target.topic, LakeTable.open(target.place))
-    given = source_options(options, target.topic, starting)
+    given = options.source(target.topic.name, starting)
     if schema is None and options.format == DELTA:
         return spark.readStream.format(FILES).options(**given, **{TABLE_OPTION: str(target.place)}).load()
     return archive_rows(spark.readStream.format("tidelog").options(**given).load(), schema)
-
-
-def source_options(options: ArchiveOptions, topic: FoundTopic, starting: str) -> dict[str, str]:
-    given = {
-        **spark_options(options.bootstrap, options.kafka),
-        "subscribe": topic.name,
-        "includeHeaders": "true",
-        "startingOffsets": starting,
-        "maxOffsetsPerTrigger": str(options.batch_rows),
-        "failOnDataLoss": str(not options.skip_lost).lower(),
-    }
-    if options.group_id is not None:
-        given["groupId"] = options.group_id
-    return given
 
 
 def starting_offsets(topic: FoundTopic, table: LakeTable) -> str:
@@ -218,10 +170,8 @@ def _start(
     spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, target: ArchiveTarget, *, is_only: bool
 ) -> "StreamingQuery":
     writer = rows_of(spark, options, schema, target).writeStream.option("checkpointLocation", str(target.checkpoint))
-    if options.continuous and is_only:
-        writer = writer.trigger(processingTime=f"{int(options.trigger_seconds * 1000)} milliseconds")
-    else:
-        writer = writer.trigger(availableNow=True)
+    # Several topics take turns, each up to what is there.
+    writer = writer.trigger(**options.trigger) if is_only else writer.trigger(availableNow=True)
     if options.format == PARQUET:
         return writer.format("parquet").partitionBy(*PARTITION_BY).start(str(target.place))
     return writer.format(TABLE).option(RUN, str(target.run)).start(str(target.place))

@@ -13,7 +13,7 @@ compaction removed from the topic after they were archived, and rows that arrive
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,16 +25,9 @@ from tidelog.spark.pipelines.audit import rows
 from tidelog.spark.pipelines.audit.report import COLLECTED_MAX, AuditComparison, AuditFinding, document, outcome
 from tidelog.spark.pipelines.audit.rows import FINDINGS, GAP, differences, with_meaning
 from tidelog.spark.pipelines.offset_ranges import OffsetRange, bridged, clipped, frame_of, joined, parse_ranges, total_size
+from tidelog.spark.pipelines.options import ClusterOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Reporter
-from tidelog.spark.pipelines.topics import (
-    BOOTSTRAP,
-    TopicSnapshot,
-    id_text,
-    kafka_settings,
-    source_options,
-    topic_rows,
-    topic_snapshot,
-)
+from tidelog.spark.pipelines.topics import TopicSnapshot, id_text, librdkafka_source, topic_rows, topic_snapshot
 from tidelog.spark.tables.lake_table import LakeTable
 from tidelog.spark.tables.table_sink import position_name
 
@@ -47,27 +40,15 @@ LATER_OFFSETS_MAX = 1_000_000
 RANGES_MAX = 1_000
 
 
-@dataclass(frozen=True)
-class AuditOptions:
-    table: str = field(metadata={"help": "Directory of the archive table.", "metavar": "DIRECTORY"})
-    topic: str | None = field(
-        default=None, metadata={"help": "Its topic; the table knows it, and another one is refused.", "metavar": "NAME"}
-    )
-    bootstrap: str = field(default=BOOTSTRAP, metadata={"help": "host:port of a broker.", "metavar": "ADDRESS"})
-    offsets: tuple[str, ...] = field(
-        default=(), metadata={"help": "Only these: PARTITION:FROM-TO, TO not included; several are fine.", "metavar": "RANGE"}
-    )
-    sample: float | None = field(
-        default=None, metadata={"help": "Compare this share of the offsets, say 0.01.", "metavar": "FRACTION"}
-    )
-    whole: bool = field(default=False, metadata={"help": "Compare all offsets, however many there are."})
-    seed: int | None = field(
-        default=None, metadata={"help": "Which sample; by default the table's version.", "metavar": "NUMBER"}
-    )
-    report: str | None = field(default=None, metadata={"help": "Write all of it as JSON.", "metavar": "FILE"})
-    kafka: tuple[str, ...] = field(
-        default=(), metadata={"help": "A setting of librdkafka, say sasl.username=me; several are fine.", "metavar": "NAME=VALUE"}
-    )
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(ClusterOptions):
+    table: str = flag("The directory of the archive table.", "DIRECTORY")
+    topic: str | None = flag("Its topic; the table knows it, and any other is refused.", "NAME", default=None)
+    offsets: tuple[str, ...] = flag("Only these: PARTITION:FROM-TO, TO not included; may be repeated.", "RANGE", default=())
+    sample: float | None = flag("Compare this share of the offsets, such as 0.01.", "FRACTION", default=None)
+    whole: bool = flag("Compare all offsets, however many there are.", default=False)
+    seed: int | None = flag("Which sample; by default the table's version.", "NUMBER", default=None)
+    report: str | None = flag("Write the whole result as JSON.", "FILE", default=None)
 
     def __post_init__(self) -> None:
         if not self.table.strip():
@@ -77,7 +58,7 @@ class AuditOptions:
         if self.sample is not None and self.whole:
             raise InvalidArgument("--sample and --whole: give one of them")
         parse_ranges("--offsets", self.offsets)
-        kafka_settings(self.kafka)
+        super().__post_init__()
 
 
 OPTIONS = AuditOptions
@@ -109,7 +90,7 @@ def run(spark: SparkSession, options: AuditOptions, reporter: Reporter) -> Pipel
     if options.topic is not None:
         table.check_identity({"topic": options.topic})
     topic = table.identity["topic"]
-    source = source_options(options.bootstrap, options.kafka, topic)
+    source = librdkafka_source(options, topic)
     reporter.step(f"asking for {topic}")
     facts = topic_snapshot(source)
     _check_topic_id(table, facts)

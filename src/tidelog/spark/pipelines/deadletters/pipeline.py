@@ -12,7 +12,7 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,9 +24,10 @@ from tidelog.spark.pipelines.deadletters.counts import count
 from tidelog.spark.pipelines.deadletters.letters import COLUMNS, LogStart, letters, with_status
 from tidelog.spark.pipelines.deadletters.page import dead_letters_page
 from tidelog.spark.pipelines.deadletters.report import DeadLetterReport, age, make_report
+from tidelog.spark.pipelines.options import BOOTSTRAP, StreamOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import stop_on_signals
-from tidelog.spark.pipelines.topics import BOOTSTRAP, id_text, kafka_settings, spark_options
+from tidelog.spark.pipelines.topics import id_text
 from tidelog.spark.tables.lake_table import LakeTable, local_path
 from tidelog.spark.tables.table_sink import append_frame
 from tidelog.spark.tables.upkeep import RETENTION_HOURS, merge_after_commit, vacuumed
@@ -43,30 +44,22 @@ ROWS_PER_FILE_MIN = 250_000
 _TOPICS = re.compile(rf".+(?:{re.escape(DEAD_LETTER_SUFFIX)}|{re.escape(DEAD_LETTER_SUFFIX + LEDGER_SUFFIX)})")
 
 
-@dataclass(frozen=True)
-class DeadLettersOptions:
-    table: str = field(metadata={"help": "The table's directory.", "metavar": "DIRECTORY"})
-    page: str = field(default="deadletters.html", metadata={"help": "Where the report goes.", "metavar": "FILE"})
-    topic: tuple[str, ...] = field(
-        default=(), metadata={"help": "A dead-letter topic, TOPIC.GROUP.dlq; several are fine; else all.", "metavar": "NAME"}
-    )
-    bootstrap: str = field(default=BOOTSTRAP, metadata={"help": "host:port of a broker.", "metavar": "ADDRESS"})
-    kafka: tuple[str, ...] = field(
-        default=(), metadata={"help": "A setting of librdkafka, say sasl.username=me; several are fine.", "metavar": "NAME=VALUE"}
-    )
-    top: int = field(default=20, metadata={"help": "So many errors are shown one by one.", "metavar": "COUNT"})
-    quiet_minutes: float = field(
-        default=15.0, metadata={"help": "Without a failure for so long, a passing error has passed.", "metavar": "MINUTES"}
-    )
-    hide_values: bool = field(default=False, metadata={"help": "Leave keys, values and headers of messages out of the page."})
-    continuous: bool = field(default=False, metadata={"help": "Look again and write the page anew, until stopped."})
-    trigger_seconds: float = field(default=60.0, metadata={"help": "Between two looks, when continuous.", "metavar": "SECONDS"})
+@dataclass(frozen=True, kw_only=True)
+class DeadLettersOptions(StreamOptions):
+    table: str = flag("The directory of the table.", "DIRECTORY")
+    page: str = flag("The file that the report is written to.", "FILE", default="deadletters.html")
+    topic: tuple[str, ...] = flag("A dead-letter topic, TOPIC.GROUP.dlq; may be repeated; all by default.", "NAME", default=())
+    top: int = flag("How many errors are shown one by one.", "COUNT", default=20)
+    quiet_minutes: float = flag("After this time without a failure, a passing error has passed.", "MINUTES", default=15.0)
+    hide_values: bool = flag("Leave keys, values and headers of messages out of the page.", default=False)
+    continuous: bool = flag("Look again and rewrite the page, until stopped.", default=False)
+    trigger_seconds: float = flag("Time between two looks with --continuous.", "SECONDS", default=60.0)
 
     def __post_init__(self) -> None:
         if not self.table:
             raise InvalidArgument("--table is missing: the directory of the table")
         if not self.page:
-            raise InvalidArgument("--page is missing: the file that the report goes to")
+            raise InvalidArgument("--page is missing: the file that the report is written to")
         if Path(self.page).absolute().is_relative_to(local_path(self.table)):
             raise InvalidArgument(f"--page {self.page} lies within the table, whose upkeep would remove it: name another place")
         for name in self.topic:
@@ -75,10 +68,8 @@ class DeadLettersOptions:
         if not 1 <= self.top <= 1000:
             raise InvalidArgument(f"--top is from 1 to 1000: not {self.top}")
         if self.quiet_minutes < 0:
-            raise InvalidArgument(f"--quiet-minutes is 0 or more: not {self.quiet_minutes}")
-        if self.trigger_seconds <= 0:
-            raise InvalidArgument(f"--trigger-seconds is more than 0: not {self.trigger_seconds}")
-        kafka_settings(self.kafka)
+            raise InvalidArgument(f"--quiet-minutes must not be negative: not {self.quiet_minutes}")
+        super().__post_init__()
 
 
 OPTIONS = DeadLettersOptions
@@ -134,7 +125,7 @@ def run_once(spark: "SparkSession", options: DeadLettersOptions, reporter: Repor
 
 def find_dead_letters(options: DeadLettersOptions) -> DeadLetterTopics:
     """UnknownTopic when one that was named is not there."""
-    with FetchClient(options.bootstrap, settings=kafka_settings(options.kafka)) as client:
+    with FetchClient(options.bootstrap, settings=options.settings) as client:
         found = client.topics(_TOPICS)
         wanted = client.topics(options.topic) if options.topic else {}
         topics = wanted or {name: info for name, info in found.items() if is_dead_letter_topic(name)}
@@ -168,7 +159,7 @@ def take(
     if not ranges.size:
         return 0
     given = {
-        **spark_options(options.bootstrap, options.kafka),
+        **options.connection,
         "assign": json.dumps(_by_topic({partition: partition.partition for partition in ranges.ends})),
         "startingOffsets": json.dumps(_offsets(ranges.starts)),
         "endingOffsets": json.dumps(_offsets(ranges.ends)),
@@ -205,7 +196,7 @@ def report_of(spark: "SparkSession", options: DeadLettersOptions, cluster: DeadL
 def _marks(spark: "SparkSession", options: DeadLettersOptions, ledgers: Sequence[str]) -> "DataFrame | None":
     if not ledgers:
         return None
-    given = {**spark_options(options.bootstrap, options.kafka), "subscribe": ",".join(ledgers), "failOnDataLoss": "false"}
+    given = {**options.connection, "subscribe": ",".join(ledgers), "failOnDataLoss": "false"}
     return spark.read.format("tidelog").options(**given).load()
 
 

@@ -16,7 +16,7 @@ too long after that is refused; half of the time for which tombstones are kept r
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,21 +28,14 @@ from tidelog.spark.checkpoint_offsets import last_batch_done, planned_batch
 from tidelog.spark.pipelines.archive.pipeline import starting_offsets
 from tidelog.spark.pipelines.archive.rows import archive_columns, archive_rows, read_schema
 from tidelog.spark.pipelines.materialize.batches import BUCKET, CAUGHT_UP, MaterializeBatches, remove_leftovers, with_bucket
+from tidelog.spark.pipelines.options import TableStreamOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query
-from tidelog.spark.pipelines.topics import (
-    BOOTSTRAP,
-    FoundTopic,
-    TopicSnapshot,
-    find_topics,
-    kafka_settings,
-    spark_options,
-    topic_snapshot,
-)
+from tidelog.spark.pipelines.topics import FoundTopic, TopicSnapshot, find_topics, topic_snapshot
 from tidelog.spark.tables.errors import TableConflict, TableError, TableMissing, WrongTable
 from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
 from tidelog.spark.tables.table_sink import position_name
-from tidelog.spark.tables.upkeep import RETENTION_HOURS_MIN, vacuumed
+from tidelog.spark.tables.upkeep import vacuumed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,57 +52,25 @@ ROWS_PER_BATCH = 500_000
 RETENTION_HOURS = 24
 
 
-@dataclass(frozen=True)
-class MaterializeOptions:
-    topic: str = field(metadata={"help": "The topic; its messages have keys.", "metavar": "NAME"})
-    table: str = field(metadata={"help": "The table's directory.", "metavar": "DIRECTORY"})
-    bootstrap: str = field(default=BOOTSTRAP, metadata={"help": "host:port of a broker.", "metavar": "ADDRESS"})
-    kafka: tuple[str, ...] = field(
-        default=(), metadata={"help": "A setting of librdkafka, say sasl.username=me; several are fine.", "metavar": "NAME=VALUE"}
+@dataclass(frozen=True, kw_only=True)
+class MaterializeOptions(TableStreamOptions):
+    topic: str = flag("The topic; its messages have keys.", "NAME")
+    buckets: int | None = flag(
+        f"Number of parts by key that a new table has for good; {BUCKETS} by default.", "COUNT", default=None
     )
-    schema: str | None = field(
-        default=None,
-        metadata={"help": "Fields of the values' JSON that become columns: 'name STRING, city STRING'.", "metavar": "DDL"},
+    strict: bool = flag("Fail on a message without a key instead of skipping and counting it.", default=False)
+    batch_rows: int = flag("The greatest number of messages in one merge.", "COUNT", default=ROWS_PER_BATCH)
+    retention_hours: int = flag(
+        "Files that the table no longer uses are removed after this time.", "HOURS", default=RETENTION_HOURS
     )
-    schema_file: str | None = field(
-        default=None, metadata={"help": "The same from a file, as DDL or as the JSON of a StructType.", "metavar": "FILE"}
-    )
-    buckets: int | None = field(
-        default=None, metadata={"help": f"Parts by key of a new table, for good; {BUCKETS} if not given.", "metavar": "COUNT"}
-    )
-    strict: bool = field(default=False, metadata={"help": "Fail on a message without a key, which else is left out and counted."})
-    checkpoint: str | None = field(
-        default=None, metadata={"help": "Where Spark keeps its progress; else within the table.", "metavar": "DIRECTORY"}
-    )
-    continuous: bool = field(default=False, metadata={"help": "Go on with what comes, until stopped."})
-    trigger_seconds: float = field(default=10.0, metadata={"help": "Between batches, when continuous.", "metavar": "SECONDS"})
-    group_id: str | None = field(
-        default=None, metadata={"help": "Show the progress as a consumer group, for who watches lag.", "metavar": "NAME"}
-    )
-    batch_rows: int = field(default=ROWS_PER_BATCH, metadata={"help": "At most so many in one merge.", "metavar": "COUNT"})
-    retention_hours: int = field(
-        default=RETENTION_HOURS, metadata={"help": "Files that the table has no more are removed after that.", "metavar": "HOURS"}
-    )
-    skip_lost: bool = field(
-        default=False, metadata={"help": "Go on where the topic has lost messages, or deletes, before they were read."}
-    )
+    skip_lost: bool = flag("Continue where the topic has lost messages, or deletes, before they were read.", default=False)
 
     def __post_init__(self) -> None:
         if not self.topic:
             raise InvalidArgument("--topic is missing: the topic to materialize")
-        if not self.table:
-            raise InvalidArgument("--table is missing: the directory of the table")
-        if self.schema is not None and self.schema_file is not None:
-            raise InvalidArgument("--schema and --schema-file: give one of them")
         if self.buckets is not None and not 1 <= self.buckets <= BUCKETS_MAX:
             raise InvalidArgument(f"--buckets is 1 to {BUCKETS_MAX}: not {self.buckets}")
-        if self.trigger_seconds <= 0:
-            raise InvalidArgument(f"--trigger-seconds is more than 0: not {self.trigger_seconds}")
-        if self.batch_rows < 1:
-            raise InvalidArgument(f"--batch-rows is 1 or more: not {self.batch_rows}")
-        if self.retention_hours < RETENTION_HOURS_MIN:
-            raise InvalidArgument(f"--retention-hours is {RETENTION_HOURS_MIN} or more: not {self.retention_hours}")
-        kafka_settings(self.kafka)
+        super().__post_init__()
 
     @property
     def place(self) -> Path:
@@ -125,7 +86,7 @@ OPTIONS = MaterializeOptions
 
 def run(spark: "SparkSession", options: MaterializeOptions, reporter: Reporter) -> PipelineOutcome:
     schema = read_schema(options.schema, options.schema_file)
-    (topic,) = find_topics(options.bootstrap, options.kafka, [options.topic])
+    (topic,) = find_topics(options, [options.topic])
     check_checkpoint_place(options.checkpoint_place, options.place)
     table = ensure_table(options, topic, schema)
     check_checkpoint(table, options.checkpoint_place)
@@ -141,12 +102,8 @@ def run(spark: "SparkSession", options: MaterializeOptions, reporter: Reporter) 
     batches = MaterializeBatches(table.place, options.checkpoint_place, strict=options.strict, at_end_rows=at_end_rows)
     rows = materialized_rows(messages_of(spark, options, topic, table), schema, int(table.identity["buckets"]))
     writer = rows.writeStream.foreachBatch(batches).option("checkpointLocation", str(options.checkpoint_place))
-    if options.continuous:
-        writer = writer.trigger(processingTime=f"{int(options.trigger_seconds * 1000)} milliseconds")
-    else:
-        writer = writer.trigger(availableNow=True)
     with vacuumed([table.place], retention_hours=options.retention_hours):
-        end = run_query(writer.start(), reporter, unit="messages")
+        end = run_query(writer.trigger(**options.trigger).start(), reporter, unit="messages")
     if facts.is_compacted:
         note_caught_up(options, None if end.is_stopped else began_ms)
     return outcome_of(options, batches, is_stopped=end.is_stopped)
@@ -191,21 +148,11 @@ def check_checkpoint(table: LakeTable, checkpoint: Path) -> None:
 
 
 def messages_of(spark: "SparkSession", options: MaterializeOptions, topic: FoundTopic, table: LakeTable) -> "DataFrame":
-    given = {
-        **spark_options(options.bootstrap, options.kafka),
-        "subscribe": topic.name,
-        "includeHeaders": "true",
-        "startingOffsets": starting_offsets(topic, table),
-        "maxOffsetsPerTrigger": str(options.batch_rows),
-        "failOnDataLoss": str(not options.skip_lost).lower(),
-    }
-    if options.group_id is not None:
-        given["groupId"] = options.group_id
-    return spark.readStream.format("tidelog").options(**given).load()
+    return spark.readStream.format("tidelog").options(**options.source(topic.name, starting_offsets(topic, table))).load()
 
 
 def facts_of(options: MaterializeOptions) -> TopicSnapshot:
-    return topic_snapshot({**spark_options(options.bootstrap, options.kafka), "subscribe": options.topic})
+    return topic_snapshot({**options.connection, "subscribe": options.topic})
 
 
 def note_caught_up(options: MaterializeOptions, reached_ms: int | None) -> None:

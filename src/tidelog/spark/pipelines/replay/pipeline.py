@@ -8,7 +8,7 @@ was open. A replay that is done is not done again under its id.
 import datetime
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from tidelog.client.errors import InvalidArgument
 from tidelog.spark.pipelines.archive.pipeline import KIND
 from tidelog.spark.pipelines.failures import error_behind
 from tidelog.spark.pipelines.offset_ranges import OffsetRange, frame_of, parse_ranges
+from tidelog.spark.pipelines.options import ClusterOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import stop_on_signals
 from tidelog.spark.pipelines.replay.plan import (
@@ -36,15 +37,7 @@ from tidelog.spark.pipelines.replay.plan import (
     digest,
     rows_wanted,
 )
-from tidelog.spark.pipelines.topics import (
-    BOOTSTRAP,
-    TopicSnapshot,
-    id_text,
-    kafka_settings,
-    source_options,
-    spark_options,
-    topic_snapshot,
-)
+from tidelog.spark.pipelines.topics import TopicSnapshot, id_text, librdkafka_source, topic_snapshot
 from tidelog.spark.tables.lake_table import LakeTable
 
 # -- rows ---------------------------------------------------------------------------------------------------------------------
@@ -126,46 +119,24 @@ SUMMARY = "A range of an archive back into a topic, exactly once: same keys, val
 EXAMPLE = "tidelog pipeline run replay --table lake/orders --topic orders-again --from-time 2026-11-16T12:00"
 
 
-@dataclass(frozen=True)
-class ReplayOptions:
-    table: str = field(metadata={"help": "Directory of the archive table.", "metavar": "DIRECTORY"})
-    topic: str = field(metadata={"help": "Where the messages go; it is not created.", "metavar": "NAME"})
-    bootstrap: str = field(default=BOOTSTRAP, metadata={"help": "host:port of a broker.", "metavar": "ADDRESS"})
-    kafka: tuple[str, ...] = field(
-        default=(),
-        metadata={"help": "A setting of librdkafka, say compression.type=lz4; several are fine.", "metavar": "NAME=VALUE"},
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(ClusterOptions):
+    table: str = flag("The directory of the archive table.", "DIRECTORY")
+    topic: str = flag("The topic for the messages, which must exist.", "NAME")
+    from_time: str | None = flag("Messages of this time or later: 2026-11-16T12:00 (UTC), or milliseconds.", "TIME", default=None)
+    to_time: str | None = flag("Messages before this time.", "TIME", default=None)
+    offsets: tuple[str, ...] = flag("Only these: PARTITION:FROM-TO, TO not included; may be repeated.", "RANGE", default=())
+    key: tuple[str, ...] = flag("Only messages with this key; may be repeated.", "TEXT", default=())
+    good_only: bool = flag("Leave out rows that the archive marked as bad.", default=False)
+    rate: float | None = flag("The greatest number of rows a second.", "ROWS", default=None)
+    by_key: bool = flag("Choose partitions by key, even if the topic has as many as the archived one.", default=False)
+    new_timestamps: bool = flag("Give messages the time of sending instead of their own.", default=False)
+    same_topic: bool = flag("Send into the archived topic itself: its readers see messages again.", default=False)
+    dry_run: bool = flag("Say what would be sent, and send nothing.", default=False)
+    id: str | None = flag(
+        "Name of this replay, which is done once under that name; by default made from the options.", "NAME", default=None
     )
-    from_time: str | None = field(
-        default=None,
-        metadata={"help": "Messages of this time or later: 2026-11-16T12:00 (UTC), or milliseconds.", "metavar": "TIME"},
-    )
-    to_time: str | None = field(default=None, metadata={"help": "Messages before this time.", "metavar": "TIME"})
-    offsets: tuple[str, ...] = field(
-        default=(), metadata={"help": "Only these: PARTITION:FROM-TO, TO not included; several are fine.", "metavar": "RANGE"}
-    )
-    key: tuple[str, ...] = field(
-        default=(), metadata={"help": "Only messages with this key; several are fine.", "metavar": "TEXT"}
-    )
-    good_only: bool = field(default=False, metadata={"help": "Leave out rows that the archive marked as bad."})
-    rate: float | None = field(default=None, metadata={"help": "No more than so many rows a second.", "metavar": "ROWS"})
-    by_key: bool = field(
-        default=False, metadata={"help": "Choose partitions by key, also where the topic has as many as the archived one."}
-    )
-    new_timestamps: bool = field(default=False, metadata={"help": "Give messages the time of sending, not their own."})
-    same_topic: bool = field(
-        default=False, metadata={"help": "Send into the topic that the table was made of: its readers see messages again."}
-    )
-    dry_run: bool = field(default=False, metadata={"help": "Say what would be sent, and send nothing."})
-    id: str | None = field(
-        default=None,
-        metadata={
-            "help": "Name of this replay: under one name it is done once. Without it, the options are the name.",
-            "metavar": "NAME",
-        },
-    )
-    chunk_rows: int = field(
-        default=ROWS_PER_CHUNK, metadata={"help": "Rows that become visible together, about.", "metavar": "COUNT"}
-    )
+    chunk_rows: int = flag("About how many rows become visible together.", "COUNT", default=ROWS_PER_CHUNK)
 
     def __post_init__(self) -> None:
         if not self.table.strip():
@@ -175,13 +146,13 @@ class ReplayOptions:
         if self.rate is not None and not self.rate > 0:
             raise InvalidArgument(f"--rate is rows a second, more than 0: not {self.rate:g}")
         if self.chunk_rows < 1:
-            raise InvalidArgument(f"--chunk-rows is 1 or more: not {self.chunk_rows}")
+            raise InvalidArgument(f"--chunk-rows must be at least 1: not {self.chunk_rows}")
         if self.id is not None:
             checked_id("--id", self.id)
         selection = self.selection
         if selection.from_ms is not None and selection.to_ms is not None and selection.from_ms >= selection.to_ms:
             raise InvalidArgument(f"--from-time {self.from_time} is not before --to-time {self.to_time}")
-        kafka_settings(self.kafka)
+        super().__post_init__()
 
     @property
     def selection(self) -> ReplaySelection:
@@ -204,7 +175,7 @@ def run(spark: SparkSession, options: ReplayOptions, reporter: Reporter) -> Pipe
 def run_paced(spark: SparkSession, options: ReplayOptions, reporter: Reporter, clock: Callable[[], float]) -> PipelineOutcome:
     table = LakeTable.open(options.table, kind=KIND)
     reporter.step(f"asking for {options.topic}")
-    facts = topic_snapshot(source_options(options.bootstrap, options.kafka, options.topic))
+    facts = topic_snapshot(librdkafka_source(options, options.topic))
     _check_target(options, table, facts)
     arguments = arguments_of(options, table, facts)
     replay_id = options.id or digest(arguments)
@@ -281,7 +252,7 @@ def new_plan(
 def send_chunk(spark: SparkSession, options: ReplayOptions, table: LakeTable, plan: ReplayPlan, chunk: ReplayChunk) -> None:
     rows = selected(frame_of(spark, table, chunk.ranges), options.selection).where(is_within(chunk.ranges))
     outgoing = messages(rows, keeps_partitions=plan.keeps_partitions, keeps_timestamps=not options.new_timestamps)
-    writer = outgoing.write.format("tidelog").mode("append").options(**spark_options(options.bootstrap, options.kafka))
+    writer = outgoing.write.format("tidelog").mode("append").options(**options.connection)
     try:
         writer.option("topic", options.topic).option("writeId", plan.write_id(chunk)).save()
     except PySparkException as error:
