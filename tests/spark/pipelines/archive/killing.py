@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStream
 from pyspark.sql.types import StructType
 
 from tests.spark.conftest import config_in
-from tidelog.spark.pipelines import archive
+from tidelog.spark.pipelines.archive import pipeline as archive
 from tidelog.spark.pipelines.archive.source import ArchiveFilesReader, ArchiveFilesSource
 from tidelog.spark.pipelines.pipeline import Silent
 from tidelog.spark.spark_session import session

@@ -117,7 +117,7 @@ def test_the_command_is_one_that_the_command_line_takes(monkeypatch: pytest.Monk
             pass
 
     monkeypatch.setattr(dlq, "dead_letters", lambda *_arguments: Opened())
-    monkeypatch.setattr(dlq, "show_settled", lambda *_arguments: None)
+    monkeypatch.setattr(dlq, "show_result", lambda *_arguments: None)
     given = facts(exception_class="app.Odd$(reboot) 'x\"", first_failure_ms=1_794_700_000_123, last_failure_ms=1_794_800_000_999)
     command = replay_command(given, "127.0.0.1:1")
     assert command is not None

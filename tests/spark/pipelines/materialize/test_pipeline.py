@@ -230,7 +230,7 @@ def plan(checkpoint: Path, number: int, end: int) -> None:
 
 def test_a_full_batch_is_no_end_however_little_the_table_lacks_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under an old checkpoint."""
-    for name in ("unsettled", "merge_after_commit"):
+    for name in ("after_positions", "merge_after_commit"):
         monkeypatch.setattr(batches_module, name, lambda *_, **__: None)
     monkeypatch.setattr(MaterializeBatches, "_stage", lambda *_: None)
 
