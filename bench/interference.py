@@ -29,10 +29,8 @@ from bench.workspace import Workspace
 from tidelog.records.batch import build_batch
 from tidelog.records.record import Record
 from tidelog.testing import Broker
-from tidelog.wire.fetch import CONSUMER_REPLICA_ID, FetchPartition, FetchRequest, FetchTopic
-from tidelog.wire.fetch_client import encode_fetch_request
-from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from tidelog.wire.produce_client import encode_produce_request
+from tidelog.wire.fetch import CONSUMER_REPLICA_ID, FetchPartition, FetchRequest, FetchTopic, encode_fetch_request
+from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic, encode_produce_request
 from tidelog.wire.protocol import ApiKey, request_header
 
 HOST = "127.0.0.1"

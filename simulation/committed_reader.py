@@ -14,7 +14,7 @@ from simulation.transactional_requests import fetch
 from tidelog.records.control import ControlType, parse_control_key
 from tidelog.records.errors import RecordError
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.fetch_client import FetchedPartition
+from tidelog.wire.fetch import FetchedPartition
 
 THINK_US = (1_000, 25_000)
 WAIT_MS = (0, 60)

@@ -15,8 +15,16 @@ from tidelog.records.batch import read_records
 from tidelog.records.errors import RecordError
 from tidelog.records.header import HEADER_SIZE, crc_is_valid, read_header
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from tidelog.wire.fetch_client import FetchedPartition, FetchResponse, decode_fetch_response, encode_fetch_request
+from tidelog.wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    decode_fetch_response,
+    encode_fetch_request,
+)
 from tidelog.wire.protocol import ApiKey
 
 NAME_VERSIONS = (5, 12)

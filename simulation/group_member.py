@@ -15,8 +15,14 @@ from simulation.history import Outcome, PartitionId, Poll, TopicLife
 from simulation.randomness import SimulatedRandomness
 from tidelog.records.errors import RecordError
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.wire.fetch_client import FetchedPartition, decode_fetch_response, encode_fetch_request
+from tidelog.wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    decode_fetch_response,
+    encode_fetch_request,
+)
 from tidelog.wire.messages import DecodedMessage, decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 

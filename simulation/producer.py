@@ -14,8 +14,15 @@ from tidelog.records.batch import build_batch
 from tidelog.records.compression import CompressionType
 from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.produce import VERSIONS, ProducePartition, ProduceRequest, ProduceResult, ProduceTopic
-from tidelog.wire.produce_client import decode_produce_response, encode_produce_request
+from tidelog.wire.produce import (
+    VERSIONS,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResult,
+    ProduceTopic,
+    decode_produce_response,
+    encode_produce_request,
+)
 from tidelog.wire.protocol import ApiKey
 
 IN_FLIGHT_MAX = 5

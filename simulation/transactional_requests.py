@@ -5,10 +5,22 @@ from typing import Any, NamedTuple
 from simulation.script import Call, call
 from tidelog.records.batch import build_batch
 from tidelog.records.record import Record
-from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.wire.fetch_client import FetchedPartition, decode_fetch_response, encode_fetch_request
-from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceResult, ProduceTopic
-from tidelog.wire.produce_client import decode_produce_response, encode_produce_request
+from tidelog.wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    decode_fetch_response,
+    encode_fetch_request,
+)
+from tidelog.wire.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResult,
+    ProduceTopic,
+    decode_produce_response,
+    encode_produce_request,
+)
 from tidelog.wire.protocol import ApiKey
 
 PRODUCE_TIMEOUT_MS = 400

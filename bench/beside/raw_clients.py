@@ -9,10 +9,8 @@ from time import perf_counter, time_ns
 
 from tidelog.records.batch import build_batch
 from tidelog.records.record import Record
-from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.wire.fetch_client import decode_fetch_response, encode_fetch_request
-from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from tidelog.wire.produce_client import encode_produce_request
+from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic, decode_fetch_response, encode_fetch_request
+from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic, encode_produce_request
 from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 
 PRODUCE_VERSION, FETCH_VERSION = 9, 12

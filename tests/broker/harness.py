@@ -15,11 +15,25 @@ from tidelog.broker.config import BrokerConfig
 from tidelog.log.reading import LogSlice
 from tidelog.records.batch import read_records
 from tidelog.records.header import iterate_headers
-from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.wire.fetch_client import FetchedPartition, FetchResponse, decode_fetch_response, encode_fetch_request
+from tidelog.wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    decode_fetch_response,
+    encode_fetch_request,
+)
 from tidelog.wire.messages import DecodedMessage, decode_response, encode_request
-from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceResult, ProduceTopic
-from tidelog.wire.produce_client import ProduceResponse, decode_produce_response, encode_produce_request
+from tidelog.wire.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResult,
+    ProduceTopic,
+    decode_produce_response,
+    encode_produce_request,
+)
 from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 
 PATH = "/data"

@@ -4,7 +4,7 @@ import pytest
 
 from tests.broker.harness import FakeClient, Machine, produce_request
 from tests.log.harness import batch
-from tidelog.wire.produce_client import encode_produce_request
+from tidelog.wire.produce import encode_produce_request
 from tidelog.wire.protocol import ApiKey
 
 

@@ -20,9 +20,8 @@ from tidelog.broker.request_metrics import (
 )
 from tidelog.metrics.labelled import OTHER
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.fetch_client import encode_fetch_request
-from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from tidelog.wire.produce_client import encode_produce_request
+from tidelog.wire.fetch import encode_fetch_request
+from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic, encode_produce_request
 from tidelog.wire.protocol import ApiKey
 
 

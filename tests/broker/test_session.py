@@ -7,9 +7,9 @@ from tests.broker.harness import FakeClient, Machine, fetch_request, produce_req
 from tests.log.harness import batch
 from tidelog.broker.api import Part
 from tidelog.broker.session import IN_FLIGHT_REQUESTS_MAX
-from tidelog.wire.fetch_client import encode_fetch_request
+from tidelog.wire.fetch import encode_fetch_request
 from tidelog.wire.messages import encode_request
-from tidelog.wire.produce_client import encode_produce_request
+from tidelog.wire.produce import encode_produce_request
 from tidelog.wire.protocol import ApiKey
 
 CLUSTER = encode_request(ApiKey.DESCRIBE_CLUSTER, 0, {})

@@ -13,8 +13,7 @@ from tidelog.records.header import iterate_headers
 from tidelog.transactions.state import COMPLETE_STATES, PREPARED_STATES
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
-from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceResult, ProduceTopic
-from tidelog.wire.produce_client import encode_produce_request
+from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceResult, ProduceTopic, encode_produce_request
 from tidelog.wire.protocol import ApiKey
 
 FEW_SHARDS = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}

@@ -14,7 +14,7 @@ from tests.faults.peers import Peer, api_versions_request, batch_of, produce_req
 from tidelog.client.quotas import Entity, QuotaAdmin
 from tidelog.client.wire.errors import BrokerError
 from tidelog.testing import Broker
-from tidelog.wire.produce_client import ProduceResponse, decode_produce_response
+from tidelog.wire.produce import ProduceResponse, decode_produce_response
 from tidelog.wire.protocol import ApiKey, parse_response_header
 
 pytestmark = pytest.mark.apache_kafka

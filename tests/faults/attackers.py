@@ -15,10 +15,9 @@ from random import Random
 
 from tests.faults.peers import Peer, api_versions_request, batch_of_value, produce_request, request
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.fetch import CONSUMER_REPLICA_ID, FetchPartition, FetchRequest, FetchTopic
-from tidelog.wire.fetch_client import encode_fetch_request
+from tidelog.wire.fetch import CONSUMER_REPLICA_ID, FetchPartition, FetchRequest, FetchTopic, encode_fetch_request
 from tidelog.wire.messages import encode_request
-from tidelog.wire.produce_client import decode_produce_response
+from tidelog.wire.produce import decode_produce_response
 from tidelog.wire.protocol import ApiKey, parse_response_header
 
 FLOODS = 4

@@ -16,8 +16,7 @@ from tidelog.records.batch import build_batch
 from tidelog.records.record import Record
 from tidelog.testing import Broker
 from tidelog.wire.messages import encode_request
-from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from tidelog.wire.produce_client import encode_produce_request
+from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic, encode_produce_request
 from tidelog.wire.protocol import ApiKey, request_header
 
 HOST = "127.0.0.1"

@@ -27,8 +27,7 @@ from tests.faults.peers import (
 )
 from tests.faults.rounds import create_topic
 from tidelog.testing import Broker
-from tidelog.wire.fetch import CONSUMER_REPLICA_ID, FetchPartition, FetchRequest, FetchTopic
-from tidelog.wire.fetch_client import encode_fetch_request
+from tidelog.wire.fetch import CONSUMER_REPLICA_ID, FetchPartition, FetchRequest, FetchTopic, encode_fetch_request
 from tidelog.wire.messages import encode_request
 from tidelog.wire.protocol import ApiKey
 

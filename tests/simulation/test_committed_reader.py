@@ -6,7 +6,7 @@ from tidelog.records.control import ControlType, EndTransactionMarker, build_end
 from tidelog.records.header import restamp
 from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.fetch_client import FetchedPartition
+from tidelog.wire.fetch import FetchedPartition
 
 
 def data(offset: int, producer_id: int, *values: str) -> bytes:

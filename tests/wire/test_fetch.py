@@ -33,22 +33,20 @@ from tidelog.wire.fetch import (
     SESSIONS_SINCE,
     TOPIC_IDS_SINCE,
     VERSIONS,
+    FetchedPartition,
+    FetchedTopic,
     FetchPartition,
     FetchRequest,
+    FetchResponse,
     FetchResult,
     FetchTopic,
     FetchTopicResult,
     ForgottenTopic,
     RecordsPart,
     decode_fetch_request,
-    encode_fetch_response,
-)
-from tidelog.wire.fetch_client import (
-    FetchedPartition,
-    FetchedTopic,
-    FetchResponse,
     decode_fetch_response,
     encode_fetch_request,
+    encode_fetch_response,
 )
 from tidelog.wire.primitives import ELEMENTS_MAX, write_tagged_field
 from tidelog.wire.protocol import RequestHeader

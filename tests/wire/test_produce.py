@@ -30,13 +30,15 @@ from tidelog.wire.produce import (
     NodeEndpoint,
     ProducePartition,
     ProduceRequest,
+    ProduceResponse,
     ProduceResult,
     ProduceTopic,
     ProduceTopicResult,
     decode_produce_request,
+    decode_produce_response,
+    encode_produce_request,
     encode_produce_response,
 )
-from tidelog.wire.produce_client import ProduceResponse, decode_produce_response, encode_produce_request
 from tidelog.wire.protocol import RequestHeader
 
 ALL_VERSIONS = range(VERSIONS[0], VERSIONS[1] + 1)

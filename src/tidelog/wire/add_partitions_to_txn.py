@@ -1,6 +1,6 @@
-"""AddPartitionsToTxn as clients send it, by hand: every transaction of version 1 begins with one.
+"""The codec of AddPartitionsToTxn as clients send it, written by hand: every transaction of version 1 begins with one.
 
-Versions 0 to 3, of which 3 is flexible. From version 4 on it is what brokers ask each other, and read by its definition.
+Versions 0 to 3, of which 3 is flexible. Brokers send each other version 4 and later, which ``messages`` decodes.
 """
 
 import struct
@@ -8,19 +8,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidelog.wire.errors import ErrorCode, MalformedRequest
-from tidelog.wire.primitives import write_compact_length, write_compact_string, write_string
-from tidelog.wire.protocol import RequestHeader
-from tidelog.wire.straight_reading import (
+from tidelog.wire.primitives import (
     ELEMENTS_MAX,
-    compact_text_at,
-    count_at,
+    compact_array_length_at,
+    compact_string_at,
     count_elements,
     skip_tagged_fields_at,
-    text_at,
+    string_at,
+    write_compact_length,
+    write_compact_string,
+    write_string,
 )
+from tidelog.wire.protocol import ApiKey, RequestHeader
 
 CLIENT_VERSIONS = (0, 3)
-FLEXIBLE_SINCE = 3
+FLEXIBLE_SINCE = ApiKey.ADD_PARTITIONS_TO_TXN.flexible_since
 
 _unpack_int32 = struct.Struct(">i").unpack_from
 _PRODUCER = struct.Struct(">qh")
@@ -62,7 +64,7 @@ def decode_add_partitions_to_txn_request(header: RequestHeader, frame: memoryvie
 
 
 def _decode_legacy(data: bytes, position: int) -> tuple[AddPartitionsToTxnRequest, int]:
-    transactional_id, position = text_at(data, position)
+    transactional_id, position = string_at(data, position)
     producer_id, producer_epoch = _unpack_producer(data, position)
     position += _PRODUCER.size
     (topic_count,) = _unpack_int32(data, position)
@@ -70,7 +72,7 @@ def _decode_legacy(data: bytes, position: int) -> tuple[AddPartitionsToTxnReques
     elements_left = count_elements(ELEMENTS_MAX, topic_count)
     topics = []
     for _ in range(topic_count):
-        name, position = text_at(data, position)
+        name, position = string_at(data, position)
         (count,) = _unpack_int32(data, position)
         position += 4
         elements_left = count_elements(elements_left, count)
@@ -80,27 +82,27 @@ def _decode_legacy(data: bytes, position: int) -> tuple[AddPartitionsToTxnReques
 
 
 def _decode_flexible(data: bytes, position: int) -> tuple[AddPartitionsToTxnRequest, int]:
-    transactional_id, position = compact_text_at(data, position)
+    transactional_id, position = compact_string_at(data, position)
     producer_id, producer_epoch = _unpack_producer(data, position)
-    topic_count, position = count_at(data, position + _PRODUCER.size)
+    topic_count, position = compact_array_length_at(data, position + _PRODUCER.size)
     elements_left = count_elements(ELEMENTS_MAX, topic_count)
     topics = []
     for _ in range(topic_count):
-        name, position = compact_text_at(data, position)
-        count, position = count_at(data, position)
+        name, position = compact_string_at(data, position)
+        count, position = compact_array_length_at(data, position)
         elements_left = count_elements(elements_left, count)
         topics.append(_topic(name, struct.unpack_from(f">{count}i", data, position)))
-        position = _behind_tagged_fields(data, position + 4 * count)
-    return _request(transactional_id, producer_id, producer_epoch, topics), _behind_tagged_fields(data, position)
+        position = _skip_tagged_fields(data, position + 4 * count)
+    return _request(transactional_id, producer_id, producer_epoch, topics), _skip_tagged_fields(data, position)
 
 
-def _behind_tagged_fields(data: bytes, position: int) -> int:
+def _skip_tagged_fields(data: bytes, position: int) -> int:
     return position + 1 if not data[position] else skip_tagged_fields_at(memoryview(data), position)
 
 
 def _topic(name: str | None, partitions: Sequence[int]) -> AddPartitionsToTxnTopic:
     if name is None:
-        raise MalformedRequest("a topic name that is null")
+        raise MalformedRequest("a topic name is null")
     return AddPartitionsToTxnTopic(name, partitions)
 
 
@@ -108,7 +110,7 @@ def _request(
     transactional_id: str | None, producer_id: int, producer_epoch: int, topics: list[AddPartitionsToTxnTopic]
 ) -> AddPartitionsToTxnRequest:
     if transactional_id is None:
-        raise MalformedRequest("a transactional id that is null")
+        raise MalformedRequest("the transactional id is null")
     return AddPartitionsToTxnRequest(transactional_id, producer_id, producer_epoch, topics)
 
 

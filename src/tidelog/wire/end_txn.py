@@ -1,17 +1,17 @@
-"""EndTxn, by hand: every transaction sends one.
+"""The codec of EndTxn, written by hand: every transaction sends one.
 
-Versions 0 to 5: flexible from 3, the producer's next id and epoch in the answer from 5.
+Versions 0 to 5: flexible from 3, the producer's next id and epoch in the response from 5.
 """
 
 import struct
 from typing import NamedTuple
 
 from tidelog.wire.errors import ErrorCode, MalformedRequest
-from tidelog.wire.protocol import RequestHeader
-from tidelog.wire.straight_reading import compact_text_at, skip_tagged_fields_at, text_at
+from tidelog.wire.primitives import compact_string_at, skip_tagged_fields_at, string_at
+from tidelog.wire.protocol import ApiKey, RequestHeader
 
 VERSIONS = (0, 5)
-FLEXIBLE_SINCE = 3
+FLEXIBLE_SINCE = ApiKey.END_TXN.flexible_since
 PRODUCERS_SINCE = 5
 
 _PRODUCER_AND_OUTCOME = struct.Struct(">qhB")
@@ -33,7 +33,7 @@ def decode_end_txn_request(header: RequestHeader, frame: memoryview) -> EndTxnRe
     data = bytes(frame)
     is_flexible = header.api_version >= FLEXIBLE_SINCE
     try:
-        transactional_id, position = (compact_text_at if is_flexible else text_at)(data, header.body_position)
+        transactional_id, position = (compact_string_at if is_flexible else string_at)(data, header.body_position)
         producer_id, producer_epoch, committed = _unpack_producer_and_outcome(data, position)
         position += _PRODUCER_AND_OUTCOME.size
         if is_flexible:
@@ -43,7 +43,7 @@ def decode_end_txn_request(header: RequestHeader, frame: memoryview) -> EndTxnRe
     except UnicodeDecodeError as error:
         raise MalformedRequest("the transactional id of an EndTxn request is not UTF-8") from error
     if transactional_id is None:
-        raise MalformedRequest("a transactional id that is null")
+        raise MalformedRequest("the transactional id is null")
     if position != len(data):
         raise MalformedRequest(f"the fields of an EndTxn request end at byte {position} of {len(data)}")
     return EndTxnRequest(transactional_id, producer_id, producer_epoch, committed != 0)

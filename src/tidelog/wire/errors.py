@@ -158,3 +158,11 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "The epoch of the topology is invalid."
     STREAMS_TOPOLOGY_FENCED = 132, "The epoch of the topology is out of date."
     SHARE_SESSION_LIMIT_REACHED = 133, "The broker has as many share sessions as it may have.", True
+
+
+_KNOWN_ERRORS: dict[int, ErrorCode] = {int(error): error for error in ErrorCode}
+
+
+def known_error(code: int) -> ErrorCode:
+    """The error of a code from the network. A newer broker may send one that is not in the table."""
+    return _KNOWN_ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)

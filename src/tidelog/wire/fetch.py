@@ -1,7 +1,10 @@
-"""Fetch, by hand: the response is a scatter list in which records are slices of files that nobody has read.
+"""The codec of Fetch, written by hand: a response is a scatter list in which records are slices of files that nobody has read.
 
-Versions 4 to 17: sessions from 7 (KIP-227), leader epochs from 9, flexible from 12, topic ids instead of names from 13, leader
-hints from 16 (KIP-951).
+Versions 4 to 17: log start offsets from 5, sessions from 7 (KIP-227), leader epochs from 9, racks from 11, flexible from 12,
+topic ids instead of names from 13, the replica's state among the tagged fields from 15, leader hints from 16 (KIP-951).
+
+The client's side, requests out and responses in, is at the end: ``client/fetch`` and the simulation use it. The records of a
+decoded response are views of its frame.
 """
 
 import struct
@@ -9,12 +12,17 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from tidelog.ports.disk import Buffer
-from tidelog.wire.errors import ErrorCode, MalformedRequest
+from tidelog.wire.errors import ErrorCode, MalformedRequest, known_error
 from tidelog.wire.primitives import (
+    ELEMENTS_MAX,
     NO_TAGGED_FIELDS,
     UUID_SIZE,
     ZERO_UUID,
     Reader,
+    count_elements,
+    refuse_null,
+    skip_tagged_fields_at,
+    unsigned_varint_at,
     write_bytes_length,
     write_compact_length,
     write_compact_string,
@@ -22,15 +30,15 @@ from tidelog.wire.primitives import (
     write_tagged_field,
     write_unsigned_varint,
 )
-from tidelog.wire.produce import NodeEndpoint, endpoints_tag
-from tidelog.wire.protocol import RequestHeader
-from tidelog.wire.straight_reading import ELEMENTS_MAX, count_elements, refuse_null, skip_tagged_fields_at, varint_at
+from tidelog.wire.produce import NODE_ENDPOINTS_TAG, NodeEndpoint, decode_leader, decode_node_endpoints, endpoints_tag
+from tidelog.wire.protocol import ApiKey, RequestHeader
 
 VERSIONS = (4, 17)
+LOG_START_OFFSETS_SINCE = 5
 SESSIONS_SINCE = 7
 LEADER_EPOCHS_SINCE = 9
 RACKS_SINCE = 11
-FLEXIBLE_SINCE = 12
+FLEXIBLE_SINCE = ApiKey.FETCH.flexible_since
 TOPIC_IDS_SINCE = 13
 REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
@@ -42,12 +50,19 @@ _INT32 = struct.Struct(">i")
 _unpack_int16 = struct.Struct(">h").unpack_from
 _unpack_int32 = struct.Struct(">i").unpack_from
 _unpack_replica_limits = struct.Struct(">iiiib").unpack_from
-_unpack_session = struct.Struct(">ii").unpack_from
+_SESSION = struct.Struct(">ii")
+_unpack_session = _SESSION.unpack_from
 _unpack_limits_session = struct.Struct(">iiibii").unpack_from
-_unpack_partition_v4 = struct.Struct(">iqi").unpack_from
-_unpack_partition_v5 = struct.Struct(">iqqi").unpack_from
-_unpack_partition_v9 = struct.Struct(">iiqqi").unpack_from
-_unpack_partition_v12 = struct.Struct(">iiqiqi").unpack_from
+_WANTED_V4 = struct.Struct(">iqi")
+_unpack_partition_v4 = _WANTED_V4.unpack_from
+_WANTED_V5 = struct.Struct(">iqqi")
+_unpack_partition_v5 = _WANTED_V5.unpack_from
+_WANTED_V9 = struct.Struct(">iiqqi")
+_unpack_partition_v9 = _WANTED_V9.unpack_from
+_WANTED_V12 = struct.Struct(">iiqiqi")
+_unpack_partition_v12 = _WANTED_V12.unpack_from
+_LIMITS = struct.Struct(">iiib")
+_REPLICA_STATE = struct.Struct(">iq")
 _HEAD = struct.Struct(">ihi")
 _PARTITION = struct.Struct(">ihqqq")
 _PARTITION_V4 = struct.Struct(">ihqq")
@@ -61,7 +76,7 @@ CURRENT_LEADER_TAG = 1
 
 
 class RecordsPart(Protocol):
-    """Records that are sent from where they lie."""
+    """Records that are sent straight from their file."""
 
     @property
     def length(self) -> int: ...
@@ -158,7 +173,7 @@ def _decode_legacy(view: memoryview, position: int, version: int) -> tuple[Fetch
             if version >= LEADER_EPOCHS_SINCE:
                 partition, epoch, offset, log_start_offset, partition_bytes_max = _unpack_partition_v9(view, position)
                 position += 28
-            elif version >= 5:
+            elif version >= LOG_START_OFFSETS_SINCE:
                 partition, offset, log_start_offset, partition_bytes_max = _unpack_partition_v5(view, position)
                 position += 24
             else:
@@ -199,18 +214,18 @@ def _partition_indexes(view: memoryview, position: int, count: int) -> tuple[lis
 
 
 def _decode_flexible(view: memoryview, position: int, version: int) -> tuple[FetchRequest, int]:
-    # Lengths and counts are one more than they say; 0 is null.
+    # A length or count is written as one more than it is; 0 is null.
     replica_id = CONSUMER_REPLICA_ID
     if version < REPLICA_STATE_SINCE:
         (replica_id,) = _unpack_int32(view, position)
         position += 4
     wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch = _unpack_limits_session(view, position)
-    topic_count, position = varint_at(view, position + 21)
+    topic_count, position = unsigned_varint_at(view, position + 21)
     elements_left = count_elements(ELEMENTS_MAX, topic_count - 1)
     topics = []
     for _ in range(topic_count - 1):
         name, topic_id, position = _topic_identity(view, position, version)
-        partition_count, position = varint_at(view, position)
+        partition_count, position = unsigned_varint_at(view, position)
         elements_left = count_elements(elements_left, partition_count - 1)
         partitions = []
         for _ in range(partition_count - 1):
@@ -220,12 +235,12 @@ def _decode_flexible(view: memoryview, position: int, version: int) -> tuple[Fet
             partitions.append(FetchPartition(partition, offset, size, epoch, fetched_epoch, log_start_offset))
         position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
         topics.append(FetchTopic(name, topic_id, partitions))
-    topic_count, position = varint_at(view, position)
+    topic_count, position = unsigned_varint_at(view, position)
     elements_left = count_elements(elements_left, topic_count - 1)
     forgotten = []
     for _ in range(topic_count - 1):
         name, topic_id, position = _topic_identity(view, position, version)
-        partition_count, position = varint_at(view, position)
+        partition_count, position = unsigned_varint_at(view, position)
         elements_left = count_elements(elements_left, partition_count - 1)
         indexes, position = _partition_indexes(view, position, partition_count - 1)
         position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
@@ -246,7 +261,7 @@ def _decode_flexible(view: memoryview, position: int, version: int) -> tuple[Fet
 
 
 def _compact_string(view: memoryview, position: int) -> tuple[str, int]:
-    length, position = varint_at(view, position)
+    length, position = unsigned_varint_at(view, position)
     if not length:
         refuse_null()
     end = position + length - 1
@@ -277,7 +292,7 @@ def encode_fetch_response(
     head = _HEAD.pack(throttle_time_ms, error, session_id) if version >= SESSIONS_SINCE else _INT32.pack(throttle_time_ms)
     pending: list[Buffer] = [head, length_of(len(topics))]
     for topic in topics:
-        pending.append(_encode_identity(version, topic))
+        pending.append(_encode_identity(version, topic.name, topic.topic_id))
         pending.append(length_of(len(topic.partitions)))
         for result in topic.partitions:
             pending += _partition_head(version, result, is_flexible)
@@ -301,16 +316,16 @@ def encode_fetch_response(
     return out
 
 
-def _encode_identity(version: int, topic: FetchTopicResult) -> bytes:
+def _encode_identity(version: int, name: str | None, topic_id: bytes | None) -> bytes:
     if version >= TOPIC_IDS_SINCE:
-        return topic.topic_id or ZERO_UUID
-    return write_compact_string(topic.name or "") if version >= FLEXIBLE_SINCE else write_string(topic.name or "")
+        return topic_id or ZERO_UUID
+    return write_compact_string(name or "") if version >= FLEXIBLE_SINCE else write_string(name or "")
 
 
 def _partition_head(version: int, result: FetchResult, is_flexible: bool) -> list[Buffer]:
     """All that comes before the length of the records."""
     partition, error, high_watermark, last_stable_offset, log_start_offset, aborted = result[:6]
-    if version >= 5:
+    if version >= LOG_START_OFFSETS_SINCE:
         parts: list[Buffer] = [_PARTITION.pack(partition, error, high_watermark, last_stable_offset, log_start_offset)]
     else:
         parts = [_PARTITION_V4.pack(partition, error, high_watermark, last_stable_offset)]
@@ -336,3 +351,146 @@ def _partition_tags(result: FetchResult) -> bytes:
     if result.current_leader is not None:
         fields.append(write_tagged_field(CURRENT_LEADER_TAG, _LEADER.pack(*result.current_leader) + NO_TAGGED_FIELDS))
     return write_unsigned_varint(len(fields)) + b"".join(fields)
+
+
+# The client's side.
+
+
+class FetchedPartition(NamedTuple):
+    """A ``FetchResult`` as the client sees it, with the records themselves."""
+
+    partition: int
+    error: ErrorCode
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]] | None
+    """(producer id, first offset)."""
+    records: memoryview | None
+    current_leader: tuple[int, int] | None
+    diverging_epoch: tuple[int, int] | None
+    preferred_read_replica: int
+
+
+class FetchedTopic(NamedTuple):
+    name: str | None
+    topic_id: bytes | None
+    partitions: list[FetchedPartition]
+
+
+class FetchResponse(NamedTuple):
+    topics: list[FetchedTopic]
+    error: ErrorCode
+    session_id: int
+    throttle_time_ms: int
+    node_endpoints: list[NodeEndpoint]
+
+
+def encode_fetch_request(version: int, request: FetchRequest, replica_epoch: int = -1) -> bytes:
+    """The body; its header comes from ``protocol.request_header``."""
+    is_flexible = version >= FLEXIBLE_SINCE
+    length_of = write_compact_length if is_flexible else write_bytes_length
+    parts = [_INT32.pack(request.replica_id)] if version < REPLICA_STATE_SINCE else []
+    parts.append(_LIMITS.pack(request.wait_ms_max, request.bytes_min, request.bytes_max, request.isolation_level))
+    if version >= SESSIONS_SINCE:
+        parts.append(_SESSION.pack(request.session_id, request.session_epoch))
+    end = NO_TAGGED_FIELDS if is_flexible else b""
+    parts.append(length_of(len(request.topics)))
+    for topic in request.topics:
+        parts += (_encode_identity(version, topic.name, topic.topic_id), length_of(len(topic.partitions)))
+        parts += [_encode_partition(version, partition) + end for partition in topic.partitions]
+        parts.append(end)
+    if version >= SESSIONS_SINCE:
+        parts.append(length_of(len(request.forgotten)))
+        for forgotten in request.forgotten:
+            parts += (_encode_identity(version, forgotten.name, forgotten.topic_id), length_of(len(forgotten.partitions)))
+            parts += [_INT32.pack(partition) for partition in forgotten.partitions]
+            parts.append(end)
+    if version >= RACKS_SINCE:
+        parts.append(write_compact_string(request.rack_id) if is_flexible else write_string(request.rack_id))
+    if version >= REPLICA_STATE_SINCE and request.replica_id != CONSUMER_REPLICA_ID:
+        state = _REPLICA_STATE.pack(request.replica_id, replica_epoch) + NO_TAGGED_FIELDS
+        end = write_unsigned_varint(1) + write_tagged_field(REPLICA_STATE_TAG, state)
+    parts.append(end)
+    return b"".join(parts)
+
+
+def _encode_partition(version: int, wanted: FetchPartition) -> bytes:
+    partition, offset, bytes_max, epoch, fetched_epoch, log_start_offset = wanted
+    if version >= FLEXIBLE_SINCE:
+        return _WANTED_V12.pack(partition, epoch, offset, fetched_epoch, log_start_offset, bytes_max)
+    if version >= LEADER_EPOCHS_SINCE:
+        return _WANTED_V9.pack(partition, epoch, offset, log_start_offset, bytes_max)
+    if version >= LOG_START_OFFSETS_SINCE:
+        return _WANTED_V5.pack(partition, offset, log_start_offset, bytes_max)
+    return _WANTED_V4.pack(partition, offset, bytes_max)
+
+
+def decode_fetch_response(version: int, frame: memoryview, position: int) -> FetchResponse:
+    """The body that begins at ``position``; MalformedRequest when it is not one."""
+    reader = Reader(frame, position)
+    is_flexible = version >= FLEXIBLE_SINCE
+    throttle_time_ms = reader.int32()
+    error, session_id = ErrorCode.NONE, 0
+    if version >= SESSIONS_SINCE:
+        error = known_error(reader.int16())
+        session_id = reader.int32()
+    topics = []
+    for _ in range(reader.compact_array_length(2) if is_flexible else reader.array_length(6)):
+        name = topic_id = None
+        if version >= TOPIC_IDS_SINCE:
+            topic_id = reader.uuid()
+        else:
+            name = reader.compact_string() if is_flexible else reader.string()
+        count = reader.compact_array_length(22) if is_flexible else reader.array_length(22)
+        partitions = [_decode_partition(reader, version, is_flexible) for _ in range(count)]
+        if is_flexible:
+            reader.skip_tagged_fields()
+        topics.append(FetchedTopic(name, topic_id, partitions))
+    node_endpoints: list[NodeEndpoint] = []
+    if is_flexible:
+        for tag, value in reader.tagged_fields():
+            if tag == NODE_ENDPOINTS_TAG and version >= LEADER_HINTS_SINCE:
+                node_endpoints = decode_node_endpoints(value)
+    reader.expect_end()
+    return FetchResponse(topics, error, session_id, throttle_time_ms, node_endpoints)
+
+
+def _decode_partition(reader: Reader, version: int, is_flexible: bool) -> FetchedPartition:
+    partition, error, high_watermark, last_stable_offset = reader.int32(), reader.int16(), reader.int64(), reader.int64()
+    log_start_offset = reader.int64() if version >= LOG_START_OFFSETS_SINCE else -1
+    aborted = _decode_aborted(reader, is_flexible)
+    preferred_read_replica = reader.int32() if version >= RACKS_SINCE else -1
+    records = reader.compact_nullable_bytes() if is_flexible else reader.nullable_bytes()
+    leader = diverging_epoch = None
+    if is_flexible:
+        for tag, value in reader.tagged_fields():
+            if tag == CURRENT_LEADER_TAG:
+                leader = decode_leader(value)
+            elif tag == DIVERGING_EPOCH_TAG:
+                fields = Reader(value)
+                diverging_epoch = fields.int32(), fields.int64()
+    return FetchedPartition(
+        partition,
+        known_error(error),
+        high_watermark,
+        last_stable_offset,
+        log_start_offset,
+        aborted,
+        records,
+        leader,
+        diverging_epoch,
+        preferred_read_replica,
+    )
+
+
+def _decode_aborted(reader: Reader, is_flexible: bool) -> list[tuple[int, int]] | None:
+    count = reader.compact_nullable_array_length(17) if is_flexible else reader.nullable_array_length(16)
+    if count is None:
+        return None
+    aborted = []
+    for _ in range(count):
+        aborted.append((reader.int64(), reader.int64()))
+        if is_flexible:
+            reader.skip_tagged_fields()
+    return aborted

@@ -1,4 +1,4 @@
-"""OffsetCommit, by hand: consumers send it more often than anything but Produce and Fetch.
+"""The codec of OffsetCommit, written by hand: consumers send it more often than anything but Produce and Fetch.
 
 Versions 2 to 10: a retention time until 4, leader epochs from 6, group instance ids from 7, flexible from 8, topic ids instead of
 names from 10. A request is small, so it is copied once and read as bytes, which is faster than views of the frame.
@@ -10,28 +10,32 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tidelog.wire.errors import ErrorCode, MalformedRequest
-from tidelog.wire.primitives import UUID_SIZE, ZERO_UUID, write_compact_length, write_compact_string, write_string
-from tidelog.wire.protocol import RequestHeader
-from tidelog.wire.straight_reading import (
+from tidelog.wire.primitives import (
     ELEMENTS_MAX,
-    compact_text_at,
-    count_at,
+    UUID_SIZE,
+    ZERO_UUID,
+    compact_array_length_at,
+    compact_string_at,
     count_elements,
     refuse_null,
     skip_tagged_fields_at,
-    text_at,
+    string_at,
+    write_compact_length,
+    write_compact_string,
+    write_string,
 )
+from tidelog.wire.protocol import ApiKey, RequestHeader
 
 VERSIONS = (2, 10)
 RETENTION_TIME_UNTIL = 4
 LEADER_EPOCHS_SINCE = 6
 INSTANCE_IDS_SINCE = 7
-FLEXIBLE_SINCE = 8
+FLEXIBLE_SINCE = ApiKey.OFFSET_COMMIT.flexible_since
 TOPIC_IDS_SINCE = 10
 THROTTLE_TIME_SINCE = 3
 
-# Most answers are about one partition, and the same as the last one. Names of topics that are longer than any can be are
-# encoded each time: so the cache holds less than a megabyte, whatever clients send.
+# Most responses are about one partition, and the same as the one before. A name longer than any topic can have is encoded each
+# time, so that the cache holds less than a megabyte, whatever clients send.
 CACHED_RESPONSES_MAX = 1_000
 CACHED_NAME_LENGTH_MAX = 249
 
@@ -97,12 +101,12 @@ def decode_offset_commit_request(header: RequestHeader, frame: memoryview) -> Of
 
 
 def _decode_legacy(data: bytes, position: int, version: int) -> tuple[OffsetCommitRequest, int]:
-    group_id, position = text_at(data, position)
+    group_id, position = string_at(data, position)
     (generation,) = _unpack_int32(data, position)
-    member_id, position = text_at(data, position + 4)
+    member_id, position = string_at(data, position + 4)
     group_instance_id = None
     if version >= INSTANCE_IDS_SINCE:
-        group_instance_id, position = text_at(data, position)
+        group_instance_id, position = string_at(data, position)
     retention_time_ms = NO_RETENTION_TIME_MS
     if version <= RETENTION_TIME_UNTIL:
         (retention_time_ms,) = _unpack_int64(data, position)
@@ -112,7 +116,7 @@ def _decode_legacy(data: bytes, position: int, version: int) -> tuple[OffsetComm
     elements_left = count_elements(ELEMENTS_MAX, topic_count)
     topics = []
     for _ in range(topic_count):
-        name, position = text_at(data, position)
+        name, position = string_at(data, position)
         (partition_count,) = _unpack_int32(data, position)
         position += 4
         elements_left = count_elements(elements_left, partition_count)
@@ -125,22 +129,22 @@ def _decode_legacy(data: bytes, position: int, version: int) -> tuple[OffsetComm
                 partition, offset = _unpack_partition(data, position)
                 leader_epoch = NO_LEADER_EPOCH
                 position += 12
-            metadata, position = text_at(data, position)
+            metadata, position = string_at(data, position)
             partitions.append(_new_tuple(OffsetCommitPartition, (partition, offset, leader_epoch, metadata)))
         if name is None:
             refuse_null()
         topics.append(OffsetCommitTopic(name, None, partitions))
     if group_id is None or member_id is None:
-        raise MalformedRequest("a group id or member id that is null")
+        raise MalformedRequest("the group id or the member id is null")
     return OffsetCommitRequest(group_id, generation, member_id, group_instance_id, retention_time_ms, topics), position
 
 
 def _decode_flexible(data: bytes, position: int, has_topic_ids: bool) -> tuple[OffsetCommitRequest, int]:
-    group_id, position = compact_text_at(data, position)
+    group_id, position = compact_string_at(data, position)
     (generation,) = _unpack_int32(data, position)
-    member_id, position = compact_text_at(data, position + 4)
-    group_instance_id, position = compact_text_at(data, position)
-    topic_count, position = count_at(data, position)
+    member_id, position = compact_string_at(data, position + 4)
+    group_instance_id, position = compact_string_at(data, position)
+    topic_count, position = compact_array_length_at(data, position)
     elements_left = count_elements(ELEMENTS_MAX, topic_count)
     topics = []
     for _ in range(topic_count):
@@ -150,22 +154,22 @@ def _decode_flexible(data: bytes, position: int, has_topic_ids: bool) -> tuple[O
             topic_id = data[position:end]
             position = end
         else:
-            name, position = compact_text_at(data, position)
+            name, position = compact_string_at(data, position)
             if name is None:
                 refuse_null()
-        partition_count, position = count_at(data, position)
+        partition_count, position = compact_array_length_at(data, position)
         elements_left = count_elements(elements_left, partition_count)
         partitions = []
         for _ in range(partition_count):
             partition, offset, leader_epoch = _unpack_partition_with_epoch(data, position)
-            metadata, position = compact_text_at(data, position + 16)
+            metadata, position = compact_string_at(data, position + 16)
             partitions.append(_new_tuple(OffsetCommitPartition, (partition, offset, leader_epoch, metadata)))
             position = position + 1 if not data[position] else skip_tagged_fields_at(memoryview(data), position)
         position = position + 1 if not data[position] else skip_tagged_fields_at(memoryview(data), position)
         topics.append(_new_tuple(OffsetCommitTopic, (name, topic_id, partitions)))
     position = position + 1 if not data[position] else skip_tagged_fields_at(memoryview(data), position)
     if group_id is None or member_id is None:
-        raise MalformedRequest("a group id or member id that is null")
+        raise MalformedRequest("the group id or the member id is null")
     fields = (group_id, generation, member_id, group_instance_id, NO_RETENTION_TIME_MS, topics)
     return _new_tuple(OffsetCommitRequest, fields), position
 

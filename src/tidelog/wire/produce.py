@@ -1,17 +1,25 @@
-"""Produce, by hand: the request is read without copying its records, the response is a few struct calls.
+"""The codec of Produce, written by hand: it reads a request without copying the records, and a response is a few struct calls.
 
-Versions 3 to 13: flexible from 9, leader hints from 10 (KIP-951), topic ids instead of names from 13.
+Versions 3 to 13: log start offsets from 5, errors of single records from 8, flexible from 9, leader hints from 10 (KIP-951),
+topic ids instead of names from 13. The client's side, requests out and responses in, is at the end.
 """
 
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidelog.wire.errors import ErrorCode, MalformedRequest
+from tidelog.wire.errors import ErrorCode, MalformedRequest, known_error
 from tidelog.wire.primitives import (
+    ELEMENTS_MAX,
     NO_TAGGED_FIELDS,
+    NULL_LENGTH,
     UUID_SIZE,
     ZERO_UUID,
+    Reader,
+    count_elements,
+    refuse_null,
+    skip_tagged_fields_at,
+    unsigned_varint_at,
     write_bytes_length,
     write_compact_length,
     write_compact_nullable_string,
@@ -21,21 +29,26 @@ from tidelog.wire.primitives import (
     write_tagged_field,
     write_unsigned_varint,
 )
-from tidelog.wire.protocol import RequestHeader
-from tidelog.wire.straight_reading import ELEMENTS_MAX, count_elements, refuse_null, skip_tagged_fields_at, varint_at
+from tidelog.wire.protocol import ApiKey, RequestHeader
 
 VERSIONS = (3, 13)
-FLEXIBLE_SINCE = 9
+LOG_START_OFFSETS_SINCE = 5
+RECORD_ERRORS_SINCE = 8
+FLEXIBLE_SINCE = ApiKey.PRODUCE.flexible_since
 LEADER_HINTS_SINCE = 10
 TOPIC_IDS_SINCE = 13
 
+CURRENT_LEADER_TAG = 0
+NODE_ENDPOINTS_TAG = 0
+
 _unpack_int16 = struct.Struct(">h").unpack_from
 _unpack_int32 = struct.Struct(">i").unpack_from
-_unpack_acks_timeout = struct.Struct(">hi").unpack_from
 _unpack_acks_timeout_count = struct.Struct(">hii").unpack_from
 _unpack_partition_length = struct.Struct(">ii").unpack_from
 _RESULT = struct.Struct(">ihqqq")
 _RESULT_V4 = struct.Struct(">ihqq")
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_unpack_acks_timeout = _ACKS_TIMEOUT.unpack_from
 _LEADER = struct.Struct(">ii")
 _INT32 = struct.Struct(">i")
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every request makes three.
@@ -68,7 +81,7 @@ class NodeEndpoint(NamedTuple):
 
 
 class ProduceResult(NamedTuple):
-    """What became of one partition's records."""
+    """The outcome for one partition's records."""
 
     partition: int
     error: ErrorCode
@@ -142,10 +155,10 @@ def _decode_legacy(view: memoryview, position: int) -> tuple[ProduceRequest, int
 
 
 def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tuple[ProduceRequest, int]:
-    # Lengths and counts are one more than they say; 0 is null. Those that nearly always fit one byte are read without a call.
+    # A length or count is written as one more than it is; 0 is null. Those that nearly always fit one byte are read inline.
     transactional_id = None
     if view[position]:
-        length, position = varint_at(view, position)
+        length, position = unsigned_varint_at(view, position)
         end = position + length - 1
         transactional_id = str(view[position:end], "utf-8")
         position = end
@@ -155,7 +168,7 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
     topic_count = view[position + 6]
     position += 7
     if topic_count >= 0x80:
-        topic_count, position = varint_at(view, position - 1)
+        topic_count, position = unsigned_varint_at(view, position - 1)
     elements_left = count_elements(ELEMENTS_MAX, topic_count - 1)
     topics = []
     for _ in range(topic_count - 1):
@@ -167,7 +180,7 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
             length = view[position]
             position += 1
             if length >= 0x80:
-                length, position = varint_at(view, position - 1)
+                length, position = unsigned_varint_at(view, position - 1)
             elif not length:
                 refuse_null()
             end = position + length - 1
@@ -176,12 +189,12 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
         partition_count = view[position]
         position += 1
         if partition_count >= 0x80:
-            partition_count, position = varint_at(view, position - 1)
+            partition_count, position = unsigned_varint_at(view, position - 1)
         elements_left = count_elements(elements_left, partition_count - 1)
         partitions = []
         for _ in range(partition_count - 1):
             (partition,) = _unpack_int32(view, position)
-            length, position = varint_at(view, position + 4)
+            length, position = unsigned_varint_at(view, position + 4)
             records = None
             if length:
                 end = position + length - 1
@@ -210,7 +223,7 @@ def encode_produce_response(
         parts += (write_string(topic.name), write_bytes_length(len(topic.partitions)))
         for result in topic.partitions:
             parts.append(_fixed_fields(version, result))
-            if version >= 8:
+            if version >= RECORD_ERRORS_SINCE:
                 parts.append(write_bytes_length(len(result.record_errors)))
                 for batch_index, message in result.record_errors:
                     parts += (_INT32.pack(batch_index), write_nullable_string(message))
@@ -221,7 +234,7 @@ def encode_produce_response(
 
 def _fixed_fields(version: int, result: ProduceResult) -> bytes:
     partition, error, base_offset, append_time_ms, log_start_offset = result[:5]
-    if version >= 5:
+    if version >= LOG_START_OFFSETS_SINCE:
         return _RESULT.pack(partition, error, base_offset, append_time_ms, log_start_offset)
     return _RESULT_V4.pack(partition, error, base_offset, append_time_ms)
 
@@ -243,22 +256,139 @@ def _encode_flexible(
             for batch_index, batch_message in record_errors:
                 parts += (_INT32.pack(batch_index), write_compact_nullable_string(batch_message), NO_TAGGED_FIELDS)
             parts.append(write_compact_nullable_string(message))
-            parts.append(leader_tag(0, leader) if leader is not None and version >= LEADER_HINTS_SINCE else NO_TAGGED_FIELDS)
+            parts.append(_leader_tag(leader) if leader is not None and version >= LEADER_HINTS_SINCE else NO_TAGGED_FIELDS)
         parts.append(NO_TAGGED_FIELDS)
     parts.append(_INT32.pack(throttle_time_ms))
     parts.append(endpoints_tag(node_endpoints) if node_endpoints and version >= LEADER_HINTS_SINCE else NO_TAGGED_FIELDS)
     return b"".join(parts)
 
 
-def leader_tag(tag: int, leader: tuple[int, int]) -> bytes:
-    """A tagged section that holds just the current leader (KIP-951)."""
-    return write_unsigned_varint(1) + write_tagged_field(tag, _LEADER.pack(*leader) + NO_TAGGED_FIELDS)
+def _leader_tag(leader: tuple[int, int]) -> bytes:
+    """Tagged fields that are just the current leader (KIP-951)."""
+    return write_unsigned_varint(1) + write_tagged_field(CURRENT_LEADER_TAG, _LEADER.pack(*leader) + NO_TAGGED_FIELDS)
 
 
 def endpoints_tag(node_endpoints: Sequence[NodeEndpoint]) -> bytes:
-    """A tagged section that says where the leaders named in this response are."""
+    """Tagged fields that say where the leaders named in this response are."""
     parts = [write_compact_length(len(node_endpoints))]
     for node in node_endpoints:
         parts += (_INT32.pack(node.node_id), write_compact_string(node.host), _INT32.pack(node.port))
         parts += (write_compact_nullable_string(node.rack), NO_TAGGED_FIELDS)
-    return write_unsigned_varint(1) + write_tagged_field(0, b"".join(parts))
+    return write_unsigned_varint(1) + write_tagged_field(NODE_ENDPOINTS_TAG, b"".join(parts))
+
+
+# The client's side.
+
+
+class ProduceResponse(NamedTuple):
+    topics: list[ProduceTopicResult]
+    throttle_time_ms: int
+    node_endpoints: list[NodeEndpoint]
+
+
+def encode_produce_request(version: int, request: ProduceRequest) -> bytes:
+    """The body; its header comes from ``protocol.request_header``."""
+    if version >= FLEXIBLE_SINCE:
+        return _encode_flexible_request(version, request)
+    parts: list[bytes | memoryview] = [
+        write_nullable_string(request.transactional_id),
+        _ACKS_TIMEOUT.pack(request.acks, request.timeout_ms),
+        write_bytes_length(len(request.topics)),
+    ]
+    for topic in request.topics:
+        parts += (write_string(topic.name or ""), write_bytes_length(len(topic.partitions)))
+        for partition, records in topic.partitions:
+            parts.append(_INT32.pack(partition))
+            if records is None:
+                parts.append(NULL_LENGTH)
+            else:
+                parts += (write_bytes_length(len(records)), records)
+    return b"".join(parts)
+
+
+def _encode_flexible_request(version: int, request: ProduceRequest) -> bytes:
+    parts: list[bytes | memoryview] = [
+        write_compact_nullable_string(request.transactional_id),
+        _ACKS_TIMEOUT.pack(request.acks, request.timeout_ms),
+        write_compact_length(len(request.topics)),
+    ]
+    for topic in request.topics:
+        parts.append((topic.topic_id or ZERO_UUID) if version >= TOPIC_IDS_SINCE else write_compact_string(topic.name or ""))
+        parts.append(write_compact_length(len(topic.partitions)))
+        for partition, records in topic.partitions:
+            parts.append(_INT32.pack(partition))
+            if records is None:
+                parts.append(write_compact_length(-1))
+            else:
+                parts += (write_compact_length(len(records)), records)
+            parts.append(NO_TAGGED_FIELDS)
+        parts.append(NO_TAGGED_FIELDS)
+    parts.append(NO_TAGGED_FIELDS)
+    return b"".join(parts)
+
+
+def decode_produce_response(version: int, frame: memoryview, position: int) -> ProduceResponse:
+    """The body that begins at ``position``; MalformedRequest when it is not one."""
+    reader = Reader(frame, position)
+    is_flexible = version >= FLEXIBLE_SINCE
+    topics = []
+    for _ in range(reader.compact_array_length(2) if is_flexible else reader.array_length(6)):
+        name = topic_id = None
+        if version >= TOPIC_IDS_SINCE:
+            topic_id = reader.uuid()
+        else:
+            name = reader.compact_string() if is_flexible else reader.string()
+        count = reader.compact_array_length(22) if is_flexible else reader.array_length(22)
+        results = [_decode_result(reader, version, is_flexible) for _ in range(count)]
+        if is_flexible:
+            reader.skip_tagged_fields()
+        topics.append(ProduceTopicResult(name, topic_id, results))
+    throttle_time_ms = reader.int32()
+    node_endpoints: list[NodeEndpoint] = []
+    if is_flexible:
+        for tag, value in reader.tagged_fields():
+            if tag == NODE_ENDPOINTS_TAG and version >= LEADER_HINTS_SINCE:
+                node_endpoints = decode_node_endpoints(value)
+    reader.expect_end()
+    return ProduceResponse(topics, throttle_time_ms, node_endpoints)
+
+
+def _decode_result(reader: Reader, version: int, is_flexible: bool) -> ProduceResult:
+    log_start_offset = -1
+    if version >= LOG_START_OFFSETS_SINCE:
+        fixed = _RESULT.unpack_from(reader.view, reader.take(_RESULT.size))
+        partition, error, base_offset, append_time_ms, log_start_offset = fixed
+    else:
+        partition, error, base_offset, append_time_ms = _RESULT_V4.unpack_from(reader.view, reader.take(_RESULT_V4.size))
+    record_errors: list[tuple[int, str | None]] = []
+    message = leader = None
+    if version >= RECORD_ERRORS_SINCE:
+        for _ in range(reader.compact_array_length(6) if is_flexible else reader.array_length(6)):
+            index = reader.int32()
+            record_errors.append((index, reader.compact_nullable_string() if is_flexible else reader.nullable_string()))
+            if is_flexible:
+                reader.skip_tagged_fields()
+        message = reader.compact_nullable_string() if is_flexible else reader.nullable_string()
+    if is_flexible:
+        for tag, value in reader.tagged_fields():
+            if tag == CURRENT_LEADER_TAG and version >= LEADER_HINTS_SINCE:
+                leader = decode_leader(value)
+    return ProduceResult(
+        partition, known_error(error), base_offset, append_time_ms, log_start_offset, message, record_errors, leader
+    )
+
+
+def decode_leader(value: memoryview) -> tuple[int, int]:
+    reader = Reader(value)
+    leader = reader.int32(), reader.int32()
+    reader.skip_tagged_fields()
+    return leader
+
+
+def decode_node_endpoints(value: memoryview) -> list[NodeEndpoint]:
+    reader = Reader(value)
+    nodes = []
+    for _ in range(reader.compact_array_length(11)):
+        nodes.append(NodeEndpoint(reader.int32(), reader.compact_string(), reader.int32(), reader.compact_nullable_string()))
+        reader.skip_tagged_fields()
+    return nodes

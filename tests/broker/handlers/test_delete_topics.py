@@ -4,7 +4,7 @@ import pytest
 
 from tests.broker.harness import FakeClient, Machine, fetch_request
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.fetch_client import encode_fetch_request
+from tidelog.wire.fetch import encode_fetch_request
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.protocol import ApiKey

@@ -8,8 +8,15 @@ from tests.log.harness import batch, end_transaction
 from tidelog.log.reading import LogRead, read
 from tidelog.records.control import ControlType
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from tidelog.wire.fetch_client import FetchedPartition, decode_fetch_response, encode_fetch_request
+from tidelog.wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    decode_fetch_response,
+    encode_fetch_request,
+)
 from tidelog.wire.protocol import ApiKey
 
 UNKNOWN_ID = b"0123456789abcdef"

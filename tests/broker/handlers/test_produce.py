@@ -8,8 +8,7 @@ from tidelog.records.batch import build_batch
 from tidelog.records.compression import CompressionType
 from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from tidelog.wire.produce_client import decode_produce_response, encode_produce_request
+from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic, decode_produce_response, encode_produce_request
 from tidelog.wire.protocol import ApiKey
 
 UNKNOWN_ID = b"0123456789abcdef"

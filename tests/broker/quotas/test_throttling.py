@@ -8,7 +8,7 @@ from tests.broker.harness import FakeClient, Machine, fetch_request, produce_req
 from tests.log.harness import batch
 from tidelog.broker.quotas.throttling import Throttled
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.produce_client import encode_produce_request
+from tidelog.wire.produce import encode_produce_request
 from tidelog.wire.protocol import ApiKey
 
 TEST_CLIENT: dict[str, str | None] = {"client-id": "test"}

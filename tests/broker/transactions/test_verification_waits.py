@@ -25,7 +25,7 @@ from tidelog.broker.transactions.verification import OnVerified, TransactionVeri
 from tidelog.transactions.coordinator import InitProducerIdRequest, TransactionPartitions
 from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.produce_client import decode_produce_response
+from tidelog.wire.produce import decode_produce_response
 from tidelog.wire.protocol import ApiKey
 
 

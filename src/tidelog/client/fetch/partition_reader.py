@@ -34,8 +34,18 @@ from tidelog.client.wire.retries import (
 )
 from tidelog.records.errors import RecordError, UnsupportedMagic
 from tidelog.wire.errors import ErrorCode, MalformedRequest
-from tidelog.wire.fetch import CONSUMER_REPLICA_ID, FINAL_EPOCH, TOPIC_IDS_SINCE, FetchPartition, FetchRequest, FetchTopic
-from tidelog.wire.fetch_client import FetchedPartition, FetchResponse, decode_fetch_response, encode_fetch_request
+from tidelog.wire.fetch import (
+    CONSUMER_REPLICA_ID,
+    FINAL_EPOCH,
+    TOPIC_IDS_SINCE,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    decode_fetch_response,
+    encode_fetch_request,
+)
 from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
