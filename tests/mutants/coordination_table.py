@@ -31,9 +31,9 @@ GROUP_MUTANTS = (
         "groups: commits of members that were put out accepted",
         "who is no longer in the group cannot move its positions",
         "tidelog/groups/consumer/group.py",
-        "    member = group.member(member_id)\n    if member.classic is None and api_version",
-        "    if member_id not in group.members:\n        return\n"
-        "    member = group.member(member_id)\n    if member.classic is None and api_version",
+        "        member = self.member(member_id)\n        if member.classic is None and api_version",
+        "        if member_id not in self.members:\n            return\n"
+        "        member = self.member(member_id)\n        if member.classic is None and api_version",
     ),
     Mutant(
         "groups: assignment sent before it is durable",
@@ -75,7 +75,7 @@ GROUP_MUTANTS = (
         "groups: a partition given before its owner gave it up",
         "a partition has one owner at a time",
         "tidelog/groups/consumer/rebalance.py",
-        "            free = [partition for partition in missing if self._is_free(topic_id, partition)]\n",
+        "            free = [partition for partition in missing if self.is_free(topic_id, partition)]\n",
         "            free = missing\n",
     ),
     Mutant(
@@ -83,7 +83,7 @@ GROUP_MUTANTS = (
         "a partition has one owner at a time",
         "tidelog/groups/consumer/rebalance.py",
         "        if revoked and self._owns_any(revoked):\n",
-        "        if revoked and not self._owned:\n",
+        "        if revoked and not self.owned:\n",
     ),
     Mutant(
         "groups: a rebalance does not wait for those who are in it",

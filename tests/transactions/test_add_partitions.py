@@ -8,7 +8,7 @@ import pytest
 from tests.transactions.harness import TransactionBench
 from tidelog.coordinator.hashing import partition_for
 from tidelog.transactions.coordinator import InitProducerIdRequest, TransactionPartitions, offsets_partition
-from tidelog.transactions.records import TopicPartitions
+from tidelog.transactions.records import TransactionTopic
 from tidelog.transactions.transaction import missing_from
 from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
@@ -24,9 +24,9 @@ def test_the_first_partition_begins_the_transaction_and_others_join() -> None:
     bench.run_for(5)
     assert bench.add(producer, ("b", 0), ("c", 7), ("b", 1)) is ErrorCode.NONE
     assert bench.value().partitions == (
-        TopicPartitions("b", (1, 0)),
-        TopicPartitions("a", (0,)),
-        TopicPartitions("c", (7,)),
+        TransactionTopic("b", (1, 0)),
+        TransactionTopic("a", (0,)),
+        TransactionTopic("c", (7,)),
     )
     assert bench.value().start_timestamp_ms == began_ms
     assert bench.value().last_update_timestamp_ms == began_ms + 5
@@ -67,7 +67,7 @@ def test_a_second_addition_need_not_wait_for_the_first() -> None:
     bench.commit()
     assert answers[:3] == [[ErrorCode.NONE]] * 3
     assert answers[3][0].error is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert bench.value().partitions == (TopicPartitions("t", (0, 1, 2)),)
+    assert bench.value().partitions == (TransactionTopic("t", (0, 1, 2)),)
     assert bench.end(producer, True).error is ErrorCode.NONE
 
 
@@ -90,7 +90,7 @@ def test_the_offsets_of_a_group_are_a_partition_like_others() -> None:
         )
         is ErrorCode.NONE
     )
-    assert bench.value().partitions == (TopicPartitions("__consumer_offsets", (partition_for("billing", 50),)),)
+    assert bench.value().partitions == (TransactionTopic("__consumer_offsets", (partition_for("billing", 50),)),)
 
 
 def test_a_transaction_that_could_not_be_ended_any_more_is_not_made() -> None:
@@ -128,7 +128,7 @@ def test_whether_a_query_may_be_answered_at_once() -> None:
 
 def test_asking_for_thousands_again_takes_no_longer_than_their_number() -> None:
     """Looked up one by one in a list it takes seconds, and the broker does nothing else meanwhile."""
-    partitions = (TopicPartitions("a", tuple(range(20_000))),)
+    partitions = (TransactionTopic("a", tuple(range(20_000))),)
     asked = [("a", index) for index in reversed(range(20_001))]
     began = process_time()
     assert missing_from(partitions, asked) == [("a", 20_000)]
@@ -137,7 +137,7 @@ def test_asking_for_thousands_again_takes_no_longer_than_their_number() -> None:
 
 def test_what_is_missing_is_found_in_few_and_in_many() -> None:
     for count in (3, 300):
-        partitions = (TopicPartitions("a", tuple(range(count))), TopicPartitions("b", (0,)))
+        partitions = (TransactionTopic("a", tuple(range(count))), TransactionTopic("b", (0,)))
         assert missing_from(partitions, [("a", 0), ("a", count), ("b", 0), ("b", 1), ("c", 0)]) == [
             ("a", count),
             ("b", 1),

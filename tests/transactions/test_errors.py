@@ -11,7 +11,7 @@ from tidelog.transactions.coordinator import (
     offsets_partition,
 )
 from tidelog.transactions.end_transaction import EndTransactionResult
-from tidelog.transactions.records import TopicPartitions, TransactionValue
+from tidelog.transactions.records import TransactionTopic, TransactionValue
 from tidelog.transactions.state import TransactionState
 from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
@@ -25,7 +25,7 @@ RETRY = (PID, EPOCH - 1)
 LATER = (PID, EPOCH + 1)
 OTHER = (PID + 1, EPOCH)
 LAST = 2**15 - 2
-PARTITIONS = (TopicPartitions("t", (0, 1)),)
+PARTITIONS = (TransactionTopic("t", (0, 1)),)
 
 
 def value(state: TransactionState, producer_epoch: int = EPOCH) -> TransactionValue:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.transactions.harness import TIMEOUT_MS, TransactionBench
 from tidelog.transactions.coordinator import DescribedTransaction, ListedTransaction, TransactionFilter, unknown_states
-from tidelog.transactions.records import TopicPartitions
+from tidelog.transactions.records import TransactionTopic
 
 
 def three() -> TransactionBench:
@@ -51,10 +51,10 @@ def test_what_is_described() -> None:
     bench = three()
     began_ms = bench.value("ongoing").start_timestamp_ms
     assert bench.machine.describe_transaction("ongoing") == DescribedTransaction(
-        "ongoing", "Ongoing", TIMEOUT_MS, began_ms, 1, 0, (TopicPartitions("t", (1,)), TopicPartitions("u", (0,)))
+        "ongoing", "Ongoing", TIMEOUT_MS, began_ms, 1, 0, (TransactionTopic("t", (1,)), TransactionTopic("u", (0,)))
     )
     bench.sendings[0].deliver()
     described = bench.machine.describe_transaction("committing")
     assert described is not None
-    assert described.partitions == (TopicPartitions("u", (0,)),)
+    assert described.partitions == (TransactionTopic("u", (0,)),)
     assert bench.machine.describe_transaction("unknown") is None

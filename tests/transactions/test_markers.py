@@ -8,7 +8,7 @@ from tests.transactions.harness import TransactionBench
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.coordinator import InitProducerIdRequest, TransactionPartitions
 from tidelog.transactions.end_transaction import COMPLETE_MS, COMPLETED_PER_SLICE, transaction_marker
-from tidelog.transactions.records import TopicPartitions
+from tidelog.transactions.records import TransactionTopic
 from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
 
@@ -109,7 +109,7 @@ def test_the_end_is_written_when_the_last_partition_has_its_marker() -> None:
     assert bench.state() == "PREPARE_COMMIT"
     described = bench.machine.describe_transaction("id")
     assert described is not None
-    assert described.partitions == (TopicPartitions("topic-4", (19,)),)
+    assert described.partitions == (TransactionTopic("topic-4", (19,)),)
     assert bench.end(producer, True).error is ErrorCode.CONCURRENT_TRANSACTIONS
     sending.deliver()
     bench.run_for(COMPLETE_MS + 1)

@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from tidelog.transactions.records import RECORD_CODEC, TopicPartitions, TransactionRecord, TransactionValue
+from tidelog.transactions.records import RECORD_CODEC, TransactionRecord, TransactionTopic, TransactionValue
 from tidelog.transactions.state import TransactionState
 from tidelog.transactions.transaction import TransactionTable
 
@@ -20,7 +20,7 @@ def test_what_an_id_takes(state: TransactionState) -> None:
     tracemalloc.start()
     try:
         for index in range(IDS):
-            partitions = (TopicPartitions("orders", (index % 100,)), TopicPartitions("__consumer_offsets", (index % 50,)))
+            partitions = (TransactionTopic("orders", (index % 100,)), TransactionTopic("__consumer_offsets", (index % 50,)))
             value = TransactionValue(
                 producer_id=index + 5_000,
                 previous_producer_id=index + 5_000,

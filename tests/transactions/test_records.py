@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidelog.coordinator.errors import UnreadableShard
 from tidelog.coordinator.records import RecordSchema
-from tidelog.transactions.records import RECORD_CODEC, VALUE, TopicPartitions, TransactionRecord, TransactionValue
+from tidelog.transactions.records import RECORD_CODEC, VALUE, TransactionRecord, TransactionTopic, TransactionValue
 from tidelog.transactions.state import RECORDED_STATES, TransactionState
 
 ONGOING = TransactionValue(
@@ -20,7 +20,7 @@ ONGOING = TransactionValue(
     next_producer_epoch=-1,
     timeout_ms=60_000,
     state=TransactionState.ONGOING,
-    partitions=(TopicPartitions("t", (0, 7)),),
+    partitions=(TransactionTopic("t", (0, 7)),),
     last_update_timestamp_ms=2,
     start_timestamp_ms=1,
     client_transaction_version=2,
@@ -127,7 +127,7 @@ _INT64 = st.integers(-(2**63), 2**63 - 1)
 _INT16 = st.integers(-(2**15), 2**15 - 1)
 _INT32 = st.integers(-(2**31), 2**31 - 1)
 _NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
-_PARTITIONS = st.lists(st.builds(TopicPartitions, _NAMES, st.lists(_INT32, max_size=5).map(tuple)), max_size=4).map(tuple)
+_PARTITIONS = st.lists(st.builds(TransactionTopic, _NAMES, st.lists(_INT32, max_size=5).map(tuple)), max_size=4).map(tuple)
 _VALUES = st.builds(
     TransactionValue,
     _INT64,

@@ -32,7 +32,7 @@ from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.end_transaction import TransactionEnds
 from tidelog.transactions.environment import TransactionEnvironment
-from tidelog.transactions.records import NO_TIMESTAMP_MS, TopicPartitions, TransactionRecord, TransactionValue
+from tidelog.transactions.records import NO_TIMESTAMP_MS, TransactionRecord, TransactionTopic, TransactionValue
 from tidelog.transactions.state import (
     COMPLETE_STATES,
     EXPIRABLE_STATES,
@@ -101,7 +101,7 @@ class DescribedTransaction(NamedTuple):
     start_timestamp_ms: int
     producer_id: int
     producer_epoch: int
-    partitions: tuple[TopicPartitions, ...]
+    partitions: tuple[TransactionTopic, ...]
     """While the transaction is ending: the partitions that still lack their marker."""
 
 

@@ -50,7 +50,7 @@ from tidelog.records.control import ControlType, EndTransactionMarker
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.environment import TransactionEnvironment
-from tidelog.transactions.records import TopicPartitions, TransactionValue
+from tidelog.transactions.records import TransactionTopic, TransactionValue
 from tidelog.transactions.state import COMPLETE_STATES, PREPARED_STATES, TransactionState
 from tidelog.transactions.transaction import (
     EPOCH_MAX,
@@ -485,7 +485,7 @@ class TransactionEnds:
         on_replayed = partial(self._wake, transactional_id, None)
         return self._table.write(transactional_id, value, None, metadata.last_producer_epoch)._replace(on_replayed=on_replayed)
 
-    def remaining(self, transactional_id: str) -> tuple[TopicPartitions, ...] | None:
+    def remaining(self, transactional_id: str) -> tuple[TransactionTopic, ...] | None:
         """The partitions that still lack their marker; None unless the transaction is ending."""
         markers = self._ending.get(transactional_id)
         return None if markers is None else with_added((), markers.remaining)

@@ -34,7 +34,7 @@ _CLIENT_VERSION_TAG = b"\2\2"
 _NEXT_PRODUCER_EPOCH_TAG = b"\3\2"
 
 
-class TopicPartitions(NamedTuple):
+class TransactionTopic(NamedTuple):
     topic: str
     partitions: tuple[int, ...]
 
@@ -52,7 +52,7 @@ class TransactionValue(NamedTuple):
     """Kafka's, for two-phase commit: kept, not used."""
     timeout_ms: int
     state: TransactionState
-    partitions: tuple[TopicPartitions, ...]
+    partitions: tuple[TransactionTopic, ...]
     last_update_timestamp_ms: int
     start_timestamp_ms: int
     client_transaction_version: int
@@ -68,10 +68,10 @@ class TransactionRecord(NamedTuple):
     that repeats it over a restart of the coordinator is told that it was fenced."""
 
 
-def _make_partitions(values: list[Any]) -> TopicPartitions:
+def _make_partitions(values: list[Any]) -> TransactionTopic:
     topic, partitions = values
     # Many transactions are about few topics.
-    return TopicPartitions(intern(topic), partitions)
+    return TransactionTopic(intern(topic), partitions)
 
 
 def _make_value(values: list[Any]) -> TransactionValue:
@@ -81,7 +81,7 @@ def _make_value(values: list[Any]) -> TransactionValue:
     return value._replace(state=TransactionState(value.state), partitions=value.partitions or ())
 
 
-_PARTITIONS = Struct("TopicPartitions", (Field("topic", STRING), Field("partitions", INT32, is_array=True)), _make_partitions)
+_PARTITIONS = Struct("TransactionTopic", (Field("topic", STRING), Field("partitions", INT32, is_array=True)), _make_partitions)
 VALUE = Struct(
     "TransactionValue",
     (

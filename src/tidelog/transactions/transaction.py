@@ -13,7 +13,7 @@ from typing import Any
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.records.topic_partition import TopicPartition
-from tidelog.transactions.records import TopicPartitions, TransactionRecord, TransactionValue
+from tidelog.transactions.records import TransactionRecord, TransactionTopic, TransactionValue
 from tidelog.transactions.state import PREPARED_STATES, VALID_PREVIOUS_STATES, TransactionState
 
 # Kafka never gives out the last epoch, so that a producer with the last but one can still be fenced.
@@ -178,7 +178,7 @@ def is_of_next_transaction(value: TransactionValue, producer_id: int, producer_e
 # -- the partitions of a transaction -----------------------------------------------------------------------------------------
 
 
-def missing_from(partitions: tuple[TopicPartitions, ...], requested: Iterable[TopicPartition]) -> list[TopicPartition]:
+def missing_from(partitions: tuple[TransactionTopic, ...], requested: Iterable[TopicPartition]) -> list[TopicPartition]:
     """The requested partitions that are not among ``partitions``. There may be thousands of both."""
     by_topic: dict[str, Container[int]] = {}
     is_few = sum([len(indexes) for _, indexes in partitions]) <= FEW_PARTITIONS
@@ -187,21 +187,21 @@ def missing_from(partitions: tuple[TopicPartitions, ...], requested: Iterable[To
     return [each for each in requested if each[1] not in by_topic.get(each[0], ())]
 
 
-def with_added(partitions: tuple[TopicPartitions, ...], added: Iterable[TopicPartition]) -> tuple[TopicPartitions, ...]:
+def with_added(partitions: tuple[TransactionTopic, ...], added: Iterable[TopicPartition]) -> tuple[TransactionTopic, ...]:
     """Grouped by topic, in the order of their arrival, each once."""
     by_topic = {topic: dict.fromkeys(indexes) for topic, indexes in partitions}
     for topic, partition in added:
         by_topic.setdefault(topic, {})[partition] = None
-    return tuple([TopicPartitions(topic, tuple(indexes)) for topic, indexes in by_topic.items()])
+    return tuple([TransactionTopic(topic, tuple(indexes)) for topic, indexes in by_topic.items()])
 
 
-def each_partition(partitions: Iterable[TopicPartitions]) -> Iterator[TopicPartition]:
+def each_partition(partitions: Iterable[TransactionTopic]) -> Iterator[TopicPartition]:
     for topic, indexes in partitions:
         for partition in indexes:
             yield topic, partition
 
 
-def encoded_bytes_max(transactional_id: str, partitions: tuple[TopicPartitions, ...]) -> int:
+def encoded_bytes_max(transactional_id: str, partitions: tuple[TransactionTopic, ...]) -> int:
     """No record of this id with these partitions is larger, whatever its state and version."""
     return (
         RECORD_FIXED_BYTES_MAX

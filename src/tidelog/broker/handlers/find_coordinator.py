@@ -17,18 +17,20 @@ from tidelog.wire.protocol import ApiKey
 
 BATCHED_SINCE = 4
 NO_NODE = {"node_id": -1, "host": "", "port": -1}
-# Far beyond what a client asks for at once; each key costs a hash of its text.
+# Far more than a client needs in one request; each key costs a hash of its text.
 KEYS_MAX = 10_000
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
     keys: Sequence[str] = request.coordinator_keys if context.header.api_version >= BATCHED_SINCE else [request.key]
     if len(keys) > KEYS_MAX:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{len(keys)} keys in one request, at most {KEYS_MAX}")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"the request names {len(keys)} keys, and at most {KEYS_MAX} are allowed")
     service = context.broker.coordinators.find(request.key_type)
     if service is None:
         names = ", ".join(f"{kind.value} ({kind.name.lower()})" for kind in CoordinatorType)
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"coordinators of type {request.key_type} are not served, only {names}")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"coordinator type {request.key_type} is not supported; supported types are {names}"
+        )
 
     def found(topic: TopicImage | None, error: Exception | None) -> None:
         if topic is None:

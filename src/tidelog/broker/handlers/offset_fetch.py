@@ -22,12 +22,12 @@ from tidelog.wire.protocol import ApiKey
 
 BATCHED_SINCE = 8
 TOPIC_IDS_SINCE = 10
-# Far beyond what a client asks for at once; each is a read of its own.
+# Far more than a client needs in one request; each group is a read of its own.
 GROUPS_MAX = 10_000
 
 
-class Wanted(NamedTuple):
-    """A topic that was asked for, by name or by id; by an id that no topic has it gets no name."""
+class RequestedTopic(NamedTuple):
+    """A topic by name or by id. It has no name if no topic has the id."""
 
     name: str | None
     topic_id: bytes | None
@@ -38,7 +38,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     is_batched = context.header.api_version >= BATCHED_SINCE
     groups: Sequence[DecodedMessage] = request.groups if is_batched else [request]
     if len(groups) > GROUPS_MAX:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{len(groups)} groups in one request, at most {GROUPS_MAX}")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"the request names {len(groups)} groups, and at most {GROUPS_MAX} are allowed")
     _Fetch(context, request.require_stable).start(groups)
 
 
@@ -65,13 +65,13 @@ class _Fetch:
             self._read(group, partial(gather.put, index))
 
     def _read(self, group: DecodedMessage, answer: Callable[[dict[str, Any]], None]) -> None:
-        wanted = self._wanted(group)
+        requested = self._requested(group)
 
         def query(machine: GroupCoordinator) -> list[FetchedOffsetTopic]:
             has_member = self._version >= BATCHED_SINCE
             return machine.offsets.fetch(
                 group.group_id,
-                None if wanted is None else [(name, partitions) for name, _, partitions in wanted if name is not None],
+                None if requested is None else [(name, partitions) for name, _, partitions in requested if name is not None],
                 member_id=group.member_id if has_member else None,
                 member_epoch=group.member_epoch if has_member else -1,
                 require_stable=self._require_stable,
@@ -82,31 +82,31 @@ class _Fetch:
                 code, _ = self._context.code_of(error)
                 answer(_failed(group, code, self._version))
             else:
-                answer({"topics": self._topics(wanted, fetched)})
+                answer({"topics": self._topics(requested, fetched)})
 
         self._context.broker.coordinators.groups.read(group.group_id, query, done)
 
-    def _wanted(self, group: DecodedMessage) -> list[Wanted] | None:
+    def _requested(self, group: DecodedMessage) -> list[RequestedTopic] | None:
         """None: all topics."""
         if group.topics is None:
             return None
         if self._version < TOPIC_IDS_SINCE:
-            return [Wanted(topic.name, None, topic.partition_indexes) for topic in group.topics]
+            return [RequestedTopic(topic.name, None, topic.partition_indexes) for topic in group.topics]
         image = self._context.broker.image
         names = [known.name if (known := image.topic_by_id(topic.topic_id)) is not None else None for topic in group.topics]
         pairs = zip(names, group.topics, strict=True)
-        return [Wanted(name, topic.topic_id, topic.partition_indexes) for name, topic in pairs]
+        return [RequestedTopic(name, topic.topic_id, topic.partition_indexes) for name, topic in pairs]
 
-    def _topics(self, wanted: list[Wanted] | None, fetched: list[FetchedOffsetTopic]) -> list[dict[str, Any]]:
-        if wanted is None and self._version < TOPIC_IDS_SINCE:
+    def _topics(self, requested: list[RequestedTopic] | None, fetched: list[FetchedOffsetTopic]) -> list[dict[str, Any]]:
+        if requested is None and self._version < TOPIC_IDS_SINCE:
             return [_topic(topic.name, None, topic.partitions) for topic in fetched]
-        if wanted is None:
-            # One that has no id cannot be told of.
+        if requested is None:
+            # A topic without an id cannot be shown in this version.
             return [_topic(topic.name, topic.topic_id, topic.partitions) for topic in fetched if topic.topic_id != ZERO_UUID]
         known = iter(fetched)
         return [
             _topic(name, topic_id, _none_of(partitions, ErrorCode.UNKNOWN_TOPIC_ID) if name is None else next(known).partitions)
-            for name, topic_id, partitions in wanted
+            for name, topic_id, partitions in requested
         ]
 
 
@@ -115,7 +115,7 @@ def _none_of(partitions: Sequence[int], error: ErrorCode) -> list[FetchedOffset]
 
 
 def _topic(name: str | None, topic_id: bytes | None, partitions: Sequence[FetchedOffset]) -> dict[str, Any]:
-    """By its id, if that is how it was asked for."""
+    """Identified by its id if the request did so."""
     answers = [
         {
             "partition_index": partition,

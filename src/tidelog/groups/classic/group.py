@@ -9,6 +9,7 @@ Members are in the order in which they joined, which decides who leads next; not
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -45,6 +46,7 @@ PREVIOUS_STATES: dict[ClassicState, tuple[ClassicState, ...]] = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class ClassicMember:
     """What a member asked for, what it was assigned, and which of its requests wait.
 
@@ -52,53 +54,23 @@ class ClassicMember:
     joins for the first time: its client may be gone and come back under another id, so it has a limit of its own.
     """
 
-    __slots__ = (
-        "_answers_in_flight",
-        "_is_new",
-        "_timer_ms",
-        "assignment",
-        "client_host",
-        "client_id",
-        "deadline_ms",
-        "group_instance_id",
-        "join_answer",
-        "member_id",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-        "sync_answer",
-    )
-
-    def __init__(
-        self,
-        member_id: str,
-        group_instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocols: Protocols,
-        assignment: bytes = b"",
-        *,
-        is_new: bool = False,
-    ) -> None:
-        """``is_new``: it joins for the first time, and has not been answered yet."""
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols
-        self.assignment = assignment
-        self.join_answer: OnDone | None = None
-        self.sync_answer: OnDone | None = None
-        # Answers that are decided, and given once they are committed.
-        self._answers_in_flight = 0
-        self._is_new = is_new
-        # By the monotonic clock: when the session ends, and when the timer checks that.
-        self.deadline_ms = 0
-        self._timer_ms = 0
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    is_new: bool = False
+    """It joins for the first time, and has not been answered yet."""
+    join_answer: OnDone | None = field(default=None, init=False)
+    sync_answer: OnDone | None = field(default=None, init=False)
+    deadline_ms: int = field(default=0, init=False)
+    """When the session ends, by the monotonic clock."""
+    _timer_ms: int = field(default=0, init=False)
+    _answers_in_flight: int = field(default=0, init=False)
+    """Answers that are decided, and given once they are committed."""
 
     @property
     def is_static(self) -> bool:
@@ -107,12 +79,12 @@ class ClassicMember:
     @property
     def is_waiting(self) -> bool:
         """Whether it waits for an answer, so that its silence must not be held against it."""
-        if self._is_new:
+        if self.is_new:
             return False
         return self.join_answer is not None or self.sync_answer is not None or self._answers_in_flight > 0
 
     def has_joined(self) -> None:
-        self._is_new = False
+        self.is_new = False
 
     def answer_decided(self) -> None:
         self._answers_in_flight += 1
@@ -430,6 +402,9 @@ class ClassicGroup:
 
     def assign(self, member_id: str, assignment: bytes) -> None:
         self.members[member_id].assignment = assignment
+
+    def inherit_assignment(self, old: ClassicMember, new: ClassicMember) -> None:
+        new.assignment = old.assignment
 
     def clear_assignments(self) -> None:
         for member in self.members.values():

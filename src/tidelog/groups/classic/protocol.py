@@ -132,9 +132,8 @@ class ClassicGroupProtocol:
         prefix = request.client_id if instance_id is None else instance_id
         member_id = f"{prefix[:CLIENT_ID_LENGTH_MAX]}-{self._environment.new_id()}"
         if instance_id is not None:
-            existing = group.static_members.get(instance_id)
-            if existing is not None:
-                self._rejoin_static(group, group.members[existing], member_id, request, answer, decision)
+            if instance_id in group.static_members:
+                self._rejoin_static(group, _member_of(request, member_id), request, answer, decision)
                 return None
         elif request.requires_known_member_id:
             self._add_pending(group, member_id, request.session_timeout_ms)
@@ -187,15 +186,10 @@ class ClassicGroupProtocol:
     # -- static members that come back ---------------------------------------------------------------------------------------
 
     def _rejoin_static(
-        self,
-        group: ClassicGroup,
-        old: ClassicMember,
-        member_id: str,
-        request: JoinRequest,
-        answer: OnDone,
-        decision: ClassicDecision,
+        self, group: ClassicGroup, new: ClassicMember, request: JoinRequest, answer: OnDone, decision: ClassicDecision
     ) -> None:
-        new = _member_of(request, member_id, old.assignment)
+        old = group.members[group.static_members[request.group_instance_id or ""]]
+        group.inherit_assignment(old, new)
         if group.state is ClassicState.STABLE:
             others = [member for member in group.members.values() if member is not old]
             if select_protocol([*others, new]) == group.protocol_name:
@@ -380,7 +374,7 @@ class ClassicGroupProtocol:
                         answer(None, error)
 
 
-def _member_of(request: JoinRequest, member_id: str, assignment: bytes = b"", *, is_new: bool = False) -> ClassicMember:
+def _member_of(request: JoinRequest, member_id: str, *, is_new: bool = False) -> ClassicMember:
     return ClassicMember(
         member_id,
         request.group_instance_id,
@@ -389,7 +383,6 @@ def _member_of(request: JoinRequest, member_id: str, assignment: bytes = b"", *,
         request.rebalance_timeout_ms,
         request.session_timeout_ms,
         request.protocols,
-        assignment,
         is_new=is_new,
     )
 

@@ -162,46 +162,8 @@ def without_epochs(assigned: AssignedPartitions) -> Partitions:
 COMMIT_VERSION_MIN = 9
 
 
-def _check_commit(group: "ConsumerGroup", member_id: str, member_epoch: int, api_version: int) -> None:
-    # An administrator, or a consumer that chooses its partitions itself, sends a negative epoch.
-    if member_epoch < 0 and not group.members:
-        return
-    member = group.member(member_id)
-    if member.classic is None and api_version < COMMIT_VERSION_MIN:
-        message = "OffsetCommit version 9 or above must be used by members using the consumer group protocol"
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, message)
-    if member_epoch > member.member_epoch:
-        if member.classic is not None:
-            raise _stale(
-                member, f"Received generation id {member_epoch} is newer than current member epoch {member.member_epoch}."
-            )
-        raise _stale(member, f"Received member epoch {member_epoch} is newer than current member epoch {member.member_epoch}.")
-
-
-def _check_partition(
-    group: "ConsumerGroup", member_id: str, member_epoch: int, topic_id: bytes, topic: str, partition: int
-) -> None:
-    member = group.members.get(member_id)
-    if member is None or member_epoch >= member.member_epoch:
-        return
-    epoch = member.assigned.get(topic_id, {}).get(partition)
-    if epoch is None:
-        epoch = member.pending_revocation.get(topic_id, {}).get(partition)
-    if epoch is None:
-        raise _stale(member, f"Partition {topic}-{partition} is not assigned or pending revocation for member.")
-    if member_epoch < epoch:
-        what = "member epoch" if member.classic is None else "generation id"
-        raise _stale(
-            member, f"Received {what} {member_epoch} is older than assignment epoch {epoch} for partition {topic}-{partition}."
-        )
-
-
-def _check_member_epoch(member: ConsumerGroupMember, member_epoch: int) -> None:
-    if member_epoch != member.member_epoch:
-        what = "member epoch" if member.classic is None else "generation id"
-        raise _stale(
-            member, f"The received {what} {member_epoch} does not match the expected member epoch {member.member_epoch}."
-        )
+def _epoch_name(member: ConsumerGroupMember) -> str:
+    return "member epoch" if member.classic is None else "generation id"
 
 
 def _stale(member: ConsumerGroupMember, message: str) -> ApiError:
@@ -301,16 +263,39 @@ class ConsumerGroup:
         generation_id_or_member_epoch: int,
         api_version: int,
     ) -> None:
-        _check_commit(self, member_id, generation_id_or_member_epoch, api_version)
+        member_epoch = generation_id_or_member_epoch
+        # An administrator, or a consumer that chooses its partitions itself, sends a negative epoch.
+        if member_epoch < 0 and not self.members:
+            return
+        member = self.member(member_id)
+        if member.classic is None and api_version < COMMIT_VERSION_MIN:
+            message = "OffsetCommit version 9 or above must be used by members using the consumer group protocol"
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, message)
+        if member_epoch > member.member_epoch:
+            message = f"{member_epoch} is newer than current member epoch {member.member_epoch}."
+            raise _stale(member, f"Received {_epoch_name(member)} {message}")
 
     def check_partition_commit(self, member_id: str, member_epoch: int, topic_id: bytes, topic: str, partition: int) -> None:
         """After ``check_offset_commit``: a member that missed an epoch may still commit what it had before and has now."""
-        _check_partition(self, member_id, member_epoch, topic_id, topic, partition)
+        member = self.members.get(member_id)
+        if member is None or member_epoch >= member.member_epoch:
+            return
+        epoch = member.assigned.get(topic_id, {}).get(partition)
+        if epoch is None:
+            epoch = member.pending_revocation.get(topic_id, {}).get(partition)
+        if epoch is None:
+            raise _stale(member, f"Partition {topic}-{partition} is not assigned or pending revocation for member.")
+        if member_epoch < epoch:
+            message = f"{member_epoch} is older than assignment epoch {epoch} for partition {topic}-{partition}."
+            raise _stale(member, f"Received {_epoch_name(member)} {message}")
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
         if member_id is None and member_epoch < 0:
             return
-        _check_member_epoch(self.member(member_id or ""), member_epoch)
+        member = self.member(member_id or "")
+        if member_epoch != member.member_epoch:
+            message = f"{member_epoch} does not match the expected member epoch {member.member_epoch}."
+            raise _stale(member, f"The received {_epoch_name(member)} {message}")
 
     def check_deletion(self) -> None:
         if self.members:

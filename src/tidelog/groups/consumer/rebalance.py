@@ -16,6 +16,7 @@ its members are.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass
 from typing import Any
 
 from tidelog.controller.errors import ApiError
@@ -170,54 +171,43 @@ def target_record(group_id: str, member_id: str, partitions: Partitions) -> Cons
 OwnedPartitions = Mapping[bytes, Set[int]]
 
 
+@dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """``owned`` is what the member says it has, None when it says nothing; ``is_free`` whether nobody else has a partition."""
-
-    __slots__ = ("_is_free", "_member", "_owned", "_subscribed_topic_ids", "_target", "_target_epoch")
-
-    def __init__(
-        self,
-        member: ConsumerGroupMember,
-        target_epoch: int,
-        target: Partitions,
-        *,
-        owned: OwnedPartitions | None,
-        subscribed_topic_ids: Set[bytes],
-        is_free: Callable[[bytes, int], bool],
-    ) -> None:
-        self._member = member
-        self._target_epoch = target_epoch
-        self._target = target
-        self._owned = owned
-        self._subscribed_topic_ids = subscribed_topic_ids
-        self._is_free = is_free
+    member: ConsumerGroupMember
+    target_epoch: int
+    target: Partitions
+    owned: OwnedPartitions | None
+    """What the member says it has; None when it says nothing."""
+    subscribed_topic_ids: Set[bytes]
+    is_free: Callable[[bytes, int], bool]
+    """Whether no other member has the partition."""
 
     def next(self, *, has_subscription_changed: bool) -> ConsumerGroupMember:
         """The member after this step; the same object when it cannot go on yet."""
-        member = self._member
+        member = self.member
         if member.state is MemberState.UNKNOWN:
-            if self._owned is None or any(self._owned.values()):
+            if self.owned is None or any(self.owned.values()):
                 raise ApiError(
                     ErrorCode.FENCED_MEMBER_EPOCH,
                     "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin.",
                 )
-            return self._towards_target(self._target_epoch)
-        if member.state is MemberState.STABLE and member.member_epoch == self._target_epoch:
+            return self._towards_target(self.target_epoch)
+        if member.state is MemberState.STABLE and member.member_epoch == self.target_epoch:
             return self._without_unsubscribed() if has_subscription_changed else member
         if member.state is MemberState.UNREVOKED_PARTITIONS and self._owns_any(member.pending_revocation):
             return self._without_unsubscribed() if has_subscription_changed else member
         return self._towards_target(member.member_epoch)
 
     def _owns_any(self, revoked: AssignedPartitions) -> bool:
-        if self._owned is None:
+        if self.owned is None:
             return True
-        return any(partition in revoked.get(topic_id, ()) for topic_id, owned in self._owned.items() for partition in owned)
+        return any(partition in revoked.get(topic_id, ()) for topic_id, owned in self.owned.items() for partition in owned)
 
     def _without_unsubscribed(self) -> ConsumerGroupMember:
         """Revoke what the member no longer subscribes to at once, before there is a new target."""
-        member = self._member
+        member = self.member
         gone = {
-            topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in self._subscribed_topic_ids
+            topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in self.subscribed_topic_ids
         }
         if not gone:
             return member
@@ -232,13 +222,13 @@ class Reconciliation:
         return member.in_epoch(member.member_epoch)._replace(assigned=assigned)
 
     def _towards_target(self, member_epoch: int) -> ConsumerGroupMember:
-        member = self._member
+        member = self.member
         kept: dict[bytes, Mapping[int, int]] = {}
         revoked: dict[bytes, Mapping[int, int]] = {}
         added: dict[bytes, list[int]] = {}
         is_waiting = False
-        for topic_id in sorted({*self._target, *member.assigned}):
-            target = self._target.get(topic_id, ()) if topic_id in self._subscribed_topic_ids else ()
+        for topic_id in sorted({*self.target, *member.assigned}):
+            target = self.target.get(topic_id, ()) if topic_id in self.subscribed_topic_ids else ()
             current = member.assigned.get(topic_id, {})
             targeted = set(target)
             staying = {partition: epoch for partition, epoch in current.items() if partition in targeted}
@@ -247,7 +237,7 @@ class Reconciliation:
             if len(staying) < len(current):
                 revoked[topic_id] = {partition: epoch for partition, epoch in current.items() if partition not in targeted}
             missing = [partition for partition in target if partition not in staying]
-            free = [partition for partition in missing if self._is_free(topic_id, partition)]
+            free = [partition for partition in missing if self.is_free(topic_id, partition)]
             is_waiting |= len(free) < len(missing)
             if free:
                 added[topic_id] = free
@@ -256,9 +246,9 @@ class Reconciliation:
                 state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, pending_revocation=revoked
             )
         for topic_id, partitions in added.items():
-            assigned = {**kept.get(topic_id, {}), **dict.fromkeys(partitions, self._target_epoch)}
+            assigned = {**kept.get(topic_id, {}), **dict.fromkeys(partitions, self.target_epoch)}
             kept[topic_id] = dict(sorted(assigned.items()))
-        return member.in_epoch(self._target_epoch)._replace(
+        return member.in_epoch(self.target_epoch)._replace(
             state=MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE,
             assigned=dict(sorted(kept.items())),
             pending_revocation={},
