@@ -3,22 +3,22 @@
     needed rate = what is produced + what is unread beyond the target, read within the catch-up time
     needed consumers = needed rate / what one consumer reads
 
-What one consumer reads is learned while the group is behind its target: then its consumers are as busy as they get. A group that
-keeps up reads what is produced, which says nothing about how much more it could read; only when its consumers read far more than
-was learned is that forgotten (they were slow for a while).
+The rate of one consumer is learned while the group is behind its target, because then its consumers are fully busy. A group that
+keeps up reads at the rate of production, which does not show how much more it could read. Only when its consumers read far more
+than the learned rate is that rate forgotten: they were slow for a while.
 
 Hysteresis, so that the answer does not go up and down with every measurement:
 
-    up      when the lag is above the target and those there are would not catch up in time
-    down    one at a time, after the lag was below half of the target for ``stable_seconds`` without a break, and only if
-            those that are left would be at most ``UTILIZATION_MAX`` busy, as far as is known
-    else    as it is; also for ``settle_seconds`` after the number has changed, when rates are still those of before
+    up      when the lag is above the target and the present consumers would not catch up in time
+    down    one at a time, after the lag was below half of the target for ``stable_seconds`` without interruption, and only if
+            the remaining consumers would be at most ``UTILIZATION_MAX`` busy, as far as is known
+    else    unchanged; also for ``warm_up_seconds`` after a change, while the measured rates are still those from before it
 
-At least ``consumers_min``, at most one per partition (more would be idle), nor more than ``consumers_max``. Where the least is 0,
-a group without work goes to none, and one unread message brings the first back.
+The result is at least ``consumers_min``, at most one per partition (more would be idle) and at most ``consumers_max``. If the
+minimum is 0, a group without work goes down to none, and one unread message brings the first consumer back.
 
-Pure: what must be remembered between two calls is the ``DesiredState`` that goes in and comes out. Times are seconds of any
-clock that does not go back.
+The function is pure: what must be remembered between two calls is the ``DesiredState`` that goes in and comes out. Times are
+seconds of any monotonic clock.
 """
 
 import math
@@ -28,19 +28,19 @@ from typing import NamedTuple
 UTILIZATION_MAX = 0.8
 # Below this share of the target the lag counts as low.
 CALM_SHARE = 0.5
-# Without any measured rate the number at most doubles at a time: nobody knows yet what one consumer does.
+# Without a measured rate the number at most doubles at a time, because the rate of one consumer is not known yet.
 GROWTH_MAX = 2
-# Rates are measured; a need that is above a whole number by less than this is not one consumer more.
+# Rates are measurements: a need that exceeds a whole number by less than this does not ask for one more consumer.
 ROUNDING = 0.01
-# A group that hardly reads at all asks for any number.
+# A bound for groups that hardly read at all, whose need is arbitrarily large.
 COUNT_MAX = 1_000_000
 
 
 class DesiredState(NamedTuple):
     consumer_rate: float | None = None
-    """Messages a second that one busy consumer reads; None until that was seen."""
+    """Messages per second that one busy consumer reads; None until that was observed."""
     calm_since: float | None = None
-    """Since when the lag has been low; None when it is not."""
+    """Since when the lag has been low; None while it is not."""
     consumers: int | None = None
     """How many there were at the last call."""
     changed_at: float | None = None
@@ -53,7 +53,7 @@ class DesiredRules(NamedTuple):
     consumers_max: int | None = None
     catch_up_seconds: float = 120.0
     stable_seconds: float = 300.0
-    settle_seconds: float = 30.0
+    warm_up_seconds: float = 30.0
 
     @property
     def most(self) -> int:
@@ -65,7 +65,7 @@ class DesiredRules(NamedTuple):
 
 
 class GroupLoad(NamedTuple):
-    """Of all partitions together. ``lag_seconds`` is that of the worst partition; None when it is not known."""
+    """All partitions together. ``lag_seconds`` is that of the worst partition; None when it is not known."""
 
     consumers: int
     unread: int
@@ -86,21 +86,21 @@ def desired_consumers(load: GroupLoad, rules: DesiredRules, state: DesiredState,
     is_calm = lag_seconds <= rules.target_lag_seconds * CALM_SHARE
     is_changed = state.consumers is not None and state.consumers != load.consumers
     changed_at = now if is_changed else state.changed_at
-    is_settled = changed_at is None or now - changed_at >= rules.settle_seconds
+    is_warmed_up = changed_at is None or now - changed_at >= rules.warm_up_seconds
     calm_since = None
     if is_calm:
-        # A step begins a new wait: the lag must be low with the consumers that are left, too.
+        # Every step starts a new wait: the lag must also be low with the remaining consumers.
         calm_since = now if state.calm_since is None or is_changed else state.calm_since
-    rate = _consumer_rate(load, state.consumer_rate, is_behind) if is_settled else state.consumer_rate
+    rate = _consumer_rate(load, state.consumer_rate, is_behind) if is_warmed_up else state.consumer_rate
     state = DesiredState(rate, calm_since, load.consumers, changed_at)
     if is_behind:
-        wanted, reason = _when_behind(load, rules, rate, lag_seconds, is_settled)
+        needed, reason = _when_behind(load, rules, rate, lag_seconds, is_warmed_up)
     elif not load.consumers:
-        wanted, reason = (1, "there are unread messages") if load.unread else (0, "nothing is unread")
+        needed, reason = (1, "there are unread messages") if load.unread else (0, "nothing is unread")
     else:
-        wanted, reason = _when_within_target(load, rules, state, now)
-    bounded = max(min(wanted, rules.most), rules.least)
-    if bounded != wanted:
+        needed, reason = _when_within_target(load, rules, state, now)
+    bounded = max(min(needed, rules.most), rules.least)
+    if bounded != needed:
         reason += f"; between {rules.least} and {rules.most} are allowed"
     return Desired(bounded, reason, state)
 
@@ -126,11 +126,11 @@ def _consumer_rate(load: GroupLoad, known: float | None, is_behind: bool) -> flo
 
 
 def _when_behind(
-    load: GroupLoad, rules: DesiredRules, rate: float | None, lag_seconds: float, is_settled: bool
+    load: GroupLoad, rules: DesiredRules, rate: float | None, lag_seconds: float, is_warmed_up: bool
 ) -> tuple[int, str]:
     current = load.consumers
     if not rate or load.produced_per_second is None:
-        if not is_settled and current:
+        if not is_warmed_up and current:
             return current, "the number of consumers has just changed, and their rate is not known yet"
         return max(1, current * GROWTH_MAX), "the lag is above the target, and what one consumer reads is not known yet"
     produced = load.produced_per_second

@@ -29,12 +29,12 @@ MS_PER_SECOND = 1000
 
 
 class BatchTimes(NamedTuple):
-    """What a batch's header says of its records."""
+    """The offsets and times in a batch's header."""
 
     first_offset: int
     last_offset: int
     first_timestamp_ms: int
-    """Of its first record; -1 when it carries none."""
+    """The first record's timestamp; -1 when it has none."""
     newest_timestamp_ms: int
     delete_horizon_ms: int | None = None
 
@@ -54,9 +54,9 @@ class GroupPartitionLag(NamedTuple):
     deletion_seconds: float | None
     lost_messages: int
     is_behind_compaction: bool
-    """Records that it has not read may have been compacted away: it will not see every version of a key."""
+    """Unread records may have been compacted away, so the group will not see every version of a key."""
     is_losing: bool
-    """Within the threshold retention deletes records that it has not read."""
+    """Retention will delete unread records within the warning threshold."""
 
     @property
     def is_behind_log_start(self) -> bool:
@@ -70,8 +70,8 @@ def next_unread(committed_offset: int, log_start_offset: int, high_watermark: in
 
 
 def timestamp_within(batch: BatchTimes, offset: int) -> int | None:
-    """When the record at ``offset`` was stamped, as near as a header tells: the first record's time is exact, those behind it lie
-    between that and the newest, taken as evenly spread."""
+    """The timestamp of the record at ``offset``, as precisely as a header tells: the first record's is exact, and the others are
+    assumed to be spread evenly between that and the newest."""
     newest_ms = batch.newest_timestamp_ms
     if newest_ms < 0:
         return None
@@ -137,16 +137,23 @@ def measure_lag(
 
 
 def _seconds_from(earlier_ms: int, later_ms: int) -> float:
-    """Never negative: records may be stamped in the future, and deletion may be overdue."""
+    """Never negative, although records may have timestamps in the future and deletion may be overdue."""
     return max(0, later_ms - earlier_ms) / MS_PER_SECOND
 
 
 WINDOW_MS = 60_000
-# Shorter than this, one commit more or less would be all of the rate.
+# Over a shorter time a single commit would dominate the rate.
 MEASURED_MS_MIN = 1_000
 
 
 class RateWindow:
+    """How fast an offset moves, over a sliding window.
+
+    A point is a time and the offset seen then. The rate is taken from ``earlier`` to the newest observation, so it covers between
+    half a window and a whole one. An offset that goes back (a reset, a truncation) or a clock that stands still says nothing
+    about a rate: the window starts over.
+    """
+
     __slots__ = ("_earlier_ms", "_earlier_offset", "_later_ms", "_later_offset", "newest_ms", "newest_offset", "window_ms")
 
     def __init__(self, now_ms: int, offset: int, window_ms: int = WINDOW_MS) -> None:
@@ -158,7 +165,7 @@ class RateWindow:
         self._earlier_offset = self._later_offset = self.newest_offset = offset
 
     def observe(self, now_ms: int, offset: int) -> None:
-        """``now_ms`` is of a clock that does not go back."""
+        """``now_ms`` comes from a monotonic clock."""
         if offset < self.newest_offset or now_ms - self.newest_ms > self.window_ms:
             self._begin(now_ms, offset)
             return
@@ -169,7 +176,7 @@ class RateWindow:
 
     @property
     def per_second(self) -> float | None:
-        """None until it was watched for long enough."""
+        """None until the offset was observed for long enough."""
         measured_ms = self.newest_ms - self._earlier_ms
         if measured_ms < MEASURED_MS_MIN:
             return None
@@ -180,7 +187,7 @@ UNLIMITED = -1
 
 
 class RetentionFacts(NamedTuple):
-    """Of the topic's settings; -1 is without limit."""
+    """The topic's settings; -1 means unlimited."""
 
     is_deleting: bool
     retention_ms: int
@@ -189,13 +196,13 @@ class RetentionFacts(NamedTuple):
 
 class SegmentFacts(NamedTuple):
     newest_timestamp_ms: int | None
-    """None when it is not known: then its age decides nothing."""
+    """None when it is not known; then the segment is not deleted by age."""
     bytes_through: int
     """The size of the log from its first segment to the end of this one."""
     bytes_until_roll: int = 0
-    """How much the active segment still takes; 0 for a closed one."""
+    """How many bytes the active segment still accepts; 0 for a closed one."""
     roll_at_ms: int | None = None
-    """When the active segment is rolled by age, if it is written to."""
+    """When the active segment is rolled because of its age, if anything is written to it."""
 
 
 def deletion_at_ms(
@@ -207,7 +214,8 @@ def deletion_at_ms(
     bytes_per_second: float | None,
     delete_horizon_ms: int | None = None,
 ) -> int | None:
-    """The wall clock's time; not after ``now_ms`` when it is due already, None when nothing known deletes it."""
+    """The earliest wall clock time at which the record in ``holding`` is deleted: not after ``now_ms`` if it is already due, None
+    if nothing known deletes it."""
     by_retention = None
     if retention.is_deleting:
         times = [_segment_deletion_at_ms(now_ms, retention, segment, log_bytes, bytes_per_second) for segment in (first, holding)]
@@ -239,7 +247,7 @@ def _excess_at_ms(
         return at_ms
     rolled_at_ms = _written_at_ms(now_ms, segment.bytes_until_roll, bytes_per_second)
     if rolled_at_ms is None:
-        return None  # Nothing is written: nothing is rolled either.
+        return None  # Nothing is written, so nothing is rolled.
     if segment.roll_at_ms is not None:
         rolled_at_ms = min(rolled_at_ms, max(now_ms, segment.roll_at_ms))
     return max(at_ms, rolled_at_ms)

@@ -1,7 +1,7 @@
-"""DeleteGroups: groups without members, with their offsets; each deleted or refused by itself.
+"""DeleteGroups: deletes groups without members, together with their offsets; each is deleted or refused by itself.
 
-A group and its offsets go in one batch. Only when there are more offsets than fit into one, they go in parts, and the group with
-the last part: a crash in between leaves a group with fewer offsets, and the client, that got no answer, asks again.
+A group and its offsets are deleted in one batch. Only if the offsets do not fit into one are they deleted in parts, and the group
+with the last part. A crash in between leaves a group with fewer offsets, and the client, which got no answer, retries.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
-# The first size that is tried for a part; halved while it is too large.
+# The first size that is tried for a part; it is halved while it is too large.
 PART_OFFSETS = 4096
 
 

@@ -1,6 +1,6 @@
-"""FindCoordinator: which broker coordinates a group, one key per request or, from version 4, several.
+"""FindCoordinator: which broker coordinates a group or a transactional id; one key per request or, from version 4 on, several.
 
-The coordinator's topic is created when somebody first asks, and the answer waits for that: clients that hear
+The first request creates the coordinator's topic, and the answer waits for that, because clients that get
 COORDINATOR_NOT_AVAILABLE come back only after a while.
 """
 

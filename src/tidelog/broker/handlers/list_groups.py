@@ -1,6 +1,6 @@
-"""ListGroups: the groups of all shards that this broker leads, by state and type.
+"""ListGroups: the groups of all shards that this broker leads, filtered by state and type.
 
-A list without the groups of some shards would look complete: as long as one is loaded, or cannot be used, there is no list.
+As long as one shard is still loading or unavailable, the request fails: a list without its groups would look complete.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
-"""OffsetCommit: keeps a group's positions, and answers when they are durable.
+"""OffsetCommit: stores a group's positions, and answers when they are durable.
 
-The empty group id is a group like any other here and in OffsetFetch, as in Kafka: consumers that assign themselves may have none.
+As in Kafka, the empty group id is a group like any other here and in OffsetFetch: consumers that assign partitions themselves may
+have none.
 """
 
 from collections.abc import Sequence

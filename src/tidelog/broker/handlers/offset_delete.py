@@ -1,4 +1,4 @@
-"""OffsetDelete: forgets a group's positions in topics that no member of it reads."""
+"""OffsetDelete: deletes a group's positions in topics that none of its members reads."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,9 +1,9 @@
-"""OffsetFetch: the positions that groups have committed; of one group until version 7, of several from 8 on.
+"""OffsetFetch: the positions that groups have committed; one group per request up to version 7, several from version 8 on.
 
-Each group is answered by its own shard, and one that cannot be had fails alone. Where an error goes depends on the version: to
-the group from 8 on, before that to every partition that was asked for, and from 2 on to the response as well. Kafka leaves the
-partitions out from 2 on; but aiokafka, which asks with 3, only looks there, and would take a coordinator that still loads for one
-where nothing was committed, and read everything again.
+Each group is answered by its own shard, and an unavailable shard fails its own groups only. Where an error goes depends on the
+version: from 8 on to the group; before that to every requested partition, and from 2 on to the response as well. Kafka omits the
+partitions from 2 on; but aiokafka, which uses version 3, looks only there: it would mistake a coordinator that is still loading
+for one without commits, and read everything again.
 """
 
 from collections.abc import Callable, Sequence

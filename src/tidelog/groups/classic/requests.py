@@ -33,7 +33,7 @@ class JoinRequest(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """As the leader sees it."""
+    """A member as the leader sees it."""
 
     member_id: str
     group_instance_id: str | None
