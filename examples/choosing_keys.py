@@ -8,7 +8,7 @@ import sys
 from collections import Counter, defaultdict
 
 from tidelog import Admin, Consumer, Producer
-from tidelog.client.murmur2 import murmur2_partition
+from tidelog.client.partitioners import murmur2_partition
 
 PARTITIONS = 6
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.cli.command import Command, new_topic_name
 from tidelog.cli.topics_hotkeys import Span, _sampled
-from tidelog.client.murmur2 import murmur2_partition
+from tidelog.client.partitioners import murmur2_partition
 from tidelog.client.producer import Producer
 
 OLD_MS, NEW_MS = 1_700_000_000_000, 1_750_000_000_000

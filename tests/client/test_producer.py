@@ -1,15 +1,18 @@
 """The producer on a real broker: what is sent is there, as it was sent; what cannot be sent says why."""
 
+import json
 import subprocess
 import sys
 import threading
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from time import monotonic
 from typing import Any
 
 import confluent_kafka
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.client.producing import new_topic, read, values
 from tests.compatibility.apache_kafka import wait_until
@@ -24,8 +27,8 @@ from tidelog.client.errors import (
     TidelogError,
     UnknownTopic,
 )
-from tidelog.client.murmur2 import murmur2_partition
-from tidelog.client.producer import Producer
+from tidelog.client.partitioners import murmur2_partition
+from tidelog.client.producer import LowValueTopics, Producer, serialize, serialized
 from tidelog.client.tracing import extract, with_traceparent
 
 NOBODY = "127.0.0.1:1"
@@ -315,3 +318,73 @@ def test_every_error_of_sending_is_ours(kafka: ToolkitBroker, producer: Producer
     with pytest.raises(TidelogError):
         producer.send("no/such/name", b"x").result(30)
     assert not issubclass(TidelogError, confluent_kafka.KafkaException)
+
+
+JSON = st.recursive(
+    st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda children: st.lists(children) | st.dictionaries(st.text(), children),
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (None, None),
+        (b"raw", b"raw"),
+        (bytearray(b"raw"), b"raw"),
+        (memoryview(b"raw"), b"raw"),
+        ("Grüße", "Grüße".encode()),
+        ({"a": [1, "ü"]}, '{"a":[1,"ü"]}'.encode()),
+        (7, b"7"),
+        (False, b"false"),
+    ],
+)
+def test_values_become_bytes(value: Any, data: bytes | None) -> None:
+    assert serialize(value, "orders") == data
+
+
+@given(JSON)
+def test_json_comes_back(value: Any) -> None:
+    data = serialize(value, "orders")
+    assert data is not None
+    assert json.loads(data) == value
+
+
+@pytest.mark.parametrize("value", [object(), date(2026, 1, 1), {1, 2}, float("nan"), {"x": b"bytes"}, "\ud800"])
+def test_what_cannot_become_bytes_names_its_type_and_the_topic(value: object) -> None:
+    with pytest.raises(SerializationError, match=rf"the value for orders is a .*{type(value).__name__}, .*value_serializer"):
+        serialized(serialize, value, "orders", "value")
+
+
+def test_a_serializer_must_make_bytes() -> None:
+    with pytest.raises(SerializationError, match="key_serializer returned a int for a str to orders"):
+        serialized(lambda value, topic: 7, "x", "orders", "key")  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_an_error_of_a_serializer_is_kept_as_the_cause() -> None:
+    def broken(value: Any, topic: str) -> bytes:
+        raise KeyError("no schema")
+
+    with pytest.raises(SerializationError, match="no schema") as caught:
+        serialized(broken, "x", "orders", "value")
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_only_marked_topics_are_dropped() -> None:
+    topics = LowValueTopics({"clicks": "shed"})
+    assert topics.drops("clicks")
+    assert not topics.drops("orders")
+    assert (topics.shed, topics.sampled) == (1, 0)
+
+
+def test_a_fraction_is_kept_and_the_rest_counted() -> None:
+    topics = LowValueTopics({"traces": 0.25})
+    dropped = sum(topics.drops("traces") for _ in range(4000))
+    assert 2800 < dropped < 3200
+    assert (topics.shed, topics.sampled) == (0, dropped)
+
+
+@pytest.mark.parametrize("rule", ["drop", 0, 1, 1.5, -0.1, True, None])
+def test_other_rules_are_refused(rule: object) -> None:
+    with pytest.raises(InvalidArgument, match=r'clicks is "shed", or the fraction'):
+        LowValueTopics({"clicks": rule})  # type: ignore[dict-item]  # what a caller without types may do

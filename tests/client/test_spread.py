@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.client.producing import new_topic, read
 from tests.toolkit_broker import ToolkitBroker
 from tidelog.client.errors import InvalidArgument
-from tidelog.client.murmur2 import murmur2_partition
+from tidelog.client.partitioners import murmur2_partition
 from tidelog.client.producer import Producer
 from tidelog.client.spread import merge, spread, spread_keys, unspread
 

@@ -100,7 +100,7 @@ def test_a_message_that_is_refused_fails_the_whole_and_it_can_be_done_again(kafk
             tx.send(good, b"first try")
             tx.send(small, secrets.token_bytes(5000))
 
-    with pytest.raises(TransactionFailed, match="nothing of it will be seen") as caught:
+    with pytest.raises(TransactionFailed, match="nothing of it becomes visible") as caught:
         attempt()
     assert caught.value.retriable
     with producer.transaction() as tx:

@@ -18,7 +18,7 @@ from tidelog.client.asyncio_consumer import AsyncConsumer
 from tidelog.client.errors import BufferFull, Closed, TidelogError
 from tidelog.client.futures import Delivered, Delivery
 from tidelog.client.producer import CLOSE_TIMEOUT_SECONDS, Headers, Producer, ProducerMetrics
-from tidelog.client.producer_handles import ProducerHandle
+from tidelog.client.producer_handle import ProducerHandle
 from tidelog.client.transaction import Transaction
 
 _ROOM_SECONDS = 0.005

@@ -31,6 +31,10 @@ class TidelogError(Exception):
         if retriable is not None:
             self.retriable = retriable
 
+    def mark_seen(self) -> None:
+        """The application has seen this failure, so ``flush`` need not raise it."""
+        self.is_seen = True
+
 
 class InvalidArgument(TidelogError, ValueError):
     """An argument has a wrong value, contradicts another one, or would break a promise of the class."""

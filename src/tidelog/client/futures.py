@@ -1,8 +1,8 @@
-"""The future of one message: small, because there is one for every message in flight.
+"""``Delivery``: the future of one message. It is small, because there is one for every message in flight.
 
-A ``Delivery`` is also the delivery report's callback itself, so nothing is made beside it: in flight it takes 80 bytes, a
-``concurrent.futures.Future`` over a kilobyte. It is settled once, by whoever polls librdkafka. It has no lock of its own: what
-comes in between a callback's being added and the settling is sorted out by ``list.pop``, which only one of the two can win.
+A ``Delivery`` is itself the callback of the delivery report, so that no other object is needed: in flight it takes 80 bytes,
+where a ``concurrent.futures.Future`` takes more than a kilobyte. Whoever polls librdkafka completes it, once. It has no lock of
+its own: if a callback is added while the delivery completes, both sides take it with ``list.pop``, and only one of them succeeds.
 """
 
 import logging
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol, Self
 from tidelog.client.errors import InvalidArgument, TidelogError, TimedOut
 
 _logger = logging.getLogger(__name__)
-# For adding callbacks, which is rare beside settling; never held while one runs.
+# For adding callbacks, which happens rarely; never held while a callback runs.
 _adding = threading.Lock()
 
 
 class Delivered(NamedTuple):
-    """Where the message is. ``offset`` is None where the broker was not asked (acks=0); ``timestamp`` in milliseconds."""
+    """Where the message was written. ``offset`` is None without an acknowledgement (acks=0); ``timestamp`` is in milliseconds."""
 
     topic: str
     partition: int
@@ -26,21 +26,21 @@ class Delivered(NamedTuple):
     timestamp: int | None
 
 
-class Settler(Protocol):
-    """The side of a producer's handle that its deliveries need."""
+class DeliveryPoller(Protocol):
+    """What deliveries need of their producer's handle."""
 
     def failed(self, error: Any, topic: str) -> TidelogError:
-        """``error`` of librdkafka as a typed one; counts it, and keeps it until somebody has seen it."""
+        """Convert an error of librdkafka; count it, and keep it until the application has seen it."""
 
     def hurry(self) -> None:
-        """Somebody waits: have the reports polled now."""
+        """Somebody waits: poll for reports now."""
 
     def is_poller(self) -> bool:
-        """Whether this thread is the one that polls, which must not wait for itself."""
+        """Whether this is the thread that polls, which must not wait for itself."""
 
 
 class Delivery:
-    """What ``send`` returns: the future of one message."""
+    """The future of one message, which ``send`` returns."""
 
     __slots__ = ("_callbacks", "_offset", "_partition", "_state", "_timestamp", "_topic")
 
@@ -48,10 +48,10 @@ class Delivery:
     _offset: int | None
     _timestamp: int
 
-    def __init__(self, topic: str, settler: Settler) -> None:
+    def __init__(self, topic: str, poller: DeliveryPoller) -> None:
         self._topic = topic
-        # The handle while it is pending, then None or the error.
-        self._state: Settler | TidelogError | None = settler
+        # The handle while the message is pending; then None, or the error.
+        self._state: DeliveryPoller | TidelogError | None = poller
         self._callbacks: list[Callable[[Any], object]] | None = None
 
     def __call__(self, error: Any, message: Any) -> None:
@@ -67,21 +67,21 @@ class Delivery:
             self._run_callbacks()
 
     @classmethod
-    def already_failed(cls, topic: str, settler: Settler, error: TidelogError) -> Self:
-        """Of a message that never came to librdkafka."""
-        delivery = cls(topic, settler)
+    def already_failed(cls, topic: str, poller: DeliveryPoller, error: TidelogError) -> Self:
+        """The delivery of a message that was never handed to librdkafka."""
+        delivery = cls(topic, poller)
         delivery._state = error
         return delivery
 
     def done(self) -> bool:
-        """Whether it is acknowledged or failed."""
+        """Whether the message is acknowledged or has failed."""
         state = self._state
         return state is None or isinstance(state, TidelogError)
 
     def result(self, timeout: float | None = None) -> Delivered:
-        """Wait until the message is acknowledged as its acks demand, and return where it is.
+        """Wait until the message is acknowledged as its acks demand, and return where it was written.
 
-        Raises what went wrong, a TidelogError; TimedOut after ``timeout`` seconds, and then the message is still under way.
+        Raises the TidelogError of a message that failed; TimedOut after ``timeout`` seconds, and then it is still under way.
         """
         self._wait(timeout)
         state = self._state
@@ -90,12 +90,12 @@ class Delivery:
         raise self._seen_error()
 
     def exception(self, timeout: float | None = None) -> TidelogError | None:
-        """Wait as ``result`` does, and return the error instead of raising it; None when it is acknowledged."""
+        """Wait like ``result``, and return the error instead of raising it; None if the message is acknowledged."""
         self._wait(timeout)
         return None if self._state is None else self._seen_error()
 
     def add_done_callback(self, callback: Callable[["Delivery"], object]) -> None:
-        """Call ``callback(delivery)`` once when it is done: at once if it is, else from the thread that polls.
+        """Call ``callback(delivery)`` once: now if the delivery is done, otherwise later from the thread that polls.
 
         An exception of the callback is logged. It must not wait for other deliveries.
         """
@@ -111,7 +111,7 @@ class Delivery:
         if state is None or isinstance(state, TidelogError):
             return
         if state.is_poller():
-            raise InvalidArgument("a done callback must not wait for a delivery: it would keep it from being reported")
+            raise InvalidArgument("a done callback must not wait for a delivery: it blocks the thread that reports it")
         released = threading.Lock()
         released.acquire()
         self.add_done_callback(lambda _: released.release())
@@ -120,15 +120,15 @@ class Delivery:
             raise TimedOut(f"no acknowledgement from {self._topic} within {timeout} s: the message is still under way")
 
     def _fail(self, error: Any) -> None:
-        settler = self._state
-        assert settler is not None
-        assert not isinstance(settler, TidelogError)
-        self._state = settler.failed(error, self._topic)
+        poller = self._state
+        assert poller is not None
+        assert not isinstance(poller, TidelogError)
+        self._state = poller.failed(error, self._topic)
 
     def _seen_error(self) -> TidelogError:
         error = self._state
         assert isinstance(error, TidelogError)
-        error.is_seen = True
+        error.mark_seen()
         return error
 
     def _delivered(self) -> Delivered:
@@ -137,7 +137,7 @@ class Delivery:
     def _run_callbacks(self) -> None:
         callbacks = self._callbacks
         if callbacks and isinstance(self._state, TidelogError):
-            self._state.is_seen = True
+            self._state.mark_seen()
         while callbacks:
             try:
                 callback = callbacks.pop(0)

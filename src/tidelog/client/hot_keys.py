@@ -1,8 +1,8 @@
-"""Which keys have most of the messages, from a sample, in bounded memory.
+"""Finds the keys with most of the messages, from a sample, in bounded memory.
 
-Space-saving (Metwally, Agrawal, El Abbadi 2005): at most ``KEYS_KEPT`` counters; a key that has none takes the smallest one over,
-with its count, and remembers that as its possible error. A count is never too low, too high by at most its error, and every
-key with more than 1/KEYS_KEPT of the messages is among them.
+Space-saving (Metwally, Agrawal, El Abbadi 2005): there are at most ``KEYS_KEPT`` counters. A key without a counter takes over the
+smallest one with its count, and remembers that count as its possible error. A count is never too low, and too high by at most its
+error. Every key with more than 1/KEYS_KEPT of the messages has a counter.
 """
 
 import heapq
@@ -13,7 +13,7 @@ KEYS_KEPT = 1_000
 
 
 class HotKey(NamedTuple):
-    """``messages`` is at most ``error`` too high; ``share`` of all messages of the sample, 0 to 1."""
+    """``messages`` is too high by at most ``error``; ``share`` is the fraction of the sample, 0 to 1."""
 
     key: bytes
     messages: int
@@ -22,7 +22,7 @@ class HotKey(NamedTuple):
 
 
 class PartitionShare(NamedTuple):
-    """``share`` of the sample, by messages; ``skew`` is how many times the mean of all partitions that is."""
+    """``share`` is the fraction of the sample's messages; ``skew`` is the ratio to the mean of all partitions."""
 
     partition: int
     messages: int
@@ -32,7 +32,7 @@ class PartitionShare(NamedTuple):
 
 
 class SpaceSaving:
-    """Counts the most frequent of a stream of keys, with ``keys_kept`` counters."""
+    """Counts the most frequent keys of a stream with ``keys_kept`` counters."""
 
     __slots__ = ("_counts", "_errors", "_heap", "_keys_kept", "total")
 
@@ -40,7 +40,7 @@ class SpaceSaving:
         self._keys_kept = keys_kept
         self._counts: dict[bytes, int] = {}
         self._errors: dict[bytes, int] = {}
-        # (count, key) with counts that may be out of date, and so too low: brought up to date when they come to the top.
+        # (count, key). A count may be outdated, and then too low; it is updated when it comes to the top.
         self._heap: list[tuple[int, bytes]] = []
         self.total = 0
 
@@ -103,7 +103,7 @@ class HotKeys:
         return [HotKey(key, messages, error, messages / total) for key, messages, error in self._keys.top(count)]
 
     def partitions(self) -> list[PartitionShare]:
-        """Every partition, also those without a message in the sample."""
+        """Every partition, including those without a message in the sample."""
         total, mean = self.messages or 1, (self.messages / len(self._messages) if self._messages else 0) or 1
         return [
             PartitionShare(partition, messages, self._bytes[partition], messages / total, messages / mean)

@@ -1,12 +1,13 @@
-"""Which partition a message goes to.
+"""Partitioners: which partition a message goes to.
 
-``key_hash`` is librdkafka's own ``murmur2_random``: a key goes where a Java client sends it, a message without a key to a random
-partition that it sticks to for a short while, so that batches fill. The others are functions in Python: (topic, key, number of
-partitions) -> partition.
+``key_hash`` is librdkafka's own ``murmur2_random``: a key goes where a Java client sends it (``murmur2``: 32 bits, seed
+0x9747b28c); messages without a key stay on a random partition for a short while, so that batches fill. The others are functions
+in Python: (topic, key, number of partitions) -> partition.
 """
 
 import itertools
 import random
+import struct
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -14,28 +15,53 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic, from_kafka_error
-from tidelog.client.murmur2 import murmur2_partition
 
 Partitioner = Callable[[str, bytes | None, int], int]
 
-# How long a partition count is believed. Partitions are added rarely, and what is sent meanwhile goes to the old ones.
+# How long a partition count is trusted. Partitions are rarely added, and messages go to the old ones meanwhile.
 COUNT_SECONDS_MAX = 60.0
-# Sticky: as long as a batch is usually filled, in time or in messages, whichever is first.
+# Sticky: about as long as it takes to fill a batch, in time or in messages, whichever comes first.
 STICKY_SECONDS = 0.01
 STICKY_MESSAGES_MAX = 1_000
-# Topics that the state of a partitioner, or the counts, are kept for; beyond it they are asked for again.
+# For how many topics the state of a partitioner, or the counts, are kept. Beyond that they start afresh.
 TOPICS_MAX = 10_000
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's hash of a key, as an unsigned number of 32 bits."""
+    length = len(data)
+    hashed = _SEED ^ length
+    whole = length & ~3
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        mixed = (word * _M) & _MASK
+        mixed ^= mixed >> 24
+        hashed = ((hashed * _M) ^ (mixed * _M)) & _MASK
+    tail = data[whole:]
+    if tail:
+        hashed = ((hashed ^ int.from_bytes(tail, "little")) * _M) & _MASK
+    hashed ^= hashed >> 13
+    hashed = (hashed * _M) & _MASK
+    return hashed ^ (hashed >> 15)
+
+
+def murmur2_partition(key: bytes, partition_count: int) -> int:
+    """The partition that Java clients, librdkafka's murmur2 and our producer choose for ``key``."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 class RoundRobin:
-    """Each topic's partitions in turn, whatever the key. Safe to use from many threads."""
+    """The partitions of a topic in turn, whatever the key. Safe to use from many threads."""
 
     __slots__ = ("_turns",)
 
     def __init__(self) -> None:
         self._turns: dict[str, itertools.count[int]] = {}
 
-    def __call__(self, topic: str, key: bytes | None, count: int) -> int:  # noqa: ARG002 - the key does not count here
+    def __call__(self, topic: str, key: bytes | None, count: int) -> int:  # noqa: ARG002 - ignores the key
         turn = self._turns.get(topic)
         if turn is None:
             if len(self._turns) >= TOPICS_MAX:
@@ -46,14 +72,14 @@ class RoundRobin:
 
 
 class Sticky:
-    """One partition for a while, then another at random, whatever the key: the fewest and fullest batches."""
+    """One partition for a while, then another at random, whatever the key. This gives the fewest and fullest batches."""
 
     __slots__ = ("_kept",)
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[int, float, itertools.count[int]]] = {}
 
-    def __call__(self, topic: str, key: bytes | None, count: int) -> int:  # noqa: ARG002 - the key does not count here
+    def __call__(self, topic: str, key: bytes | None, count: int) -> int:  # noqa: ARG002 - ignores the key
         kept = self._kept.get(topic)
         if kept is not None:
             partition, until, sends = kept
@@ -69,14 +95,14 @@ class Sticky:
 
 
 def key_hash(topic: str, key: bytes | None, count: int) -> int:  # noqa: ARG001 - the topic does not count here
-    """As ``partitioner="key_hash"`` does it, for a callable that treats only some keys otherwise."""
+    """The same as ``partitioner="key_hash"``, for a callable that treats only some keys differently."""
     if key is None:
         return random.randrange(count)  # noqa: S311 - no secret
     return murmur2_partition(key, count)
 
 
 def partitioner_of(name: "str | Partitioner") -> Partitioner | None:
-    """None means that librdkafka does it. InvalidArgument for a name that there is not."""
+    """The partitioner of that name; None if librdkafka does it. InvalidArgument for an unknown name."""
     if name == "key_hash":
         return None
     if name == "round_robin":
@@ -89,7 +115,7 @@ def partitioner_of(name: "str | Partitioner") -> Partitioner | None:
 
 
 class PartitionCounts:
-    """How many partitions each topic has, as the cluster said within the last minute."""
+    """How many partitions each topic has, according to an answer of the last minute."""
 
     __slots__ = ("_counts",)
 
@@ -97,19 +123,19 @@ class PartitionCounts:
         self._counts: dict[str, tuple[int, float]] = {}
 
     def known(self, topic: str) -> int | None:
-        """Without asking the cluster; None when it must be asked."""
+        """The count without asking the cluster; None if it must be asked."""
         found = self._counts.get(topic)
         return found[0] if found is not None and monotonic() < found[1] else None
 
     def ask(self, raw: Any, addresses: str, topic: str, timeout: float) -> int:
-        """Asks the cluster, which creates the topic where brokers do that, as a send would."""
+        """Ask the cluster. Like a send, this creates the topic where brokers create topics automatically."""
         deadline = monotonic() + timeout
         problem: TidelogError | None = None
         while True:
             try:
                 metadata = raw.list_topics(topic, timeout=max(0.001, deadline - monotonic())).topics[topic]
             except KafkaException as error:
-                # The last question may have had no time left for an answer; the one before was answered.
+                # The last request may have had no time left; the one before was answered.
                 if problem is not None and monotonic() >= deadline:
                     raise problem from error
                 raise from_kafka_error(error.args[0], f"partitions of {topic}", addresses) from error
@@ -127,7 +153,7 @@ class PartitionCounts:
 
 
 def _why_without_partitions(error: KafkaError | None, topic: str, addresses: str) -> TidelogError:
-    """Retriable where it may have some soon: a topic that was just created has no leaders yet."""
+    """Retriable if the topic may have partitions soon: one that was just created has no leaders yet."""
     if error is None or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         text = f"there is no topic {topic} at {addresses}: create it first: admin.create_topic(...)"
         return UnknownTopic(text, retriable=error is None or error.retriable())

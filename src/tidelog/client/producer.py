@@ -1,31 +1,32 @@
-"""Sending messages: ``producer.send(topic, value, key=...)`` returns the future of where the message is.
+"""Sending messages: ``producer.send(topic, value, key=...)`` returns a future that says where the message was written.
 
-Safe by default: acks of all in-sync replicas, idempotent, so that a retry makes no second copy and no other order. There is
-one librdkafka producer per level of acks, opened on use, since that is where librdkafka takes it; order holds within a level.
-Memory is bounded: a full buffer makes ``send`` wait for ``max_block_ms`` and then fail.
+The defaults are safe: all in-sync replicas acknowledge a message, and the producer is idempotent, so that a retry neither writes
+a second copy nor changes the order. librdkafka takes ``acks`` per producer, so there is one librdkafka producer per level of
+acks, opened on use; order holds within a level. Memory is bounded: a full buffer makes ``send`` wait for ``max_block_ms`` and
+then fail.
 
-``send`` runs for every message, and is written for that: one pass, no helper calls on the usual way (bytes, no headers, room).
+``send`` runs for every message and is written for speed: one pass, and no helper calls in the usual case (bytes, no headers, room
+in the buffer).
 """
 
 import atexit
+import json
 import logging
+import random
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from time import monotonic
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from tidelog.client.configuration import librdkafka_configuration
-from tidelog.client.errors import Closed, DeliveryFailed, InvalidArgument, Shed, TidelogError, TimedOut
+from tidelog.client.errors import Closed, DeliveryFailed, InvalidArgument, SerializationError, Shed, TidelogError, TimedOut
 from tidelog.client.futures import Delivery
-from tidelog.client.low_value import LowValueTopics
 from tidelog.client.partitioners import PartitionCounts, Partitioner, partitioner_of
-from tidelog.client.producer_handles import SENDS_PER_POLL, ProducerHandle
-from tidelog.client.producer_settings import ACKS, REFUSED, acks_level, producer_defaults
+from tidelog.client.producer_handle import SENDS_PER_POLL, ProducerHandle
 from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS
-from tidelog.client.serializers import Serializer, serialize, serialized
 from tidelog.client.topic_partition import milliseconds_of
 from tidelog.client.tracing import get_current, inject
 from tidelog.client.transaction import Transaction
@@ -38,9 +39,24 @@ CLOSE_TIMEOUT_SECONDS = 30.0
 # At the end of the program, for producers that were not closed.
 _EXIT_TIMEOUT_SECONDS = 10.0
 
+ACKS: Mapping[str, int] = {"all": -1, "1": 1, "0": 0}
+COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
+
+_FUTURES = "the futures need every delivery report: use the returned future"
+REFUSED: Mapping[str, str] = {
+    "acks": "use the argument acks=, or acks= of send",
+    "request.required.acks": "use the argument acks=, or acks= of send",
+    "enable.idempotence": "use the argument idempotent=",
+    "transactional.id": "use the argument transactional_id=",
+    "partitioner": "use the argument partitioner=",
+    "on_delivery": _FUTURES,
+    "delivery.report.only.error": _FUTURES,
+    "error_cb": "the errors themselves report problems of the connection",
+}
+
 
 class ProducerMetrics(NamedTuple):
-    """Counts since the opening. ``sent`` = ``delivered`` + ``failed`` + ``buffered``; what was dropped is beside it."""
+    """Counts since the producer was opened. ``sent`` = ``delivered`` + ``failed`` + ``buffered``; dropped messages are extra."""
 
     sent: int
     delivered: int
@@ -50,24 +66,30 @@ class ProducerMetrics(NamedTuple):
     sampled: int
 
 
+class Serializer(Protocol):
+    """Converts ``value`` to bytes for ``topic``, or to None for a tombstone. Any exception becomes a SerializationError."""
+
+    def __call__(self, value: Any, topic: str) -> bytes | None: ...
+
+
 class _Serialized:
-    """The type of no value: with a serializer of the caller's every value goes through it."""
+    """No value has this type, so every value goes through the caller's serializer."""
 
 
 class Producer:
     """Sends messages to topics. Safe to use from many threads; close it, or use it in a ``with``.
 
     ``acks``: "all" (default) means acknowledged by all in-sync replicas, 1 by the leader, 0 by nobody. ``idempotent`` (default)
-    means that a message of acks="all" is written once and in order, whatever is retried. ``linger_ms``, ``batch_size``,
-    ``compression`` ("zstd", "lz4", "snappy", "gzip", "none") are about batches. ``buffer_bytes`` and ``buffer_messages`` bound
-    what waits to be acknowledged, per level of acks; a full buffer makes ``send`` wait up to ``max_block_ms``.
+    means that a message with acks="all" is written once and in order, whatever is retried. ``linger_ms``, ``batch_size`` and
+    ``compression`` ("zstd", "lz4", "snappy", "gzip", "none") shape the batches. ``buffer_bytes`` and ``buffer_messages`` bound
+    the messages that wait for their acknowledgement, per level of acks; a full buffer makes ``send`` wait up to ``max_block_ms``.
     ``delivery_timeout_ms`` is how long a message may be under way before it fails.
 
-    ``partitioner``: "key_hash" (the same partition as a Java client; without a key a random one for a while), "round_robin",
-    "sticky", or a callable (topic, key, partition count) -> partition. ``key_serializer`` and ``value_serializer`` replace
-    the default: bytes stay, text becomes UTF-8, anything else JSON. ``low_value_topics`` maps topics to "shed" or to the fraction
-    of messages to keep when the buffer is full. ``transactional_id`` makes a producer for transactions: opening it fences
-    any other with the same id. ``config`` has settings of librdkafka, raw.
+    ``partitioner``: "key_hash" (the same partition as a Java client chooses; messages without a key stay on a random one for a
+    while), "round_robin", "sticky", or a callable (topic, key, partition count) -> partition. ``key_serializer`` and
+    ``value_serializer`` replace the default: bytes stay as they are, text becomes UTF-8, anything else JSON. ``low_value_topics``
+    maps topics to "shed", or to the fraction of messages to keep, for when the buffer is full. ``transactional_id`` makes a
+    producer for transactions: opening it fences any other producer with the same id. ``config`` has raw settings of librdkafka.
 
     Opening waits for a broker, ``connect_timeout`` seconds at most: BrokerUnavailable names the addresses.
     """
@@ -105,7 +127,7 @@ class Producer:
             compression=compression,
             buffer_bytes=buffer_bytes,
             buffer_messages=buffer_messages,
-            # librdkafka's condition: what is written after its transaction was given up would hang.
+            # librdkafka requires it: a message that is written after its transaction was aborted would hang.
             delivery_timeout_ms=delivery_timeout_ms
             if transactional_id is None
             else min(delivery_timeout_ms, transaction_timeout_ms),
@@ -152,10 +174,10 @@ class Producer:
     ) -> Delivery:
         """Hand one message to the buffer, to be sent with others, and return its future at once.
 
-        ``value`` None is a tombstone. ``headers`` is a dict, or pairs where a name comes twice. ``timestamp`` in milliseconds.
-        ``acks`` is for this message only. Waits while the buffer is full, ``max_block_ms`` at most, then BufferFull. Raises
-        SerializationError, MessageTooLarge, UnknownTopic (a partition that there is not), InvalidArgument, Closed, at once;
-        what goes wrong later is in the future, and in ``flush`` if nobody looked at the future.
+        ``value`` None is a tombstone. ``headers`` is a dict, or a list of pairs if a name occurs twice. ``timestamp`` is in
+        milliseconds. ``acks`` is for this message only. While the buffer is full this waits, ``max_block_ms`` at most, and then
+        raises BufferFull. SerializationError, MessageTooLarge, UnknownTopic (a partition that does not exist), InvalidArgument
+        and Closed are raised at once; later failures are in the future, and ``flush`` raises those whose future nobody looked at.
         """
         handle = self._handle if acks is None else self._level(acks)
         if type(value) is not self._plain_value:
@@ -207,8 +229,8 @@ class Producer:
         return partition
 
     def partitions(self, topic: str) -> int:
-        """How many partitions the topic has. The cluster is asked, so that messages can be sent to those that are new.
-        UnknownTopic when it is not there."""
+        """How many partitions the topic has. This asks the cluster, so that messages can be sent to new partitions. UnknownTopic
+        if the topic does not exist."""
         return self._counts.ask(self._handle.raw, self._handle.addresses, topic, self._max_block_ms / 1000)
 
     # -- transactions --------------------------------------------------------------------------------------------------------
@@ -216,7 +238,7 @@ class Producer:
     def transaction(self) -> Transaction:
         """``with producer.transaction() as tx: tx.send(...); tx.send_offsets(consumer)``: all of it or nothing.
 
-        Committed at the end of the block, aborted when an exception leaves it. See ``Transaction``.
+        The end of the block commits, an exception that leaves it aborts. See ``Transaction``.
         """
         if self._transaction is None:
             raise InvalidArgument("this producer has no transactions: open it with transactional_id=..., one per instance")
@@ -225,10 +247,10 @@ class Producer:
     # -- the whole -----------------------------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was sent is acknowledged. Returning means that it is.
+        """Return when every message that was sent is acknowledged.
 
-        TimedOut after ``timeout`` seconds (they are still under way). If messages have failed whose futures nobody has looked
-        at, raises the first failure, once; the message says how many.
+        Raises TimedOut after ``timeout`` seconds; the messages are then still under way. If messages have failed whose futures
+        nobody has looked at, raises the first failure, once; a note says how many there were.
         """
         limit = float("inf") if timeout is None else timeout
         deadline = monotonic() + limit
@@ -238,9 +260,9 @@ class Producer:
             raise TimedOut(f"{remaining:,} messages were not acknowledged within {timeout} s: they are still under way")
 
     def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
-        """Send what is in the buffer, wait for it up to ``timeout`` seconds, and end. More calls do nothing.
+        """Send what is in the buffer, wait for it up to ``timeout`` seconds, and end. Further calls do nothing.
 
-        What is not acknowledged by then fails, and DeliveryFailed says how many that were. An open transaction is aborted.
+        Messages that are not acknowledged by then fail, and DeliveryFailed says how many. An open transaction is aborted.
         """
         with self._lock:
             if self._is_closed:
@@ -265,7 +287,7 @@ class Producer:
         _raise_first(unseen)
 
     def metrics(self) -> ProducerMetrics:
-        """Counts of what happened so far."""
+        """Counts of messages so far."""
         counts = [handle.counts() for handle in self._opened()]
         sent, failed, buffered = (sum(column) for column in zip(*counts, strict=True))
         return ProducerMetrics(
@@ -279,7 +301,7 @@ class Producer:
         try:
             self.close()
         except TidelogError as problem:
-            # The block's own exception is the one to see.
+            # The exception of the block itself matters more.
             if error is None:
                 raise
             _logger.error("closing the producer: %s", problem)
@@ -316,14 +338,14 @@ def _raise_first(unseen: list[tuple[TidelogError | None, int]]) -> None:
     count = sum(number for _, number in unseen)
     for error, _ in unseen:
         if error is not None:
-            error.is_seen = True
+            error.mark_seen()
             if count > 1:
                 error.add_note(f"{count:,} messages failed since the last flush; this is the first.")
             raise error
 
 
 def _milliseconds(timestamp: int | datetime | None) -> int:
-    """0 is librdkafka's word for now."""
+    """librdkafka takes 0 for now."""
     return 0 if timestamp is None else milliseconds_of(timestamp)
 
 
@@ -335,12 +357,124 @@ def _header_list(headers: Headers | None) -> list[tuple[str, Any]]:
     return pairs
 
 
+# -- settings -----------------------------------------------------------------------------------------------------------------
+
+
+def acks_level(acks: object) -> str:
+    """The caller's value as ``all``, ``1`` or ``0``."""
+    level = "all" if acks == -1 or acks == "-1" else str(acks)
+    if isinstance(acks, bool) or level not in ACKS:
+        raise InvalidArgument(f'acks is "all", 1 or 0: not {acks!r}')
+    return level
+
+
+def producer_defaults(
+    *, linger_ms: float, batch_size: int, compression: str, buffer_bytes: int, buffer_messages: int, delivery_timeout_ms: int
+) -> dict[str, object]:
+    """The arguments of the constructor under librdkafka's names."""
+    if compression not in COMPRESSIONS:
+        raise InvalidArgument(f"compression is one of {', '.join(COMPRESSIONS)}: not {compression!r}")
+    if buffer_bytes < 1024 or buffer_messages < 1:
+        raise InvalidArgument("the buffer has at least 1024 bytes and room for one message")
+    return {
+        "linger.ms": linger_ms,
+        "batch.size": batch_size,
+        "compression.type": compression,
+        "queue.buffering.max.kbytes": buffer_bytes // 1024,
+        "queue.buffering.max.messages": buffer_messages,
+        "delivery.timeout.ms": delivery_timeout_ms,
+        # The same as Java clients; random without a key.
+        "partitioner": "murmur2_random",
+        # A message to a topic that does not exist fails within this time, not after 30 s.
+        "topic.metadata.propagation.max.ms": 10_000,
+    }
+
+
+# -- serialization ------------------------------------------------------------------------------------------------------------
+
+
+def serialize(value: Any, topic: str) -> bytes | None:  # noqa: ARG001 - part of the protocol; the default ignores it
+    """The default: None stays None, bytes-like values stay as they are, text becomes UTF-8, anything else compact JSON in UTF-8.
+
+    JSON is strict: NaN and infinity are refused, keys of objects are text, and dates or classes are not guessed.
+    """
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def serialized(serializer: Serializer, value: Any, topic: str, what: str) -> bytes | None:
+    """Apply ``serializer``; ``what`` is ``key`` or ``value``. SerializationError names the type and the topic."""
+    try:
+        data = serializer(value, topic)
+    except Exception as error:
+        raise SerializationError(
+            f"the {what} for {topic} is a {_type_name(value)}, which cannot be converted to bytes ({error}): "
+            f"send bytes, text or what JSON can represent, or give the producer a {what}_serializer"
+        ) from error
+    if data is not None and not isinstance(data, bytes):
+        raise SerializationError(
+            f"the {what}_serializer returned a {_type_name(data)} for a {_type_name(value)} to {topic}: "
+            "it must return bytes or None"
+        )
+    return data
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+# -- low-value topics ---------------------------------------------------------------------------------------------------------
+
+
+class LowValueTopics:
+    """Topics whose messages may be dropped when the buffer is full, instead of making the application wait: metrics, traces,
+    clicks.
+
+    ``"shed"`` drops every message that finds the buffer full; a fraction keeps that part of them, and these wait as others do.
+    Dropped messages are counted, and their deliveries say so: nothing is dropped silently.
+    """
+
+    __slots__ = ("_fractions", "_lock", "sampled", "shed")
+
+    def __init__(self, topics: Mapping[str, str | float] | None) -> None:
+        # The fraction to keep; 0 for "shed".
+        self._fractions: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self.shed = 0
+        self.sampled = 0
+        for topic, rule in (topics or {}).items():
+            is_fraction = isinstance(rule, int | float) and not isinstance(rule, bool) and 0 < rule < 1
+            if rule != "shed" and not is_fraction:
+                raise InvalidArgument(
+                    f'low_value_topics: {topic} is "shed", or the fraction to keep, between 0 and 1: not {rule!r}'
+                )
+            self._fractions[topic] = 0.0 if isinstance(rule, str) else float(rule)
+
+    def drops(self, topic: str) -> bool:
+        """Whether to drop this message, which found the buffer full; counts the ones that are dropped."""
+        fraction = self._fractions.get(topic)
+        if fraction is None or (fraction and random.random() < fraction):  # noqa: S311 - no secret
+            return False
+        with self._lock:
+            if fraction:
+                self.sampled += 1
+            else:
+                self.shed += 1
+        return True
+
+
 _open_producers: "weakref.WeakSet[Producer]" = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """A program that ends without closing its producer must not lose what it sent, nor lose it silently."""
+    """A program that ends without closing its producer should not lose messages, and never silently."""
     for producer in list(_open_producers):
         try:
             producer.close(_EXIT_TIMEOUT_SECONDS)

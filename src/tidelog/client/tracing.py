@@ -1,8 +1,8 @@
 """Trace context in headers: the W3C ``traceparent``, through producer, worker, retries and dead letters.
 
 ``00-<trace id, 32 hex digits>-<parent span id, 16>-<flags, 2>``. The trace id stays the same over all hops; each hop that sends
-puts a span id of its own there. The current one is a context variable, so it follows threads of work and asyncio tasks alike.
-A header that is no valid traceparent is left alone and counts as none: somebody else's mistake must not fail a message.
+puts in a span id of its own. The current traceparent is a context variable, so that it follows threads and asyncio tasks alike.
+An invalid traceparent in a header is left alone and ignored: somebody else's mistake must not fail a message.
 """
 
 import contextvars
@@ -20,18 +20,18 @@ _SAMPLED = "01"
 
 _current: contextvars.ContextVar[str | None] = contextvars.ContextVar("tidelog_traceparent", default=None)
 
-# The bare lookup, for the one place that does it for every message.
+# The bare lookup, for the producer, which does it for every message.
 get_current = _current.get
 
 
 def current_traceparent() -> str | None:
-    """The trace context of what is being done now; None outside of any."""
+    """The current trace context; None if there is none."""
     return _current.get()
 
 
 @contextmanager
 def with_traceparent(traceparent: str | None) -> Iterator[None]:
-    """Within the block this is the current trace context. What is no valid traceparent counts as None."""
+    """Make this the current trace context within the block. An invalid traceparent counts as None."""
     token = _current.set(traceparent if traceparent is not None and is_valid(traceparent) else None)
     try:
         yield
@@ -40,12 +40,12 @@ def with_traceparent(traceparent: str | None) -> Iterator[None]:
 
 
 def new_traceparent() -> str:
-    """Of a new trace."""
+    """The traceparent of a new trace."""
     return f"00-{_hexadecimal(16)}-{_hexadecimal(8)}-{_SAMPLED}"
 
 
 def child_traceparent(traceparent: str) -> str:
-    """The same trace with a new span id: what a hop hands on."""
+    """The same trace with a new span id, which a hop passes on."""
     found = _FORMAT.fullmatch(traceparent)
     if found is None:
         return traceparent
@@ -53,7 +53,7 @@ def child_traceparent(traceparent: str) -> str:
 
 
 def is_valid(traceparent: str) -> bool:
-    """Version 00 exactly; a later version may have more behind it. All zeros are no ids, ff is no version."""
+    """Version 00 must match exactly, later versions may be longer. Ids of zeros and the version ff are invalid."""
     found = _FORMAT.fullmatch(traceparent)
     if found is None or found["version"] == "ff" or (found["version"] == "00" and found["rest"]):
         return False
@@ -61,7 +61,7 @@ def is_valid(traceparent: str) -> bool:
 
 
 def extract(headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None) -> str | None:
-    """The traceparent of a message's headers, a valid one only; the last one where there are several."""
+    """The valid traceparent in a message's headers; the last one if there are several."""
     if not headers:
         return None
     pairs = headers.items() if isinstance(headers, Mapping) else headers
@@ -76,13 +76,13 @@ def extract(headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | No
 
 
 def inject(headers: list[tuple[str, bytes | None]], traceparent: str) -> None:
-    """Add a child of ``traceparent``, unless the headers have one already: what the application says itself counts."""
+    """Add a child of ``traceparent``, unless the application has put one into the headers itself."""
     if all(name != TRACEPARENT for name, _ in headers):
         headers.append((TRACEPARENT, child_traceparent(traceparent).encode("ascii")))
 
 
 def _hexadecimal(length: int) -> str:
-    """Never all zeros, which would mean no id."""
+    """Random, and never all zeros, which would be an invalid id."""
     while not any(data := os.urandom(length)):
         pass
     return data.hex()

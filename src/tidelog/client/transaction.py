@@ -1,16 +1,21 @@
-"""Transactions: messages to any partitions, and the offsets of what they were made from, all of it or nothing.
+"""Transactions: messages to any partitions, and the offsets of their input, all of it or nothing.
 
     with producer.transaction() as tx:
         tx.send("totals", ...)
         tx.send_offsets(consumer)
 
-Every call of librdkafka's transactional API ends in one of four ways, told apart here and nowhere else: done; retriable, and then
-the same call again resumes it; the transaction must be aborted, which is done at once and becomes TransactionFailed: nothing
-of it will be seen and doing all of it again may succeed; or the producer itself is over: Fenced when another instance took its
-transactional id, TransactionFatal otherwise. A commit that was never answered is TransactionOutcomeUnknown: it is all there or
-not at all, and whoever opens the id next makes the broker settle it.
+Every call of librdkafka's transactional API ends in one of four ways, which are distinguished here and nowhere else:
 
-The handle's door is open only between begin and end, so a message cannot fall outside of a transaction by mistake.
+- it succeeds;
+- it is retriable, and the same call again resumes it;
+- the transaction must be aborted. That is done at once and raises TransactionFailed: nothing becomes visible, and repeating all
+  of
+  it may succeed;
+- the producer itself has ended: Fenced if another instance took over its transactional id, TransactionFatal otherwise. A commit
+  that was never answered is TransactionOutcomeUnknown: it is visible as a whole or not at all, and the next producer with the id
+  makes the broker decide.
+
+The handle accepts messages only between begin and end, so that no message is sent outside of a transaction by mistake.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,27 +35,27 @@ from tidelog.client.errors import (
     TransactionOutcomeUnknown,
 )
 from tidelog.client.futures import Delivery
-from tidelog.client.producer_handles import ProducerHandle
+from tidelog.client.producer_handle import ProducerHandle
 
 if TYPE_CHECKING:
     from tidelog.client.producer import Producer
 
-# One call of librdkafka's; it is called again, so this is only how soon an interrupt or the deadline is noticed.
+# The time-out of one call of librdkafka. The call is repeated, so this is only how soon an interrupt or the deadline is noticed.
 _CALL_SECONDS = 5.0
 _PAUSE_SECONDS = 0.05
 _CLOSE_SECONDS_MAX = 5.0
 
 
 class _MustAbort(Exception):
-    """librdkafka says that the transaction cannot be committed any more."""
+    """librdkafka says that the transaction can no longer be committed."""
 
 
 class Transaction:
-    """One transaction after the other; each ``with`` is one. Not for several threads at once.
+    """One transaction after the other; each ``with`` is one. Use it from one thread at a time.
 
-    At the end of the block it is committed: readers with read_committed see all of it from then on. When an exception leaves the
-    block it is aborted, and they never see any of it. TransactionFailed: aborted, may be done again. Fenced: another
-    instance took over, stop. TransactionFatal: close the producer and open a new one.
+    The end of the block commits: from then on readers with read_committed see all of it. An exception that leaves the block
+    aborts, and they never see any of it. TransactionFailed: it was aborted and may be repeated. Fenced: another instance took
+    over, so stop. TransactionFatal: close the producer and open a new one.
     """
 
     def __init__(self, producer: "Producer", handle: ProducerHandle, timeout: float) -> None:
@@ -80,12 +85,13 @@ class Transaction:
     # -- within a transaction ------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, value: Any = None, **arguments: Any) -> Delivery:
-        """As ``Producer.send``, with the same arguments. Its future says that it is written; it is seen after the commit."""
+        """Like ``Producer.send``, with the same arguments. The future says that the message is written; readers see it after the
+        commit."""
         self.check_active()
         return self._producer.send(topic, value, **arguments)
 
     def send_offsets(self, consumer: Any, offsets: Sequence[Any] | None = None) -> None:
-        """Commit the consumer's positions with this transaction: what it has polled counts as read exactly when this is seen.
+        """Commit the consumer's positions with this transaction: what it has polled counts as read exactly if this is committed.
 
         ``consumer`` is a Consumer of ours or of confluent-kafka with a group; ``offsets`` (of confluent_kafka.TopicPartition)
         replaces its positions. Call it after the messages were processed. A consumer that lost its place in the group makes the
@@ -94,7 +100,7 @@ class Transaction:
         self.check_active()
         try:
             if offsets is None and hasattr(consumer, "transaction_offsets"):
-                # Ours: librdkafka's position may be beyond what it has handed out.
+                # Our own Consumer: librdkafka's position may be beyond what it has handed out.
                 offsets, metadata = consumer.transaction_offsets()
             else:
                 raw = getattr(consumer, "handle", consumer)
@@ -108,7 +114,7 @@ class Transaction:
         self.send_positions(offsets, metadata)
 
     def send_positions(self, offsets: Sequence[Any], metadata: Any) -> None:
-        """As ``send_offsets``, of a consumer that was asked already: its offsets and its ``consumer_group_metadata``."""
+        """Like ``send_offsets``, for callers who have the offsets and the ``consumer_group_metadata`` already."""
         self.check_active()
         if offsets:
             send = self._handle.raw.send_offsets_to_transaction
@@ -117,7 +123,7 @@ class Transaction:
     # -- begin and end, for those who cannot use a with -----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin; InvalidArgument when one is open already."""
+        """Begin a transaction; InvalidArgument if one is open."""
         if self._end is not None:
             raise self._end
         if self._is_active:
@@ -127,7 +133,7 @@ class Transaction:
         self._handle.open()
 
     def commit(self) -> None:
-        """Wait for all messages and commit. Returning means that readers see all of it."""
+        """Wait for all messages and commit. When this returns, readers see all of it."""
         self.check_active()
         self._shut()
         try:
@@ -136,7 +142,7 @@ class Transaction:
             self._is_active = False
 
     def abort(self) -> None:
-        """Give up: readers with read_committed never see any of it; the futures of messages not yet written fail."""
+        """Abort: readers with read_committed never see any of it, and the futures of messages not yet written fail."""
         if not self._is_active:
             return
         self._shut()
@@ -146,11 +152,11 @@ class Transaction:
         except _MustAbort as error:
             raise self._over(TransactionFatal(f"abort: {error}: close the producer and open a new one")) from error
         self._handle.flush(_CLOSE_SECONDS_MAX)
-        # Their end was asked for, or is told by the TransactionFailed that follows.
+        # The caller asked for their end, or learns of it from the TransactionFailed that follows.
         self._handle.take_unseen()
 
     def close(self) -> None:
-        """Abort what is open, as well as possible in a short time; the broker does it otherwise."""
+        """Abort an open transaction if that succeeds in a short time; otherwise the broker does it."""
         if self._is_active and self._end is None:
             self._timeout = min(self._timeout, _CLOSE_SECONDS_MAX)
             try:
@@ -168,7 +174,7 @@ class Transaction:
         except _MustAbort as error:
             self.abort()
             raise TransactionFailed(
-                f"{what}: {error}: the transaction was aborted, nothing of it will be seen; do all of it again"
+                f"{what}: {error}: the transaction was aborted, nothing of it becomes visible; repeat all of it"
             ) from error.__cause__
 
     def _run(self, what: str, call: Callable[[float], object], *, is_commit: bool = False) -> None:
@@ -190,12 +196,12 @@ class Transaction:
                 if not error.retriable():
                     raise typed from raised
                 if monotonic() >= deadline:
-                    raise self._given_up(what, typed, is_commit) from raised
+                    raise self._timed_out(what, typed, is_commit) from raised
                 self._handle.poll(_PAUSE_SECONDS)
             else:
                 return
 
-    def _given_up(self, what: str, typed: TidelogError, is_commit: bool) -> TidelogError:
+    def _timed_out(self, what: str, typed: TidelogError, is_commit: bool) -> TidelogError:
         if is_commit:
             return self._over(
                 TransactionOutcomeUnknown(
@@ -213,7 +219,7 @@ class Transaction:
         )
 
     def _over(self, error: TidelogError) -> TidelogError:
-        """The producer is of no more use; every later call says why."""
+        """The producer can no longer be used; every later call raises ``error``."""
         self._end = error
         self._is_active = False
         self._handle.shut(lambda: error)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from tidelog.client.errors import (
     TimedOut,
     UnknownTopic,
 )
-from tidelog.client.table import Table, TableStorageError, source
-from tidelog.client.table.sqlite import SqliteStorage
+from tidelog.client.table import Table, follower
+from tidelog.client.table.storage import SqliteStorage, TableIdentity, TableStorageError
 from tidelog.testing import Broker
 
 SECONDS_MAX = 120.0
@@ -282,7 +283,7 @@ def test_closed_and_not_ready(kafka: ToolkitBroker, topic: str) -> None:
 
 @pytest.mark.tidelog_only
 def test_a_broker_that_does_not_answer_for_a_while_is_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(follower, "REQUEST_SECONDS", 0.3)
     with Broker() as broker:
         kafka = ToolkitBroker(broker.bootstrap_servers)
         topic = create_topic(kafka.bootstrap, "customers", config=COMPACTED)
@@ -292,7 +293,7 @@ def test_a_broker_that_does_not_answer_for_a_while_is_followed_again(monkeypatch
             asked: list[object] = []
             facts = table._follower._source.facts
 
-            def counted() -> source.TopicFacts:
+            def counted() -> follower.TableTopic:
                 asked.append(None)
                 return facts()
 
@@ -316,3 +317,34 @@ def test_what_ends_the_following_is_told(kafka: ToolkitBroker, topic: str, monke
         until(lambda: not table.ready)
         with pytest.raises(TidelogError, match="a bug"):
             table.wait_ready(SECONDS_MAX)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[SqliteStorage]:
+    storage = SqliteStorage(str(tmp_path / "rows.db"))
+    storage.reset(TableIdentity("t", "id", "read_committed"), 7)
+    yield storage
+    storage.close()
+
+
+def test_rows_and_positions_are_stored_together_or_not_at_all(file: SqliteStorage) -> None:
+    file.apply([(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", None)], {0: 4}, None)
+    assert (list(file.items()), file.progress()) == ([(b"a", b"2")], (("t", "id", "read_committed"), {0: 4}, 7))
+    with pytest.raises(TableStorageError):
+        # The last statement fails.
+        file.apply([(b"a", b"3"), (b"c", b"1")], {0: None}, 9)  # type: ignore[dict-item]  # that is how
+    progress = file.progress()
+    assert progress is not None
+    assert (list(file.items()), progress.positions, progress.caught_up_ms) == ([(b"a", b"2")], {0: 4}, 7)
+
+
+def test_iteration_goes_page_by_page(file: SqliteStorage) -> None:
+    rows = {b"%05d" % number: b"v" for number in range(1_234)}
+    file.apply(list(rows.items()), {}, None)
+    found = []
+    for key, value in file.items():
+        found.append((key, value))
+        if len(found) == 600:
+            file.apply([(b"00000", None), (b"99999", b"late")], {}, None)
+    assert found == [*sorted(rows.items()), (b"99999", b"late")]
+    assert file.count() == 1_234

@@ -1,44 +1,182 @@
-"""The thread of a table: it loads the topic to its end, then follows it, one batch after the other into the storage.
+"""The thread of a table: it loads the topic to its end, then follows it, and stores one batch after the other.
 
-*Ready* is reached when everything is stored that could be read when the load began. The rows that are kept are used only
-if they are what a fresh load would have made so far; otherwise the table is emptied and loaded anew:
+The table is *ready* when everything is stored that could be read when the load began. Rows that are stored already are used only
+if they are what a fresh load would have made so far. Otherwise the table is emptied and loaded again, which happens if
 
 * the topic has another id (it was deleted and created again), or the rows were read with another isolation;
-* the position is before the oldest message (tombstones may be gone with what was deleted) or behind the end;
-* the table was away for long: compaction removes tombstones ``delete.retention.ms`` after they were written, so rows
-  that it has not compared with the topic for half of that may have been deleted unseen.
+* the position is before the oldest message (tombstones may be gone with the deleted messages) or after the end;
+* the table was away for long: compaction removes tombstones ``delete.retention.ms`` after they were written, so rows that were
+  not compared with the topic for half of that time may have been deleted unnoticed.
 
-The same is looked after every few seconds while following; new partitions join the others.
+The same is checked every few seconds while following; new partitions join the others.
+
+``TableSource`` reads with confluent-kafka itself and not with ``Consumer``, because it needs to know where each partition ends.
+That event comes even where the last offsets are markers of transactions, aborted messages, or holes that compaction left.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
-from tidelog.client.errors import TidelogError, UnknownTopic
-from tidelog.client.table.source import PositionsGone, Source, TopicFacts
-from tidelog.client.table.storage import Identity, Storage
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from tidelog.client.arrivals import PASSING_ERRORS
+from tidelog.client.configuration import bootstrap_addresses, librdkafka_configuration
+from tidelog.client.consumer_settings import REFUSED, consumer_defaults
+from tidelog.client.errors import InvalidArgument, TidelogError, TimedOut, UnknownTopic, from_kafka_error
+from tidelog.client.reachability import ConnectionProblems, wait_for_broker
+from tidelog.client.start import OffsetLookup
+from tidelog.client.table.storage import TableIdentity, TableStorage
+from tidelog.client.topic_partition import TopicPartition, raw_offsets
 
 _logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 10.0
 _WAIT_SECONDS = 0.2
 _RETRY_SECONDS = 0.5
-# While following, being away is only believed after this long: a topic with no retention of tombstones is followed all the same.
+# While following, the table counts as away only after this long, so that a topic without retention of tombstones can be followed.
 _AWAY_MS_MIN = 60_000
 
 OnBatch = Callable[[list[tuple[bytes, bytes | None]]], None]
+
+REQUEST_SECONDS = 10.0
+BATCH_RECORDS = 2_000
+# A new partition joins the fetches when the current one is answered: a small table would wait for Kafka's default of 500 ms.
+FETCH_WAIT_MS = 100
+PREFETCH_BYTES = 16 * 1024 * 1024
+PREFETCH_RECORDS = 20_000
+# Kafka's default, for users who may not read the setting.
+_DELETE_RETENTION_MS = 86_400_000
+
+
+class PositionsGone(Exception):
+    """The topic no longer has the offset that is to be read next."""
+
+
+class TableTopic(NamedTuple):
+    topic_id: str
+    partitions: tuple[int, ...]
+    delete_retention_ms: int
+
+
+class TableSource:
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        topic: str,
+        *,
+        isolation: str,
+        connect_timeout: float,
+        config: Mapping[str, object] | None,
+    ) -> None:
+        self.topic = topic
+        self.addresses = bootstrap_addresses(bootstrap)
+        defaults = consumer_defaults(
+            group=None,
+            protocol="classic",
+            assignor=None,
+            isolation=isolation,
+            instance_id=None,
+            max_prefetch_bytes=PREFETCH_BYTES,
+            max_prefetch_records=PREFETCH_RECORDS,
+        )
+        # If a position is gone, rows may have been deleted unnoticed: that must be an error.
+        defaults.update({"enable.partition.eof": True, "auto.offset.reset": "error", "fetch.wait.max.ms": FETCH_WAIT_MS})
+        settings = librdkafka_configuration(bootstrap, config, defaults, refused=REFUSED)
+        problems = ConnectionProblems()
+        try:
+            self._handle = KafkaConsumer({**settings, "error_cb": problems})
+        except KafkaException as error:
+            raise from_kafka_error(error.args[0], f"open table {topic}", self.addresses, otherwise=InvalidArgument) from error
+        try:
+            wait_for_broker(self._handle, self.addresses, problems, connect_timeout)
+            self._admin = AdminClient(librdkafka_configuration(bootstrap, config, {}))
+        except BaseException:
+            self._handle.close()
+            raise
+        self._lookup = OffsetLookup(self._handle, self.addresses)
+
+    def facts(self) -> TableTopic:
+        """UnknownTopic if the topic does not exist."""
+        description = self._answer(
+            lambda: self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=REQUEST_SECONDS)[self.topic]
+        )
+        partitions = tuple(sorted(partition.id for partition in description.partitions))
+        return TableTopic(str(description.topic_id), partitions, self._delete_retention_ms())
+
+    def bounds(self, partitions: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """By partition, the offset of the oldest message, and the one after the last message that may be read."""
+        wanted = [TopicPartition(self.topic, partition) for partition in partitions]
+        self._refresh()
+        begins = self._lookup.beginnings(wanted, REQUEST_SECONDS)
+        ends = self._lookup.ends(wanted, REQUEST_SECONDS)
+        return (
+            {one.partition: offset for one, offset in begins.items()},
+            {one.partition: offset for one, offset in ends.items()},
+        )
+
+    def assign(self, positions: Mapping[int, int]) -> None:
+        self._handle.assign(raw_offsets(((self.topic, partition), offset) for partition, offset in positions.items()))
+
+    def read(self, timeout: float) -> tuple[list[Any], dict[int, int]]:
+        """The next messages, and by partition the ends that were reached. PositionsGone if an offset no longer exists."""
+        raw = self._handle.consume(1, timeout)
+        if raw:
+            raw += self._handle.consume(BATCH_RECORDS - 1, 0)
+        messages, ends = [], {}
+        for message in raw:
+            error = message.error()
+            if error is None:
+                messages.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ends[message.partition()] = message.offset()
+            elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                raise PositionsGone(error.str())
+            elif error.code() not in PASSING_ERRORS and not error.retriable():
+                raise from_kafka_error(error, f"read {self.topic}", self.addresses)
+        return messages, ends
+
+    def close(self) -> None:
+        self._handle.close()
+
+    def _refresh(self) -> None:
+        """Refresh librdkafka's metadata, which may be old: it answers questions about partitions from it."""
+        try:
+            self._handle.list_topics(self.topic, timeout=REQUEST_SECONDS)
+        except KafkaException as error:
+            raise from_kafka_error(error.args[0], f"topic {self.topic}", self.addresses) from error
+
+    def _delete_retention_ms(self) -> int:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self.topic)
+        try:
+            settings = self._answer(lambda: self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)[resource])
+            return int(settings["delete.retention.ms"].value)
+        except (TidelogError, KeyError):
+            return _DELETE_RETENTION_MS
+
+    def _answer(self, call: Any) -> Any:
+        try:
+            return call().result(REQUEST_SECONDS)
+        except KafkaException as error:
+            raise from_kafka_error(error.args[0], f"topic {self.topic}", self.addresses) from error
+        except TimeoutError as error:
+            # librdkafka has the same time-out, which does not always expire first.
+            raise TimedOut(f"topic {self.topic}: no answer from {self.addresses} within {REQUEST_SECONDS:g} s") from error
 
 
 def _now_ms() -> int:
     return int(time() * 1000)
 
 
-class Follower:
-    def __init__(self, source: Source, storage: Storage, isolation: str, on_batch: OnBatch, check_seconds: float) -> None:
-        """``on_batch`` is told of every batch that comes when the table is ready."""
+class TableFollower:
+    def __init__(
+        self, source: TableSource, storage: TableStorage, isolation: str, on_batch: OnBatch, check_seconds: float
+    ) -> None:
+        """``on_batch`` gets every batch that arrives once the table is ready."""
         self._source = source
         self._storage = storage
         self._isolation = isolation
@@ -48,11 +186,11 @@ class Follower:
         self._is_ready = False
         self._is_stopped = False
         self.error: TidelogError | None = None
-        """Why it has ended, if it has."""
+        """Why the thread has ended, if it has."""
         self.loads = 0
-        """How often it was loaded from the beginning."""
+        """How often the table was loaded from the beginning."""
         self.keyless = 0
-        """Messages without a key, which belong in no dictionary."""
+        """How many messages had no key: these are skipped."""
         self._positions: dict[int, int] = {}
         self._missing: dict[int, int] = {}
         self._began_ms = 0
@@ -64,12 +202,12 @@ class Follower:
         return self._is_ready
 
     def wait_ready(self, timeout: float | None) -> bool:
-        """Or until it has ended by an error."""
+        """Wait until the table is ready, or has ended with an error."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_ready or self.error is not None or self._is_stopped, timeout)
 
     def wait_for_batch(self, timeout: float) -> None:
-        """Until something was stored, or the time is over."""
+        """Wait until something is stored, or the time is over."""
         with self._changed:
             self._changed.wait(timeout)
 
@@ -91,10 +229,10 @@ class Follower:
                 try:
                     self._follow(self._load())
                 except PositionsGone as gone:
-                    _logger.warning("table %s is loaded anew: %s", self._source.topic, gone)
+                    _logger.warning("table %s is loaded again: %s", self._source.topic, gone)
                     self._set(is_ready=False)
                 except TidelogError as error:
-                    # A topic that went may come again: it is another one then, and is loaded anew.
+                    # A topic that was deleted may be created again, and the new topic is then loaded.
                     if not error.retriable and not isinstance(error, UnknownTopic):
                         raise
                     _logger.warning("table %s waits: %s", self._source.topic, error)
@@ -110,15 +248,15 @@ class Follower:
 
     def _end(self, error: TidelogError, cause: BaseException | None = None) -> None:
         error.__cause__ = cause or error.__cause__
-        _logger.error("table %s does not follow its topic any more: %s", self._source.topic, error, exc_info=cause)
+        _logger.error("table %s no longer follows its topic: %s", self._source.topic, error, exc_info=cause)
         self._set(is_ready=False, error=error)
 
-    def _load(self) -> TopicFacts:
-        """Take what is kept, or nothing, and read from there."""
+    def _load(self) -> TableTopic:
+        """Use the stored rows, or none, and read from there."""
         now_ms = _now_ms()
         facts = self._source.facts()
         begins, ends = self._source.bounds(facts.partitions)
-        identity = Identity(self._source.topic, facts.topic_id, self._isolation)
+        identity = TableIdentity(self._source.topic, facts.topic_id, self._isolation)
         kept = self._kept_positions(identity, facts, begins, ends, now_ms)
         if kept is None:
             self._set(is_ready=False)
@@ -134,7 +272,7 @@ class Follower:
         return facts
 
     def _kept_positions(
-        self, identity: Identity, facts: TopicFacts, begins: Mapping[int, int], ends: Mapping[int, int], now_ms: int
+        self, identity: TableIdentity, facts: TableTopic, begins: Mapping[int, int], ends: Mapping[int, int], now_ms: int
     ) -> dict[int, int] | None:
         progress = self._storage.progress()
         if progress is None or progress.identity != identity:
@@ -146,7 +284,7 @@ class Follower:
                 return None
         return dict(progress.positions)
 
-    def _follow(self, facts: TopicFacts) -> None:
+    def _follow(self, facts: TableTopic) -> None:
         checked_at = _now_ms()
         self._note_ready()
         while not self._is_stopped:
@@ -178,7 +316,7 @@ class Follower:
             self._on_batch(changes)
 
     def _note_ready(self) -> None:
-        """Everything is here that was there when it was last asked for the ends."""
+        """Become ready if everything is stored that was in the topic when the ends were last looked up."""
         for partition in [one for one, end in self._missing.items() if self._positions[one] >= end]:
             del self._missing[partition]
         if not self._missing and self._began_ms:
@@ -186,8 +324,8 @@ class Follower:
             self._began_ms = 0
             self._set(is_ready=True)
 
-    def _is_as_before(self, facts: TopicFacts) -> bool:
-        """Whether it is still the same topic, followed closely; else it is to be loaded again, as far as is needed."""
+    def _is_as_before(self, facts: TableTopic) -> bool:
+        """Whether this is still the same topic, followed closely. Otherwise it is loaded again, as far as needed."""
         now_ms = _now_ms()
         try:
             now = self._source.facts()
@@ -199,7 +337,7 @@ class Follower:
             return True
         progress = self._storage.progress()
         if progress is None or now_ms - progress.caught_up_ms > max(now.delete_retention_ms // 2, _AWAY_MS_MIN):
-            raise PositionsGone("it was away for longer than tombstones are kept")
+            raise PositionsGone("the table was away for longer than tombstones are kept")
         if not self._missing:
             self._missing = {one: end for one, end in ends.items() if self._positions[one] < end}
             self._began_ms = now_ms

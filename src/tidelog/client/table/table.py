@@ -1,7 +1,7 @@
 """``Table("customers")``: the newest value of each key of a compacted topic, as a dictionary that follows the topic.
 
-The topic is the truth, the table is a view of it: to change a row, send a message with its key, to remove one, a message with
-that key and no value. The table never writes to the topic, and any number of processes may each have their own.
+The topic is the truth, the table is a view of it. To change a row, send a message with its key; to remove it, send a message with
+that key and no value. The table never writes to the topic, and any number of processes may each have their own table.
 """
 
 import json
@@ -14,11 +14,8 @@ from typing import Any, Self
 from tidelog.client.consumer_settings import ISOLATIONS, check_choice
 from tidelog.client.errors import Closed, InvalidArgument, SerializationError, TimedOut
 from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS
-from tidelog.client.table.follower import CHECK_SECONDS, Follower
-from tidelog.client.table.memory import MemoryStorage
-from tidelog.client.table.source import Source
-from tidelog.client.table.sqlite import SqliteStorage
-from tidelog.client.table.storage import Storage
+from tidelog.client.table.follower import CHECK_SECONDS, TableFollower, TableSource
+from tidelog.client.table.storage import MemoryStorage, SqliteStorage, TableStorage
 
 _logger = logging.getLogger(__name__)
 
@@ -33,21 +30,21 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {"bytes": bytes, "text": bytes.de
 class Table(Mapping[str, Any]):
     """A topic as a dictionary of its newest values by key. It loads from the beginning to the end, then follows.
 
-    Keys are text; ``table[b"..."]`` finds keys that are none. ``values``: "bytes" (default), "text", "json", or a callable that
-    makes something of bytes; it is called when a value is read, so one that cannot be decoded (SerializationError) spoils only
-    its own key. Reading never waits and never talks to the broker: before ``ready`` it sees what has been loaded so far.
+    Keys are text; ``table[b"..."]`` finds keys that are not. ``values``: "bytes" (default), "text", "json", or a callable that
+    converts bytes. It is called when a value is read, so a value that cannot be decoded (SerializationError) affects only its own
+    key. Reading never waits and never talks to the broker: before ``ready`` it sees what has been loaded so far.
 
-    ``storage``: "memory" (default), or "sqlite:PATH" for more rows than fit in memory and for a restart that reads only what
-    has changed. Rows and the offsets that they were read up to are stored together, so a crash at any moment costs nothing but
-    time. A file is used again only if it is what a fresh load would have made: not when the topic was created anew, when
-    messages that it had not read were deleted, or when it was away for so long that tombstones may be gone. Then it is loaded
-    from the beginning.
+    ``storage``: "memory" (default), or "sqlite:PATH" for more rows than fit in memory and for a restart that reads only what has
+    changed. Rows and the offsets that they were read up to are stored together, so a crash at any moment costs nothing but time.
+    A file is used again only if it is what a fresh load would have made. If the topic was deleted and created again, if messages
+    were deleted that the table had not read, or if it was away for so long that tombstones may be gone, it is loaded from the
+    beginning.
 
-    With ``isolation="read_committed"`` (default) rows of open or aborted transactions are never seen, and an open one does not
-    hold up ``ready``. ``on_change(key, value)`` is called for each change that comes after that, with None for a removal, from
-    the table's thread.
+    With ``isolation="read_committed"`` (default) rows of open or aborted transactions are never seen, and an open transaction
+    does not delay ``ready``. ``on_change(key, value)`` is called for each change after that, with None for a removal, from the
+    table's thread.
 
-    Opening waits for a broker, ``connect_timeout`` seconds at most; UnknownTopic when the topic is not there.
+    Opening waits for a broker, ``connect_timeout`` seconds at most. UnknownTopic if the topic does not exist.
     """
 
     def __init__(
@@ -65,7 +62,7 @@ class Table(Mapping[str, Any]):
     ) -> None:
         check_choice("isolation", isolation, ISOLATIONS)
         if not isinstance(topic, str) or not topic:
-            raise InvalidArgument(f"a table is of one topic, by name: not {topic!r}")
+            raise InvalidArgument(f"a table needs the name of one topic: not {topic!r}")
         decode = values if callable(values) else _DECODERS.get(values)
         if decode is None:
             raise InvalidArgument(f"values is one of {', '.join(_DECODERS)} or a callable: not {values!r}")
@@ -73,25 +70,26 @@ class Table(Mapping[str, Any]):
         self._decode = decode
         self._callbacks: list[OnChange] = [on_change] if on_change is not None else []
         self._is_closed = False
-        source = Source(bootstrap, topic, isolation=isolation, connect_timeout=connect_timeout, config=config)
+        source = TableSource(bootstrap, topic, isolation=isolation, connect_timeout=connect_timeout, config=config)
         try:
             source.facts()
-            self._storage: Storage = _storage(storage)
+            self._storage: TableStorage = _storage(storage)
         except BaseException:
             source.close()
             raise
-        self._follower = Follower(source, self._storage, isolation, self._tell, check_interval)
+        self._follower = TableFollower(source, self._storage, isolation, self._tell, check_interval)
 
     # -- when it may be used -------------------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Everything is here that could be read when the load began, and the topic is being followed. It turns false again while
-        the table is loaded anew, and for good when it cannot go on: ``wait_ready`` says why."""
+        """Whether everything is loaded that could be read when the load began, and the table follows the topic. It becomes false
+        while the table is loaded again, and for good if the table cannot continue: ``wait_ready`` says why."""
         return self._follower.is_ready
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Until ``ready``. TimedOut when it takes longer than ``timeout`` seconds; what has ended the table is raised."""
+        """Wait until ``ready``. TimedOut after ``timeout`` seconds. Raises the error that has ended the table, if there is
+        one."""
         self._check_open()
         is_over = self._follower.wait_ready(timeout)
         if self._follower.error is not None:
@@ -101,8 +99,8 @@ class Table(Mapping[str, Any]):
             raise TimedOut(f"table {self.topic} is not loaded after {timeout} s: allow more time, or look at its positions()")
 
     def wait_for(self, condition: Callable[["Table"], object], timeout: float) -> None:
-        """Until ``condition(table)`` holds, looking after each batch; for those who have just sent a change. TimedOut
-        otherwise."""
+        """Wait until ``condition(table)`` holds, for callers who have just sent a change. It is checked after each batch.
+        TimedOut after ``timeout`` seconds."""
         deadline = monotonic() + timeout
         while not condition(self):
             self._check_open()
@@ -120,13 +118,13 @@ class Table(Mapping[str, Any]):
         return callback
 
     def positions(self) -> dict[int, int]:
-        """By partition the offset of the next message to be read."""
+        """By partition, the offset of the next message to read."""
         return self._follower.positions()
 
     def close(self) -> None:
         """Stop following. A SQLite file stays and may be opened again."""
         if self._follower.is_current_thread():
-            raise InvalidArgument("close the table from another thread: on_change is called by its own")
+            raise InvalidArgument("close the table from another thread: its own thread calls on_change")
         if not self._is_closed:
             self._is_closed = True
             self._follower.stop()
@@ -156,16 +154,16 @@ class Table(Mapping[str, Any]):
         return self._storage.count()
 
     def __iter__(self) -> Iterator[str]:
-        """The keys, as they were when it began or later; those that come and go meanwhile may be among them or not."""
+        """The keys. Those that are added or removed during the iteration may be among them or not."""
         self._check_open()
         return map(_key_text, self._storage.keys())
 
     def rows(self) -> Iterator[tuple[str, Any]]:
-        """Keys with their values, in one pass: cheaper than ``items()``, which looks each one up."""
+        """Keys with their values, in one pass. This is cheaper than ``items()``, which looks up each key."""
         self._check_open()
         return ((_key_text(key), self._decoded(_key_text(key), value)) for key, value in self._storage.items())
 
-    # One table is equal to itself only: comparing would load both.
+    # A table is equal only to itself: comparing would load both.
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
@@ -188,14 +186,14 @@ class Table(Mapping[str, Any]):
                 try:
                     callback(_key_text(key), None if value is None else self._decoded(_key_text(key), value))
                 except Exception:
-                    _logger.exception("table %s: on_change failed for %r; the table goes on", self.topic, key)
+                    _logger.exception("table %s: on_change failed for %r; the table continues", self.topic, key)
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise Closed(f"table {self.topic} is closed")
 
 
-def _storage(storage: str) -> Storage:
+def _storage(storage: str) -> TableStorage:
     if storage == "memory":
         return MemoryStorage()
     if isinstance(storage, str) and storage.startswith(_SQLITE):
@@ -208,5 +206,5 @@ def _key_bytes(key: str | bytes) -> bytes:
 
 
 def _key_text(key: bytes) -> str:
-    """Bytes that are no UTF-8 come through a table and back as they were."""
+    """Bytes that are not UTF-8 survive the way through a table and back."""
     return key.decode(errors="surrogateescape")

@@ -1,15 +1,15 @@
-"""One librdkafka producer, and who polls it.
+"""``ProducerHandle``: one librdkafka producer, and the thread that polls it.
 
-librdkafka reports deliveries only to whoever polls. Python's lock makes a thread that does nothing but poll expensive beside a
-thread that sends: it is taken and given back for every report. So a sender polls by itself every ``SENDS_PER_POLL`` messages,
-and a thread of the handle's own polls whenever no sender has come by lately: while somebody waits, while the last messages are
-under way, while an asyncio application does other things. With nothing in flight that thread sleeps.
+librdkafka reports deliveries only to a thread that polls. A thread that does nothing but poll is expensive beside a thread that
+sends, because Python's global lock changes hands for every report. So a sender itself polls every ``SENDS_PER_POLL`` messages,
+and the handle's own thread polls whenever no sender has done so lately: while somebody waits, while the last messages are under
+way, while an asyncio application does other things. With nothing in flight that thread sleeps.
 
-After ``produce`` a sender does what keeps this going: ``if not next_number() % SENDS_PER_POLL: poll(0)``, and
-``if is_asleep: hurry()``. It is not a method because a call costs as much as all of it.
+After ``produce`` a sender must keep this going: ``if not next_number() % SENDS_PER_POLL: poll(0)``, and ``if is_asleep:
+hurry()``. That is not a method because the call would cost as much as all of it.
 
-``produce`` is the door: senders call whatever stands there. Closing the handle, a transaction that is over and a fenced producer
-put a function there that raises, and so an open door costs nothing.
+``produce`` is an attribute that senders call. Closing the handle, the end of a transaction, and fencing replace it with a
+function that raises, so that checking for these costs nothing.
 """
 
 import itertools
@@ -24,18 +24,18 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from tidelog.client.errors import BufferFull, Closed, DeliveryFailed, Fenced, InvalidArgument, TidelogError, from_kafka_error
-from tidelog.client.reachability import ConnectionProblems, wait_for_broker
+from tidelog.client.reachability import ConnectionProblems, refused_settings, wait_for_broker
 
 _logger = logging.getLogger(__name__)
 
 SENDS_PER_POLL = 64
-# While senders poll by themselves the handle's thread only looks whether they still do.
+# While senders poll by themselves, the handle's thread only checks whether they still do.
 _LOOK_SECONDS = 0.005
 _POLL_SECONDS = 0.1
-# Waiting for room: short enough that a report which another thread's poll took is noticed soon.
+# Waiting for room: short, because another thread's poll may take the report.
 _ROOM_POLL_SECONDS = 0.01
 _FATAL_SECONDS_MAX = 1.0
-# Of the failures that nobody has seen, as many are kept one by one; the rest are counted.
+# This many failures that nobody has seen are kept one by one; the rest are counted.
 _UNSEEN_KEPT_MAX = 1_000
 _JOIN_SECONDS_MAX = 5.0
 
@@ -67,15 +67,11 @@ class ProducerHandle:
     def __init__(self, configuration: dict[str, object]) -> None:
         self.addresses = str(configuration["bootstrap.servers"])
         self._problems = ConnectionProblems()
-        try:
+        with refused_settings():
             self.raw: Any = confluent_kafka.Producer({**configuration, "error_cb": self._problems})
-        except KafkaException as error:
-            raise InvalidArgument(
-                f"librdkafka refuses the settings: {error.args[0].str().strip()}", code=error.args[0].code()
-            ) from error
         self._fatal: TidelogError | None = None
         self.produce: Callable[..., None] = self.raw.produce
-        # Counts the sends of all threads: ``next`` of it cannot be interrupted by another thread, += can.
+        # Counts the sends of all threads. Another thread can interrupt ``+=``, but not ``next``.
         self.numbers = itertools.count(1)
         self.next_number = self.numbers.__next__
         self._lock = threading.Lock()
@@ -91,9 +87,9 @@ class ProducerHandle:
     # -- sending -------------------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float) -> None:
-        """Have the reports that are there delivered; wait for one up to ``timeout`` seconds.
+        """Deliver the reports that have arrived; wait for one up to ``timeout`` seconds.
 
-        librdkafka's end by a fatal error comes out of whichever poll is next; it is kept for the calls that it concerns.
+        A fatal error of librdkafka comes out of whichever poll is next. It is kept for the calls that it concerns.
         """
         raw = self.raw
         if raw == ():
@@ -124,11 +120,11 @@ class ProducerHandle:
                 )
 
     def refusal(self, error: Exception, topic: str) -> TidelogError:
-        """What ``produce`` raised, typed."""
+        """Convert an exception of ``produce`` to an error of the toolkit."""
         if isinstance(error, KafkaException):
             deadline = monotonic() + _FATAL_SECONDS_MAX
             while error.args[0].code() == KafkaError._FATAL and self._fatal is None and monotonic() < deadline:
-                # Why it ended is said by a poll: this one, or another thread's that is under way.
+                # A poll delivers the reason: this one, or that of another thread.
                 self.poll(_ROOM_POLL_SECONDS)
             return self.typed(error.args[0], f"send to {topic}")
         return InvalidArgument(f"send to {topic}: {error}")
@@ -158,7 +154,7 @@ class ProducerHandle:
         if code in _FENCED_CODES:
             return Fenced(f"{what}: another instance with the same transactional id took over: stop this one", code=code)
         if code in _PURGED_CODES:
-            return DeliveryFailed(f"{what}: given up before it was acknowledged (closed or aborted)", code=code)
+            return DeliveryFailed(f"{what}: abandoned before it was acknowledged (closed or aborted)", code=code)
         if code == KafkaError._MSG_TIMED_OUT:
             reason = f"; last problem: {self._problems.last}" if self._problems.last else ""
             return DeliveryFailed(
@@ -176,10 +172,10 @@ class ProducerHandle:
         wait_for_broker(self.raw, self.addresses, self._problems, timeout)
 
     def flush(self, timeout: float) -> int:
-        """Wait for the reports of what was sent; how many are still missing."""
+        """Wait for the reports of all messages; returns how many are still missing."""
         deadline = monotonic() + timeout
         while (remaining := len(self.raw)) and (left := deadline - monotonic()) > 0:
-            # In slices: another thread may be polling, and an interrupt must come through.
+            # In slices, because another thread may be polling, and an interrupt must get through.
             try:
                 remaining = self.raw.flush(min(left, _POLL_SECONDS))
             except (KafkaException, SystemError) as error:
@@ -187,7 +183,7 @@ class ProducerHandle:
         return remaining
 
     def take_unseen(self) -> tuple[TidelogError | None, int]:
-        """The first failure that the application was not told of, and how many there are; they are forgotten by this."""
+        """The first failure that the application has not seen, and how many there are. They are then forgotten."""
         with self._lock:
             unseen = [error for error in self._unseen if not error.is_seen]
             count = len(unseen) + self._overflowed
@@ -196,12 +192,12 @@ class ProducerHandle:
         return (unseen[0] if unseen else None), count
 
     def counts(self) -> tuple[int, int, int]:
-        """How many were sent, have failed, are in the buffer."""
+        """How many messages were sent, have failed, and are in the buffer."""
         following: Any = self.numbers.__reduce__()[1]
         return int(following[0]) - 1, self._failed, len(self.raw)
 
     def shut(self, error: Callable[[], TidelogError]) -> None:
-        """From now on a send raises."""
+        """From now on a send raises ``error()``."""
 
         def refuse(*_: object, **__: object) -> NoReturn:
             raise error()
@@ -213,7 +209,7 @@ class ProducerHandle:
         self.produce = self.raw.produce
 
     def close(self) -> None:
-        """Give up what is still in the buffer: its deliveries fail. After ``flush`` there is nothing."""
+        """Abandon what is still in the buffer: its deliveries fail. After ``flush`` the buffer is empty."""
         self.shut(lambda: Closed("the producer is closed"))
         self._is_stopping = True
         self._woken.set()
@@ -222,18 +218,18 @@ class ProducerHandle:
             self.flush(_JOIN_SECONDS_MAX)
         if not self.is_poller():
             self._thread.join(_JOIN_SECONDS_MAX)
-        # Ends librdkafka's threads now, not when the last future is forgotten: a commit that got no answer is not retried by a
-        # producer that the application has closed.
+        # End librdkafka's threads now, not when the last future is garbage: a closed producer must not retry a commit that
+        # got no answer.
         self.raw = ()
 
     def _keep_fatal(self, error: KafkaException | SystemError) -> None:
-        # confluent-kafka calls back with the exception already set, and Python may take that for a fault of the call's own.
+        # confluent-kafka calls back with the exception already set, which Python may report as a SystemError of the call.
         cause = error if isinstance(error, KafkaException) else error.__cause__
         if not isinstance(cause, KafkaException):
             raise error
         if self._fatal is None:
             self._fatal = self.typed(cause.args[0], "the producer ended")
-            # What was handed over while it ended would wait for its delivery timeout. What is under way is answered.
+            # Messages in the queue would wait for their delivery timeout. Those that are under way are answered.
             self.raw.purge(in_flight=False, blocking=False)
 
     def _keep_polling(self) -> None:
@@ -250,7 +246,7 @@ class ProducerHandle:
             sent_before = sent
 
     def _sleep(self) -> None:
-        # Asleep first, then the last look: a sender produces first and then looks whether to wake.
+        # Set the flag before the last check: a sender produces first and checks the flag afterwards.
         self.is_asleep = True
         if not len(self.raw) and not self._is_stopping:
             self._woken.wait()
