@@ -18,7 +18,7 @@ from simulation.network import SimulatedNetwork
 from simulation.node_connection import NodeConnection
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Event, Scheduler
-from tidelog.broker.broker import Broker
+from tidelog.broker.broker import BrokerNode
 from tidelog.broker.config import BrokerConfig
 from tidelog.ports.executor import ChildTask, Completion, OnDone
 from tidelog.ports.network import Connection, Listener
@@ -35,7 +35,7 @@ Report = Callable[[str, dict[str, object]], None]
 class NodeExecutor:
     """The executor port; a completion wakes the node."""
 
-    def __init__(self, node: "BrokerNode", inner: SimulatedExecutor) -> None:
+    def __init__(self, node: "SimulatedBroker", inner: SimulatedExecutor) -> None:
         self._node = node
         self._inner = inner
 
@@ -53,7 +53,7 @@ class NodeExecutor:
         return deliver
 
 
-class BrokerNode:
+class SimulatedBroker:
     def __init__(
         self,
         scheduler: Scheduler,
@@ -70,7 +70,7 @@ class BrokerNode:
         self.disk = SimulatedDisk(self.clock)
         self.executor = SimulatedExecutor(scheduler, randomness.fork("executor"), self.disk, self.clock)
         self.report = report
-        self.broker: Broker | None = None
+        self.broker: BrokerNode | None = None
         self.is_serving = False
         self.starts = 0
         self._randomness = randomness.fork("node")
@@ -105,7 +105,7 @@ class BrokerNode:
         self.starts += 1
         self.report("starting", {})
         try:
-            self.broker = Broker(
+            self.broker = BrokerNode(
                 self._config,
                 disk=self.disk,
                 clock=self.clock,

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 
 from tidelog.broker.api import Part
-from tidelog.broker.broker import Broker
+from tidelog.broker.broker import BrokerNode
 from tidelog.log.reading import LogSlice
 from tidelog.ports.network import Connection
 from tidelog.wire.frames import FrameReader, InvalidFrame
@@ -16,7 +16,7 @@ _pack_size = struct.Struct(">i").pack
 class NodeConnection:
     __slots__ = ("_connection", "_frames", "_on_closed", "_outbox", "_session", "_unread", "is_open")
 
-    def __init__(self, broker: Broker, connection: Connection, on_closed: Callable[[Connection, str], None]) -> None:
+    def __init__(self, broker: BrokerNode, connection: Connection, on_closed: Callable[[Connection, str], None]) -> None:
         """``on_closed`` hears when it was the broker who ended it."""
         self._connection = connection
         self._on_closed = on_closed

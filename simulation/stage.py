@@ -12,7 +12,7 @@ from simulation.disk import Crashed, Keep
 from simulation.history import History, TopicLife
 from simulation.nemesis import Nemesis, count_faults
 from simulation.network import SimulatedNetwork
-from simulation.node import BrokerNode
+from simulation.node import SimulatedBroker
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import EVENTS_MAX, Scheduler
 
@@ -46,7 +46,7 @@ class Stage:
         unchecked = {"segment.bytes": draw(1_500, 30_000), "tidelog.recovery.point.interval.bytes": draw(1_000, 60_000)}
         all_settings = {**settings, "tidelog.group.commit.syncfs.files.min": str((1, 4, 100)[draw(0, 2)])}
         self._retention = {"retention.bytes": RETENTION_BYTES[draw(0, len(RETENTION_BYTES) - 1)]}
-        self.node = BrokerNode(
+        self.node = SimulatedBroker(
             self.scheduler, self.network, self.randomness.fork("broker"), all_settings, unchecked, self._on_report
         )
         self.environment = Environment(self.scheduler, self.network, self.history)

@@ -10,7 +10,7 @@ from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Event, NeverReachedError, Scheduler
 from tests.log.harness import batch
 from tidelog.broker.api import Part
-from tidelog.broker.broker import Broker
+from tidelog.broker.broker import BrokerNode
 from tidelog.broker.config import BrokerConfig
 from tidelog.log.reading import LogSlice
 from tidelog.records.batch import read_records
@@ -54,7 +54,7 @@ class Machine:
         self.executor = SimulatedExecutor(self.scheduler, self.randomness, self.disk, self.clock)
         self.settings = {"node.id": str(NODE_ID), **(settings or {})}
         self.events: list[tuple[str, dict[str, object]]] = []
-        self.broker: Broker
+        self.broker: BrokerNode
         self._tick: Event | None = None
         self._tick_ms = 0
         if is_started:
@@ -66,7 +66,7 @@ class Machine:
         config = BrokerConfig.from_texts(
             self.settings, data_path=PATH, cluster_id=CLUSTER_ID, advertised_host=HOST, advertised_port=PORT
         )
-        self.broker = Broker(
+        self.broker = BrokerNode(
             config,
             disk=self.disk,
             clock=self.clock,

@@ -1,12 +1,16 @@
+from errno import EIO
+
 import pytest
 
 from tests.broker.harness import NODE_ID, PATH, Machine, offsets_in
 from tests.log.harness import batch
 from tidelog.broker.broker import STOP_MS_MAX
 from tidelog.broker.partitions import Partitions
+from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.shard import ShardState
 from tidelog.log.retention.deletion_queue import DeletionQueue
 from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION, METADATA_VERSION_LEVEL, TRANSACTION_VERSION
-from tidelog.metadata.topics import PartitionImage
+from tidelog.metadata.topics import GROUPS_TOPIC, PartitionImage
 from tidelog.raft.errors import CorruptMetadataLog
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import encode_request
@@ -351,3 +355,71 @@ def test_a_damaged_partition_of_a_topic_that_is_there_is_left_alone() -> None:
     assert machine.crash() is None
     assert machine.broker.directory.offline.keys() == {("orders", 0)}
     assert machine.client().append().error is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+SHARDS = 10
+SETTINGS = {"offsets.topic.num.partitions": str(SHARDS)}
+
+
+def with_groups(machine: Machine) -> None:
+    """The topic of the groups exists and all its partitions are loaded."""
+    machine.client().call(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"])
+    runtime = machine.broker.coordinators.groups.runtime
+    machine.run_until(lambda: sum(shard.state is ShardState.ACTIVE for shard in runtime) == SHARDS)
+
+
+def commit_in(machine: Machine, shard: int) -> None:
+    group = next(f"group{number}" for number in range(1000) if partition_for(f"group{number}", SHARDS) == shard)
+    client = machine.client()
+    client.create_topic()
+    partitions = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}]
+    topics = [{"name": "orders", "partitions": partitions}]
+    answer = client.call(ApiKey.OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=-1, topics=topics)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+def test_a_broker_without_coordinators_is_ready_when_it_has_started() -> None:
+    machine = Machine()
+    assert machine.broker.unready_reason() is None
+    machine.stop()
+    assert machine.broker.unready_reason() == "the broker is starting or stopping"
+
+
+def test_after_a_start_it_is_ready_when_all_shards_are_loaded() -> None:
+    machine = Machine(SETTINGS)
+    with_groups(machine)
+    assert machine.restart() is None
+    assert machine.broker.unready_reason() == f"{GROUPS_TOPIC}: {SHARDS} partitions have not been loaded yet"
+    machine.run_until(lambda: machine.broker.unready_reason() is None)
+    assert sum(shard.state is ShardState.ACTIVE for shard in machine.broker.coordinators.groups.runtime) == SHARDS
+
+
+def test_a_shard_that_is_loading_is_waited_for_and_one_that_was_dropped_is_not() -> None:
+    machine = Machine(SETTINGS)
+    with_groups(machine)
+    shard = next(iter(machine.broker.coordinators.groups.runtime))
+    shard.state = ShardState.LOADING
+    assert machine.broker.unready_reason() == f"{GROUPS_TOPIC}: 1 partitions have not been loaded yet"
+    shard.state = ShardState.ACTIVE
+    shard.drop(RuntimeError("told to"))
+    assert shard.state is ShardState.FAILED
+    assert machine.broker.unready_reason() is None
+    shard.load()
+    shard.state = ShardState.LOADING
+    assert machine.broker.unready_reason() is None, "it is loaded anew, which concerns its own groups only"
+
+
+def test_a_shard_whose_log_is_damaged_does_not_keep_the_broker_from_being_ready() -> None:
+    machine = Machine(SETTINGS)
+    with_groups(machine)
+    commit_in(machine, 3)
+    machine.executor.crash()
+    machine.disk = machine.executor.disk = machine.disk.crash_image(machine.randomness, "all")
+    machine.disk.faults.fail("read", lambda path: f"{GROUPS_TOPIC}-3/" in path, EIO)
+    assert machine.start() is None
+    assert (GROUPS_TOPIC, 3) in machine.broker.directory.offline
+    machine.run_until(lambda: machine.broker.unready_reason() is None)
+    service = machine.broker.coordinators.groups
+    machine.run_for(3_000)
+    assert machine.broker.unready_reason() is None
+    assert (service.untried_count, service.unavailable_count) == (0, 1)

@@ -1,18 +1,34 @@
 """Lag as the broker follows it: a whole broker, groups that commit, time that passes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.broker.harness import FakeClient, Machine
-from tests.log.harness import batch
+from tests.log.harness import Store, batch
 from tidelog.broker import lag_monitor
-from tidelog.broker.lag_lookup import LagLookup, Wanted
-from tidelog.broker.lag_monitor import WALK_MS
-from tidelog.groups.lag import GroupPartitionLag
+from tidelog.broker.lag_monitor import (
+    REPEAT_MS_MAX,
+    REPEAT_MS_MIN,
+    REPORTS_MAX,
+    WALK_MS,
+    LagLookup,
+    LagQuery,
+    LagWarnings,
+    batch_times,
+    log_deletion_at_ms,
+    segments_of,
+)
+from tidelog.groups.lag import BatchTimes, GroupPartitionLag
 from tidelog.groups.records import OffsetCommitRecord
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.settings import LogSettings
+from tidelog.records.batch import build_batch
+from tidelog.records.header import read_header
+from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
@@ -112,7 +128,7 @@ def lookups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     find = LagLookup.find
 
-    def counting(self: LagLookup, wanted: Sequence[Wanted], on_found: Any) -> None:
+    def counting(self: LagLookup, wanted: Sequence[LagQuery], on_found: Any) -> None:
         counts.append(len(wanted))
         find(self, wanted, on_found)
 
@@ -346,3 +362,241 @@ def test_a_broker_that_stops_walks_no_more(world: World) -> None:
     walks = monitor.walks
     world.machine.run_for(10 * WALK_MS)
     assert monitor.walks == walks
+
+
+START_MS = 1_700_000_000_000
+
+
+def three_records(number: int) -> bytes:
+    """A tenth of a second apart, in the second of this number."""
+    return build_batch([Record(record, START_MS + 1000 * number + 100 * record, b"k", b"v" * 300) for record in range(3)])
+
+
+BATCH_BYTES = len(three_records(0))
+SEGMENT_BYTES = 20 * BATCH_BYTES
+SETTINGS = LogSettings(segment_bytes=SEGMENT_BYTES, index_interval_bytes=2_000)
+
+
+class LookupWorld:
+    """A log of 100 batches with three records each, in five segments, as it is after a start."""
+
+    def __init__(self) -> None:
+        self.store = Store(SETTINGS)
+        log = self.store.create()
+        for number in range(100):
+            log.append_as_leader(three_records(number), 0)
+        self.store.commit()
+        self.store.restart()
+        self.log.advance_high_watermark(self.log.log_end_offset)
+        events = self.store.events
+        self.lookup = LagLookup(self.store.disk, self.store.executor, lambda event, facts: events.append((event, facts)))
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.store.log()
+
+    def find(self, *offsets: int) -> list[BatchTimes | None]:
+        found: list[list[BatchTimes | None]] = []
+        self.lookup.find([LagQuery(self.log, offset) for offset in offsets], found.append)
+        assert not found, "not from within"
+        self.store.scheduler.run_until(lambda: bool(found))
+        return found[0]
+
+
+@pytest.fixture
+def lookup_world() -> LookupWorld:
+    return LookupWorld()
+
+
+def test_every_offset(lookup_world: LookupWorld) -> None:
+    assert len(lookup_world.log.segments) == 5
+    for offset, found in enumerate(lookup_world.find(*range(300))):
+        first_ms = START_MS + offset // 3 * 1000
+        assert found == BatchTimes(offset // 3 * 3, offset // 3 * 3 + 2, first_ms, first_ms + 200)
+
+
+def test_nothing_is_read_on_the_loop_that_was_not_read_before(lookup_world: LookupWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for the times of the segments, that follow."""
+    in_work: list[bool] = [False]
+    warm: set[str] = set()
+    cold: list[str] = []
+    submit = lookup_world.store.executor.submit
+
+    def marking(work: Callable[[], Any], on_done: Any) -> None:
+        def run() -> Any:
+            in_work[0] = True
+            try:
+                return work()
+            finally:
+                in_work[0] = False
+
+        submit(run, on_done)
+
+    def note(path: str) -> bool:
+        if in_work[0]:
+            warm.add(path)
+        elif path not in warm:
+            cold.append(path)
+        return False
+
+    monkeypatch.setattr(type(lookup_world.store.executor), "submit", lambda self, work, on_done: marking(work, on_done))
+    lookup_world.store.disk.faults.fail("read", note)
+    lookup_world.find(70, 200)
+    for offset in (70, 200):
+        for segment in segments_of(lookup_world.log, offset):
+            assert lookup_world.lookup.is_warm(segment)
+            assert segment.max_timestamp > 0
+    assert len(warm) > 4
+    assert cold == []
+    monkeypatch.undo()
+    lookup_world.find(250)
+    assert cold, "this test can fail"
+
+
+def test_what_is_warm_is_forgotten_when_it_is_not_used(lookup_world: LookupWorld) -> None:
+    (first,) = segments_of(lookup_world.log, 0)
+    lookup_world.find(0)
+    lookup_world.lookup.begin_round()
+    assert lookup_world.lookup.is_warm(first)
+    lookup_world.lookup.begin_round()
+    assert lookup_world.lookup.is_warm(first)
+    lookup_world.lookup.begin_round()
+    lookup_world.lookup.begin_round()
+    assert not lookup_world.lookup.is_warm(first)
+
+
+def test_a_disk_that_fails_gives_no_times(lookup_world: LookupWorld) -> None:
+    lookup_world.store.disk.faults.fail("read", lambda path: path.endswith(".log"))
+    assert lookup_world.find(0, 100) == [None, None]
+    assert not any(lookup_world.lookup.is_warm(segment) for segment in lookup_world.log.segments)
+
+
+def test_an_offset_that_compaction_took(lookup_world: LookupWorld) -> None:
+    """The end of a segment is gone: the next one goes on."""
+    segments = lookup_world.log.segments
+    last_of_first = segments[1].base_offset - 1
+    segments[0].truncate_to(segments[0].size - BATCH_BYTES, last_of_first - 2)
+    (found,) = lookup_world.find(last_of_first)
+    assert found is not None
+    assert found.first_offset == segments[1].base_offset
+
+
+def test_an_error_nobody_expected_is_reported(lookup_world: LookupWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("tidelog.broker.lag_monitor._walk_headers", broken)
+    assert lookup_world.find(5) == [None]
+    assert lookup_world.store.facts("unexpected_error")[0]["where"] == "looking up lag"
+
+
+def test_headers_that_do_not_tell_the_first_time() -> None:
+    records = [Record(7, START_MS, b"k", b"v"), Record(8, START_MS + 50, b"k", None)]
+    plain = batch_times(read_header(build_batch(records, base_offset=7)))
+    assert plain == BatchTimes(7, 8, START_MS, START_MS + 50)
+    cleaned = batch_times(read_header(build_batch(records, base_offset=7, delete_horizon_ms=START_MS + 999)))
+    assert cleaned == BatchTimes(7, 8, -1, START_MS + 50, START_MS + 999)
+    appended = batch_times(read_header(build_batch(records, base_offset=7, log_append_time_ms=START_MS + 5)))
+    assert appended == BatchTimes(7, 8, -1, START_MS + 5)
+
+
+def test_deletion_by_the_logs_own_settings(lookup_world: LookupWorld) -> None:
+    log = lookup_world.log
+    (found,) = lookup_world.find(100)
+    assert found is not None
+    newest_ms = segments_of(log, 100)[1].max_timestamp
+
+    def at(rate: float | None = None, **settings: Any) -> int | None:
+        log.change_settings(LogSettings(segment_bytes=SEGMENT_BYTES, **settings))
+        return log_deletion_at_ms(log, 100, found, rate, START_MS)
+
+    assert at(retention_ms=5_000) == newest_ms + 5_000
+    assert at(retention_ms=-1) is None
+    assert at(retention_ms=5_000, delete=False, compact=True) is None
+    # The second segment ends with 40 of 100 batches.
+    assert at(retention_ms=-1, retention_bytes=60 * BATCH_BYTES) == START_MS
+    assert at(retention_ms=-1, retention_bytes=70 * BATCH_BYTES) is None
+    # Ten batches more are thirty records.
+    assert at(3.0, retention_ms=-1, retention_bytes=70 * BATCH_BYTES) == START_MS + 10_000
+
+
+Events = list[tuple[str, dict[str, object]]]
+
+
+def figures(group: str, partition: int = 0, *, deletion_seconds: float | None = None, lost: int = 0) -> GroupPartitionLag:
+    return GroupPartitionLag(
+        group, "orders", partition, 40, 40 + lost, 100, 60, 12.5, 5.0, 2.0, 20.0, deletion_seconds, lost, False, True
+    )  # fmt: skip
+
+
+@pytest.fixture
+def events() -> Events:
+    return []
+
+
+@pytest.fixture
+def warnings(events: Events) -> LagWarnings:
+    return LagWarnings(lambda event, facts: events.append((event, facts)))
+
+
+def test_the_worst_partition_is_named(warnings: LagWarnings, events: Events) -> None:
+    losing = [figures("billing", index, deletion_seconds=seconds) for index, seconds in enumerate((300.0, 7.5, 30.0))]
+    warnings.walked({"billing": losing}, {}, 0)
+    ((event, facts),) = events
+    assert event == "group_will_lose_records"
+    assert facts == {
+        "group": "billing",
+        "partitions": 3,
+        "worst": "orders-1",
+        "committed_offset": 40,
+        "log_start_offset": 40,
+        "lag_messages": 60,
+        "lag_seconds": 12.5,
+        "deletion_seconds": 7.5,
+    }
+    assert warnings.reported == 1
+
+
+def test_less_and_less_often(warnings: LagWarnings, events: Events) -> None:
+    """In a week of danger, looked at every minute."""
+    times = []
+    for minute in range(7 * 24 * 60):
+        before = len(events)
+        warnings.walked({"billing": [figures("billing", deletion_seconds=1.0)]}, {}, minute * 60_000)
+        if len(events) > before:
+            times.append(minute * 60_000)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert times[0] == 0
+    assert gaps[:3] == [REPEAT_MS_MIN, 2 * REPEAT_MS_MIN, 4 * REPEAT_MS_MIN]
+    assert gaps[-1] == REPEAT_MS_MAX
+    assert len(times) < 16
+
+
+def test_a_group_that_was_well_again_is_named_at_once(warnings: LagWarnings, events: Events) -> None:
+    losing = {"billing": [figures("billing", deletion_seconds=1.0)]}
+    warnings.walked(losing, {}, 0)
+    warnings.walked({}, {}, 5_000)
+    warnings.walked(losing, {}, 10_000)
+    assert len(events) == 2
+
+
+def test_a_loss_is_named_once(warnings: LagWarnings, events: Events) -> None:
+    lost = {"billing": [figures("billing", 1, lost=3), figures("billing", 2, lost=9)]}
+    for walk in range(100):
+        warnings.walked({}, lost, walk * REPEAT_MS_MAX)
+    ((event, facts),) = events
+    assert (event, facts["worst"], facts["lost_messages"]) == ("group_has_lost_records", "orders-2", 9)
+    warnings.walked({}, {}, 0)
+    warnings.walked({}, lost, 0)
+    assert len(events) == 2
+
+
+def test_a_walk_says_only_so_much(warnings: LagWarnings, events: Events) -> None:
+    names = [f"group-{number}" for number in range(REPORTS_MAX + 5)]
+    losing = {name: [figures(name, deletion_seconds=1.0)] for name in names}
+    lost = {name: [figures(name, lost=1)] for name in names[:3]}
+    warnings.walked(losing, lost, 0)
+    assert len(events) == REPORTS_MAX
+    warnings.walked(losing, lost, 5_000)
+    assert len(events) == len(names) + 3
+    assert {facts["group"] for _, facts in events} == set(names)

@@ -1,3 +1,5 @@
+"""Several answers become one."""
+
 import struct
 import weakref
 
@@ -5,7 +7,7 @@ import pytest
 
 from tests.broker.harness import FakeClient, Machine, fetch_request, produce_request
 from tests.log.harness import batch
-from tidelog.broker.api import Part
+from tidelog.broker.api import Part, ResultCollector
 from tidelog.broker.session import IN_FLIGHT_REQUESTS_MAX
 from tidelog.wire.fetch import encode_fetch_request
 from tidelog.wire.messages import encode_request
@@ -132,3 +134,19 @@ def test_a_client_that_has_gone_leaves_no_decision_and_no_timer_behind(client: F
     assert len(machine.broker.decisions) == 0
     assert [machine.broker.image.topic(name) is None for name in names] == [False, True, True], "the first was under way"
     assert len(machine.broker.timers) == timers
+
+
+def test_answers_come_in_the_order_of_the_questions_when_all_are_there() -> None:
+    said: list[list[object]] = []
+    gather = ResultCollector(3, lambda results: said.append(list(results)))
+    gather.put(2, "c")
+    gather.put(0, "a")
+    assert said == []
+    gather.put(1, None)
+    assert said == [["a", None, "c"]]
+
+
+def test_no_questions_are_answered_at_once() -> None:
+    said: list[list[object]] = []
+    ResultCollector(0, lambda results: said.append(list(results)))
+    assert said == [[]]

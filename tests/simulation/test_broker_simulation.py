@@ -17,7 +17,7 @@ from simulation.nemesis import FAULTS, count_faults
 from simulation.run import WORLDS, SeedResult, describe, main, rare_faults, run_seed
 from simulation.scheduler import Scheduler
 from simulation.world import FAULTS_MIN, OPERATIONS_MIN, World
-from tidelog.broker.broker import Broker
+from tidelog.broker.broker import BrokerNode
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(1, 101)
@@ -86,10 +86,10 @@ def test_a_run_that_gets_nowhere_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_exception_is_a_failure_that_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def burst(broker: Broker) -> None:
+    def burst(broker: BrokerNode) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr(Broker, "end_of_burst", burst)
+    monkeypatch.setattr(BrokerNode, "end_of_burst", burst)
     text = describe(run_seed(1))
     assert "exception: KeyError('planted')" in text
     assert "end_of_burst" in text

@@ -4,7 +4,7 @@ A handler gets a ``RequestContext`` and the decoded request. It answers by ``con
 raises, or hands to ``context.fail`` later, becomes an error response at one place, in the session, through ``Api.failure``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,12 @@ from tidelog.wire.messages import encode_response
 from tidelog.wire.protocol import RequestHeader, response_header
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
-    from tidelog.broker.quotas.throttling import RequestUsage
+    from tidelog.broker.broker import BrokerNode
     from tidelog.broker.request_metrics import RequestTiming
     from tidelog.broker.session import ClientSession, ReplySlot
+    from tidelog.broker.throttling import RequestUsage
     from tidelog.broker.timers import Timer
+
 
 # A response is a list of these: bytes to send, and slices of segment files to send without reading them.
 Part = Buffer | RecordsPart
@@ -35,7 +36,9 @@ DECISION_MS_MAX = 30_000
 class RequestContext:
     __slots__ = ("_slot", "api", "broker", "header", "request", "session", "timing", "usage")
 
-    def __init__(self, broker: "Broker", session: "ClientSession", api: "Api", header: RequestHeader, slot: "ReplySlot") -> None:
+    def __init__(
+        self, broker: "BrokerNode", session: "ClientSession", api: "Api", header: RequestHeader, slot: "ReplySlot"
+    ) -> None:
         self.broker = broker
         self.session = session
         self.api = api
@@ -150,3 +153,22 @@ class Api:
     """How a version that is not served is answered; None: the connection ends, as in Kafka."""
     advertised_versions: tuple[int, int] | None = None
     """Where what is advertised differs from what is served: older librdkafka wants to see Produce 0."""
+
+
+class ResultCollector:
+    __slots__ = ("_missing", "_on_all", "_results")
+
+    def __init__(self, count: int, on_all: Callable[[Sequence[Any]], None]) -> None:
+        """Without questions the answer is at once."""
+        self._results: list[Any] = [None] * count
+        self._missing = count
+        self._on_all = on_all
+        if not count:
+            on_all(self._results)
+
+    def put(self, index: int, result: Any) -> None:
+        """Once for each index."""
+        self._results[index] = result
+        self._missing -= 1
+        if not self._missing:
+            self._on_all(self._results)

@@ -8,38 +8,49 @@ One broker is a cluster of one: the metadata log, the image, leader epochs, in-s
 cluster.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tidelog.broker.api import Api, Part
-from tidelog.broker.config import BrokerConfig
+from tidelog.broker.client_quotas import ClientQuotas, QuotaWindow
+from tidelog.broker.config import BrokerConfig, TopicSettings
+from tidelog.broker.coordinator_service import CoordinatorService
 from tidelog.broker.coordinators import Coordinators
-from tidelog.broker.disk_backlog import DiskBacklog
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.handlers import TABLE
+from tidelog.broker.handlers.metadata import MetadataCache
+from tidelog.broker.handlers.produce import DiskBacklog
 from tidelog.broker.lag_monitor import make_lag_monitor
-from tidelog.broker.metadata_cache import MetadataCache
-from tidelog.broker.metadata_log import PartitionMetadataLog
+from tidelog.broker.metadata_log import PartitionMetadataLog, SlicedProposals
 from tidelog.broker.partitions import Partitions
-from tidelog.broker.quotas.client_quotas import ClientQuotas, QuotaWindow
-from tidelog.broker.quotas.throttling import Throttling
-from tidelog.broker.registration import start_records
 from tidelog.broker.request_metrics import RequestMetrics
 from tidelog.broker.session import ClientSession, resume_nothing
-from tidelog.broker.sliced_proposals import SlicedProposals
+from tidelog.broker.throttling import Throttling
 from tidelog.broker.timers import Timer, Timers
-from tidelog.broker.topic_settings import TopicSettings
 from tidelog.broker.transactions.concurrent_transactions import ConcurrentTransactions
 from tidelog.broker.transactions.transactional_produce import TransactionalProduce
 from tidelog.broker.transactions.verification import TransactionVerification
 from tidelog.controller.config_sources import StaticConfig
 from tidelog.controller.decision_queue import DecisionQueue
+from tidelog.controller.election import leadership_of_returning_broker
 from tidelog.controller.topics import TopicRules
+from tidelog.coordinator.shard import ShardState
 from tidelog.log.data_directory import DataDirectory
 from tidelog.log.partition_log import PartitionLog
 from tidelog.metadata.configs import ResourceType
 from tidelog.metadata.delta import ImageDelta
+from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION, SUPPORTED_FEATURES
 from tidelog.metadata.image import ClusterImage
-from tidelog.metadata.records import MetadataRecord, decode_record, encode_record
+from tidelog.metadata.records import (
+    AbortTransactionRecord,
+    BrokerEndpoint,
+    FeatureLevelRecord,
+    MetadataRecord,
+    RegisterBrokerRecord,
+    SupportedFeature,
+    decode_record,
+    encode_record,
+)
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Executor
@@ -57,7 +68,7 @@ OnDone = Callable[[Exception | None], None]
 Report = Callable[[str, dict[str, object]], None]
 
 
-class Broker:
+class BrokerNode:
     def __init__(
         self, config: BrokerConfig, *, disk: Disk, clock: Clock, randomness: Randomness, executor: Executor, report: Report
     ) -> None:
@@ -277,6 +288,17 @@ class Broker:
         # Decisions that follow from this pass are part of the next one, which is about to begin.
         self._write_decisions()
 
+    def unready_reason(self) -> str | None:
+        """Why clients should not be sent here yet; None when the broker is ready.
+
+        It is ready when it is registered in the metadata and has loaded every coordinator shard that it leads. Until then clients
+        that need a coordinator would only be told to come back. A shard that was dropped, or that is not available because its
+        log is damaged, does not count: it concerns the groups and ids that belong to it, and turning away all other clients would
+        help nobody. ``tidelog_coordinator_shards`` shows it."""
+        if not self.is_running:
+            return "the broker is starting or stopping"
+        return _loading_reason(self.coordinators.groups) or _loading_reason(self.coordinators.transactions)
+
     # -- requests ------------------------------------------------------------------------------------------------------------
 
     def report_unexpected(self, where: str, error: Exception) -> None:
@@ -285,3 +307,37 @@ class Broker:
 
     def on_unexpected_error(self, error: Exception) -> None:
         self.report_unexpected("Fetch", error)
+
+
+LISTENER_NAME = "PLAINTEXT"
+PLAINTEXT = 0
+
+
+def start_records(
+    config: BrokerConfig, directory: DataDirectory, image: ClusterImage, randomness: Randomness
+) -> Iterator[MetadataRecord]:
+    if image.in_transaction:
+        yield AbortTransactionRecord("the broker was started again")
+    if METADATA_VERSION not in image.features:
+        for name, level in FIRST_LEVELS.items():
+            yield FeatureLevelRecord(name=name, feature_level=level)
+    endpoint = BrokerEndpoint(LISTENER_NAME, config.advertised_host, config.advertised_port, PLAINTEXT)
+    yield RegisterBrokerRecord(
+        broker_id=config.node_id,
+        incarnation_id=randomness.token(16),
+        # As in Kafka the epoch is the record's own offset, near enough: it only has to rise.
+        broker_epoch=image.last_offset + 1,
+        end_points=(endpoint,),
+        features=tuple(SupportedFeature(name, low, high) for name, (low, high) in SUPPORTED_FEATURES.items()),
+        fenced=False,
+        log_dirs=(directory.meta.directory_id,) if directory.meta.directory_id is not None else (),
+    )
+    yield from leadership_of_returning_broker(image, config.node_id, renew=not directory.was_stopped_cleanly)
+
+
+def _loading_reason(service: CoordinatorService[Any]) -> str | None:
+    waiting = service.untried_count
+    loading = sum(1 for shard in service.runtime if shard.state is ShardState.LOADING and not shard.drops)
+    if waiting or loading:
+        return f"{service.runtime.topic}: {waiting + loading} partitions have not been loaded yet"
+    return None

@@ -9,19 +9,22 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic
 
 from tidelog.broker.partitions import Partitions
-from tidelog.broker.shard_log import PartitionShardLog
 from tidelog.controller.errors import ApiError
 from tidelog.controller.topics import NewTopic
 from tidelog.coordinator.errors import CoordinatorError, CoordinatorNotAvailable, NotCoordinator
 from tidelog.coordinator.hashing import partition_for
-from tidelog.coordinator.machine import CoordinatorResult, MachineType, OnDone, Scheduler
+from tidelog.coordinator.machine import CoordinatorResult, MachineType, OnCommitted, OnDone, Scheduler
 from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard import NO_PRODUCER, Producer, Shard
+from tidelog.log.append_check import AppendOrigin
 from tidelog.log.errors import LogOffline, StorageError
+from tidelog.log.reading import Isolation, LogSlice, read
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import PartitionImage, TopicImage
+from tidelog.ports.disk import Buffer
 from tidelog.replication.errors import NotLeader
+from tidelog.replication.partition import Partition
 
 # Each opens or creates a log: about a millisecond in all.
 SHARDS_PER_SLICE = 8
@@ -204,3 +207,46 @@ class CoordinatorService(Generic[MachineType]):
             self._scheduler.schedule(delay_ms, self._take_over_some)
         else:
             self._is_taking_over = False
+
+
+class PartitionShardLog:
+    """``tidelog.coordinator.machine.ShardLog`` on a partition that this broker leads."""
+
+    __slots__ = ("partition",)
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+
+    @property
+    def start_offset(self) -> int:
+        return self.partition.log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.partition.log.log_end_offset
+
+    @property
+    def committed_offset(self) -> int:
+        return self.partition.log.high_watermark
+
+    @property
+    def batch_bytes_max(self) -> int:
+        return self.partition.log.settings.message_bytes_max
+
+    def append(self, batch: Buffer) -> int:
+        partition = self.partition
+        if partition.closed_by is not None:
+            raise partition.closed_by
+        return partition.append(batch, True, AppendOrigin.COORDINATOR).first_offset
+
+    def wait_committed(self, end_offset: int, on_committed: OnCommitted) -> None:
+        partition = self.partition
+        if partition.closed_by is not None:
+            on_committed(partition.closed_by)
+        else:
+            partition.wait_replicated(end_offset, on_committed)
+
+    def read(self, offset: int, bytes_max: int) -> LogSlice | None:
+        if self.partition.closed_by is not None:
+            raise self.partition.closed_by
+        return read(self.partition.log, offset, bytes_max, Isolation.LOG_END).records

@@ -28,7 +28,7 @@ from tidelog.transactions.records import RECORD_CODEC as TRANSACTION_RECORD_CODE
 from tidelog.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.broker import BrokerNode
 
 Groups = CoordinatorService[GroupCoordinator]
 Transactions = CoordinatorService[TransactionCoordinator]
@@ -44,7 +44,7 @@ class CoordinatorType(IntEnum):
 class Coordinators:
     __slots__ = ("_broker", "_executor", "groups", "markers", "producer_ids", "transactions")
 
-    def __init__(self, broker: "Broker", executor: Executor) -> None:
+    def __init__(self, broker: "BrokerNode", executor: Executor) -> None:
         self._broker = broker
         self._executor = executor
         self.groups: Groups = self._service(GROUP_RECORD_CODEC, self._group_machine, _groups_topic(broker))
@@ -162,7 +162,7 @@ class Coordinators:
         self.transactions.runtime.flush()
 
 
-def _groups_topic(broker: "Broker") -> NewTopic:
+def _groups_topic(broker: "BrokerNode") -> NewTopic:
     values = broker.config.values
     configs = (
         ("cleanup.policy", "compact"),
@@ -174,7 +174,7 @@ def _groups_topic(broker: "Broker") -> NewTopic:
     )
 
 
-def _transactions_topic(broker: "Broker") -> NewTopic:
+def _transactions_topic(broker: "BrokerNode") -> NewTopic:
     values = broker.config.values
     configs = (
         ("cleanup.policy", "compact"),

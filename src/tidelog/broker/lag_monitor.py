@@ -11,26 +11,291 @@ coordinated here in partitions whose log is here.
 A group about to lose records is reported, and one that has lost some (``lag_warnings``).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.lag_lookup import LagLookup, Wanted, log_deletion_at_ms, segments_of
-from tidelog.broker.lag_warnings import LagWarnings
 from tidelog.coordinator.machine import Scheduler
 from tidelog.coordinator.shard import Shard
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.groups.group import Group
-from tidelog.groups.lag import BatchTimes, GroupPartitionLag, RateWindow, measure_lag, next_unread, timestamp_within
+from tidelog.groups.lag import (
+    UNLIMITED,
+    BatchTimes,
+    GroupPartitionLag,
+    RateWindow,
+    RetentionFacts,
+    SegmentFacts,
+    deletion_at_ms,
+    measure_lag,
+    next_unread,
+    timestamp_within,
+)
 from tidelog.groups.records import OffsetCommitValue
+from tidelog.log import names
+from tidelog.log.errors import LogError
 from tidelog.log.partition_log import PartitionLog
+from tidelog.log.segments.batch_scan import LOOKUP_CHUNK_BYTES, scan_headers
+from tidelog.log.segments.segment import NO_TIMESTAMP, LogSegment
 from tidelog.ports.clock import Clock
-from tidelog.ports.disk import Disk
-from tidelog.ports.executor import Executor
+from tidelog.ports.disk import Disk, DiskFile
+from tidelog.ports.executor import Completion, Executor
+from tidelog.records.header import BatchHeader
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.broker import BrokerNode
+
+
+# Between two index entries lie a few batches; a segment whose index was lost has more, and is not walked whole.
+HEADERS_MAX = 10_000
+
+
+class LagQuery(NamedTuple):
+    log: PartitionLog
+    offset: int
+
+
+class _Range(NamedTuple):
+    """Batches of a file, from one of them on."""
+
+    file: DiskFile
+    position: int
+    end: int
+
+
+class _Walk(NamedTuple):
+    offset: int
+    candidates: list[_Range]
+    """Where its batch may be: the first that ends at or above the offset is it."""
+    tails: list[_Range]
+    """Behind the last index entries."""
+
+
+OnFound = Callable[[list[BatchTimes | None]], None]
+ReportEvent = Callable[[str, dict[str, object]], None]
+
+
+class LagLookup:
+    __slots__ = ("_disk", "_executor", "_report", "_round", "_warm")
+
+    def __init__(self, disk: Disk, executor: Executor, report: ReportEvent) -> None:
+        self._disk = disk
+        self._executor = executor
+        self._report = report
+        self._warm: dict[LogSegment, int] = {}
+        self._round = 0
+
+    def begin_round(self) -> None:
+        """Segments that the last round did not look at are forgotten: what was read of them may have left the page cache."""
+        self._warm = {segment: number for segment, number in self._warm.items() if number == self._round}
+        self._round += 1
+
+    def is_warm(self, segment: LogSegment) -> bool:
+        if segment not in self._warm:
+            return False
+        self._warm[segment] = self._round
+        return True
+
+    def find(self, wanted: Sequence[LagQuery], on_found: OnFound) -> None:
+        """In the order of ``wanted``; None for one that cannot be had. Never calls back from within."""
+        cold = {segment: log for log, offset in wanted for segment in segments_of(log, offset) if segment not in self._warm}
+        paths = [
+            names.segment_path(log.directory, segment.base_offset, suffix)
+            for segment, log in cold.items()
+            for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
+        ]
+
+        def warmed(completion: Completion) -> None:
+            self._note_error(completion)
+            self._walk(wanted, on_found)
+
+        if paths:
+            self._executor.submit(lambda: _read_through(self._disk, paths), warmed)
+        else:
+            self._walk(wanted, on_found)
+
+    def _walk(self, wanted: Sequence[LagQuery], on_found: OnFound) -> None:
+        walks = [self._plan(log, offset) for log, offset in wanted]
+
+        def walked(completion: Completion) -> None:
+            self._note_error(completion)
+            headers: list[BatchHeader | None] = completion.result or [None] * len(wanted)
+            # Only now: before, the newest timestamp of a segment would have been read on the loop.
+            for (log, offset), header in zip(wanted, headers, strict=True):
+                if header is not None:
+                    self._warm.update(dict.fromkeys(segments_of(log, offset), self._round))
+            on_found([None if header is None else batch_times(header) for header in headers])
+
+        self._executor.submit(lambda: [_walk_headers(walk) for walk in walks], walked)
+
+    def _plan(self, log: PartitionLog, offset: int) -> _Walk:
+        segments = log.segments
+        index = segments.floor_index(offset)
+        try:
+            holding = segments[index]
+            candidates = [_Range(holding.file(), holding.offset_index.lookup(offset)[1], holding.size)]
+            if index + 1 < len(segments):
+                # Compaction may have taken the end of the segment; then the next one goes on.
+                candidates.append(_Range(segments[index + 1].file(), 0, segments[index + 1].size))
+            tails = [
+                _Range(segment.file(), segment.offset_index.last_position, segment.size) for segment in segments_of(log, offset)
+            ]
+        except (LogError, OSError):
+            return _Walk(offset, [], [])
+        return _Walk(offset, candidates, tails)
+
+    def _note_error(self, completion: Completion) -> None:
+        if completion.error is not None:
+            self._report("unexpected_error", {"where": "looking up lag", "error": repr(completion.error)})
+
+
+def segments_of(log: PartitionLog, offset: int) -> list[LogSegment]:
+    """The first, which retention deletes before any other, and, if it is another one, that which holds ``offset``."""
+    segments = log.segments
+    index = segments.floor_index(offset)
+    return [segments[0], segments[index]] if index else [segments[0]]
+
+
+def batch_times(header: BatchHeader) -> BatchTimes:
+    # With a delete horizon the field holds that; under LogAppendTime every record has the batch's newest time.
+    is_of_first = not header.has_delete_horizon and not header.is_log_append_time
+    return BatchTimes(
+        header.base_offset,
+        header.last_offset,
+        header.base_timestamp if is_of_first else NO_TIMESTAMP,
+        header.max_timestamp,
+        header.delete_horizon_ms,
+    )
+
+
+def log_deletion_at_ms(
+    log: PartitionLog, offset: int, batch: BatchTimes, produced_per_second: float | None, now_ms: int
+) -> int | None:
+    """When retention takes the record at ``offset``, which is in ``batch``, at the earliest. Its segments were looked up."""
+    settings = log.settings
+    retention = RetentionFacts(settings.delete, settings.retention_ms, settings.retention_bytes)
+    log_bytes = 0
+    bytes_per_second = None
+    if settings.delete and settings.retention_bytes != UNLIMITED:
+        log_bytes = log.size
+        if produced_per_second is not None:
+            bytes_per_second = produced_per_second * log_bytes / max(1, log.log_end_offset - log.log_start_offset)
+    try:
+        facts = [_segment_facts(log, segment) for segment in segments_of(log, offset)]
+    except (LogError, OSError):
+        return None
+    return deletion_at_ms(now_ms, retention, facts[0], facts[-1], log_bytes, bytes_per_second, batch.delete_horizon_ms)
+
+
+def _segment_facts(log: PartitionLog, segment: LogSegment) -> SegmentFacts:
+    settings, segments = log.settings, log.segments
+    newest_ms = segment.max_timestamp
+    bytes_through = 0
+    if settings.retention_bytes != UNLIMITED:
+        bytes_through = sum(segments[index].size for index in range(segments.floor_index(segment.base_offset) + 1))
+    if segment is not segments.active:
+        return SegmentFacts(newest_ms if newest_ms >= 0 else None, bytes_through)
+    return SegmentFacts(
+        newest_ms if newest_ms >= 0 else None,
+        bytes_through,
+        max(1, settings.segment_bytes - segment.size),
+        segment.created_ms + settings.segment_ms,
+    )
+
+
+def _read_through(disk: Disk, paths: Sequence[str]) -> None:
+    for path in paths:
+        # An index without entries has no file.
+        with suppress(OSError):
+            file = disk.open(path, "read")
+            file.read(0, file.size())
+
+
+def _walk_headers(walk: _Walk) -> BatchHeader | None:
+    try:
+        for tail in walk.tails:
+            for _ in _headers(tail):
+                pass
+        return next(
+            (header for place in walk.candidates for header in _headers(place) if header.last_offset >= walk.offset), None
+        )
+    except (LogError, OSError):
+        return None
+
+
+def _headers(place: _Range) -> Iterator[BatchHeader]:
+    found = scan_headers(place.file, place.position, place.end, LOOKUP_CHUNK_BYTES)
+    return (header for _, header in islice(found, HEADERS_MAX))
+
+
+REPEAT_MS_MIN = 10 * 60_000
+REPEAT_MS_MAX = 24 * 60 * 60_000
+# In one walk; the others come with the next one.
+REPORTS_MAX = 20
+
+FiguresByGroup = Mapping[str, list[GroupPartitionLag]]
+
+
+class LagWarnings:
+    __slots__ = ("_lost", "_repeats", "_report", "reported")
+
+    def __init__(self, report: ReportEvent) -> None:
+        self._report = report
+        # By group: when it may be named again, and how long it is waited for after that.
+        self._repeats: dict[str, tuple[int, int]] = {}
+        self._lost: dict[str, None] = {}
+        self.reported = 0
+
+    def walked(self, losing: FiguresByGroup, lost: FiguresByGroup, monotonic_ms: int) -> None:
+        """A walk has ended: which groups it found in danger, and which behind the log start."""
+        left = REPORTS_MAX
+        repeats: dict[str, tuple[int, int]] = {}
+        for group_id, figures in losing.items():
+            due_ms, wait_ms = self._repeats.get(group_id, (monotonic_ms, REPEAT_MS_MIN))
+            if due_ms <= monotonic_ms and left:
+                left -= 1
+                self._say("group_will_lose_records", group_id, min(figures, key=_deletion_seconds), len(figures))
+                due_ms, wait_ms = monotonic_ms + wait_ms, min(2 * wait_ms, REPEAT_MS_MAX)
+            repeats[group_id] = due_ms, wait_ms
+        self._repeats = repeats
+        still_lost: dict[str, None] = {}
+        for group_id, figures in lost.items():
+            if group_id not in self._lost:
+                if not left:
+                    continue
+                left -= 1
+                self._say("group_has_lost_records", group_id, max(figures, key=_lost_messages), len(figures))
+            still_lost[group_id] = None
+        self._lost = still_lost
+
+    def _say(self, event: str, group_id: str, worst: GroupPartitionLag, partition_count: int) -> None:
+        self.reported += 1
+        facts: dict[str, object] = {
+            "group": group_id,
+            "partitions": partition_count,
+            "worst": f"{worst.topic}-{worst.partition}",
+            "committed_offset": worst.committed_offset,
+            "log_start_offset": worst.log_start_offset,
+            "lag_messages": worst.lag_messages,
+            "lag_seconds": worst.lag_seconds,
+        }
+        if event == "group_will_lose_records":
+            facts["deletion_seconds"] = worst.deletion_seconds
+        else:
+            facts["lost_messages"] = worst.lost_messages
+        self._report(event, facts)
+
+
+def _deletion_seconds(figures: GroupPartitionLag) -> float:
+    return figures.deletion_seconds or 0.0
+
+
+def _lost_messages(figures: GroupPartitionLag) -> int:
+    return figures.lost_messages
+
 
 WALK_MS = 5_000
 # About a millisecond of the loop.
@@ -211,7 +476,7 @@ class LagMonitor:
                 self._measure(one.group_id, one.log, one.followed, one.committed_offset, batch)
             self._scheduler.schedule(PAUSE_MS, lambda: self._go_on(began_ms))
 
-        self._lookup.find([Wanted(one.log, one.offset) for one in unread], found)
+        self._lookup.find([LagQuery(one.log, one.offset) for one in unread], found)
 
     def _walk_all(self) -> Iterator[None]:
         """Stops after each slice. What it holds across a stop may have changed meanwhile, so it holds only copies and names."""
@@ -336,7 +601,7 @@ class LagMonitor:
         self.walks += 1
 
 
-def make_lag_monitor(broker: "Broker", disk: Disk, executor: Executor) -> LagMonitor:
+def make_lag_monitor(broker: "BrokerNode", disk: Disk, executor: Executor) -> LagMonitor:
     return LagMonitor(
         broker.coordinators.groups.shards,
         broker.directory.logs,

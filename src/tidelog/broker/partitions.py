@@ -10,7 +10,7 @@ few at a time, too.
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from tidelog.broker.topic_settings import TopicSettings
+from tidelog.broker.config import TopicSettings
 from tidelog.controller.errors import ApiError
 from tidelog.log.data_directory import DataDirectory
 from tidelog.log.errors import LogOffline, StorageError

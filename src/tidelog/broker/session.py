@@ -19,7 +19,7 @@ from tidelog.wire.messages import decode_request
 from tidelog.wire.protocol import parse_request_header
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.broker import BrokerNode
     from tidelog.broker.timers import Timer
 
 # Kafka's clients have at most five unanswered produce requests; anything far beyond is a flood.
@@ -82,7 +82,7 @@ class ClientSession:
 
     def __init__(
         self,
-        broker: "Broker",
+        broker: "BrokerNode",
         identifier: int,
         client_host: str,
         send: Callable[[list[Part]], None],

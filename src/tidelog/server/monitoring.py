@@ -20,9 +20,8 @@ from http import HTTPStatus
 from pathlib import Path
 
 from tidelog import __version__
-from tidelog.broker.broker import Broker
+from tidelog.broker.broker import BrokerNode
 from tidelog.broker.metric_sources import add_broker_metrics
-from tidelog.broker.readiness import unready_reason
 from tidelog.metrics.exposition import CONTENT_TYPE, render
 from tidelog.metrics.histogram import SECONDS
 from tidelog.metrics.registry import Description, Family, Kind, Registry, Sample
@@ -207,7 +206,7 @@ def _render(families: list[Family], off_loop: Registry) -> bytes:
     return render(families, pause)
 
 
-def make_registries(server: Server, broker: Broker) -> tuple[Registry, Registry]:
+def make_registries(server: Server, broker: BrokerNode) -> tuple[Registry, Registry]:
     """One registry that is collected on the loop, and one for a helper thread."""
     on_loop, off_loop = Registry(), Registry()
     add_broker_metrics(on_loop, broker)
@@ -216,14 +215,14 @@ def make_registries(server: Server, broker: Broker) -> tuple[Registry, Registry]
     return on_loop, off_loop
 
 
-def make_routes(server: Server, broker: Broker) -> Mapping[str, Handler]:
+def make_routes(server: Server, broker: BrokerNode) -> Mapping[str, Handler]:
     page = MetricsPage(server.reactor.loop, *make_registries(server, broker), server.reactor.executor)
 
     def live(answer: Answer) -> None:
         answer(HttpResponse(HTTPStatus.OK, b"live\n"))
 
     def ready(answer: Answer) -> None:
-        reason = "the broker is stopping" if server.is_stopping else unready_reason(broker)
+        reason = "the broker is stopping" if server.is_stopping else broker.unready_reason()
         if reason is None:
             answer(HttpResponse(HTTPStatus.OK, b"ready\n"))
         else:
@@ -235,7 +234,7 @@ def make_routes(server: Server, broker: Broker) -> Mapping[str, Handler]:
 class MonitoringListener:
     """Serves the pages at ``address``. ``broker()`` is called once the server has a broker."""
 
-    def __init__(self, address: tuple[str, int], broker: Callable[[], Broker]) -> None:
+    def __init__(self, address: tuple[str, int], broker: Callable[[], BrokerNode]) -> None:
         self.address = address
         self._broker = broker
         self._listener: HttpListener | None = None

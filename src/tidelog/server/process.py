@@ -26,7 +26,7 @@ from typing import Protocol
 import uvloop
 
 from tidelog import __version__
-from tidelog.broker.broker import Broker
+from tidelog.broker.broker import BrokerNode
 from tidelog.broker.config import BrokerConfig
 from tidelog.config.broker import (
     BROKER,
@@ -149,7 +149,7 @@ def run_broker(
     listener, metrics_listener = _check_listeners(values, may_be_insecure)
     data_path = os.path.abspath(data_directory_of(values))
     disk = disk if disk is not None else RealDisk()
-    made: list[Broker] = []
+    made: list[BrokerNode] = []
 
     def make_broker(executor: Executor, clock: Clock, addresses: Sequence[tuple[str, int]]) -> BrokerProtocol:
         randomness = RealRandomness()
@@ -163,7 +163,7 @@ def run_broker(
         )
         if OPEN_FILES_MAX not in texts:
             config = replace(config, values={**config.values, OPEN_FILES_MAX: derive_open_files_max(values)})
-        made.append(Broker(config, disk=disk, clock=clock, randomness=randomness, executor=executor, report=report))
+        made.append(BrokerNode(config, disk=disk, clock=clock, randomness=randomness, executor=executor, report=report))
         return made[0]
 
     def serving(server: Server) -> None:
@@ -203,7 +203,7 @@ def _check_listeners(values: Mapping[str, Value], may_be_insecure: bool) -> tupl
     return listener, metrics_listener
 
 
-def _monitoring_listener(listener: ListenerAddress | None, broker: Callable[[], Broker]) -> AuxiliaryListener | None:
+def _monitoring_listener(listener: ListenerAddress | None, broker: Callable[[], BrokerNode]) -> AuxiliaryListener | None:
     if listener is None:
         return None
     # Only a broker that serves its metrics takes the time to import what that needs.

@@ -1,6 +1,6 @@
 from tests.broker.handlers.test_consumer_group_heartbeat import join, machine_with_topic
 from tests.broker.harness import Machine
-from tidelog.broker.cluster_fields import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
+from tidelog.broker.response_fields import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 

@@ -3,6 +3,10 @@ from typing import Any
 import pytest
 
 from tests.broker.harness import CLUSTER_ID, HOST, NODE_ID, PORT, FakeClient, Machine
+from tidelog.broker.handlers import metadata as metadata_handler
+from tidelog.broker.handlers.metadata import BYTES_MAX, ENTRIES_MAX, MetadataCache
+from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.records import TopicRecord
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage, encode_request
 from tidelog.wire.primitives import ZERO_UUID
@@ -211,3 +215,32 @@ def test_a_deleted_topic_is_gone_at_once(client: FakeClient) -> None:
     client.call(ApiKey.DELETE_TOPICS, 5, topic_names=["orders"], timeout_ms=1000)
     (topic,) = ask(client, 9, "orders", allow_auto_topic_creation=False).topics
     assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_an_answer_is_kept_until_the_image_changes() -> None:
+    image = ClusterImage()
+    cache = MetadataCache(image)
+    assert cache.find("q") is None
+    cache.keep("q", b"answer")
+    assert cache.find("q") == b"answer"
+    image.replay([TopicRecord("a", b"0123456789abcdef")], 0)
+    assert cache.find("q") is None
+    assert len(cache) == 0
+
+
+def test_many_questions_do_not_pile_up() -> None:
+    cache = MetadataCache(ClusterImage())
+    for number in range(3 * ENTRIES_MAX):
+        cache.keep(number, b"x")
+        assert cache.find(number) == b"x"
+        assert len(cache) <= ENTRIES_MAX
+
+
+def test_large_answers_do_not_pile_up() -> None:
+    cache = MetadataCache(ClusterImage())
+    cache.keep("too large", bytes(BYTES_MAX + 1))
+    assert cache.find("too large") is None
+    for number in range(5):
+        cache.keep(number, bytes(BYTES_MAX // 2))
+        assert len(cache) <= 2
+    assert metadata_handler.BYTES_MAX == BYTES_MAX

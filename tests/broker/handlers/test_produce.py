@@ -1,3 +1,5 @@
+"""Producers that do not wait for the disk, and a disk that is behind."""
+
 import pytest
 
 from tests.broker.harness import HOST, NODE_ID, PORT, FakeClient, Machine, offsets_in, produce_request
@@ -255,3 +257,85 @@ def test_compression_type_changes_nothing_and_its_documentation_says_so(client: 
     read = bytes(client.read().records or b"")
     assert read[21:] == sent[21:], "beyond base offset and leader epoch"
     assert "without effect" in TOPIC.settings["compression.type"].documentation
+
+
+@pytest.fixture
+def backlogged() -> Machine:
+    machine = Machine()
+    machine.client().create_topic()
+    machine.run_for(1_000)
+    machine.broker.backlog.bytes_max = 100
+    return machine
+
+
+def send(client: FakeClient, acks: int, topic: str = "orders", timeout_ms: int = 30_000) -> None:
+    request = produce_request(topic, batch(10), acks=acks, timeout_ms=timeout_ms)
+    client.send(ApiKey.PRODUCE, 9, encode_produce_request(9, request))
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_they_are_answered_when_the_disk_has_caught_up(backlogged: Machine, acks: int) -> None:
+    client, resumed = backlogged.client(), []
+    client.session._resume = lambda: resumed.append(True)
+    partition = backlogged.broker.partitions.find("orders", None, 0)
+    send(client, acks)
+    assert client.session.in_flight == 1
+    assert client.replies == []
+    backlogged.run_until(lambda: client.session.in_flight == 0)
+    assert partition.log.durable.offset == 10
+    assert len(client.replies) == acks
+    assert resumed == [True]
+    assert backlogged.broker.backlog.held == 1
+
+
+def test_a_disk_that_keeps_up_lets_nobody_wait(backlogged: Machine) -> None:
+    backlogged.broker.backlog.bytes_max = 1 << 20
+    client = backlogged.client()
+    for _ in range(20):
+        send(client, 1)
+    assert len(client.replies) == 20
+    assert 0 < backlogged.broker.partitions.appends.unsynced_bytes < 1 << 20
+    # Two passes later nothing is left of it.
+    for _ in range(2):
+        client.append()
+    assert backlogged.broker.partitions.appends.unsynced_bytes < 200
+
+
+def test_what_is_written_while_a_pass_runs_is_not_covered_by_it(backlogged: Machine) -> None:
+    backlogged.broker.backlog.bytes_max = 1 << 20
+    appends, partition = backlogged.broker.partitions.appends, backlogged.broker.partitions.find("orders", None, 0)
+    appends.pass_ended()
+    appends.pass_ended()
+    appends.appended(partition, 1_000)
+    appends.pass_ended()
+    assert appends.unsynced_bytes == 1_000
+    appends.appended(partition, 10)
+    assert appends.unsynced_bytes == 1_010
+    appends.pass_ended()
+    assert appends.unsynced_bytes == 10
+
+
+def test_nobody_waits_longer_than_it_said(backlogged: Machine) -> None:
+    """It asked for the page cache only, and has that."""
+    client = backlogged.client()
+    backlogged.broker.directory.commit._in_flight = True  # A pass that does not end.
+    send(client, 1, timeout_ms=500)
+    began_ms = backlogged.clock.monotonic_ms()
+    backlogged.run_until(lambda: bool(client.replies))
+    assert backlogged.clock.monotonic_ms() - began_ms == 500
+
+
+def test_relaxed_topics_neither_count_nor_wait(backlogged: Machine) -> None:
+    client = backlogged.client()
+    client.create_topic("relaxed", flush_messages="1000")
+    client.replies.clear()
+    send(client, 1, "relaxed")
+    assert len(client.replies) == 1
+    assert backlogged.broker.backlog.held == 0
+
+
+def test_acks_all_waits_by_itself(backlogged: Machine) -> None:
+    client = backlogged.client()
+    send(client, -1)
+    backlogged.run_until(lambda: bool(client.replies))
+    assert backlogged.broker.backlog.held == 0

@@ -8,7 +8,7 @@ import pytest
 from tests.broker.harness import NODE_ID, PATH, Machine, fetch_request, produce_request
 from tests.log.harness import batch
 from tidelog.broker.api import Api
-from tidelog.broker.broker import Broker
+from tidelog.broker.broker import BrokerNode
 from tidelog.broker.handlers import TABLE
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import Direction, versions
@@ -299,5 +299,5 @@ def test_the_table_is_the_one_that_the_protocol_notes_ask_for() -> None:
 
 
 def test_a_broker_serves_the_table(machine: Machine) -> None:
-    assert isinstance(machine.broker, Broker)
+    assert isinstance(machine.broker, BrokerNode)
     assert machine.broker.apis is TABLE

@@ -1,7 +1,7 @@
 """AlterConfigs: gives each resource exactly the settings that are named. Old clients use it."""
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.config_fields import alteration_failure, altered_fields
+from tidelog.broker.response_fields import alteration_failure, altered_fields
 from tidelog.controller.configs import ConfigChange, ResourceChanges, alter_configs
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.cluster_fields import GROUP_OPERATIONS
+from tidelog.broker.response_fields import GROUP_OPERATIONS
 from tidelog.controller.errors import ApiError
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.wire.errors import ErrorCode

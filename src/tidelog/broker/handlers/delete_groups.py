@@ -6,8 +6,7 @@ with the last part. A crash in between leaves a group with fewer offsets, and th
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.gather import Gather
+from tidelog.broker.api import Api, RequestContext, ResultCollector
 from tidelog.coordinator.errors import DecisionTooLarge
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -18,7 +17,7 @@ PART_OFFSETS = 4096
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
-    gather = Gather(len(request.groups_names), lambda results: context.reply_later(lambda: {"results": results}))
+    gather = ResultCollector(len(request.groups_names), lambda results: context.reply_later(lambda: {"results": results}))
     for index, group_id in enumerate(request.groups_names):
         _Deletion(context, gather, index, group_id).go_on()
 
@@ -26,7 +25,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
 class _Deletion:
     __slots__ = ("_context", "_gather", "_group_id", "_index", "_offsets_max")
 
-    def __init__(self, context: RequestContext, gather: Gather, index: int, group_id: str) -> None:
+    def __init__(self, context: RequestContext, gather: ResultCollector, index: int, group_id: str) -> None:
         self._context = context
         self._gather = gather
         self._index = index

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.cluster_fields import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED_FOR, address_fields
+from tidelog.broker.response_fields import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED_FOR, address_fields
 from tidelog.controller.errors import ApiError
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage

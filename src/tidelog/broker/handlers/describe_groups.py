@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.cluster_fields import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
-from tidelog.broker.gather import Gather
+from tidelog.broker.api import Api, RequestContext, ResultCollector
+from tidelog.broker.response_fields import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from tidelog.coordinator.machine import OnDone
 from tidelog.groups.coordinator import DescribedGroup, DescribedMember, GroupCoordinator
 from tidelog.wire.errors import ErrorCode
@@ -17,7 +16,7 @@ NOT_FOUND_SINCE = 6
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
-    gather = Gather(len(request.groups), lambda groups: context.reply_later(lambda: {"groups": groups}))
+    gather = ResultCollector(len(request.groups), lambda groups: context.reply_later(lambda: {"groups": groups}))
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED_FOR
 
     def described(index: int, group_id: str) -> OnDone:

@@ -7,7 +7,7 @@ repeated. Topics that were asked for by name and do not exist have no partitions
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.cluster_fields import TOPIC_OPERATIONS, partition_fields
+from tidelog.broker.response_fields import TOPIC_OPERATIONS, partition_fields
 from tidelog.controller.errors import ApiError
 from tidelog.log.names import topic_name_problem
 from tidelog.metadata.image import ClusterImage

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.gather import Gather
+from tidelog.broker.api import Api, RequestContext, ResultCollector
 from tidelog.controller.errors import ApiError
 from tidelog.transactions.coordinator import DescribedTransaction, TransactionCoordinator
 from tidelog.wire.errors import ErrorCode
@@ -19,7 +18,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     def described(results: Sequence[dict[str, Any]]) -> None:
         context.reply_later(lambda: {"transaction_states": results})
 
-    gather = Gather(len(ids), described)
+    gather = ResultCollector(len(ids), described)
 
     def done(position: int, transactional_id: str, transaction: DescribedTransaction | None, error: Exception | None) -> None:
         if error is None and transaction is None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.error_mapping import error_code_of
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchSession, SessionChoice
-from tidelog.broker.leader_hints import HINTED_ERRORS, current_leader, leader_endpoints
+from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.log.reading import Isolation, LogRead, read
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs: sets, removes, appends to or subtracts from single settings, and leaves the others alone."""
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.config_fields import alteration_failure, altered_fields
+from tidelog.broker.response_fields import alteration_failure, altered_fields
 from tidelog.controller.configs import ConfigChange, ResourceChanges, incremental_alter_configs
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey

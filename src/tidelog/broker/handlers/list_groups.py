@@ -6,8 +6,7 @@ As long as one shard is still loading or unavailable, the request fails: a list 
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.gather import Gather
+from tidelog.broker.api import Api, RequestContext, ResultCollector
 from tidelog.coordinator.errors import CoordinatorLoading, NotCoordinator
 from tidelog.coordinator.machine import OnDone
 from tidelog.groups.coordinator import ListedGroup
@@ -28,7 +27,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             groups = [_group(group) for result in results if not isinstance(result, Exception) for group in result]
             context.reply_later(lambda: {"error_code": ErrorCode.NONE, "groups": groups})
 
-    gather = Gather(len(shards), listed)
+    gather = ResultCollector(len(shards), listed)
 
     def put(position: int, index: int) -> OnDone:
         def done(groups: list[ListedGroup] | None, error: Exception | None) -> None:

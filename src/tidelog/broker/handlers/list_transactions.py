@@ -6,8 +6,7 @@ As long as one shard is still loading or unavailable, the request fails: a list 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.gather import Gather
+from tidelog.broker.api import Api, RequestContext, ResultCollector
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.errors import CoordinatorLoading, NotCoordinator
 from tidelog.coordinator.machine import OnDone
@@ -38,7 +37,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         found = [_fields(each) for result in results if not isinstance(result, Exception) for each in result]
         context.reply_later(lambda: {"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": found})
 
-    gather = Gather(len(shards), listed)
+    gather = ResultCollector(len(shards), listed)
 
     def put(position: int) -> OnDone:
         def done(transactions: list[ListedTransaction] | None, error: Exception | None) -> None:

@@ -6,11 +6,12 @@ LEADER_NOT_AVAILABLE and lets the client ask again, and some clients give up on 
 The answers to the common questions are kept encoded (``metadata_cache``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.cluster_fields import (
+from tidelog.broker.error_mapping import error_code_of
+from tidelog.broker.response_fields import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED_FOR,
     TOPIC_OPERATIONS,
@@ -18,7 +19,6 @@ from tidelog.broker.cluster_fields import (
     address_fields,
     partition_fields,
 )
-from tidelog.broker.error_mapping import error_code_of
 from tidelog.controller.errors import ApiError
 from tidelog.controller.topics import NewTopic, TopicCreation, create_topics
 from tidelog.log.names import topic_name_problem
@@ -206,3 +206,38 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
 
 
 API = Api(key=ApiKey.METADATA, name="Metadata", versions=(0, 13), handle=handle, failure=_failure)
+
+
+ENTRIES_MAX = 1024
+BYTES_MAX = 16 << 20
+
+
+class MetadataCache:
+    __slots__ = ("_bodies", "_bytes", "_image", "_version")
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self._version = image.version
+        self._bodies: dict[Hashable, bytes] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def find(self, question: Hashable) -> bytes | None:
+        if self._version != self._image.version:
+            self._clear()
+        return self._bodies.get(question)
+
+    def keep(self, question: Hashable, body: bytes) -> None:
+        """An answer made from the image as it is now."""
+        if len(self._bodies) >= ENTRIES_MAX or self._bytes + len(body) > BYTES_MAX:
+            self._clear()
+        if len(body) <= BYTES_MAX:
+            self._bodies[question] = body
+            self._bytes += len(body)
+
+    def _clear(self) -> None:
+        self._version = self._image.version
+        self._bodies = {}
+        self._bytes = 0

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.gather import Gather
+from tidelog.broker.api import Api, RequestContext, ResultCollector
 from tidelog.controller.errors import ApiError
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.groups.offsets import FetchedOffset, FetchedOffsetTopic
@@ -60,7 +59,7 @@ class _Fetch:
             else:
                 self._context.reply_later(lambda: answers[0])
 
-        gather = Gather(len(groups), reply)
+        gather = ResultCollector(len(groups), reply)
         for index, group in enumerate(groups):
             self._read(group, partial(gather.put, index))
 

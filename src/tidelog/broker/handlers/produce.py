@@ -8,17 +8,19 @@ The records are views of the request's frame and are written before this returns
 whose coordinator has to be asked first (``transactional_produce``).
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.broker.leader_hints import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.broker.request_metrics import RequestTiming
+from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.broker.timers import Timer
 from tidelog.broker.transactions.verification import PartitionCodes
 from tidelog.controller.errors import ApiError
+from tidelog.log.durability.group_commit import GroupCommit
 from tidelog.log.errors import RecordsRefused
-from tidelog.replication.partition import Partition
+from tidelog.replication.partition import AppendTracker, Partition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.produce import (
@@ -33,6 +35,11 @@ from tidelog.wire.produce import (
     encode_produce_response,
 )
 from tidelog.wire.protocol import ApiKey
+
+if TYPE_CHECKING:
+    from tidelog.broker.api import RequestContext
+    from tidelog.broker.timers import Timer
+
 
 ACKS_NONE = 0
 ACKS_LEADER = 1
@@ -256,3 +263,41 @@ API = Api(
     # Older librdkafka takes a broker that does not list version 0 for one without compression.
     advertised_versions=(0, VERSIONS[1]),
 )
+
+
+# What a slow disk writes in a second.
+BYTES_MAX = 64 * 1024 * 1024
+
+
+class DiskBacklog:
+    __slots__ = ("_appends", "_commit", "bytes_max", "held")
+
+    def __init__(self, commit: GroupCommit, appends: AppendTracker) -> None:
+        self._commit = commit
+        self._appends = appends
+        self.bytes_max = BYTES_MAX
+        self.held = 0
+        """Requests that were answered later because of the backlog, since the start."""
+
+    def hold(self, context: "RequestContext", timeout_ms: int, answer: Callable[[], None]) -> None:
+        """For a request that has just appended: call ``answer`` when its records are synced, or when its time is up, since it did
+        not ask for a sync. One pass covers all logs, so the last log stands for all of the request's."""
+        log = self._appends.last_log
+        assert log is not None, "the request has appended"
+        self.held += 1
+        timer: Timer | None = None
+        is_answered = False
+
+        def done(error: Exception | None = None) -> None:  # noqa: ARG001 - if the log went offline, the next request gets the error
+            nonlocal is_answered
+            if is_answered:
+                return
+            is_answered = True
+            if timer is not None:
+                timer.cancel()
+            answer()
+            context.session.resume()
+
+        self._commit.wait(log, log.log_end_offset, done)
+        if not is_answered:
+            timer = context.broker.timers.schedule(max(timeout_ms, 0), done)

@@ -1,8 +1,7 @@
 from collections.abc import Mapping
 
-from tidelog.broker.config import BrokerConfig
+from tidelog.broker.config import BrokerConfig, TopicSettings
 from tidelog.broker.metadata_log import METADATA_LOG_SETTINGS
-from tidelog.broker.topic_settings import TopicSettings
 from tidelog.metadata.configs import ResourceType
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import ConfigRecord

@@ -13,7 +13,7 @@ client is held afterwards.
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.quotas.client_quotas import ClientQuotas, RateQuota, TokenQuota
+from tidelog.broker.client_quotas import ClientQuotas, RateQuota, TokenQuota
 from tidelog.controller.errors import ApiError
 from tidelog.wire.errors import ErrorCode
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.broker.harness import FakeClient, Machine, fetch_request, produce_request
 from tests.log.harness import batch
-from tidelog.broker.quotas.throttling import Throttled
+from tidelog.broker.throttling import Throttled
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.produce import encode_produce_request
 from tidelog.wire.protocol import ApiKey

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+from tidelog.controller.configs import ResourceAlteration
 from tidelog.metadata.brokers import BrokerImage
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import NO_LEADER
 from tidelog.metadata.topics import PartitionImage
 from tidelog.wire.errors import ErrorCode
+from tidelog.wire.messages import DecodedMessage
+from tidelog.wire.produce import NodeEndpoint
 
 # Bit n stands for the operation with Kafka's number n. Without an authorizer everybody may do everything.
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = (
@@ -40,3 +43,41 @@ def partition_fields(image: ClusterImage, index: int, partition: PartitionImage)
         "isr_nodes": partition.isr,
         "offline_replicas": [replica for replica in partition.replicas if not image.brokers.is_active(replica)],
     }
+
+
+def altered_fields(altered: list[ResourceAlteration]) -> dict[str, Any]:
+    return {
+        "responses": [
+            {
+                "error_code": resource.error,
+                "error_message": resource.message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+            for resource in altered
+        ]
+    }
+
+
+def alteration_failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
+    resources = dict.fromkeys((resource.resource_type, resource.resource_name) for resource in request.resources)
+    return altered_fields([ResourceAlteration(*resource, code, message) for resource in resources])
+
+
+HINTED_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+def current_leader(image: ClusterImage, name: str | None, topic_id: bytes | None, index: int) -> tuple[int, int] | None:
+    """(leader, leader epoch)."""
+    topic = image.topic(name) if name is not None else image.topic_by_id(topic_id or b"")
+    partition = topic.partitions.get(index) if topic is not None else None
+    return (partition.leader, partition.leader_epoch) if partition is not None else None
+
+
+def leader_endpoints(image: ClusterImage, leaders: set[int]) -> list[NodeEndpoint]:
+    brokers = (image.brokers.find(leader) for leader in sorted(leaders))
+    return [
+        NodeEndpoint(broker.broker_id, broker.end_points[0].host, broker.end_points[0].port, broker.rack)
+        for broker in brokers
+        if broker is not None
+    ]

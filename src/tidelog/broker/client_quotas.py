@@ -1,0 +1,354 @@
+"""A rate over a sliding window, as Kafka's quotas measure it.
+
+Kept are samples of ``window_ms``, at most ``samples_max`` and the one that has just begun. A sample begins with the first value
+that comes after the last one is over, so a client that rests leaves a gap and not empty samples; one whose last value is older
+than the whole window counts no more. The time that a total is divided by reaches from the oldest sample until now, and at
+least over all samples but one: a client that has just begun is not held to what it did in its first millisecond.
+
+A rate of which all samples are too old is as good as a new one. So forgetting it loses nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from tidelog.controller.client_quotas import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
+from tidelog.metadata.client_quotas import CLIENT_ID, IP, USER, ClientQuotasImage, QuotaEntity, quota_entity
+from tidelog.ports.clock import Clock
+
+# Milliseconds in a second: rates are per second.
+_SECOND_MS = 1_000
+
+
+class Rate:
+    __slots__ = ("_last_ms", "_samples", "_samples_max", "_window_ms")
+
+    def __init__(self, window_ms: int, samples_max: int) -> None:
+        self._window_ms = window_ms
+        self._samples_max = samples_max
+        # [began, last value came, total] of each, oldest first.
+        self._samples: list[list[float]] = []
+        self._last_ms = 0
+
+    def record(self, value: float, now_ms: int) -> None:
+        self._last_ms = now_ms
+        samples = self._samples
+        if samples and now_ms - samples[-1][0] < self._window_ms:
+            newest = samples[-1]
+            newest[1] = now_ms
+            newest[2] += value
+            return
+        samples.append([now_ms, now_ms, value])
+        if len(samples) > self._samples_max + 1:
+            del samples[0]
+
+    def total(self, now_ms: int) -> float:
+        """Of all that still counts."""
+        self._forget(now_ms)
+        return sum([sample[2] for sample in self._samples])
+
+    def per_second(self, now_ms: int) -> float:
+        return self.total(now_ms) * _SECOND_MS / self._elapsed_ms(now_ms)
+
+    def throttle_ms(self, bound: float, now_ms: int) -> float:
+        """After how long of silence the rate would be within ``bound``; 0 when it is."""
+        rate = self.per_second(now_ms)
+        return (rate - bound) / bound * self._elapsed_ms(now_ms) if rate > bound else 0.0
+
+    def is_over(self, now_ms: int) -> bool:
+        """All of it is too old to count."""
+        return now_ms - self._last_ms >= self._window_ms * self._samples_max
+
+    def _forget(self, now_ms: int) -> None:
+        age_max = self._window_ms * self._samples_max
+        samples = self._samples
+        while samples and now_ms - samples[0][1] >= age_max:
+            del samples[0]
+
+    def _elapsed_ms(self, now_ms: int) -> float:
+        samples = self._samples
+        elapsed_ms = now_ms - samples[0][0] if samples else 0
+        windows_missing = self._samples_max - 1 - elapsed_ms // self._window_ms
+        if windows_missing > 0:
+            elapsed_ms += windows_missing * self._window_ms
+        # With one sample, at its very beginning.
+        return max(elapsed_ms, 1)
+
+
+class TokenBucket:
+    __slots__ = ("_filled_ms", "_per_second", "_tokens", "_window_ms")
+
+    def __init__(self, window_ms: int) -> None:
+        """``window_ms``: of how long a bucket holds the tokens."""
+        self._window_ms = window_ms
+        # None: full, whatever the rate.
+        self._tokens: float | None = None
+        self._filled_ms = 0
+        self._per_second = 0.0
+
+    def record(self, tokens: float, per_second: float, now_ms: int) -> None:
+        self._tokens = self._left(per_second, now_ms) - tokens
+        self._filled_ms = now_ms
+        self._per_second = per_second
+
+    def throttle_ms(self, per_second: float, now_ms: int) -> float:
+        """Until the debt is paid; 0 when there is none."""
+        left = self._left(per_second, now_ms)
+        return -left / per_second * _SECOND_MS if left < 0 else 0.0
+
+    def is_over(self, now_ms: int) -> bool:
+        """It is full."""
+        return self._left(self._per_second, now_ms) >= self._burst(self._per_second)
+
+    def _left(self, per_second: float, now_ms: int) -> float:
+        burst = self._burst(per_second)
+        if self._tokens is None:
+            return burst
+        return min(burst, self._tokens + (now_ms - self._filled_ms) * per_second / _SECOND_MS)
+
+    def _burst(self, per_second: float) -> float:
+        return per_second * self._window_ms / _SECOND_MS
+
+
+ANONYMOUS = "ANONYMOUS"
+
+
+class Limit(NamedTuple):
+    bound: float
+    shared_by: tuple[str, str]
+    """User and client id whose use is counted together; "" for any."""
+
+
+def find_limit(image: ClientQuotasImage, key: str, user: str, client_id: str) -> Limit | None:
+    for entity, shared_by in _candidates(user, client_id):
+        bound = image.find(entity).get(key)
+        if bound is not None:
+            return Limit(bound, shared_by)
+    return None
+
+
+def find_address_limit(image: ClientQuotasImage, key: str, host: str) -> Limit | None:
+    for name in (host, None):
+        bound = image.find(quota_entity([(IP, name)])).get(key)
+        if bound is not None:
+            return Limit(bound, (host, ""))
+    return None
+
+
+def _candidates(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, tuple[str, str]]]:
+    for user_name in (user, None):
+        if client_id:
+            yield quota_entity([(USER, user_name), (CLIENT_ID, client_id)]), (user, client_id)
+            yield quota_entity([(USER, user_name), (CLIENT_ID, None)]), (user, client_id)
+        yield quota_entity([(USER, user_name)]), (user, "")
+    if client_id:
+        yield quota_entity([(CLIENT_ID, client_id)]), ("", client_id)
+        yield quota_entity([(CLIENT_ID, None)]), ("", client_id)
+
+
+# Of each kind. A rate takes up to 2 KB.
+TRACKED_MAX = 2_000
+LIMITS_KEPT_MAX = 10_000
+NAME_LENGTH_MAX = 256
+
+
+class Measure(Protocol):
+    def is_over(self, now_ms: int) -> bool: ...
+
+
+Tracked = TypeVar("Tracked", bound=Measure)
+
+
+class TrackedRates(Generic[Tracked]):
+    __slots__ = ("_limits", "_make", "_rates", "find_limit", "tracked_max")
+
+    def __init__(
+        self, make: Callable[[], Tracked], find_limit: Callable[[str], Limit | None], tracked_max: int = TRACKED_MAX
+    ) -> None:
+        """``find_limit``: of a client id, or an address."""
+        self._make = make
+        self.find_limit = find_limit
+        self.tracked_max = tracked_max
+        # Least recently used first.
+        self._rates: dict[tuple[str, str], Tracked] = {}
+        self._limits: dict[str, Limit | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._rates)
+
+    def limits_changed(self) -> None:
+        self._limits.clear()
+
+    def limit(self, name: str) -> Limit | None:
+        try:
+            return self._limits[name]
+        except KeyError:
+            if len(name) > NAME_LENGTH_MAX:
+                return self.find_limit(name)
+            if len(self._limits) >= LIMITS_KEPT_MAX:
+                self._limits.clear()
+            limit = self._limits[name] = self.find_limit(name)
+            return limit
+
+    def rate(self, shared_by: tuple[str, str], now_ms: int) -> Tracked:
+        rates = self._rates
+        user, client_id = shared_by
+        if len(client_id) > NAME_LENGTH_MAX:
+            shared_by = user, client_id[:NAME_LENGTH_MAX]
+        rate = rates.pop(shared_by, None)
+        if rate is None:
+            rate = self._make()
+            self._make_room(now_ms)
+        rates[shared_by] = rate
+        return rate
+
+    def _make_room(self, now_ms: int) -> None:
+        rates = self._rates
+        while rates:
+            oldest = next(iter(rates))
+            if len(rates) < self.tracked_max and not rates[oldest].is_over(now_ms):
+                return
+            del rates[oldest]
+
+
+# The protocol's field is an int32. Nobody waits for so long.
+THROTTLE_MS_MAX = 2**31 - 1
+
+
+class QuotaWindow:
+    """``quota.window.num`` samples of ``quota.window.size.seconds``."""
+
+    __slots__ = ("sample_ms", "samples_max")
+
+    def __init__(self, samples_max: int, sample_seconds: int) -> None:
+        self.samples_max = samples_max
+        self.sample_ms = sample_seconds * _SECOND_MS
+
+
+class RateQuota:
+    """One kind of quota on something per second."""
+
+    __slots__ = ("_clock", "_image", "_tracked", "_window", "is_active", "key", "throttle_ms_max")
+
+    def __init__(
+        self,
+        key: str,
+        image: ClientQuotasImage,
+        clock: Clock,
+        window: QuotaWindow,
+        throttle_ms_max: int = THROTTLE_MS_MAX,
+        *,
+        is_of_addresses: bool = False,
+    ) -> None:
+        self.key = key
+        self._image = image
+        self._clock = clock
+        self._window = window
+        self.throttle_ms_max = throttle_ms_max
+        find = partial(find_address_limit, image, key) if is_of_addresses else partial(find_limit, image, key, ANONYMOUS)
+        self._tracked = TrackedRates(partial(Rate, window.sample_ms, window.samples_max), find)
+        self.is_active = False
+        """Somebody has such a quota."""
+
+    def __len__(self) -> int:
+        """How many clients are followed."""
+        return len(self._tracked)
+
+    def limits_changed(self) -> None:
+        self.is_active = any(self.key in quotas for _, quotas in self._image)
+        self._tracked.limits_changed()
+
+    def record(self, name: str, value: float) -> int:
+        """Count it; for how long the client is to be held for it, 0 when it is within its quota."""
+        limit = self._tracked.limit(name)
+        if limit is None:
+            return 0
+        now_ms = self._clock.monotonic_ms()
+        rate = self._tracked.rate(limit.shared_by, now_ms)
+        rate.record(value, now_ms)
+        return _whole(rate.throttle_ms(limit.bound, now_ms), self.throttle_ms_max)
+
+    def is_alone(self, name: str, value: float) -> bool:
+        """Nothing but ``value``, which was just recorded, is in the client's window."""
+        limit = self._tracked.limit(name)
+        if limit is None:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        return self._tracked.rate(limit.shared_by, now_ms).total(now_ms) <= value
+
+    def value_max(self, name: str) -> float | None:
+        """What a client that rested may have at once; None: any."""
+        limit = self._tracked.limit(name)
+        if limit is None:
+            return None
+        return limit.bound * max(self._window.samples_max - 1, 1) * self._window.sample_ms / _SECOND_MS
+
+
+class TokenQuota:
+    """One kind of quota with bursts."""
+
+    __slots__ = ("_clock", "_image", "_tracked", "is_active", "key")
+
+    def __init__(self, key: str, image: ClientQuotasImage, clock: Clock, window: QuotaWindow) -> None:
+        self.key = key
+        self._image = image
+        self._clock = clock
+        burst_ms = window.sample_ms * window.samples_max
+        self._tracked = TrackedRates(partial(TokenBucket, burst_ms), partial(find_limit, image, key, ANONYMOUS))
+        self.is_active = False
+
+    def __len__(self) -> int:
+        return len(self._tracked)
+
+    def limits_changed(self) -> None:
+        self.is_active = any(self.key in quotas for _, quotas in self._image)
+        self._tracked.limits_changed()
+
+    def throttle_ms(self, name: str) -> int:
+        """For how long the client has to wait before it may have more."""
+        limit = self._tracked.limit(name)
+        if limit is None:
+            return 0
+        now_ms = self._clock.monotonic_ms()
+        return _whole(self._tracked.rate(limit.shared_by, now_ms).throttle_ms(limit.bound, now_ms), THROTTLE_MS_MAX)
+
+    def record(self, name: str, value: float) -> None:
+        limit = self._tracked.limit(name)
+        if limit is not None:
+            now_ms = self._clock.monotonic_ms()
+            self._tracked.rate(limit.shared_by, now_ms).record(value, limit.bound, now_ms)
+
+
+def _whole(milliseconds: float, milliseconds_max: int) -> int:
+    """At least one if there is any: zero says that the client is within its quota. Of a tiny quota it may be infinite."""
+    return max(round(min(milliseconds, milliseconds_max)), 1) if milliseconds > 0 else 0
+
+
+class ClientQuotas:
+    __slots__ = ("connection", "fetch", "is_active", "mutation", "produce", "request")
+
+    def __init__(self, image: ClientQuotasImage, clock: Clock, window: QuotaWindow, mutation_window: QuotaWindow) -> None:
+        self.produce = RateQuota(PRODUCER_BYTE_RATE, image, clock, window)
+        self.fetch = RateQuota(CONSUMER_BYTE_RATE, image, clock, window)
+        self.request = RateQuota(REQUEST_PERCENTAGE, image, clock, window, window.sample_ms)
+        self.mutation = TokenQuota(CONTROLLER_MUTATION_RATE, image, clock, mutation_window)
+        self.connection = RateQuota(CONNECTION_CREATION_RATE, image, clock, window, window.sample_ms, is_of_addresses=True)
+        self.is_active = False
+        """Requests have to be counted."""
+        self.limits_changed()
+
+    def limits_changed(self) -> None:
+        """The image has others than before."""
+        for quota in (self.produce, self.fetch, self.request, self.mutation, self.connection):
+            quota.limits_changed()
+        self.is_active = self.produce.is_active or self.fetch.is_active or self.request.is_active or self.mutation.is_active
+
+    def tracked(self) -> dict[str, int]:
+        """How many clients are followed, by kind."""
+        return {quota.key: len(quota) for quota in (self.produce, self.fetch, self.request, self.mutation, self.connection)}

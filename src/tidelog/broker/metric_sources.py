@@ -1,0 +1,436 @@
+"""The metrics of a broker: requests, quotas, logs, groups and coordinators. docs/reference/metrics.md lists them all.
+
+Every value is read from its owner when somebody asks for the metrics; nothing is counted here.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.coordinator_service import CoordinatorService
+from tidelog.broker.request_metrics import SLOWEST_PARTITIONS_MAX, TOPICS_MAX
+from tidelog.coordinator.shard import ShardState
+from tidelog.metrics.histogram import COUNTS, NANOSECONDS_PER_SECOND, SECONDS, SECONDS_COARSE
+from tidelog.metrics.registry import Description, Kind, Registry, Rest, Sample
+from tidelog.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import BrokerNode
+
+
+def add_broker_metrics(registry: Registry, broker: "BrokerNode") -> None:
+    info = Description("tidelog_broker_info", Kind.GAUGE, "Always 1; its labels say which broker this is.", ("cluster", "broker"))
+    registry.add([info], lambda: [(info, (broker.config.cluster_id, str(broker.config.node_id)), 1)])
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_ready",
+        "1 when the broker serves everything that it leads, as /health/ready says.",
+        lambda: int(broker.unready_reason() is None),
+    )
+    add_request_metrics(registry, broker)
+    add_quota_metrics(registry, broker)
+    add_log_metrics(registry, broker)
+    add_group_metrics(registry, broker)
+    add_coordinator_metrics(registry, broker)
+
+
+# More than the protocol has.
+APIS_MAX = 100
+ERRORS_MAX = 500
+
+REQUESTS = Description("tidelog_requests_total", Kind.COUNTER, "Requests received.", ("api",), APIS_MAX)
+TOTAL = Description(
+    "tidelog_request_seconds",
+    Kind.HISTOGRAM,
+    "From the arrival of a request to its answer, before that is sent. Above 500 a second every 32nd is timed for 32.",
+    ("api",),
+    APIS_MAX,
+)
+QUEUE = Description(
+    "tidelog_request_queue_seconds",
+    Kind.HISTOGRAM,
+    "From the arrival of a request until it was begun: behind others of the same turn.",
+    ("api",),
+    APIS_MAX,
+)
+HANDLING = Description(
+    "tidelog_request_handling_seconds",
+    Kind.HISTOGRAM,
+    "Decoding a request and doing what can be done at once; it holds the loop.",
+    ("api",),
+    APIS_MAX,
+)
+WAIT = Description(
+    "tidelog_request_wait_seconds",
+    Kind.HISTOGRAM,
+    "From then on until the answer, of requests that had to wait: for the disk, for data, for a group.",
+    ("api",),
+    APIS_MAX,
+)
+ERRORS = Description(
+    "tidelog_request_errors_total",
+    Kind.COUNTER,
+    "Error codes in responses, each as often as it stands in them.",
+    ("api", "code"),
+    ERRORS_MAX,
+)
+PRODUCE_TO_ACK = Description(
+    "tidelog_topic_produce_to_ack_seconds",
+    Kind.HISTOGRAM,
+    "From the arrival of a produce request to its acknowledgement, once for each partition in it.",
+    ("topic",),
+    TOPICS_MAX,
+)
+PRODUCED = Description(
+    "tidelog_topic_produced_bytes_total", Kind.COUNTER, "Bytes of records that producers sent, as stored.", ("topic",), TOPICS_MAX
+)
+FETCHED = Description(
+    "tidelog_topic_fetched_bytes_total", Kind.COUNTER, "Bytes of records that consumers were sent.", ("topic",), TOPICS_MAX
+)
+SLOWEST = Description(
+    "tidelog_slowest_partition_produce_to_ack_seconds",
+    Kind.GAUGE,
+    "The worst produce-to-ack time of the last 30 to 60 seconds, of the partitions where it was worst.",
+    ("topic", "partition"),
+    SLOWEST_PARTITIONS_MAX,
+    Rest.MAX,
+)
+
+
+def add_request_metrics(registry: Registry, broker: "BrokerNode") -> None:
+    registry.add([REQUESTS, TOTAL, QUEUE, HANDLING, WAIT, ERRORS], lambda: _collect_requests(broker))
+    registry.add([PRODUCE_TO_ACK, PRODUCED, FETCHED, SLOWEST], lambda: _collect_topics(broker))
+    registry.add_value(
+        Kind.GAUGE, "tidelog_fetch_sessions", "Incremental fetch sessions that are kept.", lambda: len(broker.fetch_sessions)
+    )
+
+
+def _collect_requests(broker: "BrokerNode") -> Iterator[Sample]:
+    metrics = broker.request_metrics
+    for key, timings in metrics.timings.items():
+        if not timings.count:
+            continue
+        labels = (broker.apis[key].name,)
+        yield REQUESTS, labels, timings.count
+        yield TOTAL, labels, timings.total.value(SECONDS)
+        yield QUEUE, labels, timings.queue.value(SECONDS)
+        yield HANDLING, labels, timings.handling.value(SECONDS)
+        if any(timings.wait.counts):
+            yield WAIT, labels, timings.wait.value(SECONDS)
+    for (key, code), count in list(metrics.errors.items()):
+        yield ERRORS, (broker.apis[key].name, ErrorCode(code).name), count
+
+
+def _collect_topics(broker: "BrokerNode") -> Iterator[Sample]:
+    metrics = broker.request_metrics
+    metrics.produce_to_ack.forget(lambda name: broker.image.topic(name) is None)
+    for name, histogram in metrics.produce_to_ack:
+        yield PRODUCE_TO_ACK, (name,), histogram.value(SECONDS_COARSE)
+    for partition in list(broker.partitions):
+        if partition.produced_bytes or partition.fetched_bytes:
+            # Samples with the same labels are added up.
+            yield PRODUCED, (partition.topic,), partition.produced_bytes
+            yield FETCHED, (partition.topic,), partition.fetched_bytes
+    for (topic, index), worst_ns in metrics.slowest_partitions.found():
+        yield SLOWEST, (topic, str(index)), worst_ns / NANOSECONDS_PER_SECOND
+
+
+# Each partition has four lines: together half a megabyte of text.
+PARTITIONS_MAX = 1_000
+
+_PARTITION_LABELS = ("topic", "partition")
+
+SIZE = Description("tidelog_log_size_bytes", Kind.GAUGE, "Size of a partition's segments.", _PARTITION_LABELS, PARTITIONS_MAX)
+START = Description("tidelog_log_start_offset", Kind.GAUGE, "First offset that can be read.", _PARTITION_LABELS, PARTITIONS_MAX)
+HIGH_WATERMARK = Description(
+    "tidelog_log_high_watermark", Kind.GAUGE, "Offset below which consumers may read.", _PARTITION_LABELS, PARTITIONS_MAX
+)
+END = Description("tidelog_log_end_offset", Kind.GAUGE, "Offset of the next record.", _PARTITION_LABELS, PARTITIONS_MAX)
+PARTITIONS = Description("tidelog_partitions", Kind.GAUGE, "Partitions with a log here, internal ones too.")
+OFFLINE = Description("tidelog_partitions_offline", Kind.GAUGE, "Partitions whose log is damaged, or whose disk failed.")
+SEGMENTS = Description("tidelog_log_segments", Kind.GAUGE, "Segments of all logs.")
+PRODUCER_IDS = Description("tidelog_producer_ids", Kind.GAUGE, "Producers that logs remember, each once for every partition.")
+OPEN_TRANSACTIONS = Description(
+    "tidelog_log_open_transactions", Kind.GAUGE, "Transactions open in logs, each once for every partition."
+)
+OPEN_TRANSACTION_IDLE = Description(
+    "tidelog_log_open_transaction_idle_seconds_max",
+    Kind.GAUGE,
+    "Since the last record of the open transaction that holds back readers of its partition, in the worst partition.",
+)
+PASSES = Description("tidelog_group_commit_passes_total", Kind.COUNTER, "Passes of group commit.")
+FILE_SYSTEM_SYNCS = Description(
+    "tidelog_group_commit_file_system_syncs_total", Kind.COUNTER, "Passes that synced the whole file system instead of files."
+)
+PASS_LOGS = Description("tidelog_group_commit_logs", Kind.HISTOGRAM, "Logs that one pass made durable.")
+SYNC = Description(
+    "tidelog_group_commit_sync_seconds", Kind.HISTOGRAM, "What the disk took for the syncs of one pass (fdatasync, syncfs)."
+)
+PASS = Description(
+    "tidelog_group_commit_pass_seconds", Kind.HISTOGRAM, "One pass as the loop saw it: the syncs, and waiting for threads."
+)
+
+
+def add_log_metrics(registry: Registry, broker: "BrokerNode") -> None:
+    of_logs = [SIZE, START, HIGH_WATERMARK, END]
+    of_all = [PARTITIONS, OFFLINE, SEGMENTS, PRODUCER_IDS, OPEN_TRANSACTIONS, OPEN_TRANSACTION_IDLE]
+    registry.add([*of_logs, *of_all], lambda: _collect_logs(broker))
+    registry.add([PASSES, FILE_SYSTEM_SYNCS, PASS_LOGS, SYNC, PASS], lambda: _collect_commits(broker))
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_open_segment_files",
+        "Segment files that are kept open.",
+        lambda: len(broker.directory.environment.handles),
+    )
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_disk_backlog_bytes",
+        "Bytes of producers that may not be synced yet, at most; topics with relaxed durability aside.",
+        lambda: broker.partitions.appends.unsynced_bytes,
+    )
+    registry.add_value(
+        Kind.COUNTER,
+        "tidelog_produce_held_total",
+        "Produce requests with acks=0 or acks=1 that were answered later, because the disk was too far behind.",
+        lambda: broker.backlog.held,
+    )
+
+
+def _collect_logs(broker: "BrokerNode") -> Iterator[Sample]:
+    now_ms = broker.clock.now_ms()
+    offline = len(broker.directory.offline)
+    segments = producers = transactions = 0
+    idle_ms_max = 0
+    logs = list(broker.directory.logs.items())
+    for (topic, partition), log in logs:
+        labels = (topic, str(partition))
+        yield SIZE, labels, log.size
+        yield START, labels, log.log_start_offset
+        yield HIGH_WATERMARK, labels, log.high_watermark
+        yield END, labels, log.log_end_offset
+        offline += log.offline_reason is not None
+        segments += len(log.segments)
+        state = log.producers
+        producers += state.producer_count
+        oldest = state.oldest_open_producer
+        if oldest is not None:
+            transactions += state.open_transaction_count
+            idle_ms_max = max(idle_ms_max, now_ms - oldest.last_timestamp)
+    yield PARTITIONS, (), len(logs) + len(broker.directory.offline)
+    yield OFFLINE, (), offline
+    yield SEGMENTS, (), segments
+    yield PRODUCER_IDS, (), producers
+    yield OPEN_TRANSACTIONS, (), transactions
+    yield OPEN_TRANSACTION_IDLE, (), idle_ms_max / 1000
+
+
+def _collect_commits(broker: "BrokerNode") -> Iterator[Sample]:
+    statistics = broker.directory.commit.statistics
+    yield PASSES, (), statistics.passes
+    yield FILE_SYSTEM_SYNCS, (), statistics.file_system_syncs
+    yield PASS_LOGS, (), statistics.pass_logs.value(COUNTS)
+    yield SYNC, (), statistics.sync_ns.value(SECONDS)
+    yield PASS, (), statistics.pass_ns.value(SECONDS)
+
+
+_COORDINATORS_MAX = 2
+
+SHARDS = Description(
+    "tidelog_coordinator_shards",
+    Kind.GAUGE,
+    "Partitions of a coordinator's topic that are led here, in each state.",
+    ("coordinator", "state"),
+    _COORDINATORS_MAX * (len(ShardState) + 1),
+)
+LOAD = Description(
+    "tidelog_coordinator_shard_load_seconds_max",
+    Kind.GAUGE,
+    "How long the last load of a shard took, in the slowest.",
+    ("coordinator",),
+    _COORDINATORS_MAX,
+    Rest.MAX,
+)
+DROPS = Description(
+    "tidelog_coordinator_shard_drops_total",
+    Kind.COUNTER,
+    "How often a shard was dropped and reloaded, because a write of it failed.",
+    ("coordinator",),
+    _COORDINATORS_MAX,
+)
+TRANSACTIONAL_IDS = Description("tidelog_transactional_ids", Kind.GAUGE, "Transactional ids that are kept.")
+OPEN = Description("tidelog_transactions_open", Kind.GAUGE, "Transactions under way.")
+ENDING = Description("tidelog_transactions_ending", Kind.GAUGE, "Transactions that are decided, whose markers are being written.")
+OLDEST = Description(
+    "tidelog_transaction_oldest_seconds", Kind.GAUGE, "How long the oldest transaction under way has been; 0 when there is none."
+)
+
+
+def add_coordinator_metrics(registry: Registry, broker: "BrokerNode") -> None:
+    registry.add([SHARDS, LOAD, DROPS], lambda: _collect_shards(broker))
+    registry.add([TRANSACTIONAL_IDS, OPEN, ENDING, OLDEST], lambda: _collect_transactions(broker))
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_producer_ids_left",
+        "Producer ids that can be given out before the next block of them is asked for.",
+        lambda: broker.coordinators.producer_ids.left,
+    )
+
+
+def _collect_shards(broker: "BrokerNode") -> Iterator[Sample]:
+    coordinators = broker.coordinators
+    yield from _of_coordinator("groups", coordinators.groups)
+    yield from _of_coordinator("transactions", coordinators.transactions)
+
+
+def _of_coordinator(name: str, service: CoordinatorService[Any]) -> Iterator[Sample]:
+    shards = list(service.runtime)
+    states = Counter(shard.state for shard in shards)
+    for state in ShardState:
+        yield SHARDS, (name, state.value), states[state]
+    yield SHARDS, (name, "unavailable"), service.unavailable_count
+    yield LOAD, (name,), max((shard.load_ms for shard in shards), default=0) / 1000
+    yield DROPS, (name,), sum(shard.drops for shard in shards)
+
+
+def _collect_transactions(broker: "BrokerNode") -> Iterator[Sample]:
+    now_ms = broker.clock.now_ms()
+    ids = under_way = ending = 0
+    oldest_ms = now_ms
+    for shard in broker.coordinators.transactions.runtime:
+        if shard.machine is None:
+            continue
+        table = shard.machine.table
+        ids += len(table)
+        under_way += len(table.ongoing)
+        ending += len(table.prepared)
+        # Ids come into this dictionary when their transaction begins: the first is the oldest.
+        first = table.find(next(iter(table.ongoing), ""))
+        if first is not None:
+            oldest_ms = min(oldest_ms, first.value.start_timestamp_ms)
+    yield TRANSACTIONAL_IDS, (), ids
+    yield OPEN, (), under_way
+    yield ENDING, (), ending
+    yield OLDEST, (), (now_ms - oldest_ms) / 1000
+
+
+GROUPS_MAX = 200
+GROUP_PARTITIONS_MAX = 1_000
+# There are seven.
+STATES_MAX = 16
+
+_LAG_LABELS = ("group", "topic", "partition")
+
+GROUPS = Description("tidelog_groups", Kind.GAUGE, "Groups in each state.", ("state",), STATES_MAX)
+MEMBERS = Description("tidelog_group_members", Kind.GAUGE, "Members of a group.", ("group",), GROUPS_MAX)
+REBALANCES = Description(
+    "tidelog_group_rebalances_total", Kind.COUNTER, "Rebalances of a group since it was loaded.", ("group",), GROUPS_MAX
+)
+REBALANCE_SECONDS = Description(
+    "tidelog_group_rebalance_seconds_total", Kind.COUNTER, "Time that a group spent in rebalances.", ("group",), GROUPS_MAX
+)
+LOST = Description(
+    "tidelog_group_lost_messages",
+    Kind.GAUGE,
+    "Records that were deleted before the group read them, in partitions where it has not gone on since.",
+    ("group",),
+    GROUPS_MAX,
+)
+DELETION = Description(
+    "tidelog_group_deletion_seconds",
+    Kind.GAUGE,
+    "Until retention deletes a record that the group has not read, at the earliest; no series when none is in sight.",
+    ("group",),
+    GROUPS_MAX,
+    Rest.MIN,
+)
+LAG_MESSAGES = Description(
+    "tidelog_group_lag_messages", Kind.GAUGE, "High watermark minus committed offset.", _LAG_LABELS, GROUP_PARTITIONS_MAX
+)
+LAG_SECONDS = Description(
+    "tidelog_group_lag_seconds", Kind.GAUGE, "Age of the next unread record.", _LAG_LABELS, GROUP_PARTITIONS_MAX, Rest.MAX
+)
+
+
+def add_group_metrics(registry: Registry, broker: "BrokerNode") -> None:
+    of_groups = [GROUPS, MEMBERS, REBALANCES, REBALANCE_SECONDS, LOST, DELETION]
+    registry.add([*of_groups, LAG_MESSAGES, LAG_SECONDS], lambda: _collect_groups(broker))
+    lag = broker.lag
+    registry.add_value(
+        Kind.GAUGE, "tidelog_groups_losing", "Groups about to lose unread records to retention.", lambda: len(lag.groups_losing)
+    )
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_groups_behind_log_start",
+        "Groups that have lost unread records to retention.",
+        lambda: len(lag.groups_behind_log_start),
+    )
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_groups_behind_compaction",
+        "Groups with unread records that compaction may have taken.",
+        lambda: len(lag.groups_behind_compaction),
+    )
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_lag_offsets_not_followed",
+        "Committed offsets beyond what the lag monitor follows.",
+        lambda: lag.not_followed,
+    )
+
+
+def _collect_groups(broker: "BrokerNode") -> Iterator[Sample]:
+    states: Counter[str] = Counter()
+    for group, offsets in broker.lag.each_group():
+        states[group.state] += 1
+        labels = (group.group_id,)
+        yield MEMBERS, labels, group.members
+        yield REBALANCES, labels, group.rebalances
+        yield REBALANCE_SECONDS, labels, group.rebalance_ms_total / 1000
+        yield LOST, labels, sum(one.lost_messages for one in offsets)
+        deletions = [one.deletion_seconds for one in offsets if one.deletion_seconds is not None]
+        if deletions:
+            yield DELETION, labels, min(deletions)
+        for one in offsets:
+            place = (one.group_id, one.topic, str(one.partition))
+            yield LAG_MESSAGES, place, one.lag_messages
+            if one.lag_seconds is not None:
+                yield LAG_SECONDS, place, one.lag_seconds
+    for state, count in states.items():
+        yield GROUPS, (state,), count
+
+
+QUOTA_KEYS_MAX = 5
+THROTTLED = Description(
+    "tidelog_throttled_requests_total",
+    Kind.COUNTER,
+    "Requests after which their client was held, because it was over a quota.",
+    ("api", "quota"),
+    APIS_MAX * QUOTA_KEYS_MAX,
+)
+THROTTLED_SECONDS = Description(
+    "tidelog_throttled_seconds_total",
+    Kind.COUNTER,
+    "For how long clients were held because of that.",
+    ("api", "quota"),
+    APIS_MAX * QUOTA_KEYS_MAX,
+)
+TRACKED = Description(
+    "tidelog_quota_clients",
+    Kind.GAUGE,
+    "Clients whose use is followed because they have such a quota.",
+    ("quota",),
+    QUOTA_KEYS_MAX,
+)
+
+
+def add_quota_metrics(registry: Registry, broker: "BrokerNode") -> None:
+    registry.add([THROTTLED, THROTTLED_SECONDS, TRACKED], lambda: _collect_quotas(broker))
+
+
+def _collect_quotas(broker: "BrokerNode") -> Iterator[Sample]:
+    for (key, quota), throttled in list(broker.throttling.by_api_and_key.items()):
+        labels = broker.apis[key].name, quota
+        yield THROTTLED, labels, throttled.count
+        yield THROTTLED_SECONDS, labels, throttled.milliseconds / 1000
+    for quota, count in broker.throttling.quotas.tracked().items():
+        yield TRACKED, (quota,), count
