@@ -12,7 +12,7 @@ from tidelog.client.transactions.fenced_writer import FencedWriter
 from tidelog.client.wire.brokers import Brokers
 from tidelog.spark.sink import ledger as ledger_module
 from tidelog.spark.sink.job import Decision, LedgerEntry, LedgerUnusable, Superseded, encode_entry
-from tidelog.spark.sink.ledger import LEDGER_PARTITIONS, LEDGER_TIMEOUT_MS, TopicLedger
+from tidelog.spark.sink.ledger import LEDGER_PARTITIONS, LEDGER_TIMEOUT_MS, LedgerCluster, TopicLedger
 from tidelog.spark.sink.names import ledger_topic, write_job
 
 DAY_MS = 24 * 3_600_000
@@ -31,7 +31,7 @@ class Place:
         self._made: list[TopicLedger] = []
 
     def ledger(self, job: str = "job") -> TopicLedger:
-        made = TopicLedger(self.bootstrap, {}, self.prefix, job, self.brokers, self.admin.topic_config, self.now_ms)
+        made = TopicLedger(LedgerCluster(self.bootstrap, self.brokers, self.admin.topic_config), self.prefix, job, self.now_ms)
         self._made.append(made)
         return made
 

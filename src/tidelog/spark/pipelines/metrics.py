@@ -41,7 +41,7 @@ from tidelog.spark.options import SinkOptions
 from tidelog.spark.pipelines.options import SECONDS_MIN, StreamOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import QueryEnd, run_query
-from tidelog.spark.pipelines.topics import FoundTopic, find_topics
+from tidelog.spark.pipelines.topics import find_topics
 from tidelog.spark.sink.connections import check_security
 from tidelog.spark.tables.errors import WrongTable
 from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
@@ -355,7 +355,7 @@ def run(spark: "SparkSession", options: MetricsOptions, reporter: Reporter) -> P
     batches = MetricsBatches(table.place, checkpoint, {topic.name: topic.partitions for topic in topics}, sink)
     reporter.step(f"counting {', '.join(options.topic)} by windows of {options.window_seconds:g} s")
     late = LateGroups()
-    query = _start(spark, options, topics, checkpoint, batches, late)
+    query = _start(spark, options, checkpoint, batches, late)
     late.query = query
     with vacuumed([table.place], retention_hours=RETENTION_HOURS):
         end = run_query(query, reporter, unit="messages")
@@ -431,14 +431,13 @@ class LateGroups:
 def _start(
     spark: "SparkSession",
     options: MetricsOptions,
-    topics: list[FoundTopic],
     checkpoint: Path,
     batches: MetricsBatches,
     late: LateGroups,
 ) -> "StreamingQuery":
     given = {
         **options.connection,
-        "subscribe": ",".join(topic.name for topic in topics),
+        "subscribe": ",".join(options.topic),
         "startingOffsets": "earliest",
     }
     found = windows(

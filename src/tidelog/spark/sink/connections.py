@@ -13,7 +13,7 @@ from tidelog.client.wire.brokers import Brokers
 from tidelog.client.wire.errors import UnknownPartition
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.job import SinkJob
-from tidelog.spark.sink.ledger import TopicLedger
+from tidelog.spark.sink.ledger import LedgerCluster, TopicLedger
 from tidelog.spark.sink.rows import RowRefused
 
 CONNECTIONS_MAX = 8
@@ -46,6 +46,7 @@ class SinkConnections:
         bootstrap = options.connection.bootstrap
         self._brokers = Brokers(bootstrap, CLIENT_ID, CONNECT_SECONDS_MAX, REQUEST_SECONDS_MAX)
         self.admin = TransactionAdmin(bootstrap, client_id=CLIENT_ID, request_timeout_ms=int(REQUEST_SECONDS_MAX * 1000))
+        self._ledger_cluster = LedgerCluster(bootstrap, self._brokers, self.admin.topic_config)
         self._jobs: dict[str, tuple[SinkJob, TopicLedger]] = {}
         self._limits: dict[str, int] = {}
         self._is_greeted = False
@@ -68,7 +69,7 @@ class SinkConnections:
             if len(self._jobs) >= JOBS_MAX:
                 self._jobs.pop(next(iter(self._jobs)))[1].close()
             prefix = self._options.transactional_id_prefix
-            ledger = TopicLedger(self._options.connection.bootstrap, {}, prefix, name, self._brokers, self.admin.topic_config)
+            ledger = TopicLedger(self._ledger_cluster, prefix, name)
             self._jobs[name] = SinkJob(prefix, name, ledger, self.admin), ledger
         return self._jobs[name][0]
 

@@ -16,7 +16,8 @@ import random
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,28 +54,34 @@ TOPIC_CONFIG = {
 _DAY_MS = 24 * 3_600_000
 
 
+class LedgerCluster(NamedTuple):
+    """The cluster that holds the ledger, and how to reach it."""
+
+    bootstrap: str
+    brokers: Brokers
+    topic_config: Callable[[str, str], str]
+    """The value of a topic's setting."""
+
+
 class TopicLedger:
-    """Of one job."""
+    """The ledger's entry of one job."""
 
     def __init__(
         self,
-        bootstrap: str,
-        settings: Mapping[str, str],
+        cluster: LedgerCluster,
         prefix: str,
         job: str,
-        brokers: Brokers,
-        topic_config: Callable[[str, str], str],
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self._job = job
         self._key = job.encode()
         self._topic = ledger_topic(prefix)
         self._partition = zlib.crc32(self._key) % LEDGER_PARTITIONS
-        self._bootstrap = bootstrap
-        self._committed = FetchClient(bootstrap, settings=settings, isolation="read_committed")
-        self._everything = FetchClient(bootstrap, settings=settings, isolation="read_uncommitted")
-        self._writer = FencedWriter(brokers, ledger_transactional_id(prefix, job), LEDGER_TIMEOUT_MS)
-        self._topic_config = topic_config
+        self._bootstrap = cluster.bootstrap
+        self._committed = FetchClient(cluster.bootstrap, isolation="read_committed")
+        self._everything = FetchClient(cluster.bootstrap, isolation="read_uncommitted")
+        self._writer = FencedWriter(cluster.brokers, ledger_transactional_id(prefix, job), LEDGER_TIMEOUT_MS)
+        self._topic_config = cluster.topic_config
         self._now_ms = now_ms
         self._is_ready = False
         self._holds = False

@@ -100,7 +100,6 @@ def report(
     defaults: dict[str, Any] = {
         "topics": (TOPIC,),
         "bootstrap": "127.0.0.1:9092",
-        "is_default_bootstrap": True,
         "now_ms": NOW_MS,
         "quiet_ms": QUIET_MS,
     }

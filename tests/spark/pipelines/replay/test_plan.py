@@ -14,7 +14,7 @@ from tidelog.client.errors import InvalidArgument
 from tidelog.spark.pipelines.offset_ranges import OffsetRange
 from tidelog.spark.pipelines.pipeline import PipelineFailed
 from tidelog.spark.pipelines.replay import plan as plan_module
-from tidelog.spark.pipelines.replay.pipeline import outcome_of, retention_note
+from tidelog.spark.pipelines.replay.pipeline import ReplayProgress, outcome_of, retention_note
 from tidelog.spark.pipelines.replay.plan import (
     ChunkPacer,
     OffsetBucket,
@@ -181,19 +181,19 @@ def test_names_that_are_no_names_of_files(text: str) -> None:
 
 
 def test_what_is_said_of_it() -> None:
-    assert outcome_of(PLAN, "again", 0, 2, is_dry=False, note="").summary == "10 rows sent to again"
-    stopped = outcome_of(PLAN, "again", 0, 1, is_dry=False, note="")
+    assert outcome_of(PLAN, "again", ReplayProgress(0, 2), "").summary == "10 rows sent to again"
+    stopped = outcome_of(PLAN, "again", ReplayProgress(0, 1), "")
     assert stopped.summary == "5 rows sent to again; stopped, 5 are left: the same command goes on from here"
     assert stopped.figures["offsets"] == "0: 0 to 9, 1: 0 to 2"
-    resumed = outcome_of(PLAN, "again", 1, 2, is_dry=False, note="", is_resumed=True)
+    resumed = outcome_of(PLAN, "again", ReplayProgress(1, 2, is_resumed=True), "")
     assert resumed.summary == "5 rows of the plan sent to again", "nobody has counted what the table has of them by now"
     assert str(resumed.figures["counted"]).startswith("by the plan: rows deleted from the table since")
     assert "counted" not in stopped.figures
-    assert "was done before" in outcome_of(PLAN, "again", 2, 2, is_dry=False, note="").summary
-    dry = outcome_of(PLAN, "again", 1, 1, is_dry=True, note="old")
+    assert "was done before" in outcome_of(PLAN, "again", ReplayProgress(2, 2), "").summary
+    dry = outcome_of(PLAN, "again", ReplayProgress(1, 1, is_dry=True), "old")
     assert dry.summary == "5 rows would be sent to again, in 1 chunks; nothing was sent"
     assert dry.figures["note"] == "old"
-    assert "nothing to replay" in outcome_of(PLAN._replace(chunks=()), "again", 0, 0, is_dry=False, note="").summary
+    assert "nothing to replay" in outcome_of(PLAN._replace(chunks=()), "again", ReplayProgress(0, 0), "").summary
 
 
 def test_messages_that_the_topic_would_not_keep() -> None:

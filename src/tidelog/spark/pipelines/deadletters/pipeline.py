@@ -24,7 +24,7 @@ from tidelog.spark.pipelines.deadletters.counts import count
 from tidelog.spark.pipelines.deadletters.letters import COLUMNS, LogStart, letters, with_status
 from tidelog.spark.pipelines.deadletters.page import dead_letters_page
 from tidelog.spark.pipelines.deadletters.report import DeadLetterReport, age, make_report
-from tidelog.spark.pipelines.options import BOOTSTRAP, StreamOptions, flag
+from tidelog.spark.pipelines.options import StreamOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineFailed, PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import stop_on_signals
 from tidelog.spark.pipelines.topics import id_text
@@ -187,7 +187,6 @@ def report_of(spark: "SparkSession", options: DeadLettersOptions, cluster: DeadL
         counted,
         tuple(cluster.topic_ids),
         options.bootstrap,
-        is_default_bootstrap=options.bootstrap == BOOTSTRAP,
         now_ms=now_ms,
         quiet_ms=int(options.quiet_minutes * 60_000),
     )

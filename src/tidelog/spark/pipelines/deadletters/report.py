@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from tidelog.spark.pipelines.options import BOOTSTRAP
+
 # -- the verdict --------------------------------------------------------------------------------------------------------------
 
 
@@ -247,10 +249,8 @@ class LetterCounts(NamedTuple):
     """By dead-letter topic."""
 
 
-def make_report(
-    counted: LetterCounts, topics: Sequence[str], bootstrap: str, *, is_default_bootstrap: bool, now_ms: int, quiet_ms: int
-) -> DeadLetterReport:
-    named = None if is_default_bootstrap else bootstrap
+def make_report(counted: LetterCounts, topics: Sequence[str], bootstrap: str, *, now_ms: int, quiet_ms: int) -> DeadLetterReport:
+    named = None if bootstrap == BOOTSTRAP else bootstrap
     judged = [_judged(error, counted.newest_versions, named, now_ms, quiet_ms) for error in counted.errors]
     return DeadLetterReport(
         now_ms, bootstrap, tuple(topics), counted.totals, counted.oldest, tuple(judged), tuple(counted.hours),

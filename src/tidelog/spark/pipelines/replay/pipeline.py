@@ -178,15 +178,14 @@ def run_paced(spark: SparkSession, options: ReplayOptions, reporter: Reporter, c
     facts = topic_snapshot(librdkafka_source(options, options.topic))
     _check_target(options, table, facts)
     arguments = arguments_of(options, table, facts)
-    replay_id = options.id or digest(arguments)
-    file = ReplayPlanFile(table.place, replay_id)
+    file = ReplayPlanFile(table.place, options.id or digest(arguments))
     reporter.step(f"looking at {table.place}")
     known = file.read(arguments)
-    plan, oldest_ms = (known, None) if known is not None else new_plan(spark, options, table, facts, arguments, replay_id)
+    plan, oldest_ms = (known, None) if known is not None else new_plan(spark, options, table, facts, arguments)
     before = 0 if known is None else file.chunks_done(known)
     note = retention_note(facts, None if options.new_timestamps else oldest_ms, int(time.time() * 1000))
     if options.dry_run or before == len(plan.chunks):
-        return outcome_of(plan, options.topic, before, before, is_dry=options.dry_run, note=note)
+        return outcome_of(plan, options.topic, ReplayProgress(before, before, is_dry=options.dry_run), note)
     if known is None:
         plan = file.create(plan)
     reporter.step(f"sending {plan.rows:,} rows to {options.topic}, {len(plan.chunks):,} chunks")
@@ -201,7 +200,7 @@ def run_paced(spark: SparkSession, options: ReplayOptions, reporter: Reporter, c
             done = chunk.number + 1
             file.note(done)
     reporter.progress(plan.rows_of(done), plan.rows)
-    return outcome_of(plan, options.topic, before, done, is_dry=False, note=note, is_resumed=known is not None)
+    return outcome_of(plan, options.topic, ReplayProgress(before, done, is_resumed=known is not None), note)
 
 
 def arguments_of(options: ReplayOptions, table: LakeTable, facts: TopicSnapshot) -> dict[str, Any]:
@@ -238,13 +237,14 @@ def _check_target(options: ReplayOptions, table: LakeTable, facts: TopicSnapshot
 
 
 def new_plan(
-    spark: SparkSession, options: ReplayOptions, table: LakeTable, facts: TopicSnapshot, arguments: dict[str, Any], replay_id: str
+    spark: SparkSession, options: ReplayOptions, table: LakeTable, facts: TopicSnapshot, arguments: dict[str, Any]
 ) -> tuple[ReplayPlan, int | None]:
-    """And the time of the oldest message, None where there is none."""
+    """The plan, and the time of the oldest message; None if there are no messages."""
     wanted = rows_wanted(options.chunk_rows, options.rate)
     found = counted(selected(table.frame(spark), options.selection), bucket_offsets(wanted)).collect()
     chunks = cut([OffsetBucket(row.partition, row["first"], row["last"], row["rows"]) for row in found], wanted)
     is_every_there = all(row.partition in facts.ends for row in found)
+    replay_id = options.id or digest(arguments)
     plan = ReplayPlan(replay_id, arguments, table.version, is_every_there and not options.by_key, chunks)
     return plan, min((row.oldest_ms for row in found), default=None)
 
@@ -266,10 +266,18 @@ def send_chunk(spark: SparkSession, options: ReplayOptions, table: LakeTable, pl
 COUNTED = "by the plan: rows deleted from the table since, and a chunk that the run before sent last, may be among them"
 
 
-def outcome_of(
-    plan: ReplayPlan, topic: str, before: int, done: int, *, is_dry: bool, note: str, is_resumed: bool = False
-) -> PipelineOutcome:
-    """``before`` and ``done`` are chunks: sent by earlier runs, and by now. ``is_resumed``: an earlier run made the plan."""
+class ReplayProgress(NamedTuple):
+    before: int
+    """Chunks that earlier runs sent."""
+    done: int
+    """Chunks that are sent by now."""
+    is_dry: bool = False
+    is_resumed: bool = False
+    """An earlier run made the plan."""
+
+
+def outcome_of(plan: ReplayPlan, topic: str, progress: ReplayProgress, note: str) -> PipelineOutcome:
+    before, done = progress.before, progress.done
     sent = plan.rows_of(done) - plan.rows_of(before)
     partitions = sorted({each.partition for chunk in plan.chunks for each in chunk.ranges})
     figures: dict[str, int | float | str] = {
@@ -282,22 +290,23 @@ def outcome_of(
         "table version": plan.table_version,
         "id": plan.replay_id,
     }
-    if is_resumed and done > before:
+    if progress.is_resumed and done > before:
         figures["counted"] = COUNTED
     if note:
         figures["note"] = note
-    return PipelineOutcome(_summary(plan, topic, before, done, is_dry=is_dry, is_resumed=is_resumed), figures)
+    return PipelineOutcome(_summary(plan, topic, progress), figures)
 
 
-def _summary(plan: ReplayPlan, topic: str, before: int, done: int, *, is_dry: bool, is_resumed: bool) -> str:
+def _summary(plan: ReplayPlan, topic: str, progress: ReplayProgress) -> str:
+    before, done = progress.before, progress.done
     if not plan.chunks:
         return "nothing to replay: the table has no row in that range"
     left = plan.rows - plan.rows_of(before)
     if before == len(plan.chunks):
         return f"replay {plan.replay_id} was done before: {plan.rows:,} rows are in {topic}; another --id sends them again"
-    if is_dry:
+    if progress.is_dry:
         return f"{left:,} rows would be sent to {topic}, in {len(plan.chunks) - before:,} chunks; nothing was sent"
-    sent = f"{plan.rows_of(done) - plan.rows_of(before):,} rows {'of the plan ' if is_resumed else ''}sent to {topic}"
+    sent = f"{plan.rows_of(done) - plan.rows_of(before):,} rows {'of the plan ' if progress.is_resumed else ''}sent to {topic}"
     if done < len(plan.chunks):
         return f"{sent}; stopped, {plan.rows - plan.rows_of(done):,} are left: the same command goes on from here"
     return sent
