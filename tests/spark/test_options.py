@@ -119,7 +119,7 @@ def test_numbers_and_durations() -> None:
         ({"kafka.isolation.level": "dirty"}, "option kafka.isolation.level is read_committed or read_uncommitted"),
         ({"kafka.auto.offset.reset": "earliest"}, "option kafka.auto.offset.reset: use startingOffsets"),
         ({"kafka.sasl.jaas.config": "x"}, "kafka.sasl.username"),
-        ({"groupIdPrefix": "x"}, "option groupIdPrefix: there is no consumer"),
+        ({"groupIdPrefix": "x"}, "option groupIdPrefix: no consumer group is needed"),
         ({"path": "orders"}, "load() takes no path"),
         ({"subscribe": "a,,b"}, "names of topics with commas"),
     ],
@@ -149,7 +149,7 @@ def test_what_makes_no_sense_for_a_batch(options: dict[str, str], message: str) 
         ({"subscribe": "a"}, "option bootstrap (or kafka.bootstrap.servers) is missing"),
         ({"bootstrap": " ,", "subscribe": "a"}, "bootstrap servers are host:port"),
         (HERE, "there are none"),
-        ({**HERE, "subscribePattern": "("}, "'(' is none"),
+        ({**HERE, "subscribePattern": "("}, "'(' is not one"),
         ({**HERE, "assign": '{"a": []}'}, "'a' has no list of partitions"),
         ({**HERE, "assign": "{}"}, "names no partition"),
     ],
@@ -203,8 +203,8 @@ def test_ranges_of_offsets() -> None:
     [
         ({"offsetRanges": "[]"}, "option offsetRanges is JSON such as"),
         ({"offsetRanges": '{"orders": [1]}'}, "'orders' has no ranges by partition"),
-        ({"offsetRanges": '{"orders": {"0": [[5, 4]]}}'}, "which is no list of ranges of offsets"),
-        ({"offsetRanges": '{"orders": {"x": []}}'}, "which is no list of ranges of offsets"),
+        ({"offsetRanges": '{"orders": {"0": [[5, 4]]}}'}, "which is not a list of ranges of offsets"),
+        ({"offsetRanges": '{"orders": {"x": []}}'}, "which is not a list of ranges of offsets"),
         ({"offsetRanges": "{}", "endingOffsets": "latest"}, "and so does endingoffsets: give one of them"),
     ],
 )

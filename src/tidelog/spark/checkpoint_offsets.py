@@ -30,7 +30,7 @@ _SHOWN_CHARACTERS_MAX = 500
 
 
 class UnreadableOffsets(TidelogError):
-    """What the checkpoint has as offsets is not what this source wrote."""
+    """The offsets in the checkpoint were not written by this source, or are damaged."""
 
 
 class StreamOffset(NamedTuple):
@@ -90,14 +90,14 @@ def begin_of_batch(start: StreamOffset, end: StreamOffset) -> dict[Partition, in
 
 
 def id_text(topic_id: bytes) -> str:
-    """As Kafka's tools write it."""
+    """The id in the form that Kafka's tools show."""
     return urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
 def _id_of(text: str) -> bytes:
     topic_id = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if len(topic_id) != _ID_BYTES:
-        raise ValueError(f"{text!r} is no topic id")
+        raise ValueError(f"{text!r} is not a topic id")
     return topic_id
 
 

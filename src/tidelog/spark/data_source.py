@@ -35,7 +35,7 @@ def schema_text(include_headers: bool) -> str:
 
 
 class TidelogDataSource(DataSource):
-    """Made anew in every process that needs it, from the options alone."""
+    """Created from the options alone in every process that needs it."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +66,7 @@ class TidelogDataSource(DataSource):
 
 
 def _check_columns(schema: StructType, options: SourceOptions) -> None:
-    """Whoever gives a schema of their own means the value's, most likely."""
+    """A user who gives a schema most likely means the value's."""
     expected = f"struct<{schema_text(options.include_headers)}>"
     if schema.simpleString() != expected:
         raise InvalidArgument(

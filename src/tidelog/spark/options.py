@@ -67,10 +67,10 @@ _SOURCE_REFUSED = {
     **_JAVA_ONLY,
     "kafka.auto.offset.reset": "use startingOffsets, and failOnDataLoss for what is lost later",
     "kafka.enable.auto.commit": _OFFSETS_ARE_SPARKS,
-    "kafka.interceptor.classes": "there are none",
+    "kafka.interceptor.classes": "librdkafka has no interceptors",
     "kafka.key.deserializer": _BYTES,
     "kafka.value.deserializer": _BYTES,
-    "groupIdPrefix": "there is no consumer that needs a group; groupId shows the progress to one",
+    "groupIdPrefix": "no consumer group is needed; groupId shows the progress as one",
     "kafkaConsumer.pollTimeoutMs": "use kafka.socket.timeout.ms",
     "fetchOffset.numRetries": "questions are tried again for kafka.socket.timeout.ms",
     "fetchOffset.retryIntervalMs": "questions are tried again for kafka.socket.timeout.ms",
@@ -160,7 +160,7 @@ class OffsetBound(NamedTuple):
 
     @property
     def special(self) -> frozenset[int]:
-        """Those of ``earliest`` and ``latest`` that it asks for anywhere, as the numbers that stand for them in JSON."""
+        """Which of ``earliest`` and ``latest`` it asks for anywhere, as the numbers that stand for them in JSON."""
         if self.kind == "offsets":
             return frozenset(value for value in self.by_partition.values() if value < 0)
         return frozenset({"earliest": [EARLIEST], "latest": [LATEST]}.get(self.kind, []))
@@ -172,12 +172,12 @@ class SourceOptions(NamedTuple):
     starting: OffsetBound
     ending: OffsetBound
     offset_ranges: Mapping[Partition, Sequence[tuple[int, int]]] | None
-    """Of a batch, instead of one starting and one ending offset for each partition."""
+    """Ranges for a batch, instead of one starting and one ending offset for each partition."""
     isolation: Isolation
     fetcher: Fetcher
     """Our own connection where it can be, or librdkafka always."""
     group_id: str | None
-    """Of the consumer group that shows the progress; None: it is shown to none."""
+    """The consumer group that shows the progress; None for no group."""
     include_headers: bool
     fails_on_data_loss: bool
     uses_latest_without_match: bool
@@ -229,7 +229,7 @@ class SinkOptions(NamedTuple):
     transaction_timeout_ms: int | None
     """None: as long as the cluster allows."""
     write_id: str | None
-    """Of a batch write: the same one again is skipped."""
+    """The id of a batch write: a second write with the same id is skipped."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -305,7 +305,7 @@ def _check_source(options: SourceOptions, given: Mapping[str, str], *, is_stream
 
 KAFKA_PREFIX = "kafka."
 LATEST, EARLIEST = -1, -2
-"""Of a partition, in offsets that are given as JSON."""
+"""The numbers that stand for latest and earliest in offsets given as JSON."""
 
 _BOOLEANS = {"true": True, "false": False}
 _DURATION = re.compile(r"(\d{1,9})\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?|d|days?)?")
@@ -348,7 +348,7 @@ def parse_choice(name: str, text: str, choices: Sequence[str]) -> str:
 
 
 def parse_duration_ms(name: str, text: str) -> int:
-    """As Spark writes them: 15m, 30s, 500ms; a number alone is milliseconds."""
+    """Durations as in Spark: 15m, 30s, 500ms; a number alone is milliseconds."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
         raise InvalidArgument(f"option {name} is a time such as 15m, 30s or 500ms: not {text!r}")
@@ -368,7 +368,7 @@ def parse_pattern(name: str, text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise InvalidArgument(f"option {name} is a regular expression: {text!r} is none: {error}") from error
+        raise InvalidArgument(f"option {name} is a regular expression: {text!r} is not one: {error}") from error
 
 
 def parse_partitions(name: str, text: str) -> tuple[Partition, ...]:
@@ -392,7 +392,9 @@ def parse_numbers_by_partition(name: str, text: str, least: int) -> dict[Partiti
             raise InvalidArgument(f"option {name} is JSON such as {example}: {topic!r} has no numbers by partition")
         for partition, value in by_partition.items():
             if not (partition.isascii() and partition.isdigit()) or not _is_number(value) or value < least:
-                raise InvalidArgument(f"option {name}: {topic}[{partition}] has {value!r}, which is no number from {least} on")
+                raise InvalidArgument(
+                    f"option {name}: {topic}[{partition}] has {value!r}, which is not a number of at least {least}"
+                )
             found[Partition(topic, int(partition))] = value
     if not found:
         raise InvalidArgument(f"option {name} names no partition")
@@ -409,7 +411,7 @@ def parse_ranges_by_partition(name: str, text: str) -> dict[Partition, tuple[tup
         for partition, ranges in by_partition.items():
             if not (partition.isascii() and partition.isdigit() and isinstance(ranges, list) and all(map(_is_range, ranges))):
                 raise InvalidArgument(
-                    f"option {name}: {topic}[{partition}] has {ranges!r}, which is no list of ranges of offsets"
+                    f"option {name}: {topic}[{partition}] has {ranges!r}, which is not a list of ranges of offsets"
                 )
             found[Partition(topic, int(partition))] = tuple((start, end) for start, end in ranges)
     return found
@@ -423,7 +425,7 @@ def _object(name: str, text: str, example: str) -> dict[str, object]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InvalidArgument(f"option {name} is JSON such as {example}: {text!r} is none: {error}") from error
+        raise InvalidArgument(f"option {name} is JSON such as {example}: {text!r} is not: {error}") from error
     if not isinstance(value, dict):
         raise InvalidArgument(f"option {name} is JSON such as {example}: not {text!r}")
     return value

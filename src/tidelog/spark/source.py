@@ -94,7 +94,7 @@ class TidelogReader(DataSourceReader):
 
 
 def _ranged(client: OffsetLookup, options: SourceOptions, catalogue: Catalogue) -> list[OffsetSpan]:
-    """What is before the log's start is a loss that the tasks judge; beyond its end a reader would wait."""
+    """Tasks decide about offsets before the log's start; offsets beyond its end are refused here, since a reader would wait."""
     wanted = options.offset_ranges or {}
     if strange := [partition for partition in wanted if partition not in catalogue.partitions]:
         raise InvalidArgument(f"option offsetRanges has {strange[0].topic}[{strange[0].partition}], which is not read")
@@ -152,7 +152,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_span(self._options, partition.span) if isinstance(partition, SpanPartition) else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to let go of: the log keeps what it keeps."""
+        """Nothing to release: the log has its own retention."""
 
     def stop(self) -> None:
         if self._progress is not None:
@@ -194,7 +194,7 @@ def read_span(options: SourceOptions, span: OffsetSpan) -> Iterator[pa.RecordBat
 # -- the connections of a process ---------------------------------------------------------------------------------------------
 
 
-# Queries that one worker serves at a time are few; whoever comes back later connects anew.
+# One worker serves few queries at a time; one that returns later connects again.
 CLIENTS_MAX = 8
 
 _Key = tuple[int, ConnectionOptions, Isolation, Fetcher]

@@ -96,7 +96,7 @@ def start_apart(conf: SparkConf, log_file: Path) -> None:
 
 
 def end_java() -> None:
-    """Of this process, when its Spark is stopped: returns when Java has ended."""
+    """Ends the Java of this process, whose Spark is stopped, and waits until it is gone."""
     gateway = SparkContext._gateway
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:

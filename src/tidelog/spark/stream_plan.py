@@ -63,7 +63,7 @@ class StreamPlan:
         self._last_batch_seconds = monotonic()
         self._missing_topics: set[str] = set()
         self.latest: StreamOffset | None = None
-        """What was there at the last look."""
+        """The ends that were available when the last batch was planned."""
 
     def initial(self) -> StreamOffset:
         catalogue = find_partitions(self._client(), self._options.topics)
@@ -120,7 +120,7 @@ class StreamPlan:
         return _Seen(catalogue, client.offsets(catalogue.partitions, "latest") if catalogue.partitions else {})
 
     def _what_is_left(self) -> Catalogue:
-        """Without those of the named topics that are gone."""
+        """The named topics that still exist."""
         left: dict[str, TopicInfo] = {}
         for topic in self._options.topics.names:
             try:
@@ -183,7 +183,7 @@ class StreamPlan:
             warn_of_missing_topic(topic)
 
     def _begins(self, start: StreamOffset, seen: _Seen) -> dict[Partition, int]:
-        """Of the partitions that the stream has not had so far."""
+        """Where partitions begin that the stream has not read before."""
         new = [partition for partition in seen.catalogue.partitions if partition not in start.positions]
         if not new:
             return {}

@@ -136,9 +136,9 @@ def test_sessions_over_a_driver_that_is_killed(spark: SparkSession, orders: Orde
 
 def test_what_is_refused(spark: SparkSession, orders: Orders, tmp_path: Path) -> None:
     for given, error, reason in (
-        ({"on": "client"}, InvalidArgument, "--on client is no field of --schema: there are customer, amount"),
-        ({"gap": "5m", "sum": ("customer",)}, InvalidArgument, "--sum customer is no number"),
-        ({"take": ("town",)}, InvalidArgument, "--take town is no column of .*city"),
+        ({"on": "client"}, InvalidArgument, "--on client is not a field of --schema, which has customer, amount"),
+        ({"gap": "5m", "sum": ("customer",)}, InvalidArgument, "--sum customer is not a numeric field"),
+        ({"take": ("town",)}, InvalidArgument, "--take town is not a column of .*city"),
         ({"schema": "customer STRING, city STRING"}, InvalidArgument, "--take city: what goes out has a field of that name"),
         ({"output": "no-such-topic"}, UnknownTopic, "no-such-topic"),
         ({"table": str(tmp_path / "none")}, TableMissing, "there is no table"),

@@ -101,7 +101,7 @@ def test_windows_come_once_when_they_are_closed(spark: SparkSession, scene: Scen
     continuous = MetricsOptions(**{**vars(scene.options), "continuous": True, "trigger_seconds": 0.2})
     with ctrl_c_after(scene.close_two_windows):
         outcome = run(spark, continuous, Silent())
-    assert outcome.summary.endswith("stopped; the same command goes on from here")
+    assert outcome.summary.endswith("stopped; the same command continues from here")
     assert (outcome.figures["messages read"], outcome.figures["windows written"]) == (6, 2)
     assert scene.in_table(spark) == [(0, 3), (10, 2)], "the window of 25 is still open"
     assert scene.windows_in_topic() == [("2026-01-31T12:00:00.000Z", 3), ("2026-01-31T12:00:10.000Z", 2)]

@@ -154,5 +154,5 @@ def test_what_others_wrote_there_is_refused(place: Place) -> None:
     writer.begin()
     writer.write(ledger_topic(place.prefix), ledger._partition, [(b"job", b"hello")], int(time.time() * 1000))
     writer.commit()
-    with pytest.raises(LedgerUnusable, match="none of ours: b'hello'"):
+    with pytest.raises(LedgerUnusable, match="Tidelog did not write: b'hello'"):
         ledger.read()

@@ -33,7 +33,7 @@ EXTRA = "pip install 'tidelog[pipelines]'"
 _OF_THE_EXTRA = ("pyspark", "pyarrow", "numpy", "deltalake", "jinja2")
 _PANEL = "Spark"
 
-# Of every pipeline, after its own.
+# The flags of every pipeline, after its own.
 _COMMON = (
     Parameter(
         "as_json",
@@ -139,7 +139,7 @@ def _session(name: str, master: str | None, config: Mapping[str, str], log_file:
 
 
 def _end_java() -> None:
-    """What was started for this run does not outlive it; under spark-submit nothing was."""
+    """Ends the Java that this run started; under spark-submit it started none."""
     import_module("tidelog.spark.spark_session").end_java()
 
 
@@ -234,7 +234,7 @@ def function_with(parameters: Parameters, called: Callable[[Mapping[str, Any]], 
     def command(**given: Any) -> int:
         return called(given)
 
-    # As inspect has it: a function may carry the signature that it shows.
+    # inspect lets a function carry the signature that it shows.
     setattr(command, "__signature__", inspect.Signature(parameters, return_annotation=int))  # noqa: B010 - mypy knows no such name
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": int}
     command.__doc__ = help_text

@@ -73,7 +73,7 @@ def sessions(events: DataFrame, by: str, gap: str, watermark: str, sums: Sequenc
 
 
 def event_messages(joined: DataFrame, fields: Sequence[str]) -> DataFrame:
-    """As a topic takes them: under the key of the event, at its time, with its headers."""
+    """Messages for a topic, with the key, time and headers of the event."""
     value = F.to_json(F.struct(*fields), _JSON)
     return joined.select("key", value.alias("value"), "headers", F.col(TIME).alias("timestamp"))
 
@@ -198,7 +198,7 @@ EXAMPLE = (
 )
 
 ROWS_PER_BATCH = 1_000_000
-# A table of so many bytes of Parquet is sent to every task whole; a larger one is sorted by key together with the events.
+# A table of up to this many bytes of Parquet is sent whole to every task; a larger one is sorted by key with the events.
 BROADCAST_BYTES_MAX = 16 << 20
 
 
@@ -261,12 +261,12 @@ def run(spark: "SparkSession", options: EnrichOptions, reporter: Reporter) -> Pi
 
 
 def chosen_columns(options: EnrichOptions, schema: StructType, table: LakeTable) -> list[str]:
-    """Of the table, beside the key."""
+    """The columns to take from the table, apart from the key."""
     if options.on not in schema.names:
-        raise InvalidArgument(f"--on {options.on} is no field of --schema: there are {', '.join(schema.names)}")
+        raise InvalidArgument(f"--on {options.on} is not a field of --schema, which has {', '.join(schema.names)}")
     for name in options.sum:
         if name not in schema.names or not isinstance(schema[name].dataType, NumericType):
-            raise InvalidArgument(f"--sum {name} is no number of --schema: {schema.simpleString()}")
+            raise InvalidArgument(f"--sum {name} is not a numeric field of --schema: {schema.simpleString()}")
     own = table_columns(None).names
     found = list(options.take) or [name for name in table.columns.names if name not in own]
     if not found:
@@ -274,7 +274,7 @@ def chosen_columns(options: EnrichOptions, schema: StructType, table: LakeTable)
     fields = schema.names if options.gap is None else [options.on, STARTED, ENDED, EVENTS, *_sums(options)]
     for name in found:
         if name not in table.columns.names:
-            raise InvalidArgument(f"--take {name} is no column of {table.place}: there are {', '.join(table.columns.names)}")
+            raise InvalidArgument(f"--take {name} is not a column of {table.place}, which has {', '.join(table.columns.names)}")
         if name.lower() in [field.lower() for field in fields]:
             raise InvalidArgument(f"--take {name}: what goes out has a field of that name already; --take others")
     return found
@@ -314,7 +314,7 @@ def enriched(events: "DataFrame", rows: "DataFrame", options: EnrichOptions, sch
 
 
 def outcome_of(options: EnrichOptions, counts: EnrichCounts, *, is_stopped: bool) -> PipelineOutcome:
-    stopped = "; stopped, the same command goes on from here" if is_stopped else ""
+    stopped = "; stopped, the same command continues from here" if is_stopped else ""
     what = "events" if options.gap is None else "sessions"
     return PipelineOutcome(
         f"{counts.written:,} {what} of {counts.messages:,} messages of {options.topic} are in {options.output}{stopped}",

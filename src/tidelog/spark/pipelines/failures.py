@@ -1,8 +1,8 @@
-"""What was behind an error of Spark's: the exception that our own code raised in some process, typed again, in one sentence.
+"""Finds the cause of an error of Spark's: the exception that our own code raised in some process, with its type, in one sentence.
 
 Spark hands an exception of Python on as text: the traceback, in a message of its own, in a message of Java's. The last line of
-the traceback names the class, which is looked up and made anew. What never was ours becomes ``SparkGaveUp`` with the line of
-Spark's that says most.
+the traceback names the class, which is looked up and created again. An error that was never ours becomes ``SparkGaveUp`` with the
+most telling line of Spark's message.
 """
 
 import re

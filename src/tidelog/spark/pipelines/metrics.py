@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 AHEAD_SECONDS = 300
 HOT_KEYS = 5
-# Of each partition: a key that is dealt out to several may be the hottest of all, and of none.
+# Kept for each partition, since a key spread over several may be the hottest overall and in none of them.
 HOT_KEYS_PER_PARTITION = 20
 KEYS_TRACKED = 1000
 KEY_CHARACTERS_MAX = 200
@@ -67,7 +67,7 @@ _MILLISECONDS_FROM, _MICROSECONDS_FROM, _NANOSECONDS_FROM = 1e11, 1e14, 1e17
 
 
 def events(messages: "DataFrame", event_time: str | None = None) -> "DataFrame":
-    """Of each message what is counted. ``event_time`` is a field, ``sent_at`` or ``meta.sent_at``."""
+    """The columns of each message that are counted. ``event_time`` is a field, ``sent_at`` or ``meta.sent_at``."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
     now = F.current_timestamp()
@@ -88,13 +88,13 @@ def events(messages: "DataFrame", event_time: str | None = None) -> "DataFrame":
         .alias("bytes"),
         F.coalesce(wanted, recorded, now).alias("event_time"),
         wanted.isNull().alias("undated"),
-        # Of null and 0, the greatest would be 0.
+        # The greatest of null and 0 would be 0.
         F.when(delay_ms.isNotNull(), F.greatest(delay_ms, F.lit(0))).cast("double").alias("delay_ms"),
     )
 
 
 def field_time(text: "Column", field: str) -> "Column":
-    """Of a JSON value: ISO 8601, or seconds, milliseconds, microseconds or nanoseconds since 1970. Null for anything else."""
+    """The time in a JSON value: ISO 8601, or seconds, milliseconds, microseconds or nanoseconds since 1970; else null."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
     path = "$" + "".join(f"['{part}']" for part in field.split("."))
@@ -106,7 +106,7 @@ def field_time(text: "Column", field: str) -> "Column":
         .when(number >= _MILLISECONDS_FROM, number / 1e3)
         .otherwise(number)
     )
-    # A number that is too large for a time is none, not an error.
+    # A number that is too large for a time gives null, not an error.
     since_1970 = F.when(seconds.between(0, 253_402_300_799), F.timestamp_micros((seconds * 1_000_000).cast("bigint")))
     return F.when(number.isNotNull(), since_1970).otherwise(found.try_cast("timestamp"))
 
@@ -144,7 +144,7 @@ def by_topic(found: "DataFrame", partitions: Mapping[str, int]) -> "DataFrame":
         F.max("delay_max_ms").alias("delay_max_ms"),
         F.expr("kll_merge_agg_double(delay_sketch)").alias("delay_sketch"),
         F.flatten(F.collect_list("hot_keys")).alias("keys"),
-        # Of two that are as busy, the first one.
+        # If two partitions are equally busy, the first one.
         F.max(F.struct("messages", (-F.col("partition")).alias("partition"))).alias("busiest"),
         (F.max("partition") + 1).alias("partitions_seen"),
     )
@@ -282,7 +282,7 @@ def messages(found: "DataFrame") -> "DataFrame":
 
 
 def _iso(moment: "Column") -> "Column":
-    """In UTC, whatever zone the session has."""
+    """Formatted in UTC, whatever the session's time zone is."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
     return F.date_format(F.to_utc_timestamp(moment, F.current_timezone()), "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
@@ -293,7 +293,7 @@ def write_topic(found: "DataFrame", sink: Mapping[str, str], write_id: str) -> N
 
 
 def read_query_id(checkpoint: Path) -> str | None:
-    """Of the query that the checkpoint belongs to; None before its first start."""
+    """The id of the query that the checkpoint belongs to; None before its first start."""
     try:
         return str(json.loads((checkpoint / "metadata").read_text())["id"])
     except FileNotFoundError:
@@ -388,7 +388,7 @@ def check_checkpoint(table: LakeTable, checkpoint: Path) -> None:
 
 
 def sink_options(options: MetricsOptions) -> dict[str, str] | None:
-    """Those of the metrics topic; refused before anything is read where they cannot be exactly once."""
+    """Options for writing the metrics topic; refused before anything is read if it cannot be exactly once."""
     if options.metrics_topic is None:
         return None
     given = {**options.connection, "topic": options.metrics_topic}
@@ -464,5 +464,5 @@ def outcome_of(options: MetricsOptions, end: QueryEnd, added: int, late: int) ->
     }
     if options.metrics_topic is not None:
         figures["metrics topic"] = options.metrics_topic
-    how = "stopped; the same command goes on from here" if end.is_stopped else "windows that are still open wait for more data"
+    how = "stopped; the same command continues from here" if end.is_stopped else "windows that are still open wait for more data"
     return PipelineOutcome(f"{added:,} windows of {', '.join(options.topic)} to {options.table}: {how}", figures)

@@ -55,7 +55,7 @@ def _parse(option: str, text: str) -> OffsetRange:
 
 
 def joined(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """In order, those that touch or overlap as one."""
+    """The ranges in order, with those that touch or overlap joined."""
     found: list[OffsetRange] = []
     for each in sorted(each for each in ranges if each.size > 0):
         last = found[-1] if found else None
@@ -67,7 +67,7 @@ def joined(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
 
 
 def bridged(ranges: Sequence[OffsetRange], count_max: int) -> tuple[OffsetRange, ...]:
-    """No more than so many, or one for each partition: where there are more, the narrowest gaps between them are taken in."""
+    """At most ``count_max`` ranges, or one for each partition: beyond that, the narrowest gaps between them are included."""
     found = joined(ranges)
     partitions = {each.partition for each in found}
     surplus = len(found) - max(count_max, len(partitions))
@@ -89,7 +89,7 @@ def bridged(ranges: Sequence[OffsetRange], count_max: int) -> tuple[OffsetRange,
 
 
 def clipped(bounds: Mapping[int, tuple[int, int]], wanted: Sequence[OffsetRange] = ()) -> tuple[OffsetRange, ...]:
-    """What lies within the bounds of its partition; all of it where nothing is ``wanted``."""
+    """The ranges within the bounds of their partitions; all of the bounds if nothing is ``wanted``."""
     ranges = wanted or tuple(OffsetRange(partition, *bound) for partition, bound in bounds.items())
     return joined(
         OffsetRange(each.partition, max(each.start, bounds[each.partition][0]), min(each.end, bounds[each.partition][1]))

@@ -25,7 +25,7 @@ class Reporter(Protocol):
     """How a run tells what it does: the command line shows it, tests collect it."""
 
     def step(self, text: str) -> None:
-        """What begins now: "reading orders, 4 partitions"."""
+        """A new step begins: "reading orders, 4 partitions"."""
 
     def progress(self, done: int, total: int | None, unit: str = "rows") -> None:
         """How far the step has come; ``total`` is None where nobody knows."""
@@ -64,14 +64,14 @@ class Silent:
 
 _PACKAGE = "tidelog.spark.pipelines"
 
-# In the order in which lists show them.
+# Lists show them in this order.
 MODULES = {
     name: f"{_PACKAGE}.{name}" for name in ("archive", "materialize", "replay", "deadletters", "metrics", "audit", "enrich")
 }
 
 
 class UnknownPipeline(InvalidArgument):
-    """There is no pipeline of that name; says which one is nearest."""
+    """No pipeline has that name. The message suggests the nearest one."""
 
 
 def load(name: str) -> Pipeline:
@@ -81,7 +81,7 @@ def load(name: str) -> Pipeline:
 
 
 def hint_for(name: str, known: Iterable[str]) -> str:
-    """What whoever typed this may have meant."""
+    """A suggestion for a mistyped name."""
     choices = list(known)
     nearest = get_close_matches(name, choices, n=1, cutoff=0.5)
     return f": did you mean {nearest[0]}?" if nearest else f": there are {', '.join(choices)}"

@@ -30,11 +30,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 class QueryEnd(NamedTuple):
     is_stopped: bool
-    """By a signal: there may be more to do."""
+    """True if a signal stopped it: there may be more to do."""
     batches: int
     rows: int
     positions: Mapping[Partition, int]
-    """Of our source: where the last batch ended, by partition the offset that comes next."""
+    """Where the last batch of our source ended: for each partition, the offset that comes next."""
 
 
 def run_query(
@@ -88,7 +88,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 
 class QueryProgress:
-    """What the progress of a query has told so far. Spark keeps the last reports only, so it is asked often."""
+    """What a query has reported so far. Spark keeps only the last reports, so it must be asked often."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -130,7 +130,7 @@ class QueryProgress:
 
     @property
     def total(self) -> int | None:
-        """Of those that are known to be there."""
+        """How many offsets are known to be there; None if that is unknown."""
         if not self.latest:
             return None
         ends = {partition: max(offset, self.positions.get(partition, 0)) for partition, offset in self.latest.items()}

@@ -33,7 +33,7 @@ def find_topics(options: ClusterOptions, names: Sequence[str]) -> list[FoundTopi
 
 
 def id_text(topic_id: bytes) -> str:
-    """As tables keep it."""
+    """The id as tables keep it."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else ""
 
 
@@ -57,7 +57,7 @@ def librdkafka_source(options: ClusterOptions, topic: str) -> dict[str, str]:
 
 
 def topic_snapshot(given: Mapping[str, str]) -> TopicSnapshot:
-    """By the options of the source."""
+    """Asks the cluster that the source's options name."""
     options = SourceOptions.parse(given, is_stream=False)
     (topic,) = options.topics.names
     connection = options.connection

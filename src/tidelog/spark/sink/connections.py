@@ -82,7 +82,7 @@ class SinkConnections:
         return longest if wanted is None else wanted
 
     def limit_of(self, topic: str) -> int:
-        """The bytes that a message of this topic may have. RowRefused when there is no such topic: none is created."""
+        """The greatest size of a message of this topic, in bytes. RowRefused if there is no such topic: none is created."""
         if topic not in self._limits:
             try:
                 limit = self.admin.topic_config(topic, "max.message.bytes")

@@ -121,7 +121,7 @@ def decode_entry(data: bytes) -> LedgerEntry:
             tuple(str(each) for each in document["past_runs"]),
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise LedgerUnusable(f"the ledger has an entry that is none of ours: {data[:200]!r}") from error
+        raise LedgerUnusable(f"the ledger has an entry that Tidelog did not write: {data[:200]!r}") from error
 
 
 def _common_beginning(names: Sequence[str]) -> str:
@@ -197,7 +197,7 @@ def check_open(handles: Sequence[TransactionHandle], found: dict[str, Transactio
 
 
 def is_committed(handle: TransactionHandle, description: TransactionDescription | None) -> bool:
-    """A refusal to commit is no trouble when it is committed: by whom does not matter, but this very transaction it must be."""
+    """A refused commit is harmless if the transaction is committed already, by whomever; but it must be this very transaction."""
     return description is not None and description.handle == handle and description.state in COMMITTED
 
 
@@ -351,15 +351,15 @@ class SinkJob:
     # -- what others left -----------------------------------------------------------------------------------------------------
 
     def _clean_up(self, entry: LedgerEntry, *, is_batch_done: bool = False) -> None:
-        """Of other runs once for each run in each process: the first to do it may have ended in the middle. Of this run when a
-        batch is done: before, its tasks may be writing."""
+        """Aborts transactions of other runs, once for each run in each process, since the first process to do so may have died in
+        the middle; and those of this run when a batch is done, because before that its tasks may be writing."""
         own = slot_of(entry.generation)
         is_cleaned = self._cleaned_run == entry.run
         self._abort_open(entry, lambda slot: is_batch_done if slot == own else not is_cleaned)
         self._cleaned_run = entry.run
 
     def _abort_open(self, entry: LedgerEntry, is_wanted: Callable[[int], bool]) -> None:
-        """Those that the ledger lacks, in the slots that are wanted."""
+        """Aborts open transactions that the ledger lacks, in the wanted slots."""
         slots = {
             each.transactional_id: slot_in(self._prefix, self.name, each.transactional_id)
             for each in self._coordinators.list_transactions(states=[OPEN])

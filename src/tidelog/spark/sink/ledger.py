@@ -135,7 +135,7 @@ class TopicLedger:
         return wanted, True
 
     def _decided_on_held(self, decide: Decision) -> LedgerEntry | None:
-        """By what was so when this process changed the entry last. A change that follows from it is proved right by its commit;
+        """Decides on the entry as this process last changed it. A successful commit proves such a change right;
         that nothing is to be changed, or must not be, is proved by nothing: the entry may be somebody else's by now."""
         is_held, self._holds = self._holds, False  # Until it is known how this ends.
         if not is_held:
@@ -176,7 +176,7 @@ class TopicLedger:
     def _make_ready(self) -> None:
         if self._is_ready:
             return
-        # By a pattern: a name that is not there would be waited for.
+        # Asked by a pattern, because asking for a missing name would wait for it.
         if not self._committed.topics(re.compile(re.escape(self._topic))):
             self._create()
         info = self._committed.topics([self._topic])[self._topic]

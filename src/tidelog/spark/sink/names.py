@@ -11,7 +11,7 @@ transaction of a task of this one.
 
 import re
 
-# So many restarts would a forgotten task have to outlive to meet its own name again; and then the commit notices.
+# A forgotten task would have to outlive this many restarts to meet its own name again, and then the commit notices.
 GENERATION_SLOTS = 16
 # No task is tried as often within one attempt of its stage: spark.task.maxFailures is 4, and speculation adds to it.
 ATTEMPTS_PER_STAGE = 1000
@@ -61,6 +61,6 @@ def transactional_id(prefix: str, job: str, generation: int, partition: int, att
 
 
 def slot_in(prefix: str, job: str, name: str) -> int | None:
-    """Of a task's transactional id; None when it is not one of this job. (A job ``x`` does not take those of a job ``x-1``.)"""
+    """The slot in a task's transactional id; None if the id is of another job. (Job ``x`` does not claim ids of job ``x-1``.)"""
     found = re.fullmatch(rf"{re.escape(f'{prefix}-{job}')}-(\d+)-\d+-\d+", name)
     return None if found is None else int(found[1])

@@ -43,7 +43,7 @@ _HEADERS = "array<struct<key:string,value:binary>>"
 
 
 class SinkColumns(NamedTuple):
-    """Where each is in the batches; None where there is none."""
+    """The index of each column in the batches; None if it is absent."""
 
     value: int
     key: int | None
@@ -96,13 +96,13 @@ def _check_type(name: str, found: DataType) -> None:
 # -- rows ---------------------------------------------------------------------------------------------------------------------
 
 
-# What a record and its batch take beside key, value and headers: at most this.
+# An upper bound of what a record and its batch need in addition to key, value and headers.
 RECORD_OVERHEAD_BYTES = 100
 SHOWN_KEY_BYTES = 50
 
 Produce = Callable[..., None]
 SizeLimit = Callable[[str], int]
-"""The most that a message of this topic may take; raises when there is no such topic."""
+"""The greatest size of a message of this topic; raises if there is no such topic."""
 
 
 class RowRefused(TidelogError):
@@ -160,7 +160,7 @@ class SinkRows:
             raise self.refusal(row, f"{int(sizes[row])} bytes are too many: topic {topic} takes messages of up to {limit}")
 
     def _sizes(self) -> Any:
-        """Of key, value and headers together."""
+        """Sizes of key, value and headers together."""
         sizes = np.zeros(self._batch.num_rows, np.int64)
         for place in (self._columns.value, self._columns.key):
             if place is not None:
@@ -208,7 +208,7 @@ class SinkRows:
             raise self.refusal(row, str(error)) from error
 
     def _optional(self) -> list[dict[str, Any]] | None:
-        """What only some rows have, by the names that ``produce`` gives them."""
+        """Optional arguments of each row, by the names that ``produce`` gives them."""
         columns = self._columns
         found: dict[str, list[Any]] = {}
         if columns.partition is not None:

@@ -1,4 +1,4 @@
-"""What a task of the sink does: rows to topics, in a transaction that it leaves open for the driver to commit.
+"""A task of the sink: it writes rows to topics in a transaction that it leaves open for the driver to commit.
 
 A transactional producer of librdkafka, made when the first row comes (a task without rows opens none). It begins, produces,
 flushes, and the task answers with its transactional id, producer id and epoch, the last two from librdkafka's statistics. The
@@ -30,7 +30,7 @@ STATISTICS_SECONDS_MAX = 30.0
 INIT_SECONDS_MAX = 120.0
 ABORT_SECONDS_MAX = 10.0
 POLL_SECONDS = 0.1
-# Of messages that wait in a worker: enough to keep the brokers busy, and tens of megabytes, not hundreds.
+# Limits of messages that wait in a worker: enough to keep the brokers busy, and tens of megabytes, not hundreds.
 QUEUE_MESSAGES_MAX = 100_000
 QUEUE_KBYTES_MAX = 65_536
 BATCH_BYTES = 1_000_000
@@ -42,7 +42,7 @@ _DEFAULTS: dict[str, Any] = {
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
     "queue.buffering.max.kbytes": QUEUE_KBYTES_MAX,
-    # As Java clients do; without a key at random.
+    # The same as in Java clients; random without a key.
     "partitioner": "murmur2_random",
     "topic.metadata.propagation.max.ms": 10_000,
     # A report per message would cost more than the message.
@@ -66,7 +66,7 @@ class TaskWriter:
         partition: int,
         name: Callable[[], str] | None,
     ) -> None:
-        """``connections`` is None where our own cannot be had; then the sizes are for the brokers to check. ``name`` finds a
+        """``connections`` is None if our own are not available; then the brokers check the sizes. ``name`` finds a
         transactional id that nobody has open: asked right before it is opened, which may be long after the task began."""
         self._options = options
         self._columns = columns

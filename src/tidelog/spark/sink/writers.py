@@ -1,4 +1,4 @@
-"""What Spark calls: tasks write on the executors, the driver commits or aborts.
+"""The writers that Spark calls: tasks write on the executors, the driver commits or aborts.
 
 A streaming query's id, its run and the batch are known to tasks only (local properties of the task), so they come to the driver
 in the tasks' messages. A batch write has its ``writeId``, and a run of its own for each time that it is executed; without a
@@ -40,7 +40,7 @@ _Result = TypeVar("_Result")
 
 
 class SinkExecution(NamedTuple):
-    """Of which job this is a part, and of which run of it."""
+    """The job, run and batch that a task belongs to."""
 
     job: str
     run: str

@@ -1,7 +1,7 @@
-"""What an executor writes: Arrow batches become Parquet files under the table, one for each combination of partition values.
+"""The files that an executor writes: Arrow batches become Parquet files of the table, one for each set of partition values.
 
-A file belongs to nobody until the driver commits it, so that a task that dies leaves an orphan, which a vacuum removes. Names are
-random: the attempts of a task never write to the same file.
+A file belongs to no table until the driver commits it, so a task that dies leaves an orphan, which a vacuum removes. Names are
+random, so that the attempts of a task never write to the same file.
 """
 
 import datetime
@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 from tidelog.spark.tables.errors import TableUnwritable
 
 COMPRESSION = "zstd"
-# What a reader can skip by, and what a writer keeps in memory for each file that it has open: whichever comes first.
+# A row group is the unit that a reader can skip, and that a writer keeps in memory per open file: whichever limit comes first.
 ROWS_PER_GROUP = 250_000
 BYTES_PER_GROUP = 32 << 20
 # A task that meets more days than this (times that producers made up) closes the file that it opened first.
 OPEN_FILES_MAX = 32
-# A file that is larger is no faster to read, and costs more to do again.
+# A larger file is not faster to read, and costs more to write again after a failure.
 ROWS_PER_FILE_MAX = 8 * ROWS_PER_GROUP
 _NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
@@ -165,7 +165,7 @@ def sync(path: Path) -> None:
 
 
 class _Extent:
-    """Of numbers only: other types have rules of their own for how a table's log writes them down."""
+    """Least and greatest value of a column of numbers. Other types have their own rules for how a table's log writes them."""
 
     def __init__(self) -> None:
         self.smallest: int | None = None
@@ -205,7 +205,7 @@ def _is_constant(column: pa.Array) -> bool:
 
 
 def partition_text(value: Any) -> str | None:
-    """As the table's log writes it down."""
+    """The value as the table's log writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.isoformat() if isinstance(value, datetime.date) else None if value is None else str(value)

@@ -1,4 +1,4 @@
-"""What is wrong with a table, in one sentence that says what to do."""
+"""Errors about tables. Each message is one sentence that says what to do."""
 
 from tidelog.client.errors import TidelogError
 

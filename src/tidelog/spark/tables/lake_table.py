@@ -33,7 +33,7 @@ LOG = "_delta_log"
 KIND = "kind"
 # A position like those of sources: how often rows were put into other files.
 REWRITES = "tidelog/rewrites"
-# Whoever opens a table reads the commits since the last checkpoint of its log one by one: at most so many.
+# Opening a table reads the commits since the last checkpoint of its log one by one: at most this many.
 COMMITS_PER_CHECKPOINT = 25
 
 
@@ -48,7 +48,7 @@ class StoredFile(NamedTuple):
 
 
 class LakeTable:
-    """Made anew for every use: ``deltalake`` reads a table's log once, and does not see what others commit afterwards."""
+    """Open it again for every use: ``deltalake`` reads a table's log once, and does not see what others commit afterwards."""
 
     def __init__(self, table: DeltaTable, place: Path) -> None:
         self._table = table
@@ -193,7 +193,7 @@ class LakeTable:
             raise TableUnwritable(f"nothing can be committed to the table {self.place}: {error}") from error
 
     def files(self) -> list[StoredFile]:
-        """Those of this version, the oldest first."""
+        """The files of this version, the oldest first."""
         found = pa.table(self._table.get_add_actions(flatten=True))
         columns = [found.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", "modification_time")]
         names = self.partition_by
@@ -205,7 +205,7 @@ class LakeTable:
         return [file for _, file in sorted(stored, key=lambda each: each[0])]
 
     def paths(self) -> list[str]:
-        """Of its files, absolute and as they are on disk: ``deltalake`` writes blanks and umlauts as an address does."""
+        """Absolute paths of its files as they are on disk; ``deltalake`` percent-encodes blanks and umlauts."""
         return [str(self.place / file.path) for file in self.files()]
 
     def append_rows(self, rows: pa.Table, positions: Mapping[str, int]) -> None:
@@ -284,7 +284,7 @@ def _delta_field(field: pa.Field) -> DeltaField:
 
 
 def missing_columns(table: pa.Schema, wanted: pa.Schema, place: str) -> list[pa.Field]:
-    """Those of ``wanted`` that the table has to get. WrongSchema when a column of both has two types."""
+    """The columns of ``wanted`` to add to the table. WrongSchema if a column that both have differs in type."""
     for field in wanted:
         if field.name in table.names and not is_same(table.field(field.name).type, field.type):
             found = table.field(field.name).type

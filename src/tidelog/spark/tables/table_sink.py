@@ -46,8 +46,8 @@ def position_name(topic: str, partition: int) -> str:
 
 
 class TaskPositions:
-    """Of one task. ``ask`` is the table's position by name, and asked once for each partition that the task meets: those that
-    are added to a topic while a query runs need nobody who knows of them before."""
+    """The positions that one task uses. ``ask`` returns the table's position by name and is called once for each partition that
+    the task meets, so partitions that are added to a topic while a query runs need no preparation."""
 
     def __init__(self, ask: Callable[[str], int]) -> None:
         self._ask = ask
@@ -55,7 +55,7 @@ class TaskPositions:
         self.next: dict[str, int] = {}
 
     def missing(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What the table lacks of the batch, in its order but by partition."""
+        """The rows of the batch that the table lacks, in order within each partition."""
         for topic, partition, rows in by_partition(batch):
             name = position_name(topic, partition)
             if name not in self.seen:
@@ -184,7 +184,7 @@ def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
 
 
 def combined_message(batches: Iterable[pa.RecordBatch]) -> TableMessage:
-    """What other tasks told, as one."""
+    """The messages of other tasks as one."""
     told = [TableMessage.decode(data) for batch in batches for data in batch.column(MESSAGE_COLUMN).to_pylist()]
     # Where they do not agree the table has moved on from the least of them: the driver refuses it.
     seen = {name: min(positions) for name, positions in seen_by_tasks(told).items()}
@@ -209,7 +209,7 @@ def furthest(messages: Iterable[TableMessage]) -> dict[str, int]:
 
 
 def as_in_table(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """By the table's types and in its order: Spark gives times the zone of the session, and lists names of its own."""
+    """The rows with the table's types and order of columns: Spark uses the session's time zone and its own names inside lists."""
     schema = pa.schema([field for field in columns if field.name in rows.schema.names])
     return pa.record_batch([rows.column(field.name).cast(field.type) for field in schema], schema=schema)
 
@@ -243,7 +243,7 @@ POSITIONED_FORMAT = "tidelog_positioned"
 
 class AppendedFiles(NamedTuple):
     files: tuple[str, ...]
-    """By absolute path; none where the frame had no rows, and then nothing was committed."""
+    """Absolute paths; empty if the frame had no rows, and then nothing was committed."""
     rows: int
 
 

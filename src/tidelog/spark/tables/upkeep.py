@@ -1,4 +1,4 @@
-"""What keeps a table small to list: small files become large ones, and what belongs to nobody any more is removed.
+"""Upkeep of tables: small files are merged into large ones, and files that the table no longer uses are removed.
 
 **Merging.** Every batch adds a file for each task and day. When a partition of the table has FILES_MAX files smaller than
 SMALL_BYTES, these become files of twice that size, all but the last one, which takes part again. So a partition has fewer than
@@ -34,7 +34,7 @@ RETENTION_HOURS = 7 * 24
 # Less could remove what a batch that is under way has written.
 RETENTION_HOURS_MIN = 24
 VACUUM_EVERY_HOURS = 24.0
-# Of which columns the log keeps the least and the greatest value, where a table has them.
+# The log keeps the least and the greatest value of these columns, if a table has them.
 STATS_COLUMNS = ("partition", "offset")
 _ROWS_PER_READ = 65_536
 
@@ -69,7 +69,8 @@ def merge_small_files(place: Path, *, small_bytes: int = SMALL_BYTES, files_max:
 
 
 def pack(files: Sequence[StoredFile], bytes_max: int) -> list[list[StoredFile]]:
-    """In their order, as many to each as fit. Of files that are less than half of that, all but the last have more than half."""
+    """Groups of files in their order, each as large as fits. If every file is smaller than half of that, every group but the last
+    is larger than half."""
     bins: list[list[StoredFile]] = []
     size = 0
     for file in files:

@@ -132,7 +132,7 @@ def test_continuous_until_interrupted_and_on_from_there(scene: Scene) -> None:
 
     scene.send(range(30))
     outcome = scene.run_until(meanwhile)
-    assert outcome.summary.endswith("bad and kept aside; stopped, the same command goes on from here")
+    assert outcome.summary.endswith("bad and kept aside; stopped, the same command continues from here")
     assert (outcome.figures["rows"], outcome.figures["bad_rows"], outcome.exit_code) == (50, 5, 0)
     assert scene.spark.streams.active == []
     scene.send(range(50, 60))
@@ -155,7 +155,7 @@ def test_several_topics_in_turns_each_to_a_table_by_its_name(scene: Scene) -> No
     second.send(range(10), partitions=1)
     outcome = scene.run_until(meanwhile, topic=names)
     assert outcome.summary.startswith(f"40 messages of {names[0]}, {names[1]} archived, 4 of them bad")
-    assert outcome.summary.endswith("stopped, the same command goes on from here")
+    assert outcome.summary.endswith("stopped, the same command continues from here")
     second.send(range(10, 20), partitions=1)
     outcome = scene.run(topic=names)
     assert outcome.figures["rows"] == 10

@@ -107,10 +107,10 @@ def test_without_a_schema_nothing_is_bad(spark: SparkSession) -> None:
     [
         ("id BIGINT, Offset INT", "has a field Offset, and the archive has a column of that name"),
         ("id BIGINT, ID INT", "has field ID twice"),
-        ("id BIGGEST", "is no schema"),
+        ("id BIGGEST", "is not a schema"),
         ("", "names no fields"),
-        ("{}", "is no schema"),
-        ('{"type": "struct"}', "is no schema"),
+        ("{}", "is not a schema"),
+        ('{"type": "struct"}', "is not a schema"),
         ("`a b` INT", "a column's name has no blanks"),
         ("a VARIANT", "field a is variant, which a Delta table cannot hold"),
         ("a INTERVAL DAY", "which a Delta table cannot hold"),

@@ -183,7 +183,7 @@ def test_names_that_are_no_names_of_files(text: str) -> None:
 def test_what_is_said_of_it() -> None:
     assert outcome_of(PLAN, "again", ReplayProgress(0, 2), "").summary == "10 rows sent to again"
     stopped = outcome_of(PLAN, "again", ReplayProgress(0, 1), "")
-    assert stopped.summary == "5 rows sent to again; stopped, 5 are left: the same command goes on from here"
+    assert stopped.summary == "5 rows sent to again; stopped, 5 are left: the same command continues from here"
     assert stopped.figures["offsets"] == "0: 0 to 9, 1: 0 to 2"
     resumed = outcome_of(PLAN, "again", ReplayProgress(1, 2, is_resumed=True), "")
     assert resumed.summary == "5 rows of the plan sent to again", "nobody has counted what the table has of them by now"

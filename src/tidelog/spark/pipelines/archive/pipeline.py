@@ -85,9 +85,9 @@ class ArchiveTarget(NamedTuple):
     place: Path
     checkpoint: Path
     version: int
-    """Of the table, before this run; 0 where it has none."""
+    """The table's version before this run; 0 if it has none."""
     run: int
-    """In the commits of this run, and of no other."""
+    """A number that is noted in the commits of this run and no other."""
 
 
 def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> PipelineOutcome:
@@ -195,7 +195,7 @@ def set_aside_if_ahead(table: LakeTable, checkpoint: Path, topic: str) -> Path |
 
 
 def note_end(table: LakeTable, checkpoint: Path, topic: str) -> None:
-    """Of a run that ended well: what the checkpoint is ahead of the table, if it is, has no messages."""
+    """Called when a run ended well: if the checkpoint is ahead of the table, there are no messages in between."""
     if begins := next_offsets(checkpoint, topic):
         (checkpoint / NOTE).write_text(json.dumps(_standing(table, begins)))
 
@@ -211,7 +211,7 @@ def next_offsets(checkpoint: Path, topic: str) -> dict[str, int]:
     else:
         before = planned_batch(checkpoint, planned - 1).offset.positions if planned else {}
         found = {**before, **planned_batch(checkpoint, planned).offset.begins}
-    # Of another topic, the source says so itself.
+    # The source itself refuses a checkpoint of another topic.
     return {position_name(*partition): offset for partition, offset in found.items() if partition.topic == topic}
 
 
@@ -264,7 +264,7 @@ def outcome_of(added: Sequence[AddedRows], *, is_stopped: bool) -> PipelineOutco
     rows, bad_rows = sum(each.rows for each in added), sum(each.bad_rows for each in added)
     bad = f", {bad_rows:,} of them bad and kept aside" if bad_rows else ""
     names = ", ".join(each.topic for each in added)
-    stopped = "; stopped, the same command goes on from here" if is_stopped else ""
+    stopped = "; stopped, the same command continues from here" if is_stopped else ""
     figures: dict[str, int | float | str] = {"rows": rows, "bad_rows": bad_rows}
     figures["files"] = sum(each.files for each in added)
     figures["bytes"] = sum(each.size_bytes for each in added)
@@ -312,7 +312,7 @@ def parquet_outcome(spark: "SparkSession", places: Sequence[Path], rows: int, *,
         "files": len(files),
         "bytes": sum(file.stat().st_size for file in files),
     }
-    stopped = "; stopped, the same command goes on from here" if is_stopped else ""
+    stopped = "; stopped, the same command continues from here" if is_stopped else ""
     return PipelineOutcome(f"{rows:,} messages archived as Parquet{stopped}", figures)
 
 

@@ -40,7 +40,7 @@ RAW_COLUMNS = pa.schema(
 DAY, BAD = "day", "bad"
 PARTITION_COLUMNS = pa.schema([(DAY, pa.date32()), (BAD, pa.bool_())])
 PARTITION_BY = (DAY, BAD)
-# In days since 1970. A producer may write any 64 bits as a time: a day that no date can be written down of is null.
+# In days since 1970. A producer may write any 64 bits as a time: a day that is not a valid date is null.
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 _RESERVED = {name.lower() for name in (*RAW_COLUMNS.names, *PARTITION_COLUMNS.names)}
 # Names of columns become names in Parquet files, where Delta allows none of these.
@@ -64,7 +64,7 @@ def read_schema(text: str | None, file: str | None) -> StructType | None:
 
 
 def archive_columns(schema: StructType | None) -> pa.Schema:
-    """Of the whole table, in its order."""
+    """All columns of the table, in order."""
     fields = to_arrow_schema(schema, timezone="UTC") if schema is not None else pa.schema([])
     return pa.schema([*RAW_COLUMNS, *fields, *PARTITION_COLUMNS])
 
@@ -75,7 +75,7 @@ def _parse(text: str, option: str) -> StructType:
     except (PySparkException, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InvalidArgument(
-            f"{option} is no schema: {reason}; expected columns such as id BIGINT NOT NULL, city STRING, "
+            f"{option} is not a schema: {reason}; expected columns such as id BIGINT NOT NULL, city STRING, "
             "or the JSON of a Spark StructType"
         ) from error
     if not isinstance(found, StructType) or not found.fields:
@@ -134,7 +134,7 @@ def archive_rows(messages: DataFrame, schema: StructType | None) -> DataFrame:
 
 
 def _day() -> Column:
-    """In UTC, whatever the zone of the session is."""
+    """The day in UTC, whatever the session's time zone is."""
     day = F.floor(F.unix_seconds("timestamp") / SECONDS_PER_DAY).cast("int")
     return F.when(day.between(FIRST_DAY, LAST_DAY), F.date_from_unix_date(day))
 

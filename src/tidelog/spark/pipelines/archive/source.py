@@ -69,7 +69,7 @@ def write_raw(place: Path, batches: Iterable[pa.RecordBatch]) -> TableMessage:
 
 
 def raw_rows(messages: pa.RecordBatch) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
-    """As ``archive_rows`` without a schema, by the values of PARTITION_BY: nothing is bad."""
+    """The same rows as ``archive_rows`` without a schema, by the values of PARTITION_BY: nothing is bad."""
     columns: Mapping[str, pa.Array] = dict(zip(messages.schema.names, messages.columns, strict=True))
     arrays = [columns[field.name] if field.name in columns else pa.nulls(len(messages), field.type) for field in RAW_COLUMNS]
     rows = pa.record_batch(arrays, schema=RAW_COLUMNS)

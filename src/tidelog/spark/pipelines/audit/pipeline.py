@@ -34,9 +34,9 @@ from tidelog.spark.tables.table_sink import position_name
 SUMMARY = "Compare an archive with its topic, row by row: gaps, duplicates, changed and foreign rows by partition and offset."
 EXAMPLE = "tidelog pipeline run audit --table lake/orders --report audit.json"
 KIND = "archive"
-# What came since the archive's last run is counted by reading it, up to so many; beyond, offsets are all that is said.
+# Messages since the archive's last run are counted by reading them, up to this many; beyond, only offsets are reported.
 LATER_OFFSETS_MAX = 1_000_000
-# The topic is read in so many ranges; where more are wanted, what lies between some of them is read as well.
+# The topic is read in at most this many ranges; if there are more, some gaps between them are read as well.
 RANGES_MAX = 1_000
 
 
@@ -65,18 +65,18 @@ OPTIONS = AuditOptions
 
 
 class AuditScope(NamedTuple):
-    """What is compared: within these bounds these ranges, in portions of this size."""
+    """What is compared: these ranges within these bounds, in portions of this size."""
 
     facts: TopicSnapshot
     bounds: dict[int, tuple[int, int]]
-    """By partition, where the log starts and where the comparison ends."""
+    """For each partition, where the log starts and where the comparison ends."""
     ranges: tuple[OffsetRange, ...]
     size: int
     fraction: float
     is_whole: bool
     """Nothing is left out: rows of the table that lie nowhere in the topic are looked for as well."""
     later: tuple[OffsetRange, ...]
-    """What the table has not come to."""
+    """The offsets that the table has not reached."""
     lost_offsets: int
     """That retention took before the archive came to them."""
 
@@ -106,7 +106,7 @@ def run(spark: SparkSession, options: AuditOptions, reporter: Reporter) -> Pipel
     if differing:
         reporter.step(f"{len(differing):,} of {len(cells):,} portions differ: looking at their rows")
         counts, findings = audit.findings(differing)
-    # Those of rows that are gone from both sums alike were counted when rows were looked at.
+    # Expired rows in portions that were compared row by row are in ``counts`` already.
     counts["expired"] = counts.get("expired", 0) + sum(cell.table_rows for cell in cells if cell.place == rows.EXPIRED)
     compared = _compared(table, scope, cells, seed, tuple(options.offsets))
     if options.report is not None:
@@ -266,7 +266,7 @@ PORTION_OFFSETS_MAX = 32_768
 # Their sums are collected by the driver: some tens of megabytes at the most.
 PORTIONS_WANTED_MAX = 100_000
 WHOLE_OFFSETS_MAX = 10_000_000
-"""So many are compared where nobody says how many; more than that only in a sample, unless asked for."""
+"""How many offsets are compared by default; beyond that a sample is taken, unless --whole is given."""
 
 
 def portion_size(offsets: int) -> int:
@@ -291,13 +291,13 @@ def fraction_of(ranges: Sequence[OffsetRange], sample: float | None, is_whole: b
 
 
 def sampled(ranges: Sequence[OffsetRange], size: int, fraction: float, seed: int) -> tuple[OffsetRange, ...]:
-    """Of each partition its share of portions, and at least one."""
+    """A share of each partition's portions, at least one of each."""
     by_partition: dict[int, list[OffsetRange]] = {}
     for each in portions(ranges, size):
         by_partition.setdefault(each.partition, []).append(each)
     chosen: list[OffsetRange] = []
     for partition, cut in by_partition.items():
-        # By partition: a choice in one does not depend on how long another is.
+        # Seeded per partition, so that the choice in one does not depend on the length of another.
         dice = random.Random(f"{seed}/{partition}")  # noqa: S311 - a sample is no secret
         chosen += dice.sample(cut, min(len(cut), max(1, round(fraction * len(cut)))))
     return joined(chosen)

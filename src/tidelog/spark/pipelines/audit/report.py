@@ -11,7 +11,7 @@ from tidelog.spark.pipelines.pipeline import PipelineOutcome
 
 SHOWN_MAX = 100
 COLLECTED_MAX = 10_000
-"""Of findings, by name; all of them are counted."""
+"""How many findings are collected by name; all of them are counted."""
 DIFFERENT = 3
 """The exit code of an audit that found something."""
 
@@ -45,7 +45,7 @@ class FindingRange(NamedTuple):
 
 
 class AuditComparison(NamedTuple):
-    """What an audit looked at."""
+    """What an audit compared."""
 
     topic: str
     table: str
@@ -63,7 +63,7 @@ class AuditComparison(NamedTuple):
     lost_offsets: int
     """That retention took before the archive came to them."""
     ranges: tuple[str, ...] = ()
-    """As they were asked for; none of them is all."""
+    """The ranges as given; empty means all."""
 
 
 def finding_ranges(findings: Sequence[AuditFinding]) -> list[FindingRange]:
@@ -134,7 +134,7 @@ def _summary(compared: AuditComparison, counts: Mapping[str, int], total: int) -
 
 
 def _left_out(compared: AuditComparison) -> str:
-    """What "exactly" does not speak of."""
+    """The offsets that "exactly" does not cover."""
     later, unit = (compared.later_offsets, "offsets") if compared.later_rows is None else (compared.later_rows, "rows")
     parts = [f"; {later:,} {unit} not archived yet"] if later else []
     if compared.lost_offsets:
@@ -143,7 +143,7 @@ def _left_out(compared: AuditComparison) -> str:
 
 
 def document(compared: AuditComparison, counts: Mapping[str, int], findings: Sequence[AuditFinding]) -> dict[str, Any]:
-    """As ``--report`` writes it."""
+    """The document that ``--report`` writes."""
     total = sum(counts.get(kind, 0) for kind in FINDINGS)
     return {
         "is_clean": total == 0,

@@ -45,19 +45,19 @@ def placed_topic(rows: DataFrame, bounds: DataFrame, size: int) -> DataFrame:
 
 
 def chosen(rows: DataFrame, ranges: DataFrame, size: int) -> DataFrame:
-    """Those in the ranges: partition, portion, first, last. For a sample."""
+    """The rows of a sample. ``ranges`` has the columns partition, portion, first and last."""
     wanted = F.broadcast(ranges.withColumnsRenamed({"partition": "range_partition", "portion": "range_portion"}))
     is_in = (
         (F.col("partition") == F.col("range_partition"))
         & (_portion(size) == F.col("range_portion"))
         & F.col("offset").between(F.col("first"), F.col("last"))
     )
-    # A table may have columns of any name beside these.
+    # A table may have further columns of any name.
     return rows.select(*RAW).join(wanted, is_in, "left_semi")
 
 
 def sums(rows: DataFrame, size: int) -> DataFrame:
-    """Of rows that are placed, by partition, portion and place."""
+    """Sums of placed rows by partition, portion and place."""
     mark = fingerprint()
     return (
         rows.withColumns({"low": mark.bitwiseAND(_LOW_BITS), "high": F.shiftrightunsigned(mark, 32)})
@@ -117,7 +117,7 @@ def _portion(size: int) -> Column:
 
 
 def rows_of(frame: DataFrame) -> list[Any]:
-    """In order, for the driver: sums, which are few."""
+    """Collects sums, which are few, in order."""
     return sorted(frame.collect(), key=lambda row: tuple((value is not None, value) for value in row[:3]))
 
 
@@ -126,7 +126,7 @@ def rows_of(frame: DataFrame) -> list[Any]:
 
 GAP, DUPLICATE, CHANGED, ABSENT, COMPACTED = "gap", "duplicate", "changed", "absent", "compacted"
 FINDINGS = (GAP, DUPLICATE, CHANGED, FOREIGN)
-"""What makes an audit fail; the others are counted."""
+"""The kinds that make an audit fail; the others are only counted."""
 
 
 def differences(topic: DataFrame, table: DataFrame, topic_name: str) -> DataFrame:
@@ -135,7 +135,7 @@ def differences(topic: DataFrame, table: DataFrame, topic_name: str) -> DataFram
 
 
 def _of_residents(topic: DataFrame, table: DataFrame) -> DataFrame:
-    """Of places that the topic can have: what it has there, beside every copy that the table has."""
+    """For each offset that the topic can have, the topic's row next to every copy in the table."""
     one = topic.select("partition", "offset", F.struct(*CONTENT).alias("sent"))
     other = table.select("partition", "offset", F.struct(*CONTENT).alias("kept"), (F.col("place") == EXPIRED).alias("expired"))
     both = one.join(other, ["partition", "offset"], "full_outer").select(

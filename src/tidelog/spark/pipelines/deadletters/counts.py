@@ -33,7 +33,7 @@ HEADERS_MAX = 20
 MESSAGE_CHARACTERS_MAX = 2000
 FOLDED_CHARACTERS_MAX = 300
 
-# In this order: what has a shape of its own before plain numbers.
+# The order matters: ids with a recognizable shape come before plain numbers.
 _FOLDS = (
     (r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<id>"),
     (r"(?i)\b0x[0-9a-f]+\b", "<id>"),
@@ -42,7 +42,7 @@ _FOLDS = (
     (r"[0-9]+(?:[.,:][0-9]+)*", "#"),
     (r"\s+", " "),
 )
-# By which columns ``sums`` sums up.
+# The sets of columns that ``sums`` groups by.
 SETS = {
     "hour": ("hour_ms",),
     "group": ("group",),
@@ -66,7 +66,7 @@ def folded(message: "Column") -> "Column":
 
 
 def slim(letters: "DataFrame") -> "DataFrame":
-    """What is counted of letters with a status, and of each as much as an example shows."""
+    """The columns that are counted, and as much of each letter as an example shows."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
     def milliseconds(*columns: str) -> "Column":
@@ -175,12 +175,12 @@ def taken(found: "DataFrame", shown: "DataFrame") -> "DataFrame":
 # -- to the driver ------------------------------------------------------------------------------------------------------------
 
 
-# In the place of a name where there is no story.
+# Stands in for a name if there is no story.
 NO_STORY = "(no story)"
 
 
 def count(letters: "DataFrame", *, top: int, now_ms: int) -> LetterCounts:
-    """Of letters with a status. ``top`` errors are told one by one."""
+    """Counts letters that have a status. ``top`` errors are reported one by one."""
     from pyspark.storagelevel import StorageLevel
 
     # Headers are read and messages folded once, however many questions follow.
@@ -221,7 +221,7 @@ def _counted(found: "DataFrame", whole: "Row", frequent: Sequence["Row"], now_ms
 
 
 def _shown(found: "DataFrame", frequent: Sequence["Row"]) -> "DataFrame":
-    """Those that are told one by one, by number, with the time that their commands are about."""
+    """The errors that are reported one by one, numbered, with the time range of their commands."""
     rows = [
         (index, row.topic, row.exception_class, row.message, *replay_bounds(row.oldest.failed_ms, row.last_ms))
         for index, row in enumerate(frequent)
@@ -248,7 +248,7 @@ def _named(rows: Sequence["Row"], way: str, column: str) -> list[NamedCount]:
 
 
 def _newest_versions(rows: Sequence["Row"]) -> dict[str, ApplicationVersion]:
-    """Of each topic the one that appeared last."""
+    """For each topic the version that appeared last."""
     newest: dict[str, ApplicationVersion] = {}
     for row in rows:
         if row.way == "version" and row.application_version is not None:

@@ -54,7 +54,7 @@ _STORY = [
     ("replays", pa.int64()),
 ]
 COLUMNS = pa.schema(_MESSAGE + _STORY)
-"""Of the table. ``replayable``: whether the story belongs to the topic that the letter lies in."""
+"""The table's columns. ``replayable`` says whether the story belongs to the letter's topic."""
 
 
 def letters(messages: "DataFrame", topic_ids: Mapping[str, str]) -> "DataFrame":
@@ -129,7 +129,7 @@ _AS_IN_TABLES = str.maketrans("+/", "-_")
 
 
 class LogStart(NamedTuple):
-    """Of a partition that is there now."""
+    """The log start of a partition that exists now."""
 
     topic: str
     topic_id: str
@@ -154,7 +154,7 @@ def with_status(found: "DataFrame", marks: "DataFrame | None", starts: Sequence[
 
 
 def last_marks(messages: "DataFrame") -> "DataFrame":
-    """Of each letter the mark that was written last; a tombstone takes it away."""
+    """For each letter the mark that was written last; a tombstone removes it."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -166,7 +166,7 @@ def last_marks(messages: "DataFrame") -> "DataFrame":
 
 
 def read_marks(keys: pa.Array, values: pa.Array) -> pa.Array:
-    """Messages of ledgers as marks, null for what is none; a tombstone is a place without a mark."""
+    """Messages of ledgers as marks; null for other messages. A tombstone is a place without a mark."""
     found = [_read_mark(key, value) for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True)]
     return pa.array(found, pa.struct(_MARK))
 

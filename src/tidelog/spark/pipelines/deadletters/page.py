@@ -134,14 +134,14 @@ def example_parts(example: ExampleLetter, hides_values: bool) -> list[tuple[str,
 
 
 def shown_bytes(content: bytes | None, whole_bytes: int | None = None) -> str:
-    """As text where it is text, else in hexadecimal. The size is added where something was cut."""
+    """The bytes as text if they are UTF-8, else in hexadecimal. The size is added if something was cut."""
     if content is None:
         return "(null)"
     if not content:
         return "(empty)"
     whole = len(content) if whole_bytes is None else whole_bytes
     try:
-        # A character that the cut went through is no sign of something binary.
+        # A character that was cut in half does not make the content binary.
         shown = content.decode("utf-8") if whole == len(content) else content[: _last_boundary(content)].decode("utf-8")
         is_cut = whole > len(content) or len(shown) > TEXT_CHARACTERS_MAX
         return cut(shown, TEXT_CHARACTERS_MAX) + (f"\n({whole:,} bytes in all)" if is_cut else "")
@@ -176,7 +176,7 @@ class ChartBar(NamedTuple):
     label: str
     value: int
     note: str = ""
-    """In small letters after the label."""
+    """Shown in small letters after the label."""
 
 
 class ChartColumn(NamedTuple):

@@ -76,17 +76,17 @@ OPTIONS = DeadLettersOptions
 
 
 class DeadLetterTopics(NamedTuple):
-    """What there is of dead letters."""
+    """The dead-letter topics of the cluster."""
 
     topic_ids: Mapping[str, str]
     starts: Mapping[Partition, int]
     ends: Mapping[Partition, int]
     ledgers: tuple[str, ...]
-    """Those that there are."""
+    """Names of the ledger topics that exist."""
 
 
 class UnreadRanges(NamedTuple):
-    """What the table lacks."""
+    """The offsets that the table lacks."""
 
     starts: Mapping[Partition, int]
     ends: Mapping[Partition, int]

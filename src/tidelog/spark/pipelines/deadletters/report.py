@@ -36,7 +36,7 @@ _SCALE = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 class ApplicationVersion(NamedTuple):
-    """Of the application, as letters of one dead-letter topic name it."""
+    """A version of the application, as named by the letters of one dead-letter topic."""
 
     name: str
     first_ms: int
@@ -44,15 +44,15 @@ class ApplicationVersion(NamedTuple):
 
 
 class ErrorFacts(NamedTuple):
-    """What is known of an error, of its letters that wait; ``versions`` of all."""
+    """Facts about an error, counted over its letters that wait; ``versions`` over all of them."""
 
     topic: str
     exception_class: str | None
     waiting: int
     replayable: int
-    """Of these, how many have a story that belongs to their topic."""
+    """How many of those that wait have a story that belongs to their topic."""
     came_back: int
-    """Of these, how many were replayed before."""
+    """How many of those that wait were replayed before."""
     first_failure_ms: int
     last_failure_ms: int
     versions: tuple[str, ...]
@@ -83,7 +83,7 @@ def judge(facts: ErrorFacts, newest: ApplicationVersion | None, now_ms: int, qui
 
 
 def is_transient(exception_class: str) -> bool:
-    """By the last part of the name: ``requests.exceptions.ReadTimeout``."""
+    """Judged by the last part of the name: ``requests.exceptions.ReadTimeout``."""
     return bool(_TRANSIENT.search(exception_class.rpartition(".")[2].replace("_", "").lower()))
 
 
@@ -113,7 +113,7 @@ def _moment(milliseconds: int) -> str:
 
 
 def age(milliseconds: int) -> str:
-    """In the two greatest units."""
+    """A duration in its two greatest units."""
     left = max(milliseconds, 0)
     parts: list[str] = []
     for size, unit in _SCALE:
@@ -130,7 +130,7 @@ def age(milliseconds: int) -> str:
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-# By hour up to here, by day beyond.
+# The chart shows hours up to this number, and days beyond.
 HOURS_SHOWN_MAX = 72
 DAYS_SHOWN_MAX = 90
 # Clocks of applications are not all right; what lies further in the future is left out of the chart.
@@ -146,11 +146,11 @@ class ExampleLetter(NamedTuple):
     key: bytes | None
     value: bytes | None
     value_bytes: int
-    """Of the whole value."""
+    """Size of the whole value."""
     headers: tuple[tuple[str, bytes | None], ...]
-    """Without the story."""
+    """The headers without those of the story."""
     message: str
-    """Of the exception, as it was."""
+    """The exception's message, unchanged."""
     traceback: str
     origin: str | None
     """``orders[3]@17``."""
@@ -172,7 +172,7 @@ class ErrorCount(NamedTuple):
 
 
 class LetterTotals(NamedTuple):
-    """Of all letters in the table."""
+    """Counts over all letters in the table."""
 
     waiting: int = 0
     replayed: int = 0
@@ -180,7 +180,7 @@ class LetterTotals(NamedTuple):
     gone: int = 0
     """Deleted by retention, or with their topic; what became of those is not known any more."""
     foreign: int = 0
-    """Of those that wait: without a story."""
+    """How many of those that wait have no story."""
     errors: int = 0
     """How many different ones wait."""
 
@@ -227,7 +227,7 @@ class DeadLetterReport(NamedTuple):
 
     @property
     def worth_a_replay(self) -> int:
-        """Of the errors that are told one by one: nobody has judged the others."""
+        """Counts only the errors that are shown one by one: the others are not judged."""
         return sum(judged.error.facts.replayable for judged in self.errors if judged.verdict.kind == REPLAY)
 
     @property
@@ -237,7 +237,7 @@ class DeadLetterReport(NamedTuple):
 
 
 class LetterCounts(NamedTuple):
-    """What Spark handed over."""
+    """The counts that Spark made."""
 
     totals: LetterTotals
     oldest: OldestLetter | None
@@ -246,7 +246,7 @@ class LetterCounts(NamedTuple):
     groups: Sequence[NamedCount]
     origins: Sequence[NamedCount]
     newest_versions: Mapping[str, ApplicationVersion]
-    """By dead-letter topic."""
+    """Keyed by dead-letter topic."""
 
 
 def make_report(counted: LetterCounts, topics: Sequence[str], bootstrap: str, *, now_ms: int, quiet_ms: int) -> DeadLetterReport:

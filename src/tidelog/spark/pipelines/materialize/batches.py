@@ -41,12 +41,12 @@ BUCKET = "bucket"
 
 
 def with_bucket(rows: DataFrame, buckets: int) -> DataFrame:
-    """By a checksum that every language has, so that whoever looks for one key can tell in which files it is."""
+    """Uses a checksum that every language has, so that anybody can tell which files hold a key."""
     return rows.withColumn(BUCKET, F.expr(f"cast(crc32(key) % {buckets} as int)"))
 
 
 def after_positions(rows: DataFrame, positions: Mapping[int, int]) -> DataFrame:
-    """Without those that come before the table's position in their partition: it has heard of them, or of newer ones."""
+    """Drops rows before the table's position in their partition: the table has seen them, or newer ones."""
     begun = {partition: position for partition, position in positions.items() if position > 0}
     if not begun:
         return rows
@@ -69,7 +69,7 @@ def newest_per_key(rows: DataFrame) -> DataFrame:
 # -- the merge ----------------------------------------------------------------------------------------------------------------
 
 
-# Of two rows of one key in the same partition the one in the batch is newer: what is older was left out by its offset.
+# In the same partition, the row in the batch is newer: older ones were dropped by their offset.
 _IS_NEWER = (
     "(s.partition = t.partition OR s.timestamp > t.timestamp OR (s.timestamp = t.timestamp AND s.partition > t.partition))"
 )
@@ -113,7 +113,7 @@ def merge(table: LakeTable, newest: Path, positions: Mapping[str, int]) -> Merge
 
 
 def _schema_in(columns: pa.Schema, newest: Path) -> pa.Schema:
-    """By the table's types: Spark's files have the same columns, and lists with names of their own."""
+    """The schema with the table's types: Spark's files have the same columns, but other names inside lists."""
     written = ds.dataset(newest, format="parquet").schema.names
     return pa.schema([field for field in columns if field.name in written])
 
@@ -128,7 +128,7 @@ def _buckets_in(rows: ds.Dataset) -> Sequence[int]:
 # -- batches ------------------------------------------------------------------------------------------------------------------
 
 
-# Of one bucket. A merge makes one of those in which it changes a row; new keys alone add a file each time.
+# Per bucket. A merge combines the files in which it changes a row; new keys alone add a file each time.
 SMALL_FILES_MAX = 16
 # The position that says when the table was last at the end of its topic, in milliseconds.
 CAUGHT_UP = "caught-up"
@@ -138,7 +138,7 @@ STAGED_HOURS_MAX = 24
 
 
 def remove_leftovers(place: Path, now_seconds: float) -> None:
-    """Of drivers that were killed in the middle of a batch."""
+    """Removes what drivers left that were killed in the middle of a batch."""
     for path in (place / STAGED_IN).glob(f"{STAGED}*"):
         if now_seconds - path.stat().st_mtime > STAGED_HOURS_MAX * 3600:
             shutil.rmtree(path, ignore_errors=True)
@@ -175,7 +175,7 @@ class MaterializeBatches:
         if all(end <= standing[partition] for partition, end in ends.items()):
             return
         positions = {position_name(*partition): max(end, standing[partition]) for partition, end in ends.items()}
-        # Of the batch, not of what the table lacks of it: under an old checkpoint a full one may bring little news.
+        # The size of the batch counts, not how much of it is new: under an old checkpoint a full batch may bring few new rows.
         if self._at_end_rows and offsets_of_batch(self._checkpoint, number) < self._at_end_rows:
             positions[CAUGHT_UP] = planned.planned_ms
         fresh = after_positions(rows, {partition.partition: position for partition, position in standing.items()})

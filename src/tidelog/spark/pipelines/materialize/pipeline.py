@@ -46,7 +46,7 @@ EXAMPLE = "tidelog pipeline run materialize --topic customers --table lake/custo
 KIND = "materialize"
 BUCKETS = 16
 BUCKETS_MAX = 4096
-# Of 1 KiB each they are half a GiB, and a merge has them in memory.
+# With 1 KiB each this is half a GiB, which a merge holds in memory.
 ROWS_PER_BATCH = 500_000
 # Every merge rewrites files: what it leaves behind is of use to readers that have begun before, and to nobody else.
 RETENTION_HOURS = 24
@@ -110,7 +110,7 @@ def run(spark: "SparkSession", options: MaterializeOptions, reporter: Reporter) 
 
 
 def table_columns(schema: StructType | None) -> pa.Schema:
-    """Those of an archive, but for the day: a row is replaced, not kept by its time."""
+    """The columns of an archive without the day: a row is replaced, not kept by its time."""
     fields = [field for field in archive_columns(schema) if field.name != "day"]
     return pa.schema([*fields, pa.field(BUCKET, pa.int32())])
 
@@ -173,7 +173,7 @@ def outcome_of(options: MaterializeOptions, batches: MaterializeBatches, *, is_s
     counts = batches.counts
     table = LakeTable.open(options.place)
     keys = table.delta.count()
-    stopped = "; stopped, the same command goes on from here" if is_stopped else ""
+    stopped = "; stopped, the same command continues from here" if is_stopped else ""
     return PipelineOutcome(
         f"{counts.messages:,} messages of {options.topic} merged: {keys:,} keys are in {options.table}{stopped}",
         {
@@ -218,7 +218,7 @@ def is_at_end(table: LakeTable, facts: TopicSnapshot) -> bool:
 
 
 def first_time(table: LakeTable, facts: TopicSnapshot, now_ms: int) -> Mapping[str, int]:
-    """What is to be noted before anything is read: rows that come first may be deleted before the last ones are read."""
+    """The position to commit before anything is read, since the first rows may be deleted before the last ones are read."""
     return {CAUGHT_UP: now_ms} if facts.is_compacted and not table.position(CAUGHT_UP) else {}
 
 

@@ -67,14 +67,14 @@ def selected(table: DataFrame, selection: ReplaySelection) -> DataFrame:
 
 
 def is_within(ranges: Sequence[OffsetRange]) -> Column:
-    """As comparisons of columns with numbers, which Parquet files are skipped by."""
+    """Comparisons of columns with numbers, which let Spark skip Parquet files."""
     return reduce(
         or_, ((F.col("partition") == each.partition) & F.col("offset").between(each.start, each.end - 1) for each in ranges)
     )
 
 
 def counted(rows: DataFrame, bucket_offsets: int) -> DataFrame:
-    """By partition and bucket of offsets: partition, first, last, rows, oldest."""
+    """Counts by partition and bucket of offsets: partition, first, last, rows, oldest."""
     return (
         rows.groupBy("partition", F.expr(f"`offset` div {bucket_offsets}").alias("bucket"))
         .agg(
@@ -88,7 +88,7 @@ def counted(rows: DataFrame, bucket_offsets: int) -> DataFrame:
 
 
 def messages(rows: DataFrame, *, keeps_partitions: bool, keeps_timestamps: bool) -> DataFrame:
-    """As the sink takes them. A source partition is written by one task in the order of its offsets, and so is every key."""
+    """Rows for the sink. One task writes a source partition in the order of its offsets, and so every key."""
     columns = ["key", "value", "headers"]
     ordered = rows.repartition("partition").sortWithinPartitions("partition", "offset")
     if keeps_partitions:
@@ -204,7 +204,7 @@ def run_paced(spark: SparkSession, options: ReplayOptions, reporter: Reporter, c
 
 
 def arguments_of(options: ReplayOptions, table: LakeTable, facts: TopicSnapshot) -> dict[str, Any]:
-    """What makes two replays the same one."""
+    """Two replays with the same arguments are the same replay."""
     selection = options.selection
     return {
         "table": str(table.delta.metadata().id),
@@ -308,7 +308,7 @@ def _summary(plan: ReplayPlan, topic: str, progress: ReplayProgress) -> str:
         return f"{left:,} rows would be sent to {topic}, in {len(plan.chunks) - before:,} chunks; nothing was sent"
     sent = f"{plan.rows_of(done) - plan.rows_of(before):,} rows {'of the plan ' if progress.is_resumed else ''}sent to {topic}"
     if done < len(plan.chunks):
-        return f"{sent}; stopped, {plan.rows - plan.rows_of(done):,} are left: the same command goes on from here"
+        return f"{sent}; stopped, {plan.rows - plan.rows_of(done):,} are left: the same command continues from here"
     return sent
 
 

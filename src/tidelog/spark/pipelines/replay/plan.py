@@ -94,14 +94,14 @@ class ChunkPacer:
     made up for later."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float], wait: Callable[[float], bool]) -> None:
-        """``wait`` waits for so many seconds, and says whether the run is to stop."""
+        """``wait`` waits for the given seconds, and returns whether the run should stop."""
         self._rate = rate
         self._clock = clock
         self._wait = wait
         self._due = clock()
 
     def admit(self, rows: int) -> bool:
-        """When it is time for so many rows: whether they are to be sent."""
+        """Waits until this many rows may be sent; returns False if the run should stop instead."""
         now = self._clock()
         is_stopped = self._wait(max(0.0, self._due - now))
         if self._rate is not None:
@@ -130,11 +130,11 @@ class ReplayPlan(NamedTuple):
         return sum(chunk.rows for chunk in self.chunks)
 
     def rows_of(self, chunks: int) -> int:
-        """Of the first so many chunks."""
+        """The rows of the first ``chunks`` chunks."""
         return sum(chunk.rows for chunk in self.chunks[:chunks])
 
     def write_id(self, chunk: ReplayChunk) -> str:
-        """With what the chunk is of in it: a plan that was lost and made anew from other rows is not taken for this one."""
+        """Contains a digest of the chunk, so that a lost plan that is made again from other rows is not mistaken for this one."""
         return f"replay-{self.replay_id}-{digest([self.arguments, chunk.ranges])}-{chunk.number}"
 
 
@@ -156,7 +156,7 @@ class ReplayPlanFile:
         self._id = replay_id
 
     def read(self, arguments: Mapping[str, Any]) -> ReplayPlan | None:
-        """None when there is none yet. PipelineFailed when it is of something else."""
+        """None if there is no plan yet. PipelineFailed if it is the plan of something else."""
         try:
             written = json.loads(self._plan.read_text())
             if written["version"] != VERSION:
@@ -172,7 +172,7 @@ class ReplayPlanFile:
             raise self._unusable(error) from error
         except (ValueError, KeyError, TypeError) as error:
             raise PipelineFailed(f"{self._plan} is damaged ({error}): give another --id, and know what was sent") from error
-        # As JSON: a list is a tuple there.
+        # Compared as JSON, which turns tuples into lists.
         if plan.arguments != json.loads(json.dumps(dict(arguments))):
             names = [name for name in plan.arguments if plan.arguments[name] != arguments.get(name)]
             raise PipelineFailed(f"replay {self._id} was begun with another {', '.join(names)}: give another --id")
