@@ -9,7 +9,9 @@ from tidelog.cli.kafka import REQUEST_SECONDS_MAX
 
 
 def test_describe_and_alter_a_topic(command: Command, topic: str) -> None:
-    assert command("configs", "describe", "--topic", topic).lines[0].endswith("settings have their defaults. To see them: --all")
+    assert (
+        command("configs", "describe", "--topic", topic).lines[0].endswith("have their default values. To see them, add --all.")
+    )
     altered = command(
         "configs", "alter", "--topic", topic, "--set", "retention.ms=86400000", "--add-config", "segment.bytes=2000000"
     )
@@ -37,9 +39,9 @@ def test_a_brokers_settings(command: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["describe"], "give either --topic NAME or --broker ID"),
-        (["describe", "--topic", "a", "--broker", "1"], "give either --topic NAME or --broker ID"),
-        (["alter", "--topic", "a"], "nothing to alter: give --set NAME=VALUE or --delete NAME"),
+        (["describe"], "whose settings? Give either --topic NAME or --broker ID"),
+        (["describe", "--topic", "a", "--broker", "1"], "whose settings? Give either --topic NAME or --broker ID"),
+        (["alter", "--topic", "a"], "there is nothing to alter: add --set NAME=VALUE or --delete NAME"),
         (
             ["alter", "--topic", "a", "--set", "x"],
             "Invalid value for --set: 'x': expected NAME=VALUE (try: tidelog configs alter --help)",

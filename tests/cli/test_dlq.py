@@ -34,24 +34,24 @@ def test_list_letters_one_by_one(command: Command, letters: Letters) -> None:
     letters.write_many(30)
     out = command("dlq", "list", letters.topic, "--letters").out
     assert out.count("OutOfStock") == 20
-    assert "These are the first 20; more with --limit." in out
+    assert "These are the first 20; for more, add --limit." in out
     assert f"tidelog dlq show {letters.topic} " in out
     assert command("dlq", "list", letters.topic, "-l", "-n", "30").out.count("OutOfStock") == 30
     documents = command("dlq", "list", letters.topic, "--letters", "--offsets", "3-4", "--json").documents
     assert sorted(int(document["value"]) for document in documents) == [6, 7, 8, 9]
     assert documents[0]["story"]["exception_class"] == "app.errors.OutOfStock"
-    assert "Give one dead-letter topic" in command.fails("dlq", "list", "--letters")
+    assert "needs exactly one dead-letter topic" in command.fails("dlq", "list", "--letters")
 
 
 def test_empty_states_say_what_to_do(command: Command, letters: Letters) -> None:
-    assert command("dlq", "list", letters.topic).out == "No dead letters wait in 1 topic.\n"
-    assert command("dlq", "list", letters.topic, "--letters").out == "No dead letters wait in 1 topic.\n"
+    assert command("dlq", "list", letters.topic).out == "No dead letters are waiting in 1 topic.\n"
+    assert command("dlq", "list", letters.topic, "--letters").out == "No dead letters are waiting in 1 topic.\n"
     fitting = command("dlq", "list", letters.topic, "--error", "KeyError").out
-    assert fitting == "No letter fits that still waits. To see all that do: tidelog dlq list\n"
+    assert fitting == "No waiting letter matches. To see all waiting letters: tidelog dlq list\n"
     replayed = command("dlq", "replay", letters.topic).out
-    assert replayed.startswith("Nothing was replayed: no letter waits.")
+    assert replayed.startswith("Nothing was replayed: no letter is waiting.")
     assert f"tidelog dlq list {letters.topic}" in replayed
-    assert "give a place such as 0:17" in command.fails("dlq", "show", letters.topic)
+    assert "give its place, such as 0:17" in command.fails("dlq", "show", letters.topic)
 
 
 def test_show_has_the_whole_story(command: Command, letters: Letters) -> None:
@@ -104,13 +104,15 @@ def test_replay_says_where_to_and_does_it_once(command: Command, letters: Letter
 def test_replay_to_the_origin_names_the_other_groups(command: Command, letters: Letters) -> None:
     letters.write_many(1)
     alone = command("dlq", "replay", letters.topic, "--to-origin", "--dry-run")
-    assert alone.err == f"warning: to {letters.source}: beside email, no group has read it; later ones see the messages twice\n"
+    assert (
+        alone.err == f"warning: no group besides email has read {letters.source} yet; a later one will see the messages twice\n"
+    )
     group = f"billing-{letters.source}"
     consumer = Consumer({"bootstrap.servers": letters.bootstrap, "group.id": group, "log_level": 0})
     consumer.commit(offsets=[TopicPartition(letters.source, 0, 0)], asynchronous=False)
     consumer.close()
     result = command("dlq", "replay", letters.topic, "--to-origin")
-    assert result.err == f"warning: to {letters.source}: beside email, these groups see the messages again: {group}\n"
+    assert result.err == f"warning: besides email, these groups will see the messages in {letters.source} again: {group}\n"
     assert result.out == f"Replayed 1 letter (1 to {letters.source}).\n"
 
 
@@ -138,7 +140,7 @@ def test_depth_fails_above_a_number(command: Command, letters: Letters) -> None:
     assert (fine.code, fine.err) == (0, "")
     assert re.search(rf"{letters.topic}\s+3\s", fine.out)
     deep = command("dlq", "depth", letters.topic, "--fail-above", "2")
-    assert (deep.code, deep.err) == (3, "warning: 3 dead letters, more than 2; to see them: tidelog dlq list\n")
+    assert (deep.code, deep.err) == (3, "warning: 3 dead letters, which is more than 2; to see them: tidelog dlq list\n")
     assert "at most 3" in command("dlq", "depth", letters.topic, "--estimate").out
 
 
@@ -172,9 +174,14 @@ def test_what_makes_no_sense_is_one_line(command: Command, words: list[str], mes
     assert message in command.fails("dlq", *words)
 
 
+UNREACHABLE = (
+    "tidelog: no broker answers at 127.0.0.1:1: connection refused; check the address, or start a broker: tidelog start\n"
+)
+
+
 def test_no_broker_is_named_by_its_address(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dlq", "list", "--bootstrap", "127.0.0.1:1"]) == 1
-    assert capsys.readouterr().err == "tidelog: no broker answers at 127.0.0.1:1: connection refused\n"
+    assert capsys.readouterr().err == UNREACHABLE
 
 
 @pytest.mark.parametrize("name", ["list", "show", "replay", "discard", "depth"])

@@ -7,12 +7,16 @@ import sys
 import time
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import TopicPartition as RawPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.cli.command import Command
 from tests.cli.group_members import commit, committed, member, new_group_name
+from tidelog.cli.groups import NO_GROUPS
+from tidelog.cli.groups_lag import RecordTimes
+from tidelog.cli.kafka import KafkaCluster
 from tidelog.cli.main import main
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.testing import Broker
 
 HOUR_MS = 3_600_000
@@ -37,7 +41,7 @@ def test_without_groups(capsys: pytest.CaptureFixture[str]) -> None:
         words = ["--bootstrap", broker.bootstrap_servers]
         for command in (["list"], ["describe", "--all-groups"], ["delete", "--all-groups"]):
             assert main(["groups", *command, *words]) == 0
-            assert capsys.readouterr().out == "There are no groups. A consumer makes one: tidelog consume TOPIC --group NAME\n"
+            assert capsys.readouterr().out == f"{NO_GROUPS}\n"
         assert main(["groups", "list", "--json", *words]) == 0
         assert main(["groups", "offsets", "--all-groups", *words]) == 0
         assert capsys.readouterr().out == ""
@@ -54,7 +58,7 @@ def test_list(command: Command, topic: str, group: str, protocol: str) -> None:
 
 
 def test_list_what_is_not_there(command: Command) -> None:
-    assert command("groups", "list", "--state", "dead").lines == ["No group is like that. All of them: tidelog groups list"]
+    assert command("groups", "list", "--state", "dead").lines == ["No group matches. To see all groups: tidelog groups list"]
     assert command.fails("groups", "list", "--state", "Asleep").startswith("--state asleep: expected any of preparingrebalance,")
     assert command.fails("groups", "list", "--type", "share") == "--type share: expected any of consumer, classic"
 
@@ -120,10 +124,10 @@ def test_records_that_were_deleted_unread(command: Command, topic: str, group: s
     produce(command, topic, 0, [1000] * 10)
     commit(command, group, topic, {0: 2})
     admin = AdminClient({"bootstrap.servers": command.bootstrap})
-    for future in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
+    for future in admin.delete_records([RawPartition(topic, 0, 6)]).values():
         future.result()
     lines = command("groups", "describe", group).lines
-    assert lines[0].endswith("; 4 messages deleted before they were read")
+    assert lines[0].endswith("; 4 messages deleted unread")
     (document,) = command("groups", "describe", group, "--json").documents
     (partition,) = document["partitions"]
     assert (partition["lost_messages"], partition["lag_messages"], partition["start_offset"]) == (4, 8, 6)
@@ -148,14 +152,14 @@ def test_a_topic_that_is_gone(command: Command, topic: str, group: str) -> None:
     [["describe"], ["describe", "--state"], ["offsets"], ["delete"], ["desired"]],
 )
 def test_a_group_that_is_not_there(command: Command, words: list[str]) -> None:
-    expected = f"there is no group nothing at {command.bootstrap}; tidelog groups list shows those there are"
+    expected = f"there is no group nothing at {command.bootstrap}; to see the groups: tidelog groups list"
     assert command.fails("groups", words[0], "nothing", *words[1:]) == expected
 
 
 @pytest.mark.parametrize("name", ["describe", "offsets", "delete"])
 def test_which_group(command: Command, name: str) -> None:
-    assert command.fails("groups", name) == "which group? Give its name, or --all-groups"
-    assert command.fails("groups", name, "one", "--all-groups") == "give either groups or --all-groups"
+    assert command.fails("groups", name) == "no group is given; add its name, or --all-groups"
+    assert command.fails("groups", name, "one", "--all-groups") == "give either the names of groups or --all-groups, not both"
 
 
 def test_offsets(command: Command, topic: str, group: str) -> None:
@@ -179,7 +183,7 @@ def test_offsets(command: Command, topic: str, group: str) -> None:
 
 def test_a_live_group_without_offsets(command: Command, topic: str, group: str) -> None:
     with member(command, group, topic):
-        expected = f"{group} has committed nothing yet. To set it: tidelog groups reset {group} --topic TOPIC --to-earliest"
+        expected = f"{group} has not committed any offsets. To set them: tidelog groups reset {group} --topic TOPIC --to-earliest"
         assert command("groups", "offsets", group).lines == [expected]
         (document,) = command("groups", "describe", group, "--json").documents
         assert [partition["lag_messages"] for partition in document["partitions"]] == [None, None]
@@ -190,7 +194,7 @@ def test_delete(command: Command, topic: str, group: str) -> None:
     commit(command, group, topic, {0: 0})
     with member(command, group, topic):
         expected = f"group {group} cannot be deleted while it is in use: it is Stable with 1 member (the-test at /127.0.0.1)"
-        assert command.fails("groups", "delete", group) == f"{expected}; stop them first"
+        assert command.fails("groups", "delete", group) == f"{expected}; stop its members first"
     assert command("groups", "delete", group).lines == [f"Deleted {group}."]
     assert committed(command, group) == {}
     assert command.fails("groups", "delete", group).startswith(f"there is no group {group}")
@@ -227,3 +231,21 @@ def test_watch_shows_rates_until_it_is_interrupted(command: Command, topic: str,
 def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["groups", name, "--help"]) == 0
     assert f"Example: tidelog groups {name}" in capsys.readouterr().out
+
+
+def test_the_age_of_a_record_is_fetched_once(command: Command, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    noon_ms = 1_768_478_400_000
+    lines = [json.dumps({"value": "x" * 3000, "partition": n % 2, "timestamp": noon_ms + n}) for n in range(20)]
+    assert command("produce", topic, "--jsonl", stdin="\n".join(lines).encode()).code == 0
+    times = RecordTimes(KafkaCluster(command.bootstrap, None))
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    assert times.find({first: 0, second: 9}) == {first: noon_ms, second: noon_ms + 19}
+    assert times.find({first: 4}) == {first: noon_ms + 8}
+    assert times.find({second: 10}) == {second: None}, "there is no record yet"
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the age is known")
+
+    monkeypatch.setattr(KafkaCluster, "consumer", refuse)
+    assert times.find({first: 4}) == {first: noon_ms + 8}
+    assert times.find({}) == {}

@@ -72,7 +72,7 @@ def test_a_file_that_is_no_state(command: Command, group: str, tmp_path: Path, c
     file = tmp_path / "state"
     file.write_text(content)
     said = command.fails("groups", "desired", group, "--state-file", str(file))
-    assert said == f"{file} is not a state file; remove it to begin anew"
+    assert said == f"{file} is not a state file of this command; remove it to start over"
 
 
 def test_a_state_of_the_wrong_types(command: Command, group: str, tmp_path: Path) -> None:
@@ -83,5 +83,7 @@ def test_a_state_of_the_wrong_types(command: Command, group: str, tmp_path: Path
 
 
 def test_which_group(command: Command) -> None:
-    assert command.fails("groups", "desired") == "which group? Give its name"
-    assert command.fails("groups", "desired", "one", "--group", "two") == "which group, one or two?"
+    assert command.fails("groups", "desired") == "no group is given; add its name"
+    assert command.fails("groups", "desired", "one", "--group", "two").startswith(
+        "the command line names two groups, one and two"
+    )

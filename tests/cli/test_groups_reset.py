@@ -4,9 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.cli.command import Command
 from tests.cli.group_members import commit, committed, member, new_group_name
+from tidelog.cli.errors import CommandFailed
+from tidelog.cli.groups_reset import bounded, read_csv, read_topics, shifted
+from tidelog.client.admin import PartitionBounds
+from tidelog.client.topic_partition import TopicPartition
 
 HOUR_MS = 3_600_000
 NOON_MS = 1_768_478_400_000  # 2026-01-15T12:00:00Z
@@ -88,7 +94,7 @@ def test_a_dry_run_changes_nothing(command: Command, hours: str, group: str) -> 
     before = committed(command, group)
     for words in ([], ["--dry-run"]):
         lines = command("groups", "reset", group, "--topic", hours, "--to-offset", "7", *words).lines
-        assert lines[-1] == "Nothing was changed. To do it: the same with --execute"
+        assert lines[-1] == "Nothing was changed. To apply it, repeat the command with --execute."
         rows = [line.split(maxsplit=5) for line in lines]
         assert [hours, "0", "5", "7", "+2"] in rows
         assert [hours, "1", "2", "4", "+2", "7 is beyond the end"] in [[cell.strip() for cell in row] for row in rows]
@@ -119,14 +125,17 @@ def test_a_group_in_use_is_refused(command: Command, hours: str, group: str, pro
     with member(command, group, hours, group_protocol=protocol):
         said = command.fails("groups", "reset", group, "--all-topics", "--to-earliest", "--execute")
         expected = f"group {group} cannot be reset while it is in use: it is Stable with 1 member (the-test at /127.0.0.1)"
-        assert said == f"{expected}; stop them first"
+        assert said == f"{expected}; stop its members first"
     assert committed(command, group) == before
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--all-topics"], "where to? Give one of --to-offset, --to-earliest, --to-latest, --to-current, --to-datetime"),
+        (
+            ["--all-topics"],
+            "where should the offsets go? Give one of --to-offset, --to-earliest, --to-latest",
+        ),
         (["--all-topics", "--to-latest", "--shift-by", "1"], "give only one of --to-latest, --shift-by"),
         (["--to-latest"], "which topics? Give --topic TOPIC, or --all-topics"),
         (["--to-latest", "--all-topics", "--topic", "x"], "which topics? Give --topic TOPIC, or --all-topics"),
@@ -137,7 +146,7 @@ def test_a_group_in_use_is_refused(command: Command, hours: str, group: str, pro
         (["--by-duration", "soon", "--all-topics"], "--by-duration soon: expected a duration such as PT1H30M, P7D or 90m"),
         (["--from-file", "/nowhere/at/all.csv"], "/nowhere/at/all.csv: No such file or directory"),
         (["--to-latest", "--all-topics", "--execute", "--dry-run"], "give only one of --execute and --dry-run"),
-        (["--to-latest", "--all-topics", "--group", "another"], "which group, "),
+        (["--to-latest", "--all-topics", "--group", "another"], "the command line names two groups, "),
     ],
 )
 def test_what_makes_no_sense(command: Command, hours: str, group: str, words: list[str], message: str) -> None:
@@ -145,11 +154,11 @@ def test_what_makes_no_sense(command: Command, hours: str, group: str, words: li
 
 
 def test_nothing_to_go_by(command: Command, hours: str) -> None:
-    assert command.fails("groups", "reset", "--to-latest", "--all-topics") == "which group? Give its name"
+    assert command.fails("groups", "reset", "--to-latest", "--all-topics") == "no group is given; add its name"
     said = command.fails("groups", "reset", "fresh", "--all-topics", "--to-latest")
-    assert said == "group fresh has no committed offsets: name the topics, with --topic"
+    assert said == "group fresh has no committed offsets to move; name the topics with --topic"
     said = command.fails("groups", "reset", "fresh", "--topic", hours, "--shift-by", "1")
-    assert said == f"{hours}-0 has no committed offset to shift: give --to-earliest, say"
+    assert said == f"{hours}-0 has no committed offset to shift; use --to-earliest or another target"
 
 
 def test_a_file_that_names_what_is_not_there(command: Command, group: str, tmp_path: Path) -> None:
@@ -157,3 +166,60 @@ def test_a_file_that_names_what_is_not_there(command: Command, group: str, tmp_p
     file.write_text("nothing,0,1\n")
     said = command.fails("groups", "reset", group, "--from-file", str(file))
     assert said == f"there is no partition nothing-0 at {command.bootstrap}"
+
+
+# -- from numbers and lines alone ---------------------------------------------------------------------------------------------
+
+ORDERS = TopicPartition("orders", 3)
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**62), st.integers(0, 2**63 - 1), st.none() | st.integers(0, 2**62))
+def test_an_offset_is_within_the_log(start: int, more: int, wanted: int, before: int | None) -> None:
+    reset = bounded(ORDERS, before, wanted, PartitionBounds(start, start + more))
+    assert start <= reset.after <= start + more
+    assert (reset.after == wanted) == (reset.note == "")
+    assert reset.before == before
+
+
+def test_notes() -> None:
+    assert bounded(ORDERS, None, 3, PartitionBounds(5, 9)).note == "3 is below the start"
+    assert bounded(ORDERS, None, 10, PartitionBounds(5, 9)).note == "10 is beyond the end"
+    assert bounded(ORDERS, None, 9, PartitionBounds(5, 9)).note == ""
+
+
+def test_a_shift() -> None:
+    assert shifted(ORDERS, 7, -1, PartitionBounds(5, 9)).after == 6
+    with pytest.raises(CommandFailed, match="orders-3 has no committed offset"):
+        shifted(ORDERS, None, -1, PartitionBounds(5, 9))
+
+
+def test_topics() -> None:
+    counts = {"orders": 3, "with:colon": 1}
+    assert read_topics(["orders"], counts) == [("orders", 0), ("orders", 1), ("orders", 2)]
+    assert read_topics(["orders:2,0", "orders:2"], counts) == [("orders", 0), ("orders", 2)]
+    for wrong in ("orders:", "orders:x", "orders:-1", "orders:3", "nothing", ":1"):
+        with pytest.raises(CommandFailed):
+            read_topics([wrong], counts)
+
+
+def test_files() -> None:
+    assert read_csv("f", ["orders,0,5", "", '"orders",1,0'], "billing") == {("orders", 0): 5, ("orders", 1): 0}
+    assert read_csv("f", ["billing,orders,0,5", "other,orders,0,9"], "billing") == {("orders", 0): 5}
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["orders,0"], "f, line 1: expected topic,partition,offset"),
+        (["orders,0,5", "a,b,c,d,e"], "f, line 2: expected topic,partition,offset"),
+        (["orders,zero,5"], "f, line 1: expected whole numbers"),
+        (["orders,0,-5"], "f, line 1: expected whole numbers"),
+        (["orders,0,5", "orders,0,6"], "f, line 2: orders-0 occurs twice"),
+        ([], "f has no offsets for group billing"),
+        (["other,orders,0,5"], "f has no offsets for group billing, only for other"),
+    ],
+)
+def test_files_that_make_no_sense(lines: list[str], message: str) -> None:
+    with pytest.raises(CommandFailed) as caught:
+        read_csv("f", lines, "billing")
+    assert str(caught.value).startswith(message)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidelog.cli.errors import CommandFailed
-from tidelog.cli.kafka import REQUEST_SECONDS_MAX, Cluster
+from tidelog.cli.kafka import REQUEST_SECONDS_MAX, KafkaCluster
 from tidelog.cli.main import main
 from tidelog.testing import Broker
 
@@ -27,29 +27,32 @@ def test_nobody_is_there(words: list[str], capsys: pytest.CaptureFixture[str]) -
         reserved.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
         assert main([*words, "--bootstrap", address]) == 1
-    assert capsys.readouterr().err == f"tidelog: no broker answers at {address}: connection refused\n"
+    assert (
+        capsys.readouterr().err
+        == f"tidelog: no broker answers at {address}: connection refused; check the address, or start a broker: tidelog start\n"
+    )
 
 
 def test_somebody_who_never_answers(silent: str, capsys: pytest.CaptureFixture[str]) -> None:
     started = time.monotonic()
     assert main(["topics", "list", "--bootstrap", silent]) == 1
     assert time.monotonic() - started < REQUEST_SECONDS_MAX
-    assert capsys.readouterr().err.startswith(f"tidelog: no broker answers at {silent}: ")
+    assert capsys.readouterr().err.startswith(f"tidelog: no broker answers at {silent} ")
 
 
 def test_one_of_several_is_enough(tidelog_broker: Broker) -> None:
-    Cluster(f"127.0.0.1:1, {tidelog_broker.bootstrap_servers}", None).check_reachable()
+    KafkaCluster(f"127.0.0.1:1, {tidelog_broker.bootstrap_servers}", None).check_reachable()
 
 
 @pytest.mark.parametrize(
     ("bootstrap", "reason"),
-    [("127.0.0.1:nothing", "nothing is no port"), ("no.such.host.invalid:9092", ""), ("127.0.0.1:99999", "")],
+    [("127.0.0.1:nothing", "nothing is not a port"), ("no.such.host.invalid:9092", ""), ("127.0.0.1:99999", "")],
 )
 def test_addresses_that_are_none(bootstrap: str, reason: str) -> None:
     with pytest.raises(CommandFailed, match=f"^no broker answers at {bootstrap}: .*{reason}"):
-        Cluster(bootstrap, None).check_reachable()
+        KafkaCluster(bootstrap, None).check_reachable()
 
 
 def test_a_property_that_there_is_not(tidelog_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topics", "list", "--bootstrap", tidelog_broker.bootstrap_servers, "-X", "no.such=1"]) == 1
-    assert capsys.readouterr().err == 'tidelog: No such configuration property: "no.such"\n'
+    assert capsys.readouterr().err == 'tidelog: librdkafka refuses the settings: No such configuration property: "no.such"\n'

@@ -148,12 +148,12 @@ def test_repair_shows_then_does(damaged: Path, capsys: Output) -> None:
     before = sorted(path.name for path in orders.iterdir())
     assert main(["log", "repair", str(orders)]) == 1
     shown = capsys.readouterr().out
-    assert "Lost for good by a repair: 19 offsets, 10 to 28." in shown
-    assert "Taken out: 2 segments, 1056 bytes" in shown
-    assert "add --yes" in shown
+    assert "A repair loses for good: 19 offsets, 10 to 28." in shown
+    assert "It removes 2 segments, 1056 bytes" in shown
+    assert "or cut it with --yes" in shown
     assert sorted(path.name for path in orders.iterdir()) == before
     assert main(["log", "repair", str(orders), "--yes"]) == 0
-    assert "orders-0: repaired. It ends at offset 10; the next start opens it." in capsys.readouterr().out
+    assert "orders-0: repaired. It now ends at offset 10, and the next start opens it." in capsys.readouterr().out
     assert [path.name for path in orders.iterdir() if "at-78" in path.name and path.name.endswith("-damaged")]
     assert main(["log", "verify", str(damaged)]) == 0
     assert main(["log", "repair", str(damaged)]) == 0
@@ -199,7 +199,7 @@ def bad_repairs(data: Path) -> Iterator[tuple[Path, str]]:
     yield data / "orders-0" / "00000000000000000000.log", "give the directory of its partition"
     copy = data.parent / "orders-0"
     (data / "orders-0").rename(copy)
-    yield copy, "lies in no data directory"
+    yield copy, "is not in a data directory"
 
 
 def test_repair_of_what_cannot_be_repaired_is_one_line(stopped: Path, capsys: Output) -> None:
@@ -234,10 +234,10 @@ def test_empty_states_say_what_comes_next(stopped: Path, capsys: Output) -> None
     for command in ("dump", "verify", "repair"):
         assert main(["log", command, str(empty)]) == 0
     out = capsys.readouterr().out
-    assert "There are no partitions yet: a topic that is created gets its directories here." in out
-    assert "has no partitions: nothing to repair" in out
+    assert "There are no partitions yet. Creating a topic creates its directories here." in out
+    assert "has no partitions, so there is nothing to repair" in out
     assert main(["log", "dump", str(stopped / "orders-0"), "--offset", "999"]) == 0
-    assert "has nothing at or above offset 999" in capsys.readouterr().out
+    assert "contains nothing at or above offset 999" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["dump", "verify", "repair"])

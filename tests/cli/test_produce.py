@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.command import Command, new_topic_name
 from tidelog.cli.errors import CommandFailed
-from tidelog.cli.produce import Message, read_json_message
+from tidelog.cli.produce import InputMessage, read_json_message
 
 
 def consumed(command: Command, topic: str) -> list[dict[str, Any]]:
@@ -90,12 +90,12 @@ def test_a_rate_is_kept(command: Command, topic: str) -> None:
     ("arguments", "stdin", "message"),
     [
         (["-K", ":"], b"a:b\nno\n", "line 2 has no key separator ':'"),
-        (["-K", ""], b"", "Invalid value for --key-separator: it must not be empty (try: tidelog produce --help)"),
+        (["-K", ""], b"", "Invalid value for --key-separator: the separator must not be empty (try: tidelog produce --help)"),
         (["--jsonl"], b"{", "line 1 is not JSON: "),
-        (["--jsonl"], b"[]", "line 1 is no JSON object"),
+        (["--jsonl"], b"[]", "line 1 is not a JSON object"),
         (["--acks", "2"], b"", "Invalid value for --acks: '2' is not one of"),
         (["-z", "rar"], b"", "Invalid value for --compression: 'rar' is not one of"),
-        (["--partition", "9"], b"x\n", "1 message not delivered (0 were): "),
+        (["--partition", "9"], b"x\n", "1 message not delivered (0 were delivered): "),
         (["missing-file"], b"", "missing-file: No such file or directory"),
     ],
 )
@@ -105,7 +105,10 @@ def test_what_cannot_be_sent(command: Command, topic: str, arguments: list[str],
 
 def test_a_message_that_is_too_large(command: Command, topic: str) -> None:
     command("topics", "alter", topic, "--config", "max.message.bytes=100")
-    assert command.fails("produce", topic, stdin=b"x" * 500) == "1 message not delivered (0 were): Broker: Message size too large"
+    assert (
+        command.fails("produce", topic, stdin=b"x" * 500)
+        == "1 message not delivered (0 were delivered): Broker: Message size too large"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_json_messages_that_are_none(text: bytes) -> None:
 
 
 def test_a_json_message_may_be_empty() -> None:
-    assert read_json_message(b"{}", 1) == Message(None)
+    assert read_json_message(b"{}", 1) == InputMessage(None)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_port_that_is_taken(tmp_path: Path, capsys: Output) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert main(["start", "--data", str(tmp_path / "data"), "--listener", address]) == 1
     assert capsys.readouterr().err == (
-        f"tidelog: {address} is taken: another broker may be running; stop it, or choose another with --listener\n"
+        f"tidelog: {address} is already in use; stop the other broker, or choose another address with --listener\n"
     )
     assert not (tmp_path / "data").exists()
 
@@ -179,6 +179,6 @@ def test_the_banner_says_where_the_metrics_are() -> None:
 def test_what_clients_are_told_is_shown_where_it_differs() -> None:
     address, advertised = ListenerAddress("0.0.0.0", 9092), ListenerAddress("queue.example", 9092)
     text = banner(Serving("cluster", 1, address, advertised, "data", 2, 2, 1, True))
-    assert "0.0.0.0:9092 (plaintext), known as queue.example:9092\n" in text
+    assert "0.0.0.0:9092 (plaintext), advertised as queue.example:9092\n" in text
     assert "data (2 topics, 2 partitions)\n" in text
     assert "tidelog produce greetings --bootstrap queue.example:9092\n" in text

@@ -3,6 +3,17 @@
 import pytest
 
 from tests.cli.command import Command, new_topic_name
+from tidelog.cli.topics import sampled
+from tidelog.client.admin import PartitionBounds
+from tidelog.client.partitioners import murmur2_partition
+from tidelog.client.producer import Producer
+from tidelog.client.topic_partition import TopicPartition
+
+OLD_MS, NEW_MS = 1_700_000_000_000, 1_750_000_000_000
+
+
+def no_such_topic(command: Command, name: str) -> str:
+    return f"there is no topic {name} at {command.bootstrap}; to see the topics: tidelog topics list"
 
 
 def test_create_and_list(command: Command) -> None:
@@ -21,7 +32,7 @@ def test_the_brokers_defaults(command: Command) -> None:
 
 def test_create_what_is_there(command: Command, topic: str) -> None:
     assert command.fails("topics", "create", topic) == f"topic {topic} exists already"
-    assert command("topics", "create", topic, "--if-not-exists").lines == [f"There is {topic} with 2 partitions."]
+    assert command("topics", "create", topic, "--if-not-exists").lines == [f"{topic} already exists, with 2 partitions."]
 
 
 @pytest.mark.parametrize(
@@ -61,14 +72,14 @@ def test_describe(command: Command, topic: str) -> None:
 
 def test_adding_partitions_warns_that_keys_move(command: Command, topic: str) -> None:
     result = command("topics", "alter", topic, "--partitions", "5")
-    assert result.lines == [f"{topic} has 5 partitions now."]
+    assert result.lines == [f"{topic} now has 5 partitions."]
     assert result.err.startswith("warning: keys move: with 5 partitions instead of 2")
     assert "their order is lost" in result.err
     assert len(command("topics", "describe", topic, "--json").documents[0]["partitions"]) == 5
 
 
 def test_partitions_are_not_taken_away(command: Command, topic: str) -> None:
-    assert "can be added to, not taken away" in command.fails("topics", "alter", topic, "--partitions", "1")
+    assert "partitions cannot be removed from a topic" in command.fails("topics", "alter", topic, "--partitions", "1")
 
 
 def test_settings_are_given_back(command: Command, topic: str) -> None:
@@ -78,16 +89,85 @@ def test_settings_are_given_back(command: Command, topic: str) -> None:
 
 
 def test_alter_nothing(command: Command, topic: str) -> None:
-    assert command.fails("topics", "alter", topic).startswith("nothing to alter")
+    assert command.fails("topics", "alter", topic).startswith("there is nothing to alter")
 
 
 def test_delete(command: Command, topic: str) -> None:
     assert command("topics", "delete", topic).lines == [f"Deleted {topic}."]
     assert topic not in {document["topic"] for document in command("topics", "list", "--json").documents}
-    assert command.fails("topics", "delete", topic) == f"there is no topic {topic} at {command.bootstrap}"
+    assert command.fails("topics", "delete", topic) == no_such_topic(command, topic)
     assert command("topics", "delete", topic, "--if-exists").lines == []
 
 
 @pytest.mark.parametrize("words", [["describe"], ["alter", "--partitions", "3"], ["delete"]])
 def test_a_topic_that_is_not_there(command: Command, words: list[str]) -> None:
-    assert command.fails("topics", words[0], "nothing", *words[1:]) == f"there is no topic nothing at {command.bootstrap}"
+    assert command.fails("topics", words[0], "nothing", *words[1:]) == no_such_topic(command, "nothing")
+
+
+# -- hot keys -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def skewed(command: Command) -> str:
+    """Four partitions; of 1000 messages one key has 600, in the older half another 200."""
+    name = new_topic_name()
+    assert command("topics", "create", name, "--partitions", "4").code == 0
+    with Producer(command.bootstrap) as producer:
+        for number in range(200):
+            producer.send(name, b"v" * 10, key="yesterday", timestamp=OLD_MS)
+            for _ in range(3):
+                producer.send(name, b"v" * 10, key=b"celebrity", timestamp=NEW_MS)
+            producer.send(name, b"v" * 10, key=f"user-{number % 50}" if number % 2 else b"\xff", timestamp=NEW_MS)
+    return name
+
+
+def test_hot_keys_as_json(command: Command, skewed: str) -> None:
+    (document,) = command("topics", "hotkeys", skewed, "--json", "--top", "3").documents
+    assert (document["topic"], document["messages"], document["without_key"]) == (skewed, 1000, 0)
+    assert document["keys"] == [
+        {"key": "celebrity", "messages": 600, "error": 0, "share": 0.6},
+        {"key": "yesterday", "messages": 200, "error": 0, "share": 0.2},
+        {"key_base64": "/w==", "messages": 100, "error": 0, "share": 0.1},
+    ]
+    assert sum(partition["messages"] for partition in document["partitions"]) == 1000
+    hottest = max(document["partitions"], key=lambda partition: int(partition["messages"]))
+    assert hottest["partition"] == murmur2_partition(b"celebrity", 4)
+    assert hottest["skew"] == hottest["messages"] / 250
+
+
+def test_hot_keys_as_text_say_what_to_do(command: Command, skewed: str) -> None:
+    lines = command("topics", "hotkeys", skewed, "--top", "2").lines
+    assert lines[0] == f"{skewed}: 1,000 messages sampled, 0 of them without a key"
+    assert next(line for line in lines if line.strip().startswith("celebrity ")).split() == ["celebrity", "600", "0", "60.0%"]
+    assert lines[-1] == (
+        "celebrity has 60% of the messages, and an even share of a partition is 25%: "
+        "spread it over 3 partitions or more (tidelog.client.spread)"
+    )
+
+
+def test_hot_keys_since_a_time(command: Command, skewed: str) -> None:
+    (document,) = command("topics", "hotkeys", skewed, "--json", "--since", str(NEW_MS + 1)).documents
+    assert (document["messages"], document["keys"]) == (0, [])
+    assert "no messages" in command("topics", "hotkeys", skewed, "--since", str(NEW_MS + 1)).lines[0]
+
+
+def test_a_sample_is_in_proportion(command: Command, skewed: str) -> None:
+    (document,) = command("topics", "hotkeys", skewed, "--json", "--sample", "100").documents
+    assert 90 <= document["messages"] <= 104
+    assert 0.4 < document["keys"][0]["share"] < 0.8
+
+
+def test_a_sample_has_at_least_one_message_of_each_partition() -> None:
+    def sample(*bounds: tuple[int, int]) -> list[tuple[int, int]]:
+        partitions = {TopicPartition("t", index): PartitionBounds(*each) for index, each in enumerate(bounds)}
+        return list(sampled(partitions, 100).values())
+
+    assert sample((0, 900), (0, 100), (5, 5)) == [(810, 900), (90, 100)]
+    assert sample((3, 9), (4, 4)) == [(3, 9)]
+    assert sample((0, 10_000), (0, 1))[1] == (0, 1)
+
+
+def test_hot_keys_of_an_empty_topic_and_of_none(command: Command, topic: str) -> None:
+    assert command("topics", "hotkeys", topic).lines == [f"{topic} has no messages, or none since that time."]
+    assert command.fails("topics", "hotkeys", "nothing").startswith("there is no topic nothing at ")
+    assert command.fails("topics", "hotkeys", topic, "--since", "soon").startswith("--since soon: expected")

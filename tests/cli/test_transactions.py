@@ -11,7 +11,7 @@ from tests.client.transactions.wire_producer import WireProducer
 from tests.client.wire.fake_broker import FakeBroker
 from tests.compatibility.kafka_client import read_partition
 from tidelog.cli.main import main
-from tidelog.cli.transactions_admin import choose_partitions
+from tidelog.cli.transactions import choose_partitions
 from tidelog.client.transactions.admin import TransactionAdmin
 from tidelog.testing import Broker
 from tidelog.wire.protocol import ApiKey
@@ -56,10 +56,10 @@ def test_a_cluster_without_transactions(command: Command) -> None:
     with Broker() as broker:
         empty = Command(broker.bootstrap_servers, command._capsys, command._monkeypatch)
         assert empty("transactions", "list").lines == [
-            "There are no transactional ids: no producer has set transactional.id yet. See docs/reference/transactions.md"
+            "There are no transactional ids yet: no producer has set transactional.id. See docs/reference/transactions.md"
         ]
         assert empty("transactions", "list", "--json").out == ""
-        assert empty("transactions", "hanging").lines == ["No hanging transaction in 0 partitions."]
+        assert empty("transactions", "hanging").lines == ["There is no hanging transaction in 0 partitions."]
         assert empty("transactions", "hanging", "--json").out == ""
 
 
@@ -72,7 +72,7 @@ def test_list(command: Command, ongoing: WireProducer) -> None:
     table = command("transactions", "list").out
     assert name in table
     assert "Transactional id" in table
-    nothing = ["No transactional id fits. See them all: tidelog transactions list"]
+    nothing = ["No transactional id matches. To see all of them: tidelog transactions list"]
     assert command("transactions", "list", "--pattern", name, "--state", "Empty").lines == nothing
     assert command("transactions", "list", "--duration", "86400000", "--pattern", name, "--state", "Ongoing").lines == nothing
 
@@ -121,7 +121,7 @@ def test_describe_producers(command: Command, ongoing: WireProducer, ghost: Wire
 
 def test_a_topic_that_nobody_writes_to(command: Command, topic: str) -> None:
     assert command("transactions", "describe-producers", topic).lines == [
-        f"No idempotent or transactional producer has written to {topic} lately."
+        f"No idempotent or transactional producer has written to {topic} recently."
     ]
 
 
@@ -134,15 +134,15 @@ def test_a_hanging_transaction_is_found_and_ended(
     lines = command("transactions", "find-hanging", "--topic", topic).lines
     assert any("no coordinator knows the producer" in line for line in lines)
     advice = f"tidelog transactions abort {topic} --partition 1 --start-offset 0"
-    assert lines[-1] == f"To end the first: {advice}"
+    assert lines[-1] == f"To end the first one: {advice}"
     abort = advice.split()[1:]
 
-    assert command(*abort).lines[-1] == "Nothing was changed. To do it: the same with --execute"
+    assert command(*abort).lines[-1] == "Nothing was changed. To abort it, repeat the command with --execute."
     assert read_partition(command.bootstrap, topic, 1, committed_only=True).end_offset == 0
     assert command(*abort, "--execute").lines[-1] == f"Aborted the transaction of producer {ghost.producer_id} in {topic}-1."
     assert read_partition(command.bootstrap, topic, 1, committed_only=True).end_offset == 2
     assert command("transactions", "hanging", "--topic", topic).lines == [
-        "No hanging transaction in 2 partitions (1 transaction open)."
+        "There is no hanging transaction in 2 partitions (1 transaction open)."
     ]
     assert "no open transaction at offset 0" in command.fails(*abort, "--execute")
 
@@ -169,7 +169,7 @@ def test_a_transaction_that_its_coordinator_has_is_not_aborted_without_force(
 ) -> None:
     abort = ("transactions", "abort", topic, "--partition", "0", "--producer-id", str(ongoing.producer_id))
     is_ongoing = f"{ongoing.transactional_id} is Ongoing"
-    assert command(*abort).lines[-1].startswith(f"Nothing was changed, and it is not hanging: {is_ongoing}")
+    assert command(*abort).lines[-1].startswith(f"Nothing was changed. The transaction is not hanging: {is_ongoing}")
     assert command.fails(*abort, "--execute").startswith(f"the transaction is not hanging: {is_ongoing}")
     assert read_partition(command.bootstrap, topic, 0, committed_only=True).end_offset == 0
     (done,) = command(*abort, "--execute", "--force", "--json").documents
@@ -197,17 +197,17 @@ def test_epochs_can_be_given(command: Command, ghost: WireProducer, topic: str) 
             "security.protocol SASL_SSL: these calls speak plaintext only",
         ),
         (("list", "-X", "sasl.username=me"), "speak plaintext only, neither TLS nor SASL"),
-        (("list", "-X", "acks=1"), "-X acks: the commands about transactions know only"),
+        (("list", "-X", "acks=1"), "-X acks: commands about transactions know only"),
         (("list", "-X", "socket.timeout.ms=0"), "expected milliseconds"),
-        (("describe",), "which transactional id?"),
-        (("describe", ""), "which transactional id?"),
-        (("describe", "nobody"), "no coordinator knows nobody: to see the ids: tidelog transactions list"),
-        (("describe-producers",), "which topic?"),
-        (("describe-producers", "a", "--topic", "b"), "which topic, a or b?"),
+        (("describe",), "no transactional id is given"),
+        (("describe", ""), "no transactional id is given"),
+        (("describe", "nobody"), "no coordinator knows nobody; to see the ids: tidelog transactions list"),
+        (("describe-producers",), "no topic is given; add its name"),
+        (("describe-producers", "a", "--topic", "b"), "the command line names two topics, a and b; give one"),
         (("describe-producers", "no-such"), "there is no topic no-such"),
         (("hanging", "--topic", "no-such"), "there is no topic no-such"),
-        (("abort",), "which partition?"),
-        (("abort", "a", "--topic", "b"), "which topic, a or b?"),
+        (("abort",), "no topic is given; add its name"),
+        (("abort", "a", "--topic", "b"), "the command line names two topics, a and b; give one"),
         (("abort", "a", "--partition", "0"), "which transaction?"),
         (("abort", "a", "--partition", "0", "--start-offset", "1", "--producer-id", "2"), "which transaction?"),
         (
@@ -246,7 +246,7 @@ def test_a_partition_that_cannot_be_asked_makes_the_answer_incomplete(
         for words in (("hanging",), ("describe-producers", "t")):
             result = command("transactions", *words, "-X", "socket.timeout.ms=1000")
             assert result.code == 1
-            assert result.err.startswith("warning: t-0 could not be asked: t-0: The partition has no leader")
+            assert result.err.startswith("warning: t-0 could not be queried: t-0: The partition has no leader")
 
 
 def test_only_partitions_with_a_replica_on_the_broker() -> None:

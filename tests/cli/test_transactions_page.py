@@ -28,7 +28,7 @@ def test_the_commands_and_the_program(fresh_command: Command) -> None:
     assert any("payments-1" in line for line in said["tidelog transactions describe payments-1"])
     (consume,) = (line for line in said if "consume" in line)
     assert sorted(said[consume])[0].endswith("-42 EUR")
-    assert said["tidelog transactions hanging"][-1].startswith("No hanging transaction in ")
+    assert said["tidelog transactions hanging"][-1].startswith("There is no hanging transaction in ")
 
 
 def test_every_option_on_the_page_exists() -> None:

@@ -59,8 +59,8 @@ def test_what_is_wrong_with_the_target_is_one_line(module: str, capsys: pytest.C
 def test_what_is_no_worker_is_one_line(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = MODULE.format(bootstrap="127.0.0.1:1", group="g", topic="t", path="effects", more="pass")
     Path(f"{module}.py").write_text(text)
-    assert "has nothing called missing; it has worker" in fails(capsys, f"{module}:missing")
-    assert "has number, which is no Worker but a int; it has worker" in fails(capsys, f"{module}:number")
+    assert "has no missing; it defines worker" in fails(capsys, f"{module}:missing")
+    assert "has number, which is not a Worker but a int; it defines worker" in fails(capsys, f"{module}:number")
 
 
 @pytest.mark.parametrize("is_slow", [False, True])

@@ -21,7 +21,7 @@ from tidelog.client.errors import InvalidArgument, TidelogError, from_kafka_erro
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, errors.NotAuthorized),
         (KafkaError._AUTHENTICATION, errors.NotAuthorized),
         (KafkaError.PRODUCER_FENCED, errors.Fenced),
-        (KafkaError.ILLEGAL_GENERATION, errors.GroupError),
+        (KafkaError.ILLEGAL_GENERATION, errors.Rebalanced),
     ],
 )
 def test_a_code_has_its_class(code: int, kind: type[TidelogError]) -> None:

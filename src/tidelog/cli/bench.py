@@ -1,31 +1,33 @@
-"""``tidelog bench``: a quick self-test of a broker and the way to it, with a table.
+"""``tidelog bench``: a quick measurement of a broker and of the network between, as a table.
 
-Three runs on a topic of its own, which is deleted afterwards: messages in, the same messages out, and single messages there and
-back, one after the other, for the latency. It measures librdkafka and Python in this process as much as the broker; ``bench/``
-in the source has the real measurements.
+It makes three runs on a topic of its own, which it deletes afterwards: messages in, the same messages out, and single messages
+there and back, one after the other, for the latency. It measures librdkafka and Python in this process as much as the broker;
+``bench/`` in the source has the real measurements.
 """
 
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewTopic
 
 from tidelog.cli.errors import CommandFailed
-from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_SECONDS_MAX, BootstrapOption, Cluster, JsonOption, PropertiesOption
+from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_SECONDS_MAX, BootstrapOption, JsonOption, KafkaCluster, PropertiesOption
 from tidelog.cli.output import make_console, say, show_json, show_table
-from tidelog.cli.produce import ACKS, COMPRESSIONS, Delivery, check_choice
+from tidelog.cli.produce import ACKS, COMPRESSIONS, DeliveryReport, check_choice
+from tidelog.client.raw_consumer import RawConsumer
+from tidelog.client.topic_partition import TopicPartition
 
 app = typer.Typer()
 
 TOPIC_PREFIX = "tidelog-bench-"
 FETCH_MESSAGES = 10_000
-# Nothing at all for so long: the broker is gone.
+# A broker that sends nothing for so long is gone.
 SILENCE_SECONDS_MAX = 15.0
-# The client's queue holds as many by default; its callbacks are run once for so many messages.
+POLL_SECONDS = 0.5
+# Polling after every message would cost more than sending it.
 POLL_EVERY_MESSAGES = 1000
 
 
@@ -43,7 +45,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds, of single messages one after the other."""
+    """Round trips of single messages, one after the other, in milliseconds."""
 
     messages: int
     p50_ms: float
@@ -60,34 +62,39 @@ class Latency:
 
 @app.command("bench", epilog="Example: tidelog bench --messages 1000000 --size 100 --acks 1")
 def bench_command(
-    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many messages in and out.")] = 200_000,
-    size: Annotated[int, typer.Option("--size", "-s", min=1, help="Bytes in each value.")] = 100,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of the topic that it makes.")] = 1,
-    round_trips: Annotated[int, typer.Option("--round-trips", min=1, help="How many single messages for the latency.")] = 200,
-    acks: Annotated[str, typer.Option("--acks", metavar="0|1|all", help="Whose acknowledgement to wait for.")] = "all",
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many messages to send and receive.")] = 200_000,
+    size: Annotated[int, typer.Option("--size", "-s", min=1, help="How many bytes each value has.")] = 100,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, help="How many partitions the temporary topic has.")
+    ] = 1,
+    round_trips: Annotated[
+        int, typer.Option("--round-trips", min=1, help="How many single messages to measure the latency with.")
+    ] = 200,
+    acks: Annotated[
+        str, typer.Option("--acks", metavar="0|1|all", help="Who must acknowledge: nobody, the leader, or all in-sync replicas.")
+    ] = "all",
     compression: Annotated[
-        str, typer.Option("--compression", "-z", metavar="|".join(COMPRESSIONS), help="How batches are compressed.")
+        str, typer.Option("--compression", "-z", metavar="|".join(COMPRESSIONS), help="How to compress batches.")
     ] = "none",
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertiesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a broker quickly: messages in, messages out, and the latency of single ones."""
+    """Measure a broker quickly: messages in, messages out, and the latency of single messages."""
     check_choice(acks, ("-1", *ACKS), "--acks")
     check_choice(compression, COMPRESSIONS, "--compression")
-    cluster = Cluster(bootstrap, properties)
-    admin = cluster.admin()
+    cluster = KafkaCluster(bootstrap, properties)
     topic = TOPIC_PREFIX + secrets.token_hex(4)
-    with cluster.errors():
-        admin.create_topics([NewTopic(topic, partitions)], request_timeout=REQUEST_SECONDS_MAX)[topic].result()
     value = secrets.token_bytes(size)
-    try:
-        produced = _produce(cluster, topic, value, messages, acks, compression)
-        consumed = _consume(cluster, topic, partitions, messages, size)
-        latency = _round_trips(cluster, topic, partitions, value, round_trips, acks)
-    finally:
-        with cluster.errors():
-            admin.delete_topics([topic], request_timeout=REQUEST_SECONDS_MAX)[topic].result()
+    with cluster.errors(), cluster.admin() as admin:
+        admin.create_topic(topic, partitions=partitions)
+        try:
+            produced = _produce(cluster, topic, value, messages, {"acks": acks, "compression.type": compression})
+            consumed = _consume(cluster, topic, partitions, messages, size)
+            ends = admin.list_offsets([(topic, index) for index in range(partitions)], "latest")
+            latency = _round_trips(cluster, {each: end or 0 for each, end in ends.items()}, value, round_trips, acks)
+        finally:
+            admin.delete_topic(topic)
     if as_json:
         show_json({"produce": asdict(produced), "consume": asdict(consumed), "round_trip": asdict(latency)})
         return
@@ -101,51 +108,38 @@ def bench_command(
     show_table(console, ("Latency in ms", "p50", "p95", "p99", "max"), [("there and back", *figures)])
 
 
-def _produce(cluster: Cluster, topic: str, value: bytes, messages: int, acks: str, compression: str) -> Throughput:
-    producer = cluster.producer({"acks": acks, "compression.type": compression, "linger.ms": 5, "batch.size": 1_000_000})
-    delivery = Delivery(cluster)
+def _produce(cluster: KafkaCluster, topic: str, value: bytes, messages: int, settings: dict[str, object]) -> Throughput:
+    report = DeliveryReport(cluster)
+    producer = cluster.producer(report, {**settings, "linger.ms": 5, "batch.size": 1_000_000})
     started = time.perf_counter()
     for number in range(messages):
-        while True:
-            try:
-                producer.produce(topic, value, on_delivery=delivery)
-            except BufferError:
-                producer.poll(0.1)
-            else:
-                break
+        producer.produce(topic, value)
         if number % POLL_EVERY_MESSAGES == 0:
             producer.poll(0)
-    delivery.check(producer.flush(REQUEST_SECONDS_MAX))
+    report.check(producer.flush(REQUEST_SECONDS_MAX))
     return Throughput.of(messages, len(value), time.perf_counter() - started)
 
 
-def _consume(cluster: Cluster, topic: str, partitions: int, messages: int, size_bytes: int) -> Throughput:
-    # By default the client stops fetching for a second when its queue is full.
-    consumer = cluster.consumer({"auto.offset.reset": "earliest", "fetch.queue.backoff.ms": 1, "queued.min.messages": 1_000_000})
-    try:
+def _consume(cluster: KafkaCluster, topic: str, partitions: int, messages: int, size_bytes: int) -> Throughput:
+    # By default librdkafka stops fetching for a second when its queue is full.
+    settings = {"fetch.queue.backoff.ms": 1, "queued.min.messages": 1_000_000, "enable.partition.eof": False}
+    with cluster.consumer(settings) as consumer:
         started = time.perf_counter()
-        consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+        consumer.assign({TopicPartition(topic, index): 0 for index in range(partitions)})
         received = 0
         while received < messages:
-            received += len(_receive(cluster, consumer, min(FETCH_MESSAGES, messages - received)))
+            received += _receive(cluster, consumer, min(FETCH_MESSAGES, messages - received))
         return Throughput.of(messages, size_bytes, time.perf_counter() - started)
-    finally:
-        consumer.close()
 
 
-def _round_trips(cluster: Cluster, topic: str, partitions: int, value: bytes, count: int, acks: str) -> Latency:
+def _round_trips(cluster: KafkaCluster, ends: Mapping[TopicPartition, int], value: bytes, count: int, acks: str) -> Latency:
     """From handing a message to the producer until the consumer has it, with nothing else under way."""
-    producer = cluster.producer({"acks": acks, "linger.ms": 0})
-    consumer = cluster.consumer({"fetch.wait.max.ms": 500})
-    try:
-        with cluster.errors():
-            ends = [
-                consumer.get_watermark_offsets(TopicPartition(topic, index), REQUEST_SECONDS_MAX)[1]
-                for index in range(partitions)
-            ]
-            consumer.assign([TopicPartition(topic, index, end) for index, end in enumerate(ends)])
+    producer = cluster.producer(DeliveryReport(cluster), {"acks": acks, "linger.ms": 0})
+    topic = next(iter(ends)).topic
+    with cluster.consumer({"fetch.wait.max.ms": 500, "enable.partition.eof": False}) as consumer:
+        consumer.assign(ends)
         seconds = []
-        # The first one pays for connections and is not counted.
+        # The first message pays for the connections and is not counted.
         for number in range(count + 1):
             started = time.perf_counter()
             producer.produce(topic, value, partition=0)
@@ -155,19 +149,14 @@ def _round_trips(cluster: Cluster, topic: str, partitions: int, value: bytes, co
                 seconds.append(time.perf_counter() - started)
         producer.flush(REQUEST_SECONDS_MAX)
         return Latency.of(seconds)
-    finally:
-        consumer.close()
 
 
-def _receive(cluster: Cluster, consumer: Any, count_max: int) -> list[Any]:
-    with cluster.errors():
-        found = consumer.consume(count_max, SILENCE_SECONDS_MAX) if count_max == 1 else consumer.consume(count_max, 0.5)
-        deadline = time.monotonic() + SILENCE_SECONDS_MAX
-        while not found and time.monotonic() < deadline:
-            found = consumer.consume(count_max, 0.5)
-    if not found:
-        raise CommandFailed(f"no broker answers at {cluster.bootstrap}: nothing came for {SILENCE_SECONDS_MAX:.0f} s")
-    for message in found:
-        if message.error() is not None:
-            raise CommandFailed(cluster.reason(message.error()))
-    return list(found)
+def _receive(cluster: KafkaCluster, consumer: RawConsumer, count_max: int) -> int:
+    """Wait for messages, and return how many came."""
+    deadline = time.monotonic() + SILENCE_SECONDS_MAX
+    timeout = SILENCE_SECONDS_MAX if count_max == 1 else POLL_SECONDS
+    while time.monotonic() < deadline:
+        count = len(consumer.consume(count_max, timeout))
+        if count:
+            return count
+    raise CommandFailed(f"no broker answers at {cluster.bootstrap}: nothing came for {SILENCE_SECONDS_MAX:.0f} s")

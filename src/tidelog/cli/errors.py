@@ -1,5 +1,5 @@
-"""What a command gives up with, beside the errors of the layers below. The message is the one line that the user sees."""
+"""The error that ends a command, besides those of the layers below. Its message is the one line that the user sees."""
 
 
 class CommandFailed(Exception):
-    """The command could not do what was asked: no broker there, a request refused, input that makes no sense."""
+    """The command could not do what was asked: no broker answers, a request was refused, or the input makes no sense."""

@@ -1,73 +1,69 @@
-"""``tidelog groups``: list, describe, offsets, reset, delete, desired, on any Kafka."""
+"""``tidelog groups``: list, describe, offsets, reset, delete and desired, on any Kafka.
 
+``groups_lag`` measures, ``groups_reset`` and ``groups_desired`` are the two commands that decide something; all the rest, with
+its text, tables and JSON documents, is here.
+"""
+
+import math
 import sys
 import time
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import typer
-from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaException
+from rich.console import Console
 
 from tidelog.cli import groups_desired, groups_reset
 from tidelog.cli.errors import CommandFailed
-from tidelog.cli.groups_facts import committed, describe, find, no_such_group, refuse_live, spans, state_name, type_name
-from tidelog.cli.groups_lag import GroupLag, LagMeter
-from tidelog.cli.groups_text import (
-    committed_document,
-    group_document,
-    group_line,
-    show_committed,
-    show_members,
-    show_partitions,
-)
-from tidelog.cli.kafka import (
-    DEFAULT_BOOTSTRAP,
-    REQUEST_SECONDS_MAX,
-    BootstrapOption,
-    Cluster,
-    JsonOption,
-    PropertiesOption,
-)
-from tidelog.cli.output import confirm, make_console, say, show_json, show_table
+from tidelog.cli.groups_lag import GroupLag, LagMeter, LagRow, find_group, no_such_group
+from tidelog.cli.groups_reset import STATE_NAMES, refuse_live, state_name
+from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PropertiesOption, existing_bounds
+from tidelog.cli.output import confirm, count_of, make_console, partitions_text, say, show_json, show_table
+from tidelog.cli.times import UNKNOWN, duration_text
+from tidelog.client.admin import Admin, CommittedOffset, GroupDescription, PartitionBounds
+from tidelog.client.errors import TidelogError
+from tidelog.client.topic_partition import TopicPartition
 
 app = typer.Typer(
-    help="List, describe, reset and delete consumer groups; their offsets, lag and how many consumers they need.",
+    help="List, describe, reset and delete consumer groups; show their offsets, their lag and how many consumers they need.",
     no_args_is_help=True,
 )
 
 NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="The groups' names.")]
-GroupOption = Annotated[list[str] | None, typer.Option("--group", "-g", metavar="NAME", help="As GROUP; several are fine.")]
-AllGroupsOption = Annotated[bool, typer.Option("--all-groups", help="Every group there is.")]
+GroupOption = Annotated[list[str] | None, typer.Option("--group", "-g", metavar="NAME", help="The same as GROUP; repeatable.")]
+AllGroupsOption = Annotated[bool, typer.Option("--all-groups", help="Every group of the cluster.")]
 
-_STATES = {state_name(state).lower(): state for state in ConsumerGroupState if state is not ConsumerGroupState.UNKNOWN}
-_TYPES = {type_name(kind): kind for kind in ConsumerGroupType if kind is not ConsumerGroupType.UNKNOWN}
-NO_GROUPS = "There are no groups. A consumer makes one: tidelog consume TOPIC --group NAME"
+TYPE_NAMES = {"CONSUMER": "consumer", "CLASSIC": "classic"}
+NO_GROUPS = "There are no groups yet. A consumer creates one: tidelog consume TOPIC --group NAME"
 
 
 @app.command("list", epilog="Example: tidelog groups list --state Empty")
 def list_command(
     state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="Only those in this state, say Stable or Empty.")
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only groups in this state, such as Stable or Empty.")
     ] = None,
-    kind: Annotated[list[str] | None, typer.Option("--type", metavar="classic|consumer", help="Only those of this type.")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option("--type", metavar="classic|consumer", help="Only groups of this type.")
+    ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertiesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the groups, with their states and types."""
-    states, kinds = _chosen(state, _STATES, "--state"), _chosen(kind, _TYPES, "--type")
-    cluster = Cluster(bootstrap, properties)
-    listings = _list(cluster, cluster.admin(), states, kinds)
-    rows = [(listing.group_id, state_name(listing.state), type_name(listing.type)) for listing in listings]
+    """List the groups with their states and types."""
+    states, kinds = _chosen(state, STATE_NAMES, "--state"), _chosen(kind, TYPE_NAMES, "--type")
+    cluster = KafkaCluster(bootstrap, properties)
+    with cluster.errors(), cluster.admin() as admin:
+        listings = admin.list_groups(states=states, types=kinds)
+    rows = [(listing.name, state_name(listing.state), type_name(listing.type)) for listing in listings]
     if as_json:
-        for group_id, state_text, kind_text in rows:
-            show_json({"group": group_id, "state": state_text, "type": kind_text})
+        for name, state_text, type_text in rows:
+            show_json({"group": name, "state": state_text, "type": type_text})
         return
     console = make_console()
     if rows:
         show_table(console, ("Group", "State", "Type"), rows)
     else:
-        say(console, "No group is like that. All of them: tidelog groups list" if states or kinds else NO_GROUPS)
+        say(console, "No group matches. To see all groups: tidelog groups list" if states or kinds else NO_GROUPS)
 
 
 @app.command("describe", epilog="Example: tidelog groups describe billing --watch")
@@ -75,21 +71,18 @@ def describe_command(
     names: NamesArgument = None,
     group: GroupOption = None,
     all_groups: AllGroupsOption = False,
-    members: Annotated[bool, typer.Option("--members", help="Who is in it, and what each has been assigned.")] = False,
-    state: Annotated[bool, typer.Option("--state", help="One line for each group.")] = False,
-    offsets: Annotated[bool, typer.Option("--offsets", help="Its partitions with their lag; what is shown by default.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="The partitions and the members.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, with rates, until interrupted.")] = False,
-    interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks of --watch.")] = 2.0,
+    members: Annotated[bool, typer.Option("--members", help="Show the members and what each is assigned.")] = False,
+    state: Annotated[bool, typer.Option("--state", help="Show one line for each group.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Show the partitions with their lag. This is the default.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the partitions and the members.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat, with rates, until interrupted.")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks with --watch.")] = 2.0,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertiesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a group's members, its partitions with committed offsets, and its lag in messages and seconds."""
-    cluster = Cluster(bootstrap, properties)
-    admin = cluster.admin()
-    wanted = _names(cluster, admin, names, group, all_groups)
-    meter = LagMeter(cluster, admin)
+    cluster = KafkaCluster(bootstrap, properties)
     console = make_console()
     is_with_members, is_with_partitions = members or verbose, offsets or verbose or not (members or state)
 
@@ -103,20 +96,21 @@ def describe_command(
         if is_with_members:
             show_members(console, found.group)
 
-    def look() -> None:
-        found = [_measure(cluster, admin, meter, name) for name in wanted]
-        if watch and console.is_terminal and not as_json:
-            console.clear()
-        if not found and not as_json:
-            say(console, NO_GROUPS)
-        for each in found:
-            show(each)
-        sys.stdout.flush()  # A pipe would keep it until it is full.
-
-    look()
-    while watch:
-        time.sleep(interval)
-        look()
+    with cluster.errors(), cluster.admin() as admin:
+        wanted = _names(admin, names, group, all_groups)
+        meter = LagMeter(cluster, admin)
+        while True:
+            measured = [meter.measure(name) for name in wanted]
+            if watch and console.is_terminal and not as_json:
+                console.clear()
+            if not measured and not as_json:
+                say(console, NO_GROUPS)
+            for each in measured:
+                show(each)
+            sys.stdout.flush()  # A pipe would keep the lines until its buffer is full.
+            if not watch:
+                return
+            time.sleep(interval)
 
 
 @app.command("offsets", epilog="Example: tidelog groups offsets billing --json")
@@ -128,24 +122,24 @@ def offsets_command(
     properties: PropertiesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the committed offsets as they are kept, with leader epochs and metadata."""
-    cluster = Cluster(bootstrap, properties)
-    admin = cluster.admin()
+    """Show the committed offsets as they are stored, with leader epochs and metadata."""
+    cluster = KafkaCluster(bootstrap, properties)
     console = make_console()
-    for name in _names(cluster, admin, names, group, all_groups):
-        found = find(cluster, admin, name)[1]
-        ends = spans(cluster, admin, found)
-        if as_json:
-            for partition, at in found.items():
-                show_json(committed_document(name, partition, at, ends.get(partition)))
-        elif not found:
-            say(
-                console,
-                f"{name} has committed nothing yet. To set it: tidelog groups reset {name} --topic TOPIC --to-earliest",
-            )
-        else:
-            say(console, f"{name}:")
-            show_committed(console, found, ends)
+    with cluster.errors(), cluster.admin() as admin:
+        for name in _names(admin, names, group, all_groups):
+            found = find_group(admin, name)[1]
+            bounds = existing_bounds(admin, found)
+            if as_json:
+                for partition, at in found.items():
+                    show_json(committed_document(name, partition, at, bounds.get(partition)))
+            elif found:
+                say(console, f"{name}:")
+                show_committed(console, found, bounds)
+            else:
+                say(
+                    console,
+                    f"{name} has not committed any offsets. To set them: tidelog groups reset {name} --topic TOPIC --to-earliest",
+                )
 
 
 app.command("reset", epilog=groups_reset.EPILOG)(groups_reset.reset_command)
@@ -156,64 +150,213 @@ def delete_command(
     names: NamesArgument = None,
     group: GroupOption = None,
     all_groups: AllGroupsOption = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertiesOption = None,
 ) -> None:
-    """Delete groups with their committed offsets. One that has members is refused."""
-    cluster = Cluster(bootstrap, properties)
-    admin = cluster.admin()
-    wanted = _names(cluster, admin, names, group, all_groups)
+    """Delete groups with their committed offsets. A group that has members is refused."""
+    cluster = KafkaCluster(bootstrap, properties)
     console = make_console()
-    if not wanted:
-        say(console, NO_GROUPS)
-        return
-    for found in describe(cluster, admin, wanted):
-        if found.state == "Dead" and not committed(cluster, admin, found.group_id):
-            raise no_such_group(cluster, found.group_id)
-        refuse_live(found, "deleted")
-    confirm(f"Delete {', '.join(wanted)} with all committed offsets, for good?", yes)
-    with cluster.errors():
-        futures = admin.delete_consumer_groups(wanted, request_timeout=REQUEST_SECONDS_MAX)
-    for name in wanted:
-        try:
-            futures[name].result()
-        except KafkaException as error:
-            raise CommandFailed(f"group {name} was not deleted: {cluster.reason(error.args[0])}") from error
-        say(console, f"Deleted {name}.")
+    with cluster.errors(), cluster.admin() as admin:
+        wanted = _names(admin, names, group, all_groups)
+        if not wanted:
+            say(console, NO_GROUPS)
+            return
+        for name, found in admin.describe_groups(wanted).items():
+            if found.state == "DEAD" and not admin.committed_offsets(name):
+                raise no_such_group(admin, name)
+            refuse_live(found, "deleted")
+        confirm(f"Delete {', '.join(wanted)} with all committed offsets? This cannot be undone.", yes)
+        for name in wanted:
+            try:
+                admin.delete_group(name)
+            except TidelogError as error:
+                raise CommandFailed(f"group {name} was not deleted: {cluster.reason(error)}") from error
+            say(console, f"Deleted {name}.")
 
 
 app.command("desired", epilog=groups_desired.EPILOG)(groups_desired.desired_command)
 
 
-def _measure(cluster: Cluster, admin: Any, meter: LagMeter, name: str) -> GroupLag:
-    group, offsets = find(cluster, admin, name)
-    return meter.measure(group, offsets)
-
-
-def _names(cluster: Cluster, admin: Any, names: Sequence[str] | None, options: Sequence[str] | None, is_all: bool) -> list[str]:
+def _names(admin: Admin, names: Sequence[str] | None, options: Sequence[str] | None, is_all: bool) -> list[str]:
     given = list(dict.fromkeys([*(names or ()), *(options or ())]))
     if is_all and given:
-        raise CommandFailed("give either groups or --all-groups")
+        raise CommandFailed("give either the names of groups or --all-groups, not both")
     if is_all:
-        return [listing.group_id for listing in _list(cluster, admin, set(), set())]
+        return [listing.name for listing in admin.list_groups()]
     if not given:
-        raise CommandFailed("which group? Give its name, or --all-groups")
+        raise CommandFailed("no group is given; add its name, or --all-groups")
     return given
 
 
-def _list(cluster: Cluster, admin: Any, states: set[Any], kinds: set[Any]) -> list[Any]:
-    with cluster.errors():
-        result = admin.list_consumer_groups(states=states, types=kinds, request_timeout=REQUEST_SECONDS_MAX).result()
-        for error in result.errors:
-            raise error
-    return sorted(result.valid, key=lambda listing: listing.group_id)
+def type_name(kind: str) -> str:
+    return TYPE_NAMES.get(kind, "classic") if kind else ""
 
 
-def _chosen(texts: Sequence[str] | None, known: dict[str, Any], option: str) -> set[Any]:
-    """Several, also with commas between them, as Kafka's tools take them."""
+def _chosen(texts: Sequence[str] | None, known: Mapping[str, str], option: str) -> list[str]:
+    """Names in any case, also several separated by commas, as Kafka's tools accept them."""
+    by_word = {name.lower(): value for value, name in known.items()}
     words = [word.strip().lower() for text in texts or () for word in text.split(",")]
     for word in words:
-        if word not in known:
-            raise CommandFailed(f"{option} {word}: expected any of {', '.join(known)}")
-    return {known[word] for word in words}
+        if word not in by_word:
+            raise CommandFailed(f"{option} {word}: expected any of {', '.join(by_word)}")
+    return [by_word[word] for word in words]
+
+
+# -- text ------------------------------------------------------------------------------------------------------------------------
+
+
+def group_line(found: GroupLag) -> str:
+    group = found.group
+    parts = [state_name(group.state)]
+    if group.type:
+        parts.append(f"{type_name(group.type)} protocol" + (f" ({group.assignor})" if group.assignor else ""))
+    parts.append(count_of(len(group.members), "member"))
+    if group.coordinator:
+        parts.append(f"coordinated by {_coordinator_text(group)}")
+    behind = f"{count_of(found.messages, 'message')} behind" if found.messages else "nothing unread"
+    if found.messages and found.seconds is not None:
+        behind += f", {duration_text(found.seconds)}"
+    lost = sum(lag.lost_messages for lag in found.lags)
+    if lost:
+        behind += f"; {count_of(lost, 'message')} deleted unread"
+    return f"{group.name}: {', '.join(parts)}; {behind if found.lags else 'no committed offsets'}"
+
+
+def show_partitions(console: Console, found: GroupLag, *, with_rates: bool) -> None:
+    if not found.rows:
+        say(
+            console,
+            f"No offsets are committed and no partitions assigned. "
+            f"To set offsets: tidelog groups reset {found.group.name} --topic TOPIC --to-earliest",
+        )
+        return
+    columns = ["Topic", "Partition", "Committed", "End", "Lag", "Behind", "Deleted in"]
+    columns += ["In/s", "Out/s", "Caught up in"] if with_rates else []
+    show_table(console, [*columns, "Member"], [_partition_row(row, with_rates) for row in found.rows])
+
+
+def _partition_row(row: LagRow, with_rates: bool) -> list[object]:
+    lag = row.lag
+    cells: list[object] = [
+        row.topic,
+        row.partition,
+        UNKNOWN if row.committed is None else row.committed.offset,
+        "no such partition" if row.bounds is None else row.bounds.end,
+        UNKNOWN if lag is None else lag.lag_messages,
+        UNKNOWN if lag is None else duration_text(lag.lag_seconds),
+        UNKNOWN if lag is None else f"{lag.lost_messages:,} lost" if lag.lost_messages else duration_text(lag.deletion_seconds),
+    ]
+    if with_rates:
+        cells += [
+            _rate(lag.produced_per_second if lag else None),
+            _rate(lag.consumed_per_second if lag else None),
+            duration_text(lag.drain_seconds if lag else None),
+        ]
+    return [*cells, UNKNOWN if row.member is None else f"{row.member.client_id} {row.member.host}"]
+
+
+def _rate(per_second: float | None) -> str:
+    return UNKNOWN if per_second is None else f"{per_second:,.1f}"
+
+
+def _coordinator_text(group: GroupDescription) -> str:
+    if group.coordinator is None:
+        return ""
+    broker_id, host, port = group.coordinator
+    return f"broker {broker_id} ({host}:{port})"
+
+
+def show_members(console: Console, group: GroupDescription) -> None:
+    if not group.members:
+        say(console, f"{group.name} has no members. To read with it: tidelog consume TOPIC --group {group.name}")
+        return
+    rows = [
+        (
+            member.member_id,
+            member.client_id,
+            member.host,
+            member.group_instance_id or UNKNOWN,
+            len(member.partitions),
+            partitions_text(member.partitions),
+        )
+        for member in group.members
+    ]
+    show_table(console, ("Member", "Client", "Host", "Instance", "Partitions", "Assignment"), rows)
+
+
+def show_committed(
+    console: Console,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    bounds: Mapping[TopicPartition, PartitionBounds],
+) -> None:
+    rows = []
+    for partition, at in offsets.items():
+        start, end = bounds.get(partition, (UNKNOWN, UNKNOWN))
+        rows.append((*partition, at.offset, start, end, _epoch(at), at.metadata))
+    show_table(console, ("Topic", "Partition", "Committed", "Start", "End", "Leader epoch", "Metadata"), rows)
+
+
+def _epoch(at: CommittedOffset) -> object:
+    return UNKNOWN if at.leader_epoch is None else at.leader_epoch
+
+
+def committed_document(
+    group_id: str, partition: tuple[str, int], at: CommittedOffset, bounds: PartitionBounds | None
+) -> dict[str, object]:
+    return {
+        "group": group_id,
+        "topic": partition[0],
+        "partition": partition[1],
+        "committed_offset": at.offset,
+        "start_offset": bounds.start if bounds else None,
+        "end_offset": bounds.end if bounds else None,
+        "leader_epoch": at.leader_epoch,
+        "metadata": at.metadata,
+    }
+
+
+def group_document(found: GroupLag) -> dict[str, object]:
+    group = found.group
+    return {
+        "group": group.name,
+        "state": state_name(group.state),
+        "type": type_name(group.type),
+        "assignor": group.assignor,
+        "coordinator": _coordinator_text(group),
+        "lag_messages": found.messages,
+        "lag_seconds": found.seconds,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "group_instance_id": member.group_instance_id,
+                "partitions": [{"topic": topic, "partition": partition} for topic, partition in member.partitions],
+            }
+            for member in group.members
+        ],
+        "partitions": [_partition_document(row) for row in found.rows],
+    }
+
+
+def _partition_document(row: LagRow) -> dict[str, object]:
+    lag = row.lag
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "committed_offset": row.committed.offset if row.committed else None,
+        "start_offset": row.bounds.start if row.bounds else None,
+        "end_offset": row.bounds.end if row.bounds else None,
+        "lag_messages": lag.lag_messages if lag else None,
+        "lag_seconds": lag.lag_seconds if lag else None,
+        "lost_messages": lag.lost_messages if lag else None,
+        "deletion_seconds": lag.deletion_seconds if lag else None,
+        "produced_per_second": lag.produced_per_second if lag else None,
+        "consumed_per_second": lag.consumed_per_second if lag else None,
+        # JSON has no infinity: a lag that does not drain is null, and the rates tell why.
+        "drain_seconds": lag.drain_seconds
+        if lag and lag.drain_seconds is not None and not math.isinf(lag.drain_seconds)
+        else None,
+        "member_id": row.member.member_id if row.member else None,
+    }

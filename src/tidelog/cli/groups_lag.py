@@ -1,35 +1,43 @@
-"""The lag of groups as a command sees it: from outside, by asking twice where a rate is wanted.
+"""The lag of groups as a command sees it: from outside, by looking twice where a rate is wanted.
 
-``LagMeter`` remembers between two looks what a rate needs and which records' times it knows. The figures are those of
-``tidelog.groups.lag``. When unread records are deleted is known from outside only by ``retention.ms`` and the record's own time:
-not before that, and later by as much as its segment is young.
+The figures are those of ``tidelog.groups.lag``. Lag is counted as Kafka's tools do. Its age in seconds is that of the first
+unread record, which is fetched by its offset. When unread records will be deleted is known from outside only by ``retention.ms``
+and the record's own time: not before that, and later by as much as its segment is younger.
 """
 
 import math
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from tidelog.cli.groups_ages import RecordTimes
-from tidelog.cli.groups_facts import Committed, Group, Member, Partition, Span, committed, retention_ms, spans
-from tidelog.cli.kafka import Cluster
+from tidelog.cli.errors import CommandFailed
+from tidelog.cli.kafka import KafkaCluster, existing_bounds
+from tidelog.client.admin import Admin, CommittedOffset, GroupDescription, GroupMember, PartitionBounds
+from tidelog.client.raw_consumer import EndOfPartition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.groups.lag import GroupPartitionLag, RateWindow, measure_lag, next_unread
 
+# How long to wait for the records whose age is asked for; the age of those that have not arrived by then is not known.
+FETCH_SECONDS_MAX = 10.0
+POLL_SECONDS = 0.2
+# As little as possible: brokers send at least one batch, whatever the limit.
+FETCH_BYTES = 1024
 
-class Row(NamedTuple):
-    """One partition of a group. Without a committed offset, or without the topic, there is no lag."""
+
+class LagRow(NamedTuple):
+    """One partition of a group. Without a committed offset, or without the topic, it has no lag."""
 
     topic: str
     partition: int
-    committed: Committed | None
-    span: Span | None
+    committed: CommittedOffset | None
+    bounds: PartitionBounds | None
     lag: GroupPartitionLag | None
-    member: Member | None
+    member: GroupMember | None
 
 
 class GroupLag(NamedTuple):
-    group: Group
-    rows: tuple[Row, ...]
+    group: GroupDescription
+    rows: tuple[LagRow, ...]
 
     @property
     def lags(self) -> list[GroupPartitionLag]:
@@ -41,7 +49,7 @@ class GroupLag(NamedTuple):
 
     @property
     def seconds(self) -> float | None:
-        """Of the partition that is behind most; None when none is known."""
+        """The lag of the partition that is furthest behind; None if none is known."""
         return max((lag.lag_seconds for lag in self.lags if lag.lag_seconds is not None), default=None)
 
     @property
@@ -58,64 +66,113 @@ def _sum(rates: Sequence[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-class LagMeter:
-    def __init__(self, cluster: Cluster, admin: Any, *, with_seconds: bool = True) -> None:
-        self._cluster = cluster
-        self._admin = admin
-        self._times = RecordTimes(cluster) if with_seconds else None
-        self._consumed: dict[tuple[str, Partition], RateWindow] = {}
-        self._produced: dict[Partition, RateWindow] = {}
+def find_group(admin: Admin, group_id: str) -> tuple[GroupDescription, dict[TopicPartition, CommittedOffset]]:
+    """A group and its committed offsets. It exists if it has members, or at least offsets."""
+    group = admin.describe_groups([group_id])[group_id]
+    offsets = admin.committed_offsets(group_id)
+    if group.state == "DEAD" and not offsets:
+        raise no_such_group(admin, group_id)
+    return group, offsets
 
-    def measure(self, group: Group, offsets: dict[Partition, Committed] | None = None) -> GroupLag:
-        """``offsets``: committed, if they were asked for already."""
-        if offsets is None:
-            offsets = committed(self._cluster, self._admin, group.group_id)
-        assigned = [partition for member in group.members for partition in member.partitions]
-        partitions = sorted({*offsets, *assigned})
-        found = spans(self._cluster, self._admin, partitions)
-        monotonic_ms = int(time.monotonic() * 1000)
-        self._observe(group.group_id, offsets, found, monotonic_ms)
+
+def no_such_group(admin: Admin, group_id: str) -> CommandFailed:
+    return CommandFailed(f"there is no group {group_id} at {admin.addresses}; to see the groups: tidelog groups list")
+
+
+class LagMeter:
+    """Measures the lag of groups, and remembers between two measurements what rates and ages need."""
+
+    def __init__(self, cluster: KafkaCluster, admin: Admin) -> None:
+        self._admin = admin
+        self._times = RecordTimes(cluster)
+        self._consumed: dict[tuple[str, TopicPartition], RateWindow] = {}
+        self._produced: dict[TopicPartition, RateWindow] = {}
+
+    def measure(self, group_id: str) -> GroupLag:
+        group, offsets = find_group(self._admin, group_id)
+        owners = {partition: member for member in group.members for partition in member.partitions}
+        partitions = sorted({*offsets, *owners})
+        bounds = existing_bounds(self._admin, partitions)
+        self._observe(group_id, offsets, bounds)
         unread = {}
-        for partition, span in found.items():
-            at = next_unread(offsets[partition].offset, *span) if partition in offsets else None
+        for partition, found in bounds.items():
+            at = next_unread(offsets[partition].offset, *found) if partition in offsets else None
             if at is not None:
                 unread[partition] = at
-        times = self._times.find(unread) if self._times is not None else {}
-        retentions = retention_ms(self._cluster, self._admin, {topic for topic, _ in unread}) if self._times is not None else {}
+        times = self._times.find(unread)
+        retentions = {topic: _retention_ms(self._admin, topic) for topic in sorted({topic for topic, _ in unread})}
         rows = []
         for partition in partitions:
-            row = Row(*partition, offsets.get(partition), found.get(partition), None, group.owner(partition))
-            timestamp = times.get(partition)
+            row = LagRow(*partition, offsets.get(partition), bounds.get(partition), None, owners.get(partition))
             kept_ms = retentions.get(partition[0], math.inf)
-            deletion_at_ms = None if timestamp is None or math.isinf(kept_ms) else timestamp + int(kept_ms)
-            rows.append(row._replace(lag=self._lag(group.group_id, row, timestamp, deletion_at_ms)))
+            rows.append(row._replace(lag=self._lag(group_id, row, times.get(partition), kept_ms)))
         return GroupLag(group, tuple(rows))
 
     def _observe(
-        self, group_id: str, offsets: dict[Partition, Committed], found: dict[Partition, Span], monotonic_ms: int
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], bounds: Mapping[TopicPartition, PartitionBounds]
     ) -> None:
-        for partition, span in found.items():
-            self._produced.setdefault(partition, RateWindow(monotonic_ms, span.end)).observe(monotonic_ms, span.end)
+        now_ms = int(time.monotonic() * 1000)
+        for partition, (_, end) in bounds.items():
+            self._produced.setdefault(partition, RateWindow(now_ms, end)).observe(now_ms, end)
         for partition, at in offsets.items():
-            window = self._consumed.setdefault((group_id, partition), RateWindow(monotonic_ms, at.offset))
-            window.observe(monotonic_ms, at.offset)
+            self._consumed.setdefault((group_id, partition), RateWindow(now_ms, at.offset)).observe(now_ms, at.offset)
 
-    def _lag(self, group_id: str, row: Row, timestamp_ms: int | None, deletion_at_ms: int | None) -> GroupPartitionLag | None:
-        if row.committed is None or row.span is None:
+    def _lag(self, group_id: str, row: LagRow, timestamp_ms: int | None, kept_ms: float) -> GroupPartitionLag | None:
+        if row.committed is None or row.bounds is None:
             return None
-        partition = row.topic, row.partition
+        partition = TopicPartition(row.topic, row.partition)
         return measure_lag(
             group_id,
             row.topic,
             row.partition,
             now_ms=int(time.time() * 1000),
             committed_offset=row.committed.offset,
-            log_start_offset=row.span.start,
-            high_watermark=row.span.end,
+            log_start_offset=row.bounds.start,
+            high_watermark=row.bounds.end,
             next_timestamp_ms=timestamp_ms,
-            deletion_at_ms=deletion_at_ms,
+            deletion_at_ms=None if timestamp_ms is None or math.isinf(kept_ms) else timestamp_ms + int(kept_ms),
             compacted_offset=None,
             consumed_per_second=self._consumed[group_id, partition].per_second,
             produced_per_second=self._produced[partition].per_second,
             warning_seconds=0,
         )
+
+
+def _retention_ms(admin: Admin, topic: str) -> float:
+    """How long the topic keeps its records; infinite if nothing is deleted by age."""
+    settings = admin.describe_configs("topic", topic)
+    milliseconds = int(settings["retention.ms"].value or -1)
+    is_deleting = "delete" in (settings["cleanup.policy"].value or "")
+    return float(milliseconds) if is_deleting and milliseconds >= 0 else math.inf
+
+
+class RecordTimes:
+    """The timestamps of single records. Remembers them, so that a group that does not move causes no more fetches."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self._known: dict[TopicPartition, tuple[int, int | None]] = {}
+
+    def find(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """In milliseconds since 1970; None where no record arrived, or one without a timestamp."""
+        missing = {partition: offset for partition, offset in offsets.items() if self._known.get(partition, (-1, 0))[0] != offset}
+        if missing:
+            fetched = self._fetch(missing)
+            for partition, offset in missing.items():
+                if partition in fetched:
+                    self._known[partition] = offset, fetched[partition]
+        return {partition: self._known[partition][1] if partition in self._known else None for partition in offsets}
+
+    def _fetch(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """One consumer is assigned all of them at once. Where an offset holds no record, because compaction removed it or a
+        transaction's marker is there, the next record answers, as it would for a consumer."""
+        found: dict[TopicPartition, int | None] = {}
+        deadline = time.monotonic() + FETCH_SECONDS_MAX
+        settings = {"fetch.message.max.bytes": FETCH_BYTES, "queued.min.messages": 1}
+        with self._cluster.errors(), self._cluster.consumer(settings) as consumer:
+            consumer.assign(offsets)
+            while len(found) < len(offsets) and time.monotonic() < deadline:
+                for each in consumer.consume(len(offsets), POLL_SECONDS):
+                    timestamp = None if isinstance(each, EndOfPartition) else each.timestamp
+                    found.setdefault(TopicPartition(each.topic, each.partition), timestamp)
+        return found

@@ -1,88 +1,99 @@
-"""The way from a command to a cluster: Kafka's own protocol by librdkafka, so that every command works on any Kafka.
+"""How a command reaches a cluster: through ``tidelog.client``, so that every command works on any Kafka.
 
-``Cluster`` is what the options ``--bootstrap`` and ``-X`` name. Before anything else it finds out whether somebody answers there,
-because librdkafka itself waits and retries where a person wants to be told. Its errors become ``CommandFailed``, one line each.
+``KafkaCluster`` stands for the options ``--bootstrap`` and ``-X``. Before it opens a client it checks that somebody listens at
+the address, because librdkafka waits and retries where a person wants an answer. Errors become ``CommandFailed``, one line each.
 """
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
 
 from tidelog.cli.errors import CommandFailed
+from tidelog.client.admin import Admin, PartitionBounds
+from tidelog.client.errors import BrokerUnavailable, TidelogError, TimedOut
+from tidelog.client.raw_consumer import RawConsumer
+from tidelog.client.raw_producer import DeliveryCallback, RawProducer
+from tidelog.client.topic_partition import TopicPartition
+from tidelog.client.wire.connection import check_protocol
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = "9092"
-# Together below ten seconds, after which nobody believes that anything is happening.
+# Together less than ten seconds; after that a person no longer believes that anything is happening.
 CONNECT_SECONDS_MAX = 3.0
 METADATA_SECONDS_MAX = 6.0
 REQUEST_SECONDS_MAX = 30.0
+MILLISECONDS_MAX = 24 * 3_600_000
 
 BootstrapOption = Annotated[
     str,
     typer.Option(
-        "--bootstrap", "--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker, or several with commas between them."
+        "--bootstrap", "--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker, or several separated by commas."
     ),
 ]
 PropertiesOption = Annotated[
     list[str] | None,
-    typer.Option("-X", metavar="NAME=VALUE", help="A property of librdkafka, say security.protocol=SASL_SSL; several are fine."),
+    typer.Option("-X", metavar="NAME=VALUE", help="A librdkafka property, such as security.protocol=SASL_SSL; repeatable."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one document a line, for scripts.")]
+PlaintextOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-X", metavar="NAME=VALUE", help="client.id, socket.timeout.ms or socket.connection.setup.timeout.ms. Plaintext only."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one document per line.")]
+
+# What commands rely on, whatever -X says: they commit by themselves, and see where partitions end.
+_CONSUMER_SETTINGS = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
+_BOOTSTRAP_PROPERTIES = ("bootstrap.servers", "metadata.broker.list")
+# The librdkafka properties that the clients in plaintext understand, and the names of their arguments.
+_PLAINTEXT_TIMEOUTS = {"socket.timeout.ms": "request_timeout_ms", "socket.connection.setup.timeout.ms": "connect_timeout_ms"}
+_SECURITY_PREFIXES = ("ssl.", "sasl.", "enable.ssl.")
 
 
-class Cluster:
+class KafkaCluster:
+    """The cluster that a command line names. Each client that it opens has been checked to be reachable."""
+
     def __init__(self, bootstrap: str, properties: Sequence[str] | None) -> None:
         self.bootstrap = bootstrap
-        # Its own log would be lines between ours; what matters of it comes as an error.
-        self._config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, **read_pairs(properties or [], "-X")}
+        self.properties = read_pairs(properties or [], "-X")
+        for name in _BOOTSTRAP_PROPERTIES:
+            if name in self.properties:
+                raise typer.BadParameter(f"give the address with --bootstrap instead of {name}", param_hint="-X")
 
-    def admin(self) -> Any:
+    def admin(self) -> Admin:
         self.check_reachable()
         with self.errors():
-            return AdminClient(self._config)
+            return Admin(
+                self.bootstrap, timeout=REQUEST_SECONDS_MAX, connect_timeout=METADATA_SECONDS_MAX, config=self.properties
+            )
 
-    def producer(self, config: Mapping[str, Any]) -> Any:
+    def producer(self, on_delivery: DeliveryCallback, settings: Mapping[str, object]) -> RawProducer:
         self.check_reachable()
         with self.errors():
-            return Producer({**self._config, **config})
+            return RawProducer(self.bootstrap, {**self.properties, **settings}, on_delivery=on_delivery)
 
-    def consumer(self, config: Mapping[str, Any]) -> Any:
-        """Without a group: nothing is committed, the partitions are assigned by hand. It must have a name all the same."""
+    def consumer(self, settings: Mapping[str, object] | None = None) -> RawConsumer:
+        """Unless the settings name a group, nothing is committed."""
         self.check_reachable()
-        alone = {"group.id": "tidelog-cli", "enable.auto.commit": False, "enable.auto.offset.store": False}
         with self.errors():
-            return Consumer({**self._config, **alone, **config})
-
-    def metadata(self, client: Any) -> Any:
-        """Of all topics: asking for one by name would create it where brokers do that."""
-        with self.errors():
-            return client.list_topics(timeout=METADATA_SECONDS_MAX)
-
-    def topic(self, client: Any, name: str) -> Any:
-        found = self.metadata(client).topics.get(name)
-        if found is None:
-            raise CommandFailed(f"there is no topic {name} at {self.bootstrap}")
-        return found
+            return RawConsumer(self.bootstrap, {**self.properties, **_CONSUMER_SETTINGS, **(settings or {})})
 
     @contextmanager
     def errors(self) -> Iterator[None]:
         try:
             yield
-        except KafkaException as error:
-            raise CommandFailed(self.reason(error.args[0])) from error
-        except ValueError as error:
-            raise CommandFailed(str(error)) from error
+        except TidelogError as error:
+            raise CommandFailed(self.reason(error)) from error
 
-    def reason(self, error: Any) -> str:
-        lost = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE)
-        if error.code() in lost:
-            return f"no broker answers at {self.bootstrap}: {error.str()}"
-        return str(error.str())
+    def reason(self, error: TidelogError) -> str:
+        """The broker's or librdkafka's own words, without advice that is meant for callers of the Python API."""
+        if error.reason is None:
+            return str(error)
+        is_lost = isinstance(error, BrokerUnavailable | TimedOut)
+        return f"no broker answers at {self.bootstrap}: {error.reason}" if is_lost else error.reason
 
     def check_reachable(self) -> None:
         problems = []
@@ -91,11 +102,34 @@ class Cluster:
             if problem is None:
                 return
             problems.append(problem)
-        raise CommandFailed(f"no broker answers at {self.bootstrap}: {', '.join(sorted(set(problems)))}")
+        raise CommandFailed(
+            f"no broker answers at {self.bootstrap}: {', '.join(sorted(set(problems)))}; "
+            "check the address, or start a broker: tidelog start"
+        )
+
+
+def partitions_of(admin: Admin, topic: str) -> list[TopicPartition]:
+    """The partitions of a topic that exists. The cluster is asked for all topics, because asking for one could create it."""
+    found = admin.describe_cluster().partitions(topic)
+    if not found:
+        raise no_such_topic(admin, topic)
+    return found
+
+
+def no_such_topic(admin: Admin, topic: str) -> CommandFailed:
+    return CommandFailed(f"there is no topic {topic} at {admin.addresses}; to see the topics: tidelog topics list")
+
+
+def existing_bounds(admin: Admin, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionBounds]:
+    """Log start offsets and high watermarks of those that exist: a committed offset may outlive its topic, and asking for a
+    topic by name could create it again."""
+    cluster = admin.describe_cluster()
+    existing = {partition for name in {name for name, _ in partitions} for partition in cluster.partitions(name)}
+    return admin.bounds([partition for partition in partitions if partition in existing], missing_ok=True)
 
 
 def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """``NAME=VALUE`` of each text."""
+    """Split each ``NAME=VALUE``."""
     pairs = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -105,6 +139,40 @@ def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     return pairs
 
 
+def plaintext_options(properties: Sequence[str] | None, subject: str) -> dict[str, Any]:
+    """``-X`` as arguments of a client that speaks plaintext only; ``subject`` says what the command is about."""
+    options: dict[str, Any] = {}
+    for name, value in read_pairs(properties or [], "-X").items():
+        if name == "security.protocol":
+            check_protocol(value)
+        elif name.startswith(_SECURITY_PREFIXES):
+            raise CommandFailed(f"-X {name}: commands about {subject} speak plaintext only, neither TLS nor SASL")
+        elif name == "client.id":
+            options["client_id"] = value
+        elif name in _PLAINTEXT_TIMEOUTS:
+            options[_PLAINTEXT_TIMEOUTS[name]] = _milliseconds(name, value)
+        else:
+            known = ", ".join(["security.protocol", "client.id", *_PLAINTEXT_TIMEOUTS])
+            raise CommandFailed(f"-X {name}: commands about {subject} know only {known}")
+    return options
+
+
+def choose_one(argument: str | None, option: str | None, what: str, hint: str = "") -> str:
+    """A name that may be given as an argument or, as in Kafka's own tools, as an option."""
+    if argument is not None and option is not None and argument != option:
+        raise CommandFailed(f"the command line names two {what}s, {argument} and {option}; give one")
+    chosen = argument or option
+    if not chosen:
+        raise CommandFailed(f"no {what} is given; add its name{hint}")
+    return chosen
+
+
+def _milliseconds(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MILLISECONDS_MAX):
+        raise CommandFailed(f"-X {name}={text}: expected milliseconds, 1 to {MILLISECONDS_MAX}")
+    return int(text)
+
+
 def _connection_problem(address: str) -> str | None:
     host, separator, port = address.rpartition("://")[2].rpartition(":")
     if not separator:
@@ -112,7 +180,7 @@ def _connection_problem(address: str) -> str | None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS_MAX).close()
     except ValueError:
-        return f"{port} is no port"
+        return f"{port} is not a port"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return None

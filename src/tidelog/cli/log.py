@@ -1,13 +1,14 @@
-"""``tidelog log``: look into data directories, check them, and repair what a start refuses.
+"""``tidelog log``: inspect data directories, verify them, and repair what a broker refuses to start with.
 
-Dump and verify read only and take no lock, so they work beside a running broker; repair takes the data directory's lock. All
-logic is in ``tidelog.log.inspection``; here it gets the real disk, and its results become text, tables and exit codes.
+``dump`` and ``verify`` only read and take no lock, so they work next to a running broker; ``repair`` takes the data directory's
+lock. All logic is in ``tidelog.log.inspection``; this module gives it the real disk and turns its results into text, tables and
+exit codes.
 """
 
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated
@@ -18,8 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tidelog.cli.log_text import finding_text, item_text, plan_text
-from tidelog.cli.output import count_of, format_bytes, make_console, say
+from tidelog.cli.output import count_of, format_bytes, make_console, say, tolerate_closed_pipe
 from tidelog.log import names
 from tidelog.log.inspection.directory_facts import (
     DirectoryFacts,
@@ -38,40 +38,40 @@ from tidelog.log.inspection.directory_facts import (
     read_directory_facts,
     recognise,
 )
-from tidelog.log.inspection.dump import DumpOptions, dump
-from tidelog.log.inspection.repair import Repair, lock_directory, read_facts_for_repair
+from tidelog.log.inspection.dump import DumpOptions, Item, dump
+from tidelog.log.inspection.repair import Repair, RepairPlan, lock_directory, read_facts_for_repair
 from tidelog.log.inspection.verification import PartitionSummary, verify_file, verify_partition
 from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
 from tidelog.ports.real_disk import RealDisk
 
 EXIT_DAMAGE = 1
-# Shorter work is over before a bar could be read.
+# Less than this is read before a progress bar could be noticed.
 _PROGRESS_BYTES_MIN = 64 << 20
 _PROGRESS_STEP_BYTES = 4 << 20
 
-app = typer.Typer(help="Look into a data directory, check it, repair it.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, verify and repair a data directory.", no_args_is_help=True)
 
 PathArgument = Annotated[
     str, typer.Argument(metavar="PATH", help="A data directory, a partition's directory, or one of their files.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one document per line.")]
 
 
 @app.command("dump", epilog="Example: tidelog log dump data/orders-0 --offset 1000 --limit 5 --records")
 def dump_command(
     path: PathArgument,
-    records: Annotated[bool, typer.Option("--records", help="Also the records of each batch.")] = False,
-    offset: Annotated[int, typer.Option(min=0, help="Begin with the batch that holds this offset.")] = 0,
+    records: Annotated[bool, typer.Option("--records", help="Include the records of each batch.")] = False,
+    offset: Annotated[int, typer.Option(min=0, help="Start with the batch that contains this offset.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many batches or entries.")] = None,
-    width: Annotated[int, typer.Option(min=8, help="Show at most this much of a key or value.")] = 80,
+    width: Annotated[int, typer.Option(min=8, help="Show at most this many characters of a key or value.")] = 80,
     as_json: JsonOption = False,
 ) -> int:
-    """Show what a file, a partition or a data directory holds. Reads only, beside a running broker too."""
+    """Show what a file, a partition or a data directory contains. It only reads, so it may run next to a broker."""
     disk = RealDisk()
     target = recognise(disk, _absolute(path))
     found_damage, is_empty = False, True
-    try:
+    with tolerate_closed_pipe():
         for item in dump(disk, target, DumpOptions(records, offset, limit)):
             found_damage |= item["kind"] == "damage"
             is_empty &= item["kind"] == "segment"
@@ -81,17 +81,14 @@ def dump_command(
         elif isinstance(target, DirectoryTarget) and not as_json:
             sys.stdout.write(_hint_after_overview(target) + "\n")
         sys.stdout.flush()
-    except BrokenPipeError:
-        # ``| head`` has seen enough. Python would complain when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_DAMAGE if found_damage else 0
 
 
 @app.command("verify", epilog="Example: tidelog log verify data")
 def verify_command(path: PathArgument, as_json: JsonOption = False) -> int:
-    """Check CRCs, order, indexes, snapshots and marks. Takes no lock and writes nothing: it may run beside a broker.
+    """Check CRCs, order, indexes, snapshots and marks. It takes no lock and writes nothing, so it may run next to a broker.
 
-    Exit code 0: sound. 1: damage was found. What a crash leaves and the next start puts in order is a note, not damage.
+    Exit code 0: sound. 1: damage was found. What a crash leaves behind and the next start cleans up is a note, not damage.
     """
     disk = RealDisk()
     target = recognise(disk, _absolute(path))
@@ -114,18 +111,20 @@ def verify_command(path: PathArgument, as_json: JsonOption = False) -> int:
 @app.command("repair", epilog="Example: tidelog log repair data/orders-0 (shows what would be lost), then the same with --yes")
 def repair_command(
     path: PathArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without it: only show what would be done and lost.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Repair. Without this, only show what would be done and lost.")] = False,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Also cut at damage below the recovery point, which does not keep a partition from opening."),
+        typer.Option(
+            "--deep", help="Also cut at damage below the recovery point, which does not prevent a partition from opening."
+        ),
     ] = False,
     rebuild_indexes: Annotated[
-        bool, typer.Option("--rebuild-indexes", help="Rebuild the indexes of a log that is itself sound.")
+        bool, typer.Option("--rebuild-indexes", help="Rebuild the indexes of a log that is itself intact.")
     ] = False,
 ) -> int:
     """Make a partition usable again that is offline because of damage below its durable mark.
 
-    The log is cut at the damage; what is cut stays beside it, in files that end in -damaged. The broker must be stopped.
+    The log is cut at the damage; what is cut off is kept next to it, in files that end in -damaged. The broker must be stopped.
     """
     disk = RealDisk()
     target = recognise(disk, _absolute(path))
@@ -136,7 +135,7 @@ def repair_command(
     try:
         facts = read_facts_for_repair(disk, data_directory)
         if not partitions:
-            say(console, f"{data_directory} has no partitions: nothing to repair.")
+            say(console, f"{data_directory} has no partitions, so there is nothing to repair.")
         with _progress(disk, partitions, "Checking", console) as on_bytes:
             for partition in partitions:
                 repair = Repair(disk, RealClock(), RealRandomness(), data_directory, partition.name, lambda *_: None, on_bytes)
@@ -155,29 +154,31 @@ def repair_command(
 
 def _nothing_to_show(target: Target, offset: int) -> str:
     if offset:
-        return f"{target.path} has nothing at or above offset {offset}."
+        return f"{target.path} contains nothing at or above offset {offset}."
     if isinstance(target, PartitionTarget):
-        return f"{target.path} has no batches yet: nothing was written to this partition, or retention has removed it."
+        return f"{target.path} has no batches: nothing was written to this partition yet, or retention has removed it."
     return f"{target.path} is empty."
 
 
 def _hint_after_overview(target: DirectoryTarget) -> str:
     if not target.partitions:
-        return "There are no partitions yet: a topic that is created gets its directories here."
-    return f"For the batches of one: tidelog log dump {target.partitions[0].path}"
+        return "There are no partitions yet. Creating a topic creates its directories here."
+    return f"To see the batches of one: tidelog log dump {target.partitions[0].path}"
 
 
 # -- verify ----------------------------------------------------------------------------------------------------------------------
 
 
 def _what_to_verify(disk: RealDisk, target: Target) -> tuple[list[PartitionTarget], int | None, DirectoryFacts | None]:
-    """The partitions, the one segment of interest, and what their data directory says."""
+    """The partitions, the only segment of interest if there is one, and the facts of their data directory."""
     only_segment = None
     if isinstance(target, FileTarget):
         directory = os.path.dirname(target.path)
         found = recognise(disk, directory)
         if names.parse_offset_file_name(os.path.basename(target.path)) is None or not isinstance(found, PartitionTarget):
-            raise UnknownTarget(f"{target.path} cannot be verified by itself: see what it holds with: tidelog log dump")
+            raise UnknownTarget(
+                f"{target.path} cannot be verified by itself; to see what it contains: tidelog log dump {target.path}"
+            )
         only_segment, target = target.base_offset, found
     partitions = target.partitions if isinstance(target, DirectoryTarget) else [target]
     data_directory = target.path if isinstance(target, DirectoryTarget) else target.data_directory
@@ -185,7 +186,7 @@ def _what_to_verify(disk: RealDisk, target: Target) -> tuple[list[PartitionTarge
 
 
 class _VerifyOutput:
-    """Findings as they come, then a table and a verdict; or everything as JSON."""
+    """Prints findings as they come, then a table and a verdict; or everything as JSON."""
 
     def __init__(self, as_json: bool) -> None:
         self.console = make_console()
@@ -224,7 +225,7 @@ class _VerifyOutput:
 
     def _table(self) -> Table:
         table = Table(box=SIMPLE)
-        # A narrow terminal must not squeeze the name out.
+        # On a narrow terminal the name must stay readable.
         table.add_column("Partition", overflow="fold", min_width=12)
         for title in ("Segments", "Size", "Records", "Start", "End", "Durable"):
             table.add_column(title, justify="right", no_wrap=True)
@@ -251,23 +252,23 @@ class _VerifyOutput:
 
 def _what_to_repair(target: Target) -> tuple[str, list[PartitionTarget]]:
     if isinstance(target, FileTarget):
-        raise UnknownTarget(f"{target.path} is a file: give the directory of its partition")
+        raise UnknownTarget(f"{target.path} is a file; give the directory of its partition")
     if isinstance(target, DirectoryTarget):
         return target.path, target.partitions
     if target.data_directory is None:
-        raise UnknownTarget(f"{target.path} lies in no data directory, so nothing says what of it was durable")
+        raise UnknownTarget(f"{target.path} is not in a data directory, so nothing says which part of it was durable")
     return target.data_directory, [target]
 
 
 def _cut(console: Console, repair: Repair, facts: PartitionFacts, yes: bool, deep: bool) -> bool:
-    """True when something is left to be repaired."""
+    """True if something is left to repair."""
     plan = repair.plan(facts, deep=deep)
     for line in plan_text(plan):
         say(console, line)
     if not plan.is_needed or not yes:
         return plan.is_needed
     log = repair.cut(facts, deep=deep)
-    say(console, f"{facts.name}: repaired. It ends at offset {log.log_end_offset}; the next start opens it.", "green")
+    say(console, f"{facts.name}: repaired. It now ends at offset {log.log_end_offset}, and the next start opens it.", "green")
     for path in repair.set_aside:
         say(console, f"  kept: {path}")
     return False
@@ -277,7 +278,7 @@ def _rebuild_indexes(console: Console, repair: Repair, facts: PartitionFacts, se
     if not yes:
         plan = repair.plan(facts, deep=True)
         if plan.is_needed:
-            say(console, f"{facts.name}: the log itself is damaged, and comes before its indexes.", "red")
+            say(console, f"{facts.name}: the log itself is damaged; repair it before its indexes.", "red")
             for line in plan_text(plan):
                 say(console, line)
             return True
@@ -304,7 +305,7 @@ def _absolute(path: str) -> str:
 
 @contextmanager
 def _progress(disk: RealDisk, partitions: list[PartitionTarget], title: str, console: Console) -> Iterator[OnBytes]:
-    """A bar over the bytes of all logs, on a terminal, when there are enough of them."""
+    """A progress bar over the bytes of all logs, on a terminal, if there are enough of them."""
     total = 0
     if console.is_terminal:
         total = sum(
@@ -319,7 +320,7 @@ def _progress(disk: RealDisk, partitions: list[PartitionTarget], title: str, con
         pending = 0
 
         def on_bytes(count: int) -> None:
-            # The bar is redrawn ten times a second; telling it of every batch would cost more than reading them.
+            # The bar is redrawn ten times a second; updating it for every batch would cost more than reading the batch.
             nonlocal pending
             pending += count
             if pending >= _PROGRESS_STEP_BYTES:
@@ -327,3 +328,120 @@ def _progress(disk: RealDisk, partitions: list[PartitionTarget], title: str, con
                 pending = 0
 
         yield on_bytes
+
+
+# -- text ------------------------------------------------------------------------------------------------------------------------
+
+
+def item_text(item: Item, width: int) -> str:
+    """One line; ``width`` bounds each key and value."""
+    kind = item["kind"]
+    if kind == "batch":
+        return _batch_text(item)
+    if kind == "record":
+        return _record_text(item, width)
+    if kind == "segment":
+        return f"{item['path']}: {format_bytes(_int(item['size_bytes']))}"
+    if kind == "damage":
+        at = "" if item["position"] is None else f" at byte {item['position']} ({item['bytes_left']} bytes before its end)"
+        return f"DAMAGE: {item['path']}{at}: {item['reason']}"
+    fields = (f"{name.replace('_', ' ')} {_plain(value)}" for name, value in item.items() if name != "kind")
+    return f"{kind}: {', '.join(fields)}"
+
+
+def _batch_text(item: Item) -> str:
+    parts = [
+        f"offsets {item['base_offset']}..{item['last_offset']}",
+        count_of(_int(item["records"]), "record"),
+        f"at {item['position']}",
+        f"{item['size_bytes']} B",
+        f"leader epoch {item['leader_epoch']}",
+    ]
+    if _int(item["producer_id"]) >= 0:
+        sequences = f" sequences {item['base_sequence']}..{item['last_sequence']}" if _int(item["base_sequence"]) >= 0 else ""
+        parts.append(f"producer {item['producer_id']} epoch {item['producer_epoch']}{sequences}")
+    parts.append("uncompressed" if item["compression"] == "none" else str(item["compression"]))
+    parts.append(f"{item['timestamp_type']} {item['max_timestamp']} ({item['max_timestamp_ms']} ms)")
+    if item["is_transactional"]:
+        parts.append("transactional")
+    if item["is_control"]:
+        parts.append(f"control {item['control_type']}")
+    if item["delete_horizon_ms"] is not None:
+        parts.append(f"delete horizon {item['delete_horizon_ms']} ms")
+    parts.append("CRC valid" if item["crc_is_valid"] else "CRC INVALID")
+    return ", ".join(parts)
+
+
+def _record_text(item: Item, width: int) -> str:
+    parts = [f"  offset {item['offset']}", f"{item['timestamp']} ({item['timestamp_ms']} ms)"]
+    if "control_type" in item:
+        return ", ".join((*parts, f"control {item['control_type']}"))
+    parts += [f"key {_content(item, 'key', width)}", f"value {_content(item, 'value', width)}"]
+    headers = item["headers"]
+    if isinstance(headers, list) and headers:
+        parts.append(
+            "headers " + ", ".join(f"{_bounded(header['name'], width)}={_content(header, 'value', width)}" for header in headers)
+        )
+    return ", ".join(parts)
+
+
+def _content(item: Mapping[str, object], name: str, width: int) -> str:
+    if f"{name}_hex" in item:
+        digits = str(item[f"{name}_hex"])
+        return "0x" + (digits if len(digits) + 2 <= width else f"{digits[: max(2, width - 2)]}... ({len(digits) // 2} bytes)")
+    content = item[name]
+    return "null" if content is None else _bounded(str(content), width)
+
+
+def _bounded(text: str, width: int) -> str:
+    return repr(text) if len(text) <= width else f"{text[:width]!r}... ({len(text)} characters)"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return "; ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int), value
+    return value
+
+
+def finding_text(finding: Finding) -> str:
+    at = "" if finding.position is None else f" at byte {finding.position}"
+    near = "" if finding.offset is None else f", offset {finding.offset}"
+    # The error of a checkpoint already names its file.
+    place = "" if finding.problem.startswith(finding.path) else f"{finding.path}{at}{near}: "
+    return f"{finding.severity}: {place}{finding.problem}. {finding.meaning[:1].upper()}{finding.meaning[1:]}."
+
+
+def plan_text(plan: RepairPlan) -> list[str]:
+    """What is wrong, what ``--yes`` would do and cost, and what else could be done."""
+    name = plan.facts.name
+    if plan.problem is None:
+        return [f"{name}: there is nothing to repair; the log is sound from the recovery point {plan.facts.recovery_point} on."]
+    lines = [f"{name}: {plan.path} at byte {plan.position}, offset {plan.cut_offset}: {plan.problem}."]
+    if plan.is_torn_tail:
+        lines.append(f"  This torn tail above the durable mark {plan.durable_mark} needs no repair: the next start cuts it.")
+        return lines
+    lines.append(f"  Everything below offset {plan.durable_mark} was acknowledged as durable.")
+    if plan.lost_offsets:
+        first_lost = max(plan.cut_offset, plan.facts.log_start_offset)
+        lines.append(
+            f"  A repair loses for good: {count_of(plan.lost_offsets, 'offset')}, {first_lost} to {plan.durable_mark - 1}."
+        )
+    if plan.cut_bytes:
+        lines.append(f"  It cuts the last {plan.cut_bytes} bytes of {plan.path}.")
+    if plan.later_segments:
+        first, last = plan.later_segments[0].log_path, plan.later_segments[-1].log_path
+        lines.append(
+            f"  It removes {count_of(len(plan.later_segments), 'segment')}, {plan.later_bytes} bytes, {first} to {last}."
+        )
+    lines.append(
+        f"  The log then ends at offset {plan.cut_offset}. What is cut off is kept next to it, in files that end in -damaged."
+    )
+    lines.append("  Either restore the file from a backup or another replica, and no offset is lost; or cut it with --yes.")
+    return lines

@@ -1,12 +1,12 @@
 """The ``tidelog`` command: one app, to which each command group adds its own.
 
-A command group is a module of this package with a typer app; ``COMMANDS`` lists them, and nothing else ties them in. An app with
-a command of its module's own name (``start``) is that command, any other is a group of them (``topics list``). Only the module
-that a command line names is imported, so that starting a broker does not wait for a Kafka client to load. A command may return
-its exit code (``verify`` that found damage, say); returning nothing is 0.
+A command group is a module of this package with a typer app; ``COMMANDS`` lists them, and nothing else connects them. An app with
+a command of its module's own name (``start``) is that command, any other is a group of commands (``topics list``). Only the
+module that a command line names is imported, so that starting a broker does not wait for a Kafka client to load. A command may
+return its exit code (for example ``verify`` if it found damage); returning nothing means 0.
 
-``main`` is the one place where exceptions become exit codes: 0 done, 1 an error that the user can act on (one line on stderr),
-2 a command line that makes no sense, 130 interrupted. Anything else is a bug of ours and keeps its traceback.
+``main`` is the only place where exceptions become exit codes: 0 for success, 1 for an error that the user can act on (one line on
+stderr), 2 for a command line that makes no sense, 130 for an interrupt. Anything else is a bug of ours and keeps its traceback.
 """
 
 import sys
@@ -28,7 +28,7 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-# The modules of this package by the name that they are called by, in the order in which help shows them.
+# The modules of this package that are commands, in the order in which help shows them.
 COMMANDS = (
     "start",
     "topics",
@@ -46,7 +46,7 @@ COMMANDS = (
     "log",
 )
 
-# What a user's input or machine can cause, beside OSError. Their messages are written for the user.
+# Errors that a user's input or machine can cause, besides OSError. Their messages are written for the user.
 KNOWN_ERRORS: tuple[type[Exception], ...] = (
     CommandFailed,
     InvalidSetting,
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None, command_groups: Mapping[str, ty
 
 
 def _hint(error: typer.TyperException) -> str:
-    """Where to read on: the help of the command that was meant, as far as it is known."""
+    """Refer to the help of the command that was meant, as far as it is known."""
     if error.exit_code != EXIT_USAGE:
         return ""
     context = getattr(error, "ctx", None)
@@ -83,7 +83,7 @@ def _hint(error: typer.TyperException) -> str:
 
 
 def _load(words: Sequence[str]) -> dict[str, typer.Typer]:
-    """The app that the command line names, or all of them when it names none: help and hints need them."""
+    """The app that the command line names, or all of them if it names none: help and hints need them."""
     wanted = words[:1] if words and words[0] in COMMANDS else COMMANDS
     return {name: import_module(f"tidelog.cli.{name}").app for name in wanted}
 
@@ -121,6 +121,6 @@ def _describe(error: OSError) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    """One line, so that it stays readable in a log and can be searched for."""
+    """Print one line, so that it stays readable in a log and can be searched for."""
     typer.echo(f"tidelog: {' '.join(message.split())}", err=True)
     return code

@@ -1,7 +1,7 @@
 """``tidelog pipeline list`` and ``tidelog pipeline run NAME ...``: the pipelines on Spark.
 
-A pipeline says itself which options it has, so what comes after its name is read only when it is known which one it is, and only
-that one is loaded. Exit codes of a run are the outcome's: 0, and 3 where an audit found a difference.
+Each pipeline defines its own options, so the words after its name are parsed once the pipeline is known, and only that one is
+loaded. A run exits with 0, or with 3 if an audit found a difference.
 """
 
 from importlib.util import find_spec
@@ -18,7 +18,7 @@ from tidelog.spark.pipelines.pipeline import MODULES, UnknownPipeline
 
 app = typer.Typer(help="Run a pipeline on Spark: topics to tables and back.", no_args_is_help=True)
 
-# What comes after the name belongs to the pipeline, --help as well.
+# All words after the name belong to the pipeline, --help included.
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
 
 
@@ -29,7 +29,7 @@ def pipeline_group() -> None:
 
 @app.command("list", epilog="Example: tidelog pipeline list")
 def list_command(as_json: JsonOption = False) -> None:
-    """What pipelines there are."""
+    """List the pipelines."""
     try:
         found = [(name, find(name)) for name in MODULES]
     except TidelogError as error:
@@ -40,7 +40,7 @@ def list_command(as_json: JsonOption = False) -> None:
         return
     console = make_console()
     show_table(console, ("name", "what it does"), [(name, pipeline.SUMMARY) for name, pipeline in found])
-    say(console, "tidelog pipeline run NAME --help has the options of each")
+    say(console, "To see the options of one: tidelog pipeline run NAME --help")
 
 
 @app.command(
@@ -51,9 +51,9 @@ def list_command(as_json: JsonOption = False) -> None:
 def run_command(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(MODULES)}.")] = "--help",
-    words: Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS]", help="Its options: NAME --help shows them.")] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS]", help="Its options; NAME --help shows them.")] = None,
 ) -> int:
-    """Run one, and say how it went. Run again, it goes on where it was."""
+    """Run a pipeline and report how it went. A second run continues where the first one ended."""
     if name in ("--help", "-h"):
         typer.echo(context.get_help())
         return 0
@@ -69,7 +69,7 @@ def run_command(
     "submit-file", epilog="Example: spark-submit $(tidelog pipeline submit-file) archive --topic orders --table lake/orders"
 )
 def submit_file_command() -> None:
-    """Where the file is that spark-submit takes."""
+    """Print the path of the file to give to spark-submit."""
     found = find_spec("tidelog.spark.pipelines.__main__")
     assert found is not None
     typer.echo(found.origin)

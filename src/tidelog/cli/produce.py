@@ -1,9 +1,9 @@
-"""``tidelog produce``: lines of a file or of standard input become messages, on any Kafka.
+"""``tidelog produce``: send the lines of a file or of standard input as messages, on any Kafka.
 
 A line is a value; with ``--key-separator`` a key and a value; with ``--jsonl`` an object such as
-``{"key": "a", "value": "b", "headers": {"c": "d"}, "partition": 0, "timestamp": 1700000000000}``, all of it optional; ``value``
-and ``key`` may be any JSON, and what is no string is sent as JSON. That is also what ``consume --json`` prints, so topics can be
-copied with a pipe.
+``{"key": "a", "value": "b", "headers": {"c": "d"}, "partition": 0, "timestamp": 1700000000000}``, in which every field is
+optional. ``value`` and ``key`` may be any JSON; whatever is not a string is sent as JSON. ``consume --json`` prints the same
+format, so a pipe copies a topic.
 """
 
 import base64
@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, BinaryIO
 
 import typer
-from confluent_kafka import KafkaException
 
 from tidelog.cli.errors import CommandFailed
-from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, Cluster, JsonOption, PropertiesOption, read_pairs
+from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PropertiesOption, read_pairs
 from tidelog.cli.output import count_of, make_console, say, show_json
+from tidelog.client.errors import TidelogError
+from tidelog.client.message import Message
+from tidelog.client.raw_producer import RawProducer
 
 app = typer.Typer()
 
 # How long the last messages may take to be acknowledged, once all have been read.
 FLUSH_SECONDS_MAX = 60.0
-# How long the client's full queue is waited for at a time.
-QUEUE_WAIT_SECONDS = 0.5
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS = ("0", "1", "all")
 
@@ -35,7 +35,9 @@ Headers = list[tuple[str, bytes | None]]
 
 
 @dataclass(slots=True)
-class Message:
+class InputMessage:
+    """A message as the input describes it."""
+
     value: bytes | None
     key: bytes | None = None
     headers: Headers = field(default_factory=list)
@@ -44,7 +46,7 @@ class Message:
 
 
 @dataclass(slots=True)
-class Line:
+class LineFormat:
     """How a line becomes a message."""
 
     key_separator: bytes | None
@@ -54,16 +56,16 @@ class Line:
     is_empty_null: bool
     partition: int | None
 
-    def read(self, text: bytes, number: int) -> Message:
+    def read(self, text: bytes, number: int) -> InputMessage:
         if self.is_json:
             message = read_json_message(text, number)
         elif self.key_separator is not None:
             key, separator, value = text.partition(self.key_separator)
             if not separator:
                 raise CommandFailed(f"line {number} has no key separator {self.key_separator.decode()!r}")
-            message = Message(value, key)
+            message = InputMessage(value, key)
         else:
-            message = Message(text)
+            message = InputMessage(text)
         if self.is_empty_null and message.value == b"":
             message.value = None
         if message.key is None:
@@ -74,17 +76,17 @@ class Line:
         return message
 
 
-def read_json_message(text: bytes, number: int) -> Message:
+def read_json_message(text: bytes, number: int) -> InputMessage:
     try:
         document = json.loads(text)
     except ValueError as error:
         raise CommandFailed(f"line {number} is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise CommandFailed(f"line {number} is no JSON object")
+        raise CommandFailed(f"line {number} is not a JSON object")
     headers = document.get("headers") or {}
     pairs = headers.items() if isinstance(headers, dict) else headers
     try:
-        return Message(
+        return InputMessage(
             _field(document, "value"),
             _field(document, "key"),
             [(str(name), _bytes(value)) for name, value in pairs],
@@ -96,7 +98,7 @@ def read_json_message(text: bytes, number: int) -> Message:
 
 
 def _field(document: dict[str, Any], name: str) -> bytes | None:
-    """Bytes that are no text are in base64, under a name that says so."""
+    """Bytes that are not text are in base64, under a name that says so."""
     encoded = document.get(f"{name}_base64")
     return base64.b64decode(encoded, validate=True) if encoded is not None else _bytes(document.get(name))
 
@@ -113,54 +115,62 @@ def _whole_number(value: object) -> int | None:
     raise ValueError(f"partition and timestamp are whole numbers, not {value!r}")
 
 
-class Delivery:
-    """What became of the messages: the first and last offset in each partition, or the first error."""
+class DeliveryReport:
+    """Counts deliveries, and keeps the first and last offset in each partition, or the first error."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
+        self._error = ""
         self.offsets: dict[int, tuple[int, int]] = {}
         self.delivered = 0
         self.failed = 0
-        self.error = ""
 
-    def __call__(self, error: Any, message: Any) -> None:
+    def __call__(self, error: TidelogError | None, message: Message) -> None:
         if error is not None:
             self.failed += 1
-            self.error = self.error or self._cluster.reason(error)
+            self._error = self._error or self._cluster.reason(error)
             return
         self.delivered += 1
-        offset, partition = message.offset(), message.partition()
-        # Without acknowledgement (acks=0) there are no offsets to tell.
+        offset, partition = message.offset, message.partition
+        # Without acknowledgement (acks=0) there are no offsets.
         if offset is not None and offset >= 0:
             first, last = self.offsets.get(partition, (offset, offset))
             self.offsets[partition] = min(first, offset), max(last, offset)
 
-    def check(self, unsent: int = 0) -> None:
+    def check(self, unsent: int) -> None:
         if self.failed or unsent:
-            reason = self.error or f"not acknowledged within {FLUSH_SECONDS_MAX:.0f} s"
-            raise CommandFailed(f"{count_of(self.failed + unsent, 'message')} not delivered ({self.delivered:,} were): {reason}")
+            reason = self._error or f"not acknowledged within {FLUSH_SECONDS_MAX:.0f} s"
+            raise CommandFailed(
+                f"{count_of(self.failed + unsent, 'message')} not delivered ({self.delivered:,} were delivered): {reason}"
+            )
 
 
 @app.command("produce", epilog="Example: echo 'customer-42:hello' | tidelog produce orders --key-separator :")
 def produce_command(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="Lines to send; - is standard input.")] = "-",
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to send to.")],
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="The file with the lines; - is standard input.")] = "-",
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="What stands between key and value in a line.")
+        str | None, typer.Option("--key-separator", "-K", help="What separates key and value in a line.")
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all messages that have none.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every message that has none.")] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of all messages; several are fine.")
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every message; repeatable.")
     ] = None,
     jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="A line is a JSON object with value, key, headers, partition, timestamp.")
+        bool, typer.Option("--jsonl", help="Each line is a JSON object with value, key, headers, partition and timestamp.")
     ] = False,
-    null: Annotated[bool, typer.Option("--null", "-Z", help="Empty values are null: tombstones on a compacted topic.")] = False,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="The partition; by key if not given.")] = None,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most this many messages a second.")] = None,
-    acks: Annotated[str, typer.Option("--acks", metavar="0|1|all", help="Whose acknowledgement to wait for.")] = "all",
+    null: Annotated[
+        bool, typer.Option("--null", "-Z", help="Send empty values as null: tombstones on a compacted topic.")
+    ] = False,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="The partition; chosen by the key if not given.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Send at most this many messages per second.")] = None,
+    acks: Annotated[
+        str, typer.Option("--acks", metavar="0|1|all", help="Who must acknowledge: nobody, the leader, or all in-sync replicas.")
+    ] = "all",
     compression: Annotated[
-        str, typer.Option("--compression", "-z", metavar="|".join(COMPRESSIONS), help="How batches are compressed.")
+        str, typer.Option("--compression", "-z", metavar="|".join(COMPRESSIONS), help="How to compress batches.")
     ] = "none",
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertiesOption = None,
@@ -172,57 +182,51 @@ def produce_command(
     headers: Headers = [(name, value.encode()) for name, value in read_pairs(header or [], "--header").items()]
     separator = None if key_separator is None else key_separator.encode()
     if separator == b"":
-        raise typer.BadParameter("it must not be empty", param_hint="--key-separator")
-    line = Line(separator, None if key is None else key.encode(), headers, jsonl, null, partition)
-    cluster = Cluster(bootstrap, properties)
+        raise typer.BadParameter("the separator must not be empty", param_hint="--key-separator")
+    line = LineFormat(separator, None if key is None else key.encode(), headers, jsonl, null, partition)
+    cluster = KafkaCluster(bootstrap, properties)
     with _lines(file) as lines:
-        producer = cluster.producer({"acks": acks, "compression.type": compression, "linger.ms": 5})
-        delivery = Delivery(cluster)
+        report = DeliveryReport(cluster)
+        producer = cluster.producer(report, {"acks": acks, "compression.type": compression, "linger.ms": 5})
         started = time.monotonic()
         try:
-            send_all(producer, topic, (line.read(text, number) for number, text in lines), delivery, rate)
+            send_all(producer, topic, (line.read(text, number) for number, text in lines), report, rate)
         finally:
             unsent = producer.flush(FLUSH_SECONDS_MAX)
-        delivery.check(unsent)
-    _show_result(topic, delivery, time.monotonic() - started, as_json)
+        report.check(unsent)
+    _show_result(topic, report, time.monotonic() - started, as_json)
 
 
-def send_all(producer: Any, topic: str, messages: Iterable[Message], delivery: Delivery, rate: float | None) -> None:
-    """Hand them to the client; stops at the first that could not be delivered."""
+def send_all(
+    producer: RawProducer, topic: str, messages: Iterable[InputMessage], report: DeliveryReport, rate: float | None
+) -> None:
+    """Hand the messages to the client; stops at the first that could not be delivered."""
     started = time.monotonic()
     for number, message in enumerate(messages):
         if rate is not None:
             _wait(producer, started + number / rate)
-        more = {}
-        if message.partition is not None:
-            more["partition"] = message.partition
-        if message.timestamp is not None:
-            more["timestamp"] = message.timestamp
         try:
-            _send(producer, topic, message, delivery, more)
-        except KafkaException as error:
-            raise CommandFailed(f"message {number + 1} cannot be sent: {error.args[0].str()}") from error
+            producer.produce(
+                topic,
+                message.value,
+                message.key,
+                headers=message.headers,
+                partition=message.partition,
+                timestamp=message.timestamp,
+            )
+        except TidelogError as error:
+            raise CommandFailed(f"message {number + 1} cannot be sent: {error.reason or error}") from error
         except (OverflowError, ValueError) as error:
             raise CommandFailed(f"message {number + 1} cannot be sent: {error}") from error
-        if delivery.failed:
+        producer.poll(0)
+        if report.failed:
             return
 
 
-def _wait(producer: Any, due: float) -> None:
-    """The client calls back only from within ``poll``, and returns from it as soon as it has."""
+def _wait(producer: RawProducer, due: float) -> None:
+    """Deliveries are reported from within ``poll``, which returns as soon as it has reported some."""
     while (left_seconds := due - time.monotonic()) > 0:
         producer.poll(left_seconds)
-
-
-def _send(producer: Any, topic: str, message: Message, delivery: Delivery, more: dict[str, int]) -> None:
-    while True:
-        try:
-            producer.produce(topic, message.value, message.key, headers=message.headers, on_delivery=delivery, **more)
-        except BufferError:
-            producer.poll(QUEUE_WAIT_SECONDS)
-        else:
-            producer.poll(0)
-            return
 
 
 def check_choice(value: str, choices: tuple[str, ...], option: str) -> None:
@@ -234,7 +238,7 @@ def check_choice(value: str, choices: tuple[str, ...], option: str) -> None:
 def _lines(file: str) -> Iterator[Iterator[tuple[int, bytes]]]:
     if file == "-":
         if sys.stdin.isatty():
-            typer.echo("Type messages, one a line; Ctrl-D ends.", err=True)
+            typer.echo("Type messages, one per line; Ctrl-D ends the input.", err=True)
         yield _numbered(sys.stdin.buffer)
     else:
         with open(file, "rb") as opened:
@@ -246,14 +250,14 @@ def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, text.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _show_result(topic: str, delivery: Delivery, seconds: float, as_json: bool) -> None:
-    offsets = sorted(delivery.offsets.items())
+def _show_result(topic: str, report: DeliveryReport, seconds: float, as_json: bool) -> None:
+    offsets = sorted(report.offsets.items())
     if as_json:
         partitions = [{"partition": index, "first_offset": first, "last_offset": last} for index, (first, last) in offsets]
-        show_json({"topic": topic, "messages": delivery.delivered, "seconds": round(seconds, 6), "partitions": partitions})
+        show_json({"topic": topic, "messages": report.delivered, "seconds": round(seconds, 6), "partitions": partitions})
         return
     where = "; ".join(
         f"partition {index} offset{'' if first == last else 's'} {first if first == last else f'{first} to {last}'}"
         for index, (first, last) in offsets
     )
-    say(make_console(), f"{count_of(delivery.delivered, 'message')} to {topic}" + (f": {where}" if where else ""))
+    say(make_console(), f"{count_of(report.delivered, 'message')} to {topic}" + (f": {where}" if where else ""))

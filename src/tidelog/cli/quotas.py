@@ -1,4 +1,4 @@
-"""``tidelog quotas``: what clients may take, listed, set and deleted, on any Kafka since 2.6.
+"""``tidelog quotas``: list, set and delete the limits of clients, on any Kafka since 2.6.
 
 librdkafka does not have these calls, so they go through ``tidelog.client.quotas``, which speaks plaintext only.
 """
@@ -10,22 +10,30 @@ from typing import Annotated
 import typer
 
 from tidelog.cli.errors import CommandFailed
-from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, read_pairs
+from tidelog.cli.kafka import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapOption,
+    JsonOption,
+    PlaintextOption,
+    plaintext_options,
+    read_pairs,
+)
 from tidelog.cli.output import make_console, say, show_json, show_table
-from tidelog.cli.transactions_admin import PlaintextOption, plaintext_options
 from tidelog.client.quotas import QuotaAdmin
 from tidelog.client.wire.errors import ClientError
 
 app = typer.Typer(help="List, set and delete quotas of client ids, users and addresses.", no_args_is_help=True)
 
-ClientIdOption = Annotated[str | None, typer.Option("--client-id", metavar="NAME", help="Of this client id.")]
-UserOption = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Of this user.")]
-IpOption = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Of this address.")]
+ClientIdOption = Annotated[str | None, typer.Option("--client-id", metavar="NAME", help="The quotas of this client id.")]
+UserOption = Annotated[str | None, typer.Option("--user", metavar="NAME", help="The quotas of this user.")]
+IpOption = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="The quotas of this address.")]
 DefaultOption = Annotated[
     list[str] | None,
-    typer.Option("--default", metavar="TYPE", help="Of all that have none: client-id, user or ip; two are fine."),
+    typer.Option(
+        "--default", metavar="TYPE", help="The quotas of all that have none of their own: client-id, user or ip; repeatable."
+    ),
 ]
-ValidateOption = Annotated[bool, typer.Option("--validate-only", help="Only ask whether it would be done.")]
+ValidateOption = Annotated[bool, typer.Option("--validate-only", help="Only ask the broker whether it would accept the change.")]
 TYPES = ("client-id", "user", "ip")
 
 
@@ -39,7 +47,7 @@ def list_command(
     properties: PlaintextOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the quotas that were set."""
+    """Show the quotas that are set."""
     entity = _entity(client_id, user, ip, default)
     with _admin(bootstrap, properties) as admin:
         found = admin.describe(entity)
@@ -57,7 +65,7 @@ def list_command(
 
 @app.command("set", epilog="Example: tidelog quotas set --client-id loader producer_byte_rate=1048576 request_percentage=25")
 def set_command(
-    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA=VALUE...", help="producer_byte_rate=1048576 and the like.")],
+    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA=VALUE...", help="A quota such as producer_byte_rate=1048576.")],
     client_id: ClientIdOption = None,
     user: UserOption = None,
     ip: IpOption = None,
@@ -66,7 +74,7 @@ def set_command(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PlaintextOption = None,
 ) -> None:
-    """Set quotas. They are in force at once."""
+    """Set quotas. They take effect at once."""
     values = {key: _value(key, text) for key, text in read_pairs(quotas, "QUOTA").items()}
     entity = _needed(_entity(client_id, user, ip, default))
     with _admin(bootstrap, properties) as admin:
@@ -76,7 +84,7 @@ def set_command(
 
 @app.command("delete", epilog="Example: tidelog quotas delete --client-id loader producer_byte_rate")
 def delete_command(
-    keys: Annotated[list[str] | None, typer.Argument(metavar="[QUOTA]...", help="Only these; otherwise all.")] = None,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[QUOTA]...", help="Only these quotas; by default, all.")] = None,
     client_id: ClientIdOption = None,
     user: UserOption = None,
     ip: IpOption = None,
@@ -85,13 +93,15 @@ def delete_command(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PlaintextOption = None,
 ) -> None:
-    """Take quotas away."""
+    """Delete quotas."""
     entity = _needed(_entity(client_id, user, ip, default))
     with _admin(bootstrap, properties) as admin:
         there = next((each.quotas for each in admin.describe(entity) if each.entity == entity), {})
         missing = [key for key in keys or () if key not in there]
         if missing or not there:
-            raise CommandFailed(f"{_words(entity)} has no {', '.join(missing) if missing else 'quotas'}")
+            raise CommandFailed(
+                f"{_words(entity)} has no {', '.join(missing) if missing else 'quotas'}; to see all quotas: tidelog quotas list"
+            )
         chosen = keys or list(there)
         admin.alter(entity, dict.fromkeys(chosen), validate_only=validate_only)
     say(make_console(), f"{'Would delete' if validate_only else 'Deleted'} {', '.join(chosen)} of {_words(entity)}.")
@@ -99,7 +109,7 @@ def delete_command(
 
 @contextmanager
 def _admin(bootstrap: str, properties: Sequence[str] | None) -> Iterator[QuotaAdmin]:
-    options = plaintext_options(read_pairs(properties or [], "-X"), "quotas")
+    options = plaintext_options(properties, "quotas")
     try:
         with QuotaAdmin(bootstrap, **options) as admin:
             yield admin
@@ -114,7 +124,7 @@ def _entity(client_id: str | None, user: str | None, ip: str | None, default: Se
         if kind not in TYPES:
             raise CommandFailed(f"--default {kind}: expected {', '.join(TYPES)}")
         if kind in entity:
-            raise CommandFailed(f"give either --{kind} or --default {kind}, and once")
+            raise CommandFailed(f"give either --{kind} or --default {kind}, and only once")
         entity[kind] = None
     return entity
 
@@ -126,7 +136,7 @@ def _needed(entity: dict[str, str | None]) -> dict[str, str | None]:
 
 
 def _words(entity: Mapping[str, str | None]) -> str:
-    """client-id loader of the default user, say."""
+    """For example: client-id loader of the default user."""
     words = [f"the default {kind}" if entity[kind] is None else f"{kind} {entity[kind]}" for kind in TYPES if kind in entity]
     return " of ".join(words)
 
@@ -135,7 +145,7 @@ def _value(key: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise CommandFailed(f"{key}={text}: expected a number") from None
+        raise CommandFailed(f"{key}={text}: expected a number after =") from None
 
 
 def _number(value: float) -> str:

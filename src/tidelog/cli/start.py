@@ -1,13 +1,15 @@
-"""``tidelog start``: a broker, in the foreground, until Ctrl-C or SIGTERM.
+"""``tidelog start``: run a broker in the foreground until Ctrl-C or SIGTERM.
 
-Settings come from a file (``--config``), then from ``-o``, then from ``--data``, ``--listener`` and ``--metrics``; the later
-wins. What is in force is printed to standard output once clients can connect; events go to standard error, one line each (as
-JSON, the first of them says what is in force instead).
+Settings come from a file (``--config``), then from ``-o``, then from ``--data``, ``--listener`` and ``--metrics``; the later ones
+win. Once clients can connect, a banner on standard output shows the settings in force. Events go to standard error, one line
+each; with ``--log-format json`` the first event replaces the banner.
 """
 
 import errno
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, NoReturn
 
 import typer
@@ -29,12 +31,12 @@ METRICS_EXAMPLE = "127.0.0.1:9644"
 def start_command(
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="DIR", help="The data directory; made if it is missing.", show_default="data"),
+        typer.Option("--data", metavar="DIR", help="The data directory; it is created if it is missing.", show_default="data"),
     ] = None,
     listener: Annotated[
         str | None,
         typer.Option(
-            "--listener", metavar="HOST:PORT", help="Where to listen; port 0 is any free one.", show_default=DEFAULT_ADDRESS
+            "--listener", metavar="HOST:PORT", help="Where to listen; port 0 means any free port.", show_default=DEFAULT_ADDRESS
         ),
     ] = None,
     metrics: Annotated[
@@ -42,38 +44,30 @@ def start_command(
         typer.Option(
             "--metrics",
             metavar="HOST:PORT",
-            help=f"Where /metrics, /health/live and /health/ready are served, for example {METRICS_EXAMPLE}.",
+            help=f"Where to serve /metrics, /health/live and /health/ready, for example {METRICS_EXAMPLE}.",
             show_default="nowhere",
         ),
     ] = None,
     config: Annotated[
-        str | None, typer.Option("--config", metavar="FILE", help="Settings in TOML, under Kafka's names (tidelog.toml).")
+        str | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings under Kafka's names.")
     ] = None,
     override: Annotated[
-        list[str] | None, typer.Option("-o", "--override", metavar="KEY=VALUE", help="One setting; may be given several times.")
+        list[str] | None, typer.Option("-o", "--override", metavar="KEY=VALUE", help="A setting; repeatable.")
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow plaintext listeners that other machines can reach.")
     ] = False,
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How events are written.")] = LogFormat.TEXT,
+    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How to write events.")] = LogFormat.TEXT,
     log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="The least that is written; debug names every connection that ends.")
+        LogLevel, typer.Option("--log-level", help="The least level to write; debug includes every connection that ends.")
     ] = LogLevel.INFO,
 ) -> int:
     """Start a broker on this machine."""
     settings = read_settings(config, override or [])
-    if data is not None:
-        settings["log.dirs"] = data
-    if listener is not None:
-        settings["listeners"] = listener
-    if metrics is not None:
-        settings[METRICS_LISTENER] = metrics
+    for name, value in (("log.dirs", data), ("listeners", listener), (METRICS_LISTENER, metrics)):
+        if value is not None:
+            settings[name] = value
     events = EventLog(_write_event, RealClock(), log_format, log_level)
-    logger = logging.getLogger("tidelog")
-    handler = EventLogHandler(events)
-    logger.addHandler(handler)
-    level_before = logger.level
-    logger.setLevel(log_level.number)
 
     def on_serving(serving: Serving) -> None:
         if log_format is LogFormat.TEXT:
@@ -82,15 +76,28 @@ def start_command(
         else:
             events.report("started", serving.facts())
 
+    with _logging_to(events, log_level):
+        try:
+            code = run_broker(settings, report=events.report, on_serving=on_serving, may_be_insecure=insecure)
+        except OSError as error:
+            _fail_to_listen(error)
+    events.report("stopped", {"is_clean": code == 0})
+    return code
+
+
+@contextmanager
+def _logging_to(events: EventLog, level: LogLevel) -> Iterator[None]:
+    """Python's own log records of Tidelog become events, too."""
+    logger = logging.getLogger("tidelog")
+    handler = EventLogHandler(events)
+    level_before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level.number)
     try:
-        code = run_broker(settings, report=events.report, on_serving=on_serving, may_be_insecure=insecure)
-    except OSError as error:
-        _fail_to_listen(error)
+        yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level_before)
-    events.report("stopped", {"is_clean": code == 0})
-    return code
 
 
 def read_settings(config: str | None, overrides: list[str]) -> dict[str, str]:
@@ -111,15 +118,16 @@ def banner(serving: Serving) -> str:
     address = str(serving.advertised)
     bootstrap = "" if address == DEFAULT_ADDRESS else f" --bootstrap {address}"
     if serving.flush_messages == 1:
-        durability = "acknowledged (acks=all) and visible only when on disk: flush.messages=1"
+        durability = "a write is acknowledged (acks=all) and visible only once it is on disk: flush.messages=1"
     else:
         durability = (
-            f"acknowledged and visible from the page cache, a power cut may lose it: flush.messages={serving.flush_messages}"
+            "a write is acknowledged and visible in the page cache; a power cut may lose it: "
+            f"flush.messages={serving.flush_messages}"
         )
     rows = [
         (
             "listening on",
-            f"{serving.listener} (plaintext)" + ("" if address == str(serving.listener) else f", known as {address}"),
+            f"{serving.listener} (plaintext)" + ("" if address == str(serving.listener) else f", advertised as {address}"),
         ),
         ("data", f"{serving.data_path} ({_count(serving)})"),
         *([("metrics", f"http://{serving.metrics}/metrics")] if serving.metrics is not None else []),
@@ -146,6 +154,6 @@ def _write_event(line: str) -> None:
 
 def _fail_to_listen(error: OSError) -> NoReturn:
     if error.errno == errno.EADDRINUSE:
-        message = f"{error.filename} is taken: another broker may be running; stop it, or choose another with --listener"
+        message = f"{error.filename} is already in use; stop the other broker, or choose another address with --listener"
         raise OSError(message) from error
     raise error

@@ -1,8 +1,8 @@
-"""``tidelog worker run module:worker``: a worker of the application's, in the foreground, until Ctrl-C or SIGTERM.
+"""``tidelog worker run module:worker``: run an application's worker in the foreground until Ctrl-C or SIGTERM.
 
-The module is imported as Python would import it from the working directory, so what it does at import is done. The first signal
-drains and commits, the second stops now. Exit codes: 0 everything that was begun is finished, 1 an error, 4 something was still
-under way and will be handled again.
+The module is imported as Python would import it from the working directory, with everything that it does at import. The first
+signal drains and commits, the second stops at once. Exit codes: 0 if everything that was begun is finished, 1 for an error, 4 if
+messages were still being handled; they will be handled again.
 """
 
 import importlib
@@ -32,9 +32,9 @@ def worker_group() -> None:
 
 @app.command("run", epilog="Example: tidelog worker run shop.email:worker")
 def run_command(
-    target: Annotated[str, typer.Argument(metavar="MODULE:WORKER", help="A module and the name of the worker in it.")],
+    target: Annotated[str, typer.Argument(metavar="MODULE:WORKER", help="A module, and the name of the worker in it.")],
     log_level: Annotated[
-        str, typer.Option("--log-level", metavar="LEVEL", help=f"What is written to standard error: {', '.join(LEVELS)}.")
+        str, typer.Option("--log-level", metavar="LEVEL", help=f"The least level that is logged: {', '.join(LEVELS)}.")
     ] = "info",
 ) -> int:
     """Run a worker until it is stopped."""
@@ -48,15 +48,17 @@ def run_command(
         raise CommandFailed(str(error)) from error
     metrics = worker.metrics()
     counts = f"handled {metrics.handled:,}, retried {metrics.retried:,}, {count_of(metrics.dead, 'dead letter')}"
-    typer.echo(counts if is_drained else f"{counts}; stopped with messages under way, they will be handled again", err=True)
+    typer.echo(
+        counts if is_drained else f"{counts}; stopped while messages were being handled; they will be handled again", err=True
+    )
     return 0 if is_drained else EXIT_NOT_DRAINED
 
 
 def load_worker(target: str) -> Worker:
-    """The worker that ``module:name`` means. CommandFailed says what is wrong with it, in one line."""
+    """The worker that ``module:name`` names. CommandFailed says in one line what is wrong."""
     module_name, _, name = target.partition(":")
     if not module_name or not name:
-        raise CommandFailed(f"{target}: expected MODULE:WORKER, as in shop.email:worker")
+        raise CommandFailed(f"{target}: expected MODULE:WORKER, such as shop.email:worker")
     directory = os.getcwd()
     if directory not in sys.path:
         sys.path.insert(0, directory)
@@ -74,6 +76,6 @@ def load_worker(target: str) -> Worker:
     if isinstance(found, Worker):
         return found
     workers = [key for key, value in vars(module).items() if isinstance(value, Worker)]
-    hint = f"it has {', '.join(workers)}" if workers else "it has no worker: worker = tidelog.Worker(...)"
-    what = f"has nothing called {name}" if found is None else f"has {name}, which is no Worker but a {type(found).__name__}"
+    hint = f"it defines {', '.join(workers)}" if workers else "it defines no worker: worker = tidelog.Worker(...)"
+    what = f"has no {name}" if found is None else f"has {name}, which is not a Worker but a {type(found).__name__}"
     raise CommandFailed(f"{module_name} {what}; {hint}")

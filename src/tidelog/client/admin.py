@@ -105,6 +105,21 @@ class ClusterDescription(NamedTuple):
         return [TopicPartition(topic, each.partition) for each in self.topics.get(topic, ())]
 
 
+class BrokerDescription(NamedTuple):
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class ClusterIdentity(NamedTuple):
+    """``controller`` is the id of the broker that is the controller, None if the cluster does not say."""
+
+    cluster_id: str | None
+    controller: int | None
+    brokers: tuple[BrokerDescription, ...]
+
+
 class NewTopicSpec(NamedTuple):
     """A topic to create; -1 for either number is the broker's default. ``configs`` has Kafka's own names: "retention.ms"."""
 
@@ -232,6 +247,14 @@ class Admin:
             for name, topic in sorted(found.topics.items())
         }
         return ClusterDescription({node.id: f"{node.host}:{node.port}" for node in found.brokers.values()}, topics)
+
+    def identify_cluster(self) -> ClusterIdentity:
+        """The cluster's id, its controller, and its brokers with their racks."""
+        with self._errors("describe the cluster"):
+            found = self.handle.describe_cluster(request_timeout=self._timeout).result()
+        brokers = [BrokerDescription(node.id, node.host, node.port, node.rack) for node in found.nodes]
+        controller = found.controller.id if found.controller is not None else None
+        return ClusterIdentity(found.cluster_id, controller, tuple(sorted(brokers)))
 
     def create_topic(
         self,

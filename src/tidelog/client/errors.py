@@ -24,6 +24,9 @@ class TidelogError(Exception):
     is_seen: bool = False
     """Whether the application has seen this failure; ``flush`` raises the ones that it has not seen."""
 
+    reason: str | None = None
+    """What the broker or librdkafka said, in its own words; None if the error did not come from them."""
+
     def __init__(self, message: str, *, code: int | None = None, retriable: bool | None = None) -> None:
         super().__init__(message)
         if code is not None:
@@ -116,6 +119,10 @@ class GroupError(TidelogError):
     """The consumer group refused: this is no longer a member, a rebalance is under way, or members are still active."""
 
 
+class Rebalanced(GroupError):
+    """The group has rebalanced since: this member no longer owns the partitions, and another one reads them."""
+
+
 class UnknownGroup(GroupError):
     """There is no consumer group of that name."""
 
@@ -169,13 +176,13 @@ _CLASSES: dict[int, tuple[type[TidelogError], str]] = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (NotAuthorized, "ask for the permission on the transactional id"),
     KafkaError._AUTHENTICATION: (NotAuthorized, "check the user and the password"),
     KafkaError.SASL_AUTHENTICATION_FAILED: (NotAuthorized, "check the user and the password"),
-    KafkaError.UNKNOWN_MEMBER_ID: (GroupError, "the member was removed from its group: poll again to join"),
-    KafkaError.ILLEGAL_GENERATION: (GroupError, "the group has rebalanced since: poll again"),
-    KafkaError.STALE_MEMBER_EPOCH: (GroupError, "the group has rebalanced since: poll again"),
-    KafkaError.REBALANCE_IN_PROGRESS: (GroupError, "try again when the rebalance is over"),
+    KafkaError.UNKNOWN_MEMBER_ID: (Rebalanced, "the member was removed from its group: poll again to join"),
+    KafkaError.ILLEGAL_GENERATION: (Rebalanced, "the group has rebalanced since: poll again"),
+    KafkaError.STALE_MEMBER_EPOCH: (Rebalanced, "the group has rebalanced since: poll again"),
+    KafkaError.REBALANCE_IN_PROGRESS: (Rebalanced, "try again when the rebalance is over"),
     KafkaError.NON_EMPTY_GROUP: (GroupError, "stop the group's members first"),
     KafkaError.GROUP_ID_NOT_FOUND: (UnknownGroup, "there is no group of that name"),
-    KafkaError._ASSIGNMENT_LOST: (GroupError, "the group has rebalanced since: poll again"),
+    KafkaError._ASSIGNMENT_LOST: (Rebalanced, "the group has rebalanced since: poll again"),
     KafkaError.OFFSET_METADATA_TOO_LARGE: (CommitMetadataTooLarge, "shorten the metadata"),
     KafkaError.GROUP_SUBSCRIBED_TO_TOPIC: (GroupError, "stop the members that read the topic first"),
     KafkaError._INVALID_ARG: (InvalidArgument, "see the documentation of the call"),
@@ -192,14 +199,17 @@ def from_kafka_error(error: Any, what: str, addresses: str, *, otherwise: type[T
     cause = error.args[0] if isinstance(error, KafkaException) else error
     code: int = cause.code()
     if code in _UNREACHABLE:
-        return BrokerUnavailable(
+        typed: TidelogError = BrokerUnavailable(
             f"{what}: no broker answers at {addresses} ({cause.str()}): check the address and that the broker runs", code=code
         )
-    kind, advice = _CLASSES.get(code, (otherwise, ""))
-    sentence = f"{what}: {cause.str()} ({cause.name()})"
-    # librdkafka itself sets the flag for some calls only.
-    retriable = kind.retriable or code in _PASSING or bool(cause.retriable())
-    return kind(f"{sentence}: {advice}" if advice else sentence, code=code, retriable=retriable)
+    else:
+        kind, advice = _CLASSES.get(code, (otherwise, ""))
+        sentence = f"{what}: {cause.str()} ({cause.name()})"
+        # librdkafka itself sets the flag for some calls only.
+        retriable = kind.retriable or code in _PASSING or bool(cause.retriable())
+        typed = kind(f"{sentence}: {advice}" if advice else sentence, code=code, retriable=retriable)
+    typed.reason = cause.str()
+    return typed
 
 
 @contextmanager

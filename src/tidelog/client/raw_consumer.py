@@ -320,6 +320,8 @@ class RawConsumer:
         with kafka_errors("read", self.addresses):
             raws = self.handle.consume(count_max, timeout)
         self._raise_failure()
+        if not any(map(_error_of, raws)):
+            return list(Messages(raws))
         found: list[Message | EndOfPartition] = []
         for raw in raws:
             error_of_raw = raw.error()
