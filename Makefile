@@ -60,6 +60,7 @@ bench-pipelines: $(SPARK) ## Measure archive beside the stock connector, as its 
 soak: $(SPARK) ## Crash and compare for long (MINUTES=60)
 	TIDELOG_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak --timeout=0 tests
 	TIDELOG_KILL_ROUNDS=100 $(BIN)/python -m pytest --timeout=0 tests/faults
+	for world in broker groups transactions; do $(BIN)/python -m simulation.run --world $$world --seeds 1-1000 || exit 1; done
 
 mutants: $(INSTALLED) ## Plant known bugs one by one; each must be found
 	$(BIN)/python -m tests.mutants

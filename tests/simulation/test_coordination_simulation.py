@@ -20,7 +20,7 @@ from simulation.transaction_history import End
 from simulation.transaction_world import TransactionWorld
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(1, 51)
+SEEDS = range(1, 31)
 CHUNK = 5
 NAMES = ("groups", "transactions")
 

@@ -36,4 +36,4 @@ def are_shared_out(members: Sequence[Participant], partitions: frozenset[Partiti
 def wait_until_all_read(ledger: Ledger, topic: str, flow: Flow) -> None:
     """And nothing went wrong on the way."""
     wait_until(lambda: ledger.problems or ledger.has_read_all(topic, flow.end_offsets), "every record read")
-    assert ledger.problems == []
+    assert ledger.problems == [], ledger.problems[:5]
