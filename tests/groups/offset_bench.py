@@ -3,24 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from simulation.clock import SimulatedClock
-from simulation.disk import SimulatedDisk
-from simulation.executor import SimulatedExecutor
-from simulation.randomness import SimulatedRandomness
-from simulation.scheduler import Scheduler
-from tests.coordinator.harness import MemoryLog, SimulatedTimers
-from tidelog.config.groups import BROKER_GROUP_SETTINGS
+from tests.groups.shard_bench import ShardBench
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
-from tidelog.coordinator.runtime import CoordinatorRuntime
-from tidelog.coordinator.shard import Shard, ShardState
-from tidelog.coordinator.shard_timers import ShardTimers
 from tidelog.groups.environment import GroupEnvironment
 from tidelog.groups.group import Group, GroupTable, GroupType
 from tidelog.groups.offsets import FetchedOffset, OffsetStore
-from tidelog.groups.records import RECORD_CODEC, GroupMetadataRecord, OffsetCommitRecord, OffsetCommitValue
-from tidelog.metadata.image import ClusterImage
-from tidelog.metadata.records import PartitionRecord, RemoveTopicRecord, TopicRecord
+from tidelog.groups.records import GroupMetadataRecord, OffsetCommitRecord, OffsetCommitValue
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.offset_commit import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic
 
@@ -89,45 +78,14 @@ class OffsetMachine:
         """Nobody waits."""
 
 
-class OffsetBench:
-    """``topics`` are there from the beginning, with four partitions each."""
+class OffsetBench(ShardBench[OffsetMachine]):
+    """``topics`` exist from the beginning, with four partitions each."""
 
     def __init__(self, *topics: str, **settings: Any) -> None:
-        self.scheduler = Scheduler()
-        self.clock = SimulatedClock(self.scheduler)
-        randomness = SimulatedRandomness(1)
-        self.randomness = randomness
-        executor = SimulatedExecutor(self.scheduler, randomness, SimulatedDisk(self.clock), self.clock)
-        self.events: list[tuple[str, dict[str, object]]] = []
-        self.image = ClusterImage()
-        self.settings = {setting.name: setting.default for setting in BROKER_GROUP_SETTINGS}
-        self.settings.update({name.replace("_", "."): value for name, value in settings.items()})
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        super().__init__(lambda environment: OffsetMachine(environment, FakeGroup), named)
         for topic in topics:
             self.create_topic(topic)
-        self.runtime: CoordinatorRuntime[OffsetMachine] = CoordinatorRuntime(
-            "__consumer_offsets",
-            RECORD_CODEC,
-            self._machine,
-            clock=self.clock,
-            scheduler=SimulatedTimers(self.scheduler),
-            executor=executor,
-            report=self._report,
-        )
-        self.log = MemoryLog()
-        self.log.batch_bytes_max = 1 << 20
-        self.shard: Shard[OffsetMachine] = self.runtime.take_over(0, self.log)
-
-    def _report(self, event: str, facts: dict[str, object]) -> None:
-        self.events.append((event, facts))
-
-    def _machine(self, timers: ShardTimers) -> OffsetMachine:
-        environment = GroupEnvironment(self.clock, self.randomness, self.image, self.settings, timers, self._report)
-        return OffsetMachine(environment, FakeGroup)
-
-    @property
-    def machine(self) -> OffsetMachine:
-        assert self.shard.machine is not None
-        return self.shard.machine
 
     @property
     def offsets(self) -> OffsetStore:
@@ -143,34 +101,14 @@ class OffsetBench:
         self.machine.groups.put(group)
         return group
 
-    # -- topics --------------------------------------------------------------------------------------------------------------
-
-    def create_topic(self, name: str, partitions: int = 4) -> bytes:
-        topic_id = self.randomness.token(16)
-        created = [PartitionRecord(index, topic_id, (1,), (1,), leader=1) for index in range(partitions)]
-        self.image.replay([TopicRecord(name, topic_id), *created], self.image.last_offset + 1)
-        return topic_id
-
-    def delete_topic(self, name: str) -> None:
-        topic = self.image.topic(name)
-        assert topic is not None
-        self.image.replay([RemoveTopicRecord(topic.topic_id)], self.image.last_offset + 1)
+    def create_topic(self, name: str, partitions: int = 4, id_: bytes | None = None) -> bytes:
+        """A topic that is created again has another id."""
+        return super().create_topic(name, partitions, id_ or self.randomness.token(16))
 
     # -- decisions -----------------------------------------------------------------------------------------------------------
 
     def decide(self, decide: Callable[[OffsetStore], CoordinatorResult]) -> Any:
-        """The response, when all is committed; raises what the decision raised."""
-        answers: list[tuple[Any, Exception | None]] = []
-        self.shard.write(lambda machine: decide(machine.offsets), lambda *answer: answers.append(answer))
-        self.settle()
-        ((response, error),) = answers
-        if error is not None:
-            raise error
-        return response
-
-    def settle(self) -> None:
-        self.runtime.flush()
-        self.log.commit()
+        return self.call(lambda machine: decide(machine.offsets))
 
     def commit(
         self,
@@ -205,17 +143,3 @@ class OffsetBench:
 
     def offset(self, group_id: str = "g", topic: str = "orders", partition: int = 0) -> int:
         return self.fetch(group_id, topic, partition).offset
-
-    # -- time ----------------------------------------------------------------------------------------------------------------
-
-    def run_for(self, duration_ms: int) -> None:
-        is_over: list[bool] = []
-        self.scheduler.schedule(duration_ms * 1000, "time passes", lambda: is_over.append(True))
-        while not is_over:
-            self.scheduler.step()
-            self.settle()
-
-    def reload(self) -> None:
-        self.runtime.release(0, RuntimeError("moved"))
-        self.shard = self.runtime.take_over(0, self.log)
-        self.scheduler.run_until(lambda: self.shard.state is ShardState.ACTIVE)

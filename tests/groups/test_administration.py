@@ -83,7 +83,7 @@ def test_a_group_goes_with_its_offsets_in_one_batch() -> None:
     bench.write(lambda machine: machine.delete_group(GROUP), asked)
     assert asked.response is True
     assert len(bench.log.batches) == batches + 1
-    assert [record.value for record in bench.written()[-4:]] == [None] * 4
+    assert [record.value for record in bench.records()[-4:]] == [None] * 4
     assert bench.machine.groups.find(GROUP) is None
     assert not bench.machine.offsets.of_group(GROUP)
     assert bench.restarted().machine.groups.find(GROUP) is None

@@ -172,7 +172,7 @@ def test_a_topic_that_is_deleted_during_a_pass_is_not_missed() -> None:
     bench.delete_topic("orders")
     bench.offsets.on_topics_deleted()
     bench.scheduler.run_until(lambda: bench.offsets.count < 3001)
-    bench.settle()
+    bench.commit_all()
     assert bench.offsets.of_group("g0").keys() == {"bills"}
     assert bench.offsets.count > 1
     bench.delete_topic("bills")

@@ -181,12 +181,12 @@ def test_transactions_are_the_same_after_a_reload(kind: ControlType, expected: i
     bench.commit(offset=5)
     record = OffsetCommitRecord("g", "orders", 0, OffsetCommitValue(10))
     bench.shard.write(lambda _: CoordinatorResult([record]), producer=(7, 0))
-    bench.settle()
+    bench.commit_all()
     bench.reload()
     assert bench.fetch(require_stable=True).error is ErrorCode.UNSTABLE_OFFSET_COMMIT
     assert bench.offset() == 5
     bench.shard.end_transaction((7, 0), EndTransactionMarker(kind, 0), lambda _: None)
-    bench.settle()
+    bench.commit_all()
     assert bench.fetch(require_stable=True).offset == expected
     bench.reload()
     assert bench.fetch(require_stable=True).offset == expected

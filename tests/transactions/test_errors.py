@@ -100,8 +100,9 @@ END = [
 
 
 @pytest.mark.parametrize(("state", "producer", "is_commit", "version", "error"), END)
-def test_end_txn(state: TransactionState, producer: tuple[int, int], is_commit: bool, version: int, error: ErrorCode) -> None:
-    bench = TransactionBench()
+def test_end_txn(
+    bench: TransactionBench, state: TransactionState, producer: tuple[int, int], is_commit: bool, version: int, error: ErrorCode
+) -> None:
     before = value(state)
     bench.put(before)
     result = bench.end(producer, is_commit, version=version)
@@ -134,8 +135,9 @@ ADD = [
 
 @pytest.mark.parametrize("by_offsets", [False, True])
 @pytest.mark.parametrize(("state", "producer", "error"), ADD)
-def test_add_partitions_to_txn(state: TransactionState, producer: tuple[int, int], error: ErrorCode, by_offsets: bool) -> None:
-    bench = TransactionBench()
+def test_add_partitions_to_txn(
+    bench: TransactionBench, state: TransactionState, producer: tuple[int, int], error: ErrorCode, by_offsets: bool
+) -> None:
     bench.put(value(state))
     if by_offsets:
         assert (
@@ -163,8 +165,9 @@ VERIFY = [
 
 
 @pytest.mark.parametrize(("state", "producer", "added", "not_added"), VERIFY)
-def test_verify_only(state: TransactionState, producer: tuple[int, int], added: ErrorCode, not_added: ErrorCode) -> None:
-    bench = TransactionBench()
+def test_verify_only(
+    bench: TransactionBench, state: TransactionState, producer: tuple[int, int], added: ErrorCode, not_added: ErrorCode
+) -> None:
     before = value(state)
     bench.put(before)
     found = bench.machine.verify_partitions(TransactionPartitions("id", *producer, [("t", 1), ("t", 2), ("u", 1)]))
@@ -190,8 +193,7 @@ INIT = [
 
 
 @pytest.mark.parametrize(("state", "producer", "error"), INIT)
-def test_init_producer_id(state: TransactionState, producer: tuple[int, int], error: ErrorCode) -> None:
-    bench = TransactionBench()
+def test_init_producer_id(bench: TransactionBench, state: TransactionState, producer: tuple[int, int], error: ErrorCode) -> None:
     bench.put(value(state))
     result = bench.init(producer=producer)
     assert result == (InitProducerIdResult(E.NONE, PID, EPOCH + 1) if error is E.NONE else InitProducerIdResult(error))
@@ -211,8 +213,7 @@ def test_time_outs_have_bounds(timeout_ms: int, error: ErrorCode) -> None:
     assert TransactionBench().init(timeout_ms=timeout_ms).error is error
 
 
-def test_an_id_that_is_not_known() -> None:
-    bench = TransactionBench()
+def test_an_id_that_is_not_known(bench: TransactionBench) -> None:
     assert bench.add(NOW, ("t", 0)) is E.INVALID_PRODUCER_ID_MAPPING
     assert bench.end(NOW, True) == EndTransactionResult(E.INVALID_PRODUCER_ID_MAPPING)
     assert bench.end(NOW, True, version=0) == EndTransactionResult(E.INVALID_PRODUCER_ID_MAPPING)
@@ -222,16 +223,14 @@ def test_an_id_that_is_not_known() -> None:
     assert bench.machine.describe_transaction("id") is None
 
 
-def test_an_empty_id() -> None:
-    bench = TransactionBench()
+def test_an_empty_id(bench: TransactionBench) -> None:
     assert bench.init("").error is E.INVALID_REQUEST
     assert bench.add(NOW, ("t", 0), transactional_id="") is E.INVALID_REQUEST
     assert bench.end(NOW, True, "").error is E.INVALID_REQUEST
     assert bench.machine.verify_partitions(TransactionPartitions("", *NOW, [("t", 0)])) == {("t", 0): E.INVALID_REQUEST}
 
 
-def test_while_a_decision_is_not_committed_others_are_told_to_come_again() -> None:
-    bench = TransactionBench()
+def test_while_a_decision_is_not_committed_others_are_told_to_come_again(bench: TransactionBench) -> None:
     bench.put(value(S.COMPLETE_COMMIT))
     first = bench.begin(lambda machine: machine.init_producer_id(InitProducerIdRequest("id", TIMEOUT_MS)))
     others = [
@@ -258,16 +257,14 @@ def test_while_a_decision_is_not_committed_others_are_told_to_come_again() -> No
     assert bench.add(LATER, ("t", 0)) is E.NONE
 
 
-def test_a_new_id_whose_first_record_is_not_committed() -> None:
-    bench = TransactionBench()
+def test_a_new_id_whose_first_record_is_not_committed(bench: TransactionBench) -> None:
     bench.begin(lambda machine: machine.init_producer_id(InitProducerIdRequest("id", TIMEOUT_MS)))
     answers = bench.begin(lambda machine: machine.ends.end(EndTxnRequest("id", 0, 0, True), 0))
     bench.commit()
     assert answers == [EndTransactionResult(E.INVALID_PRODUCER_ID_MAPPING)]
 
 
-def test_without_producer_ids_the_coordinator_is_still_loading() -> None:
-    bench = TransactionBench()
+def test_without_producer_ids_the_coordinator_is_still_loading(bench: TransactionBench) -> None:
     bench.has_blocks = False
     assert bench.init() == InitProducerIdResult(E.COORDINATOR_LOAD_IN_PROGRESS)
     bench.put(value(S.ONGOING, producer_epoch=LAST))

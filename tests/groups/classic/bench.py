@@ -3,17 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simulation.clock import SimulatedClock
-from simulation.disk import SimulatedDisk
-from simulation.executor import SimulatedExecutor
-from simulation.randomness import SimulatedRandomness
-from simulation.scheduler import Scheduler
-from tests.coordinator.harness import MemoryLog, SimulatedTimers
-from tidelog.config.groups import BROKER_GROUP_SETTINGS
+from tests.coordinator.harness import MemoryLog
+from tests.groups.shard_bench import ShardBench
 from tidelog.coordinator.machine import CoordinatorResult
-from tidelog.coordinator.runtime import CoordinatorRuntime
-from tidelog.coordinator.shard import Shard, ShardState
-from tidelog.coordinator.shard_timers import ShardTimers
 from tidelog.groups.classic.group import ClassicGroup
 from tidelog.groups.classic.requests import (
     JoinRequest,
@@ -25,11 +17,6 @@ from tidelog.groups.classic.requests import (
     SyncResponse,
 )
 from tidelog.groups.coordinator import GroupCoordinator
-from tidelog.groups.environment import GroupEnvironment
-from tidelog.groups.records import RECORD_CODEC
-from tidelog.metadata.image import ClusterImage
-from tidelog.records.batch import read_records
-from tidelog.records.header import iterate_headers
 from tidelog.wire.errors import ErrorCode
 
 GROUP = "billing"
@@ -76,43 +63,12 @@ class Sync(Asked):
         return self.response.error if self.is_answered else None
 
 
-class GroupBench:
+class GroupBench(ShardBench[GroupCoordinator]):
     """``is_committing``: every decision is written and committed at once."""
 
     def __init__(self, settings: Mapping[str, Any] | None = None, log: MemoryLog | None = None, seed: int = 1) -> None:
-        self.seed = seed
-        self.scheduler = Scheduler()
-        self.clock = SimulatedClock(self.scheduler)
-        self.settings = {setting.name: setting.default for setting in BROKER_GROUP_SETTINGS} | dict(settings or {})
-        randomness = SimulatedRandomness(seed)
-        self.executor = SimulatedExecutor(self.scheduler, randomness, SimulatedDisk(self.clock), self.clock)
-        self.events: list[tuple[str, dict[str, object]]] = []
         self.is_committing = True
-
-        def make_machine(timers: ShardTimers) -> GroupCoordinator:
-            return GroupCoordinator(GroupEnvironment(self.clock, randomness, ClusterImage(), self.settings, timers, self._report))
-
-        self.runtime: CoordinatorRuntime[GroupCoordinator] = CoordinatorRuntime(
-            "__consumer_offsets",
-            RECORD_CODEC,
-            make_machine,
-            clock=self.clock,
-            scheduler=SimulatedTimers(self.scheduler),
-            executor=self.executor,
-            report=self._report,
-        )
-        self.log = MemoryLog() if log is None else log
-        self.log.batch_bytes_max = BATCH_BYTES_MAX
-        self.shard: Shard[GroupCoordinator] = self.runtime.take_over(0, self.log)
-        self.load()
-
-    def _report(self, event: str, facts: dict[str, object]) -> None:
-        self.events.append((event, facts))
-
-    @property
-    def machine(self) -> GroupCoordinator:
-        assert self.shard.machine is not None
-        return self.shard.machine
+        super().__init__(GroupCoordinator, settings, log=log, seed=seed)
 
     @property
     def group(self) -> ClassicGroup:
@@ -120,31 +76,19 @@ class GroupBench:
         assert isinstance(group, ClassicGroup)
         return group
 
-    def load(self) -> None:
-        self.scheduler.run_until(lambda: self.shard.state is ShardState.ACTIVE)
-
     def restarted(self, settings: Mapping[str, Any] | None = None) -> "GroupBench":
         """Another broker on the same log: nothing else has survived."""
         return GroupBench(self.settings | dict(settings or {}), self.log, self.seed + 1)
 
-    def commit(self) -> None:
-        self.runtime.flush()
-        self.log.commit()
-
-    def run_for(self, duration_ms: int) -> None:
-        is_over: list[bool] = []
-        self.scheduler.schedule(duration_ms * 1000, "time passes", lambda: is_over.append(True))
-        while not is_over:
-            self.scheduler.step()
-            if self.is_committing:
-                self.commit()
+    def after_step(self) -> None:
+        if self.is_committing:
+            self.commit_all()
 
     # -- requests ------------------------------------------------------------------------------------------------------------
 
     def write(self, decide: Callable[[GroupCoordinator], CoordinatorResult], on_done: Asked) -> None:
         self.shard.write(decide, on_done)
-        if self.is_committing:
-            self.commit()
+        self.after_step()
 
     def join(
         self,
@@ -234,12 +178,3 @@ class GroupBench:
         syncs.append(self.sync(ids[0], generation, {member_id: member_id.encode() for member_id in ids}))
         assert all(sync.code is ErrorCode.NONE for sync in syncs)
         return ids
-
-    def written(self) -> list[Any]:
-        """Every record of the log."""
-        data = bytes(self.log.data)
-        return [
-            RECORD_CODEC.decode(record.key or b"", record.value)
-            for position, header in iterate_headers(data)
-            for record in read_records(data, position, header, size_max=1 << 24, count_max=1 << 20)
-        ]

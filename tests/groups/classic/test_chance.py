@@ -96,7 +96,7 @@ class World:
     def check_assignment(self, client: Client, assignment: bytes) -> None:
         known = [
             (member.member_id, record.value.generation, member.assignment)
-            for record in self.bench.written()
+            for record in self.bench.records()
             if record.value is not None
             for member in record.value.members
         ]
@@ -126,7 +126,7 @@ class World:
 
     def settle(self) -> None:
         self.bench.is_committing = True
-        self.bench.commit()
+        self.bench.commit_all()
         for _ in range(2000):
             self.bench.run_for(100)
             if self.bench.shard.state is not ShardState.ACTIVE:

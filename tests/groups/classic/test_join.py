@@ -10,8 +10,7 @@ from tidelog.groups.records import ConsumerGroupMetadataRecord, ConsumerGroupMet
 from tidelog.wire.errors import ErrorCode
 
 
-def test_a_new_member_is_given_an_id_and_joins_with_it() -> None:
-    bench = GroupBench()
+def test_a_new_member_is_given_an_id_and_joins_with_it(bench: GroupBench) -> None:
     first = bench.join(client_id="app")
     assert first.code is ErrorCode.MEMBER_ID_REQUIRED
     member_id = first.response.member_id
@@ -28,16 +27,14 @@ def test_a_new_member_is_given_an_id_and_joins_with_it() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_before_version_4_a_member_joins_at_once(version: int) -> None:
-    bench = GroupBench()
+def test_before_version_4_a_member_joins_at_once(bench: GroupBench, version: int) -> None:
     join = bench.join(version=version)
     bench.finish_join()
     assert join.code is ErrorCode.NONE
     assert join.response.generation == 1
 
 
-def test_a_static_member_needs_no_second_request() -> None:
-    bench = GroupBench()
+def test_a_static_member_needs_no_second_request(bench: GroupBench) -> None:
     join = bench.join(instance="worker-1")
     bench.finish_join()
     assert join.code is ErrorCode.NONE
@@ -76,8 +73,7 @@ def test_the_first_rebalance_does_not_wait_longer_than_the_rebalance_time_out() 
     assert first.code is ErrorCode.NONE
 
 
-def test_a_new_member_of_a_stable_group_waits_for_the_others() -> None:
-    bench = GroupBench()
+def test_a_new_member_of_a_stable_group_waits_for_the_others(bench: GroupBench) -> None:
     (leader,) = bench.stable()
     join = bench.join_with_id()
     assert not join.is_answered
@@ -88,8 +84,7 @@ def test_a_new_member_of_a_stable_group_waits_for_the_others() -> None:
     assert len(again.response.members) == 2
 
 
-def test_who_does_not_join_again_is_put_out_after_the_rebalance_time_out() -> None:
-    bench = GroupBench()
+def test_who_does_not_join_again_is_put_out_after_the_rebalance_time_out(bench: GroupBench) -> None:
     leader, other = bench.stable(2, session_ms=2 * REBALANCE_MS)
     join = bench.join_with_id(session_ms=2 * REBALANCE_MS)
     again = bench.join(other, session_ms=2 * REBALANCE_MS)
@@ -101,8 +96,7 @@ def test_who_does_not_join_again_is_put_out_after_the_rebalance_time_out() -> No
     assert join.response.leader == again.response.leader == other, "of those who joined, the one that was there first"
 
 
-def test_a_follower_that_joins_again_unchanged_goes_on_in_its_generation() -> None:
-    bench = GroupBench()
+def test_a_follower_that_joins_again_unchanged_goes_on_in_its_generation(bench: GroupBench) -> None:
     _, follower = bench.stable(2)
     generation = bench.group.generation
     again = bench.join(follower)
@@ -112,17 +106,15 @@ def test_a_follower_that_joins_again_unchanged_goes_on_in_its_generation() -> No
     assert bench.group.state is ClassicState.STABLE
 
 
-def test_a_follower_with_other_metadata_begins_a_rebalance() -> None:
-    bench = GroupBench()
+def test_a_follower_with_other_metadata_begins_a_rebalance(bench: GroupBench) -> None:
     leader, follower = bench.stable(2)
     again = bench.join(follower, protocols=(("range", b"other topics"),))
     assert not again.is_answered
     assert bench.heartbeat(leader, bench.group.generation) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_leader_that_joins_again_begins_a_rebalance() -> None:
+def test_a_leader_that_joins_again_begins_a_rebalance(bench: GroupBench) -> None:
     """Even with nothing new: it has seen partitions come."""
-    bench = GroupBench()
     leader, _ = bench.stable(2)
     assert not bench.join(leader).is_answered
     assert bench.group.state is ClassicState.PREPARING_REBALANCE
@@ -146,8 +138,7 @@ def test_other_metadata_while_the_leader_assigns_begins_anew() -> None:
     assert waiting.code is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_join_that_is_sent_again_replaces_the_one_that_waits() -> None:
-    bench = GroupBench()
+def test_a_join_that_is_sent_again_replaces_the_one_that_waits(bench: GroupBench) -> None:
     leader, follower = bench.stable(2)
     earlier = bench.join(leader)
     later = bench.join(leader)
@@ -169,8 +160,7 @@ def test_the_most_wanted_protocol_of_those_that_all_have() -> None:
     assert {join.response.protocol_name for join in joins} == {"sticky"}
 
 
-def test_a_new_member_that_waits_too_long_is_put_out() -> None:
-    bench = GroupBench()
+def test_a_new_member_that_waits_too_long_is_put_out(bench: GroupBench) -> None:
     (leader,) = bench.stable(rebalance_ms=2 * NEW_MEMBER_JOIN_MS_MAX)
     join = bench.join_with_id()
     for _ in range(NEW_MEMBER_JOIN_MS_MAX // 5000):
@@ -184,16 +174,14 @@ def test_a_new_member_that_waits_too_long_is_put_out() -> None:
 # -- ids that are pending ----------------------------------------------------------------------------------------------------
 
 
-def test_an_id_that_nobody_joins_with_is_forgotten_after_the_session_time_out() -> None:
-    bench = GroupBench()
+def test_an_id_that_nobody_joins_with_is_forgotten_after_the_session_time_out(bench: GroupBench) -> None:
     member_id = bench.join().response.member_id
     bench.run_for(SESSION_MS + 1)
     assert bench.join(member_id).code is ErrorCode.UNKNOWN_MEMBER_ID
     assert not bench.group.pending_members
 
 
-def test_a_rebalance_waits_for_an_id_that_is_pending() -> None:
-    bench = GroupBench()
+def test_a_rebalance_waits_for_an_id_that_is_pending(bench: GroupBench) -> None:
     (leader,) = bench.stable()
     bench.join()
     join = bench.join(leader)
@@ -213,8 +201,7 @@ def test_ids_that_are_pending_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
     assert join.code is ErrorCode.NONE
 
 
-def test_a_long_client_id_does_not_make_an_id_that_no_record_holds() -> None:
-    bench = GroupBench()
+def test_a_long_client_id_does_not_make_an_id_that_no_record_holds(bench: GroupBench) -> None:
     join = bench.join_with_id(client_id="x" * 32_767)
     bench.finish_join()
     bench.sync(join.response.member_id, 1, {join.response.member_id: b"a"})
@@ -269,8 +256,7 @@ def test_as_many_groups_as_there_may_be() -> None:
     assert bench.join(group_id="one").code is ErrorCode.MEMBER_ID_REQUIRED
 
 
-def test_an_empty_group_of_the_other_protocol_becomes_a_classic_one() -> None:
-    bench = GroupBench()
+def test_an_empty_group_of_the_other_protocol_becomes_a_classic_one(bench: GroupBench) -> None:
     record = ConsumerGroupMetadataRecord(GROUP, ConsumerGroupMetadataValue(3))
     bench.machine.replay(record, 0, -1, -1)
     assert bench.join("somebody").code is ErrorCode.UNKNOWN_MEMBER_ID
@@ -279,7 +265,7 @@ def test_an_empty_group_of_the_other_protocol_becomes_a_classic_one() -> None:
     assert join.code is ErrorCode.NONE
     bench.sync(join.response.member_id, 1, {})
     assert bench.group.state is ClassicState.STABLE
-    written = bench.written()
+    written = bench.records()
     assert ConsumerGroupMetadataRecord(GROUP, None) in written
     assert bench.restarted().group.state is ClassicState.STABLE
 
@@ -287,10 +273,9 @@ def test_an_empty_group_of_the_other_protocol_becomes_a_classic_one() -> None:
 # -- what is written ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_group_is_written_as_empty() -> None:
-    bench = GroupBench()
+def test_a_new_group_is_written_as_empty(bench: GroupBench) -> None:
     bench.join()
-    (record,) = bench.written()
+    (record,) = bench.records()
     assert record.group == GROUP
     assert record.value is not None
     assert (record.value.protocol_type, record.value.generation, record.value.protocol, record.value.leader) == (
@@ -302,11 +287,10 @@ def test_a_new_group_is_written_as_empty() -> None:
     assert record.value.members == ()
 
 
-def test_a_request_that_is_refused_makes_no_group() -> None:
-    bench = GroupBench()
+def test_a_request_that_is_refused_makes_no_group(bench: GroupBench) -> None:
     bench.join(protocols=())
     bench.join("nobody")
-    assert bench.written() == []
+    assert bench.records() == []
     assert bench.machine.groups.find(GROUP) is None
 
 
@@ -321,5 +305,5 @@ def test_many_members_that_join_at_once_cost_as_many_answers_and_few_bytes() -> 
     before = len(bench.log.data)
     syncs.append(bench.sync(ids[0], 1, dict.fromkeys(ids, b"assignment")))
     assert all(sync.response.assignment == b"assignment" for sync in syncs)
-    assert len(bench.written()) == 2, "one record when the group was made, one with the assignment of all"
+    assert len(bench.records()) == 2, "one record when the group was made, one with the assignment of all"
     assert len(bench.log.data) - before < count * 250

@@ -5,8 +5,7 @@ from tidelog.groups.classic.group import ClassicState
 from tidelog.wire.errors import ErrorCode
 
 
-def test_a_member_leaves_and_the_others_rebalance() -> None:
-    bench = GroupBench()
+def test_a_member_leaves_and_the_others_rebalance(bench: GroupBench) -> None:
     leader, follower = bench.stable(2)
     (result,) = bench.leave((leader, None))
     assert result == (leader, None, ErrorCode.NONE)
@@ -16,20 +15,18 @@ def test_a_member_leaves_and_the_others_rebalance() -> None:
     assert join.response.generation == 2
 
 
-def test_the_last_one_leaves_an_empty_group() -> None:
-    bench = GroupBench()
+def test_the_last_one_leaves_an_empty_group(bench: GroupBench) -> None:
     (leader,) = bench.stable()
     bench.is_committing = False
     bench.leave((leader, None))
-    bench.commit()
+    bench.commit_all()
     assert bench.group.state is ClassicState.EMPTY
-    value = bench.written()[-1].value
+    value = bench.records()[-1].value
     assert value is not None
     assert (value.generation, value.members) == (2, ())
 
 
-def test_each_has_an_error_of_its_own_and_there_is_one_rebalance() -> None:
-    bench = GroupBench()
+def test_each_has_an_error_of_its_own_and_there_is_one_rebalance(bench: GroupBench) -> None:
     ids = bench.stable(4, instances=True)
     before = bench.machine.classic.rebalances.count
     results = bench.leave(
@@ -58,15 +55,13 @@ def test_each_has_an_error_of_its_own_and_there_is_one_rebalance() -> None:
     assert bench.machine.classic.rebalances.count == before + 1
 
 
-def test_nobody_left_nothing_happens() -> None:
-    bench = GroupBench()
+def test_nobody_left_nothing_happens(bench: GroupBench) -> None:
     bench.stable()
     bench.leave(("nobody", None))
     assert bench.group.state is ClassicState.STABLE
 
 
-def test_one_whose_join_waits_is_told() -> None:
-    bench = GroupBench()
+def test_one_whose_join_waits_is_told(bench: GroupBench) -> None:
     leader, _ = bench.stable(2)
     join = bench.join(leader)
     bench.leave((leader, None))
@@ -74,8 +69,7 @@ def test_one_whose_join_waits_is_told() -> None:
     assert join.response.member_id == ""
 
 
-def test_a_rebalance_goes_on_when_the_one_it_waited_for_leaves() -> None:
-    bench = GroupBench()
+def test_a_rebalance_goes_on_when_the_one_it_waited_for_leaves(bench: GroupBench) -> None:
     leader, follower = bench.stable(2)
     join = bench.join(leader)
     bench.leave((follower, None))
@@ -83,8 +77,7 @@ def test_a_rebalance_goes_on_when_the_one_it_waited_for_leaves() -> None:
     assert len(join.response.members) == 1
 
 
-def test_an_id_that_is_pending_can_leave() -> None:
-    bench = GroupBench()
+def test_an_id_that_is_pending_can_leave(bench: GroupBench) -> None:
     (leader,) = bench.stable()
     pending = bench.join().response.member_id
     join = bench.join(leader)

@@ -16,8 +16,7 @@ def record_of(*members: str, session_ms: int = 10_000, rebalance_ms: int = 30_00
     return GroupMetadataRecord(GROUP, GroupMetadataValue("consumer", 7, "range", members[0] if members else None, 1234, written))
 
 
-def test_a_group_is_as_it_was_last_stable() -> None:
-    bench = GroupBench()
+def test_a_group_is_as_it_was_last_stable(bench: GroupBench) -> None:
     ids = bench.stable(3)
     bench.join(ids[0])
     bench.leave((ids[2], None))
@@ -30,8 +29,7 @@ def test_a_group_is_as_it_was_last_stable() -> None:
     assert [later.heartbeat(member_id, 1) for member_id in ids] == [ErrorCode.NONE] * 3
 
 
-def test_an_empty_group_is_empty_after_a_restart() -> None:
-    bench = GroupBench()
+def test_an_empty_group_is_empty_after_a_restart(bench: GroupBench) -> None:
     (leader,) = bench.stable()
     bench.leave((leader, None))
     group = bench.restarted().group
@@ -41,8 +39,7 @@ def test_an_empty_group_is_empty_after_a_restart() -> None:
     assert group.empty_since_ms() == bench.group.empty_since_ms()
 
 
-def test_the_newest_record_counts_and_a_tombstone_ends_it() -> None:
-    bench = GroupBench()
+def test_the_newest_record_counts_and_a_tombstone_ends_it(bench: GroupBench) -> None:
     machine = bench.machine
     machine.classic._is_loaded = False
     machine.replay(record_of("a"), 0, -1, -1)
@@ -53,14 +50,12 @@ def test_the_newest_record_counts_and_a_tombstone_ends_it() -> None:
     assert machine.groups.find(GROUP) is None
 
 
-def test_a_record_without_a_rebalance_time_out_has_the_session_time_out() -> None:
-    bench = GroupBench()
+def test_a_record_without_a_rebalance_time_out_has_the_session_time_out(bench: GroupBench) -> None:
     bench.machine.replay(record_of("a", rebalance_ms=-1), 0, -1, -1)
     assert bench.group.members["a"].rebalance_timeout_ms == 10_000
 
 
-def test_a_group_that_comes_from_another_protocol_has_sessions() -> None:
-    bench = GroupBench()
+def test_a_group_that_comes_from_another_protocol_has_sessions(bench: GroupBench) -> None:
     bench.machine.replay(record_of("a", "b"), 0, -1, -1)
     bench.run_for(9_999)
     assert bench.heartbeat("a", 7, "a-instance") is ErrorCode.NONE
@@ -68,8 +63,7 @@ def test_a_group_that_comes_from_another_protocol_has_sessions() -> None:
     assert list(bench.group.members) == ["a"]
 
 
-def test_a_group_that_is_removed_answers_who_waits() -> None:
-    bench = GroupBench()
+def test_a_group_that_is_removed_answers_who_waits(bench: GroupBench) -> None:
     leader, _ = bench.stable(2)
     join = bench.join(leader)
     bench.machine.replay(GroupMetadataRecord(GROUP, None), 9, -1, -1)
@@ -77,8 +71,7 @@ def test_a_group_that_is_removed_answers_who_waits() -> None:
     assert bench.heartbeat(leader, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_new_group_whose_record_does_not_fit_is_not_there() -> None:
-    bench = GroupBench()
+def test_a_new_group_whose_record_does_not_fit_is_not_there(bench: GroupBench) -> None:
     bench.log.batch_bytes_max = 100
     join = bench.join(version=0)
     assert join.code is ErrorCode.UNKNOWN_SERVER_ERROR
@@ -89,8 +82,7 @@ def test_a_new_group_whose_record_does_not_fit_is_not_there() -> None:
     assert join.code is ErrorCode.NONE
 
 
-def test_commits_without_members_make_a_group() -> None:
-    bench = GroupBench()
+def test_commits_without_members_make_a_group(bench: GroupBench) -> None:
     group = bench.machine.classic.offsets_only_group("offsets")
     assert bench.machine.classic.offsets_only_group("offsets") is group
     assert (group.type, group.state_name, group.protocol_type, group.has_members) == (GroupType.CLASSIC, "Empty", "", False)
@@ -131,8 +123,7 @@ def _commit_code(group: ClassicGroup, member_id: str, instance: str | None, gene
     return ErrorCode.NONE
 
 
-def test_who_may_commit_offsets() -> None:
-    bench = GroupBench()
+def test_who_may_commit_offsets(bench: GroupBench) -> None:
     leader, _ = bench.stable(2, instances=True)
     group = bench.group
     assert _commit_code(group, leader, None, 1) is ErrorCode.NONE
@@ -154,8 +145,7 @@ def test_who_may_commit_offsets() -> None:
     assert _commit_code(group, leader, None, 2) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_what_a_group_is_subscribed_to() -> None:
-    bench = GroupBench()
+def test_what_a_group_is_subscribed_to(bench: GroupBench) -> None:
     subscription = b"\x00\x03\x00\x00\x00\x02\x00\x06orders\x00\x05bills" + b"\xff\xff\xff\xff"
     (leader,) = bench.stable(protocols=(("range", subscription),))
     assert [bench.group.is_subscribed_to(topic) for topic in ("orders", "bills", "other")] == [True, True, False]
@@ -184,7 +174,6 @@ def test_subscriptions_are_those_of_the_protocol_that_is_used() -> None:
     assert [bench.group.is_subscribed_to(topic) for topic in ("orders", "bills")] == [False, True]
 
 
-def test_another_protocol_type_is_subscribed_to_nothing() -> None:
-    bench = GroupBench()
+def test_another_protocol_type_is_subscribed_to_nothing(bench: GroupBench) -> None:
     bench.stable(protocol_type="connect")
     assert not bench.group.is_subscribed_to("orders")

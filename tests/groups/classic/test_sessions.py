@@ -5,8 +5,7 @@ from tidelog.groups.classic.group import ClassicState
 from tidelog.wire.errors import ErrorCode
 
 
-def test_a_member_that_is_silent_is_put_out() -> None:
-    bench = GroupBench()
+def test_a_member_that_is_silent_is_put_out(bench: GroupBench) -> None:
     leader, silent = bench.stable(2)
     bench.run_for(SESSION_MS - 1)
     assert bench.heartbeat(leader, 1) is ErrorCode.NONE
@@ -16,8 +15,7 @@ def test_a_member_that_is_silent_is_put_out() -> None:
     assert bench.heartbeat(silent, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_heartbeats_keep_a_member_and_cost_no_timers() -> None:
-    bench = GroupBench()
+def test_heartbeats_keep_a_member_and_cost_no_timers(bench: GroupBench) -> None:
     (leader,) = bench.stable()
     timers = len(bench.machine.environment.timers)
     for _ in range(50):
@@ -30,19 +28,17 @@ def test_heartbeats_keep_a_member_and_cost_no_timers() -> None:
     assert not bench.group.members
 
 
-def test_a_group_whose_last_member_is_silent_is_empty_and_written_so() -> None:
-    bench = GroupBench()
+def test_a_group_whose_last_member_is_silent_is_empty_and_written_so(bench: GroupBench) -> None:
     bench.stable()
     bench.run_for(SESSION_MS + 1)
     assert bench.group.state is ClassicState.EMPTY
-    value = bench.written()[-1].value
+    value = bench.records()[-1].value
     assert value is not None
     assert (value.generation, value.protocol_type, value.protocol, value.leader, value.members) == (2, "consumer", None, None, ())
     assert bench.group.empty_since_ms() == value.current_state_timestamp == bench.group.state_timestamp_ms
 
 
-def test_a_member_that_waits_is_not_put_out() -> None:
-    bench = GroupBench()
+def test_a_member_that_waits_is_not_put_out(bench: GroupBench) -> None:
     leader, follower = bench.stable(2)
     join = bench.join(leader)
     for _ in range(4):
@@ -54,8 +50,7 @@ def test_a_member_that_waits_is_not_put_out() -> None:
     assert join.code is ErrorCode.NONE
 
 
-def test_a_member_that_waits_for_a_slow_disk_is_not_put_out() -> None:
-    bench = GroupBench()
+def test_a_member_that_waits_for_a_slow_disk_is_not_put_out(bench: GroupBench) -> None:
     join = bench.join_with_id()
     bench.finish_join()
     member_id = join.response.member_id
@@ -64,7 +59,7 @@ def test_a_member_that_waits_for_a_slow_disk_is_not_put_out() -> None:
     bench.run_for(3 * SESSION_MS)
     assert not sync.is_answered
     bench.is_committing = True
-    bench.commit()
+    bench.commit_all()
     assert sync.response.assignment == b"a"
     assert member_id in bench.group.members
     bench.run_for(SESSION_MS - 1)
@@ -73,8 +68,7 @@ def test_a_member_that_waits_for_a_slow_disk_is_not_put_out() -> None:
     assert member_id not in bench.group.members
 
 
-def test_a_session_that_becomes_shorter_counts_at_once() -> None:
-    bench = GroupBench()
+def test_a_session_that_becomes_shorter_counts_at_once(bench: GroupBench) -> None:
     (leader,) = bench.stable(session_ms=100_000)
     join = bench.join(leader, session_ms=6_000)
     assert join.code is ErrorCode.NONE
@@ -83,8 +77,7 @@ def test_a_session_that_becomes_shorter_counts_at_once() -> None:
     assert not bench.group.members
 
 
-def test_after_a_restart_sessions_begin_anew_and_members_go_on() -> None:
-    bench = GroupBench()
+def test_after_a_restart_sessions_begin_anew_and_members_go_on(bench: GroupBench) -> None:
     ids = bench.stable(2)
     later = bench.restarted()
     assert later.group.state is ClassicState.STABLE
@@ -96,8 +89,7 @@ def test_after_a_restart_sessions_begin_anew_and_members_go_on() -> None:
     assert not later.group.members
 
 
-def test_a_member_that_does_not_come_back_after_a_restart_is_put_out() -> None:
-    bench = GroupBench()
+def test_a_member_that_does_not_come_back_after_a_restart_is_put_out(bench: GroupBench) -> None:
     leader, silent = bench.stable(2)
     later = bench.restarted()
     later.run_for(SESSION_MS - 1)
@@ -107,8 +99,7 @@ def test_a_member_that_does_not_come_back_after_a_restart_is_put_out() -> None:
     assert list(later.group.members) == [leader]
 
 
-def test_a_member_that_is_gone_leaves_no_timer() -> None:
-    bench = GroupBench()
+def test_a_member_that_is_gone_leaves_no_timer(bench: GroupBench) -> None:
     before = len(bench.machine.environment.timers)
     (leader,) = bench.stable()
     assert len(bench.machine.environment.timers) == before + 1
@@ -116,8 +107,7 @@ def test_a_member_that_is_gone_leaves_no_timer() -> None:
     assert len(bench.machine.environment.timers) == before
 
 
-def test_a_group_that_is_gone_leaves_no_timer() -> None:
-    bench = GroupBench()
+def test_a_group_that_is_gone_leaves_no_timer(bench: GroupBench) -> None:
     before = len(bench.machine.environment.timers)
     bench.join()
     bench.write(lambda machine: machine.delete_group("billing"), bench.asked())

@@ -7,8 +7,7 @@ from tidelog.groups.classic.group import ClassicState
 from tidelog.wire.errors import ErrorCode
 
 
-def test_a_restart_in_a_stable_group_is_no_rebalance() -> None:
-    bench = GroupBench()
+def test_a_restart_in_a_stable_group_is_no_rebalance(bench: GroupBench) -> None:
     leader, follower = bench.stable(2, instances=True)
     join = bench.join(instance="instance-1")
     new_id = join.response.member_id
@@ -24,8 +23,7 @@ def test_a_restart_in_a_stable_group_is_no_rebalance() -> None:
     assert bench.heartbeat(follower, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_leader_that_restarts_is_told_to_skip_the_assignment() -> None:
-    bench = GroupBench()
+def test_a_leader_that_restarts_is_told_to_skip_the_assignment(bench: GroupBench) -> None:
     bench.stable(2, instances=True)
     join = bench.join(instance="instance-0", version=9)
     assert join.response.leader == join.response.member_id == bench.group.leader_id
@@ -34,9 +32,8 @@ def test_a_leader_that_restarts_is_told_to_skip_the_assignment() -> None:
     assert bench.group.state is ClassicState.STABLE
 
 
-def test_a_leader_of_an_older_version_is_told_that_its_old_self_leads() -> None:
+def test_a_leader_of_an_older_version_is_told_that_its_old_self_leads(bench: GroupBench) -> None:
     """It would assign, and so begin a rebalance."""
-    bench = GroupBench()
     leader, _ = bench.stable(2, instances=True)
     join = bench.join(instance="instance-0", version=8)
     assert join.response.leader == leader
@@ -46,8 +43,7 @@ def test_a_leader_of_an_older_version_is_told_that_its_old_self_leads() -> None:
     assert bench.restarted().group.leader_id == join.response.member_id
 
 
-def test_the_new_id_is_heard_of_when_it_is_committed() -> None:
-    bench = GroupBench()
+def test_the_new_id_is_heard_of_when_it_is_committed(bench: GroupBench) -> None:
     _, follower = bench.stable(2, instances=True)
     bench.is_committing = False
     join = bench.join(instance="instance-1")
@@ -61,8 +57,7 @@ def test_the_new_id_is_heard_of_when_it_is_committed() -> None:
     assert later.heartbeat(follower, 1, "instance-1") is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_restart_that_changes_the_chosen_protocol_begins_a_rebalance() -> None:
-    bench = GroupBench()
+def test_a_restart_that_changes_the_chosen_protocol_begins_a_rebalance(bench: GroupBench) -> None:
     both = (("range", b""), ("sticky", b""))
     leader, _ = bench.stable(2, instances=True, protocols=both)
     assert bench.group.protocol_name == "range"
@@ -87,8 +82,7 @@ def test_a_restart_while_the_leader_assigns_begins_anew_and_fences_the_old_one()
     assert bench.group.state is ClassicState.PREPARING_REBALANCE
 
 
-def test_a_restart_while_members_join_takes_the_old_ones_place() -> None:
-    bench = GroupBench()
+def test_a_restart_while_members_join_takes_the_old_ones_place(bench: GroupBench) -> None:
     leader, _ = bench.stable(2, instances=True)
     waiting = bench.join(leader, "instance-0")
     assert not waiting.is_answered
@@ -108,8 +102,7 @@ def test_a_join_that_waits_is_fenced_by_the_next_instance() -> None:
     assert bench.group.leader_id == second.response.member_id
 
 
-def test_a_static_member_that_does_not_join_again_stays_until_its_session_ends() -> None:
-    bench = GroupBench()
+def test_a_static_member_that_does_not_join_again_stays_until_its_session_ends(bench: GroupBench) -> None:
     leader, absent = bench.stable(2, instances=True, rebalance_ms=5000)
     join = bench.join(leader, "instance-0", rebalance_ms=5000, protocols=(("range", b"new"),))
     bench.run_for(5001)
@@ -118,8 +111,7 @@ def test_a_static_member_that_does_not_join_again_stays_until_its_session_ends()
     assert {member.member_id for member in join.response.members} == {leader, absent}
 
 
-def test_the_session_of_the_new_member_counts() -> None:
-    bench = GroupBench()
+def test_the_session_of_the_new_member_counts(bench: GroupBench) -> None:
     bench.stable(1, instances=True)
     bench.run_for(SESSION_MS - 1000)
     timers = len(bench.machine.environment.timers)
@@ -132,8 +124,7 @@ def test_the_session_of_the_new_member_counts() -> None:
 
 
 @pytest.mark.parametrize("size", [BATCH_BYTES_MAX, 2 * BATCH_BYTES_MAX])
-def test_a_record_that_does_not_fit_leaves_the_old_member(size: int) -> None:
-    bench = GroupBench()
+def test_a_record_that_does_not_fit_leaves_the_old_member(bench: GroupBench, size: int) -> None:
     leader, follower = bench.stable(2, instances=True)
     join = bench.join(instance="instance-1", protocols=(("range", b"x" * size),))
     assert join.code is ErrorCode.UNKNOWN_SERVER_ERROR

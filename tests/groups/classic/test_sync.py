@@ -15,8 +15,7 @@ def joined(bench: GroupBench, count: int = 2) -> list[str]:
     return ids
 
 
-def test_members_wait_for_the_leader_and_the_leader_for_the_log() -> None:
-    bench = GroupBench()
+def test_members_wait_for_the_leader_and_the_leader_for_the_log(bench: GroupBench) -> None:
     leader, follower = joined(bench)
     waiting = bench.sync(follower, 1)
     assert not waiting.is_answered
@@ -31,60 +30,54 @@ def test_members_wait_for_the_leader_and_the_leader_for_the_log() -> None:
     assert (waiting.response.protocol_type, waiting.response.protocol_name) == ("consumer", "range")
 
 
-def test_the_record_holds_what_was_assigned() -> None:
-    bench = GroupBench()
+def test_the_record_holds_what_was_assigned(bench: GroupBench) -> None:
     leader, follower = joined(bench)
     bench.sync(leader, 1, {leader: b"one"})
-    value = bench.written()[-1].value
+    value = bench.records()[-1].value
     assert value is not None
     assert (value.protocol_type, value.generation, value.protocol, value.leader) == ("consumer", 1, "range", leader)
     assert [(member.member_id, member.assignment) for member in value.members] == [(leader, b"one"), (follower, b"")]
     assert {member.client_host for member in value.members} == {"/127.0.0.1"}
 
 
-def test_a_member_that_comes_later_gets_its_assignment_at_once() -> None:
-    bench = GroupBench()
+def test_a_member_that_comes_later_gets_its_assignment_at_once(bench: GroupBench) -> None:
     leader, follower = joined(bench)
     bench.sync(leader, 1, {follower: b"two"})
     assert bench.sync(follower, 1).response.assignment == b"two"
     assert bench.sync(follower, 1).response.assignment == b"two", "and again"
 
 
-def test_a_member_that_comes_before_the_commit_waits_for_it() -> None:
-    bench = GroupBench()
+def test_a_member_that_comes_before_the_commit_waits_for_it(bench: GroupBench) -> None:
     leader, follower = joined(bench)
     bench.is_committing = False
     bench.sync(leader, 1, {follower: b"two"})
     late = bench.sync(follower, 1)
     assert not late.is_answered
-    bench.commit()
+    bench.commit_all()
     assert late.response.assignment == b"two"
 
 
-def test_a_rebalance_before_the_commit_takes_nothing_back() -> None:
+def test_a_rebalance_before_the_commit_takes_nothing_back(bench: GroupBench) -> None:
     """The generation was whole; its members hear of it, and of the next one by their heartbeats."""
-    bench = GroupBench()
     leader, follower = joined(bench)
     waiting = bench.sync(follower, 1)
     bench.is_committing = False
     bench.sync(leader, 1, {follower: b"two"})
     bench.leave((leader, None))
-    bench.commit()
+    bench.commit_all()
     assert waiting.response.assignment == b"two"
     bench.is_committing = True
     assert bench.heartbeat(follower, 1) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_those_who_wait_are_told_when_somebody_leaves() -> None:
-    bench = GroupBench()
+def test_those_who_wait_are_told_when_somebody_leaves(bench: GroupBench) -> None:
     leader, *followers = joined(bench, 3)
     waiting = [bench.sync(follower, 1) for follower in followers]
     bench.leave((leader, None))
     assert [sync.code for sync in waiting] == [ErrorCode.REBALANCE_IN_PROGRESS] * 2
 
 
-def test_one_who_waits_and_is_put_out_is_told() -> None:
-    bench = GroupBench()
+def test_one_who_waits_and_is_put_out_is_told(bench: GroupBench) -> None:
     leader, follower = joined(bench)
     waiting = bench.sync(follower, 1)
     bench.leave((follower, None))
@@ -92,8 +85,7 @@ def test_one_who_waits_and_is_put_out_is_told() -> None:
     assert list(bench.group.members) == [leader]
 
 
-def test_a_sync_that_is_sent_again_replaces_the_one_that_waits() -> None:
-    bench = GroupBench()
+def test_a_sync_that_is_sent_again_replaces_the_one_that_waits(bench: GroupBench) -> None:
     leader, follower = joined(bench)
     earlier, later = bench.sync(follower, 1), bench.sync(follower, 1)
     assert earlier.code is ErrorCode.REBALANCE_IN_PROGRESS
@@ -101,8 +93,7 @@ def test_a_sync_that_is_sent_again_replaces_the_one_that_waits() -> None:
     assert later.response.assignment == b"two"
 
 
-def test_a_leader_that_does_not_assign_is_put_out_after_the_rebalance_time_out() -> None:
-    bench = GroupBench()
+def test_a_leader_that_does_not_assign_is_put_out_after_the_rebalance_time_out(bench: GroupBench) -> None:
     leader, follower = joined(bench)
     waiting = bench.sync(follower, 1)
     for _ in range(REBALANCE_MS // 5000):
@@ -113,8 +104,7 @@ def test_a_leader_that_does_not_assign_is_put_out_after_the_rebalance_time_out()
     assert list(bench.group.members) == [follower]
 
 
-def test_a_member_that_never_syncs_is_put_out_of_a_stable_group_too() -> None:
-    bench = GroupBench()
+def test_a_member_that_never_syncs_is_put_out_of_a_stable_group_too(bench: GroupBench) -> None:
     leader, silent = joined(bench)
     bench.sync(leader, 1, {leader: b"one"})
     for _ in range(REBALANCE_MS // 5000):
@@ -126,8 +116,7 @@ def test_a_member_that_never_syncs_is_put_out_of_a_stable_group_too() -> None:
     assert bench.heartbeat(leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_an_assignment_that_does_not_fit_is_an_error_for_all_and_they_begin_anew() -> None:
-    bench = GroupBench()
+def test_an_assignment_that_does_not_fit_is_an_error_for_all_and_they_begin_anew(bench: GroupBench) -> None:
     leader, follower = joined(bench)
     waiting = bench.sync(follower, 1)
     assigned = bench.sync(leader, 1, {leader: b"x" * BATCH_BYTES_MAX})
@@ -139,8 +128,7 @@ def test_an_assignment_that_does_not_fit_is_an_error_for_all_and_they_begin_anew
     assert bench.sync(leader, 2, {leader: b"small"}).response.assignment == b"small"
 
 
-def test_a_log_that_fails_answers_everybody_once() -> None:
-    bench = GroupBench()
+def test_a_log_that_fails_answers_everybody_once(bench: GroupBench) -> None:
     leader, *followers = joined(bench, 3)
     bench.is_committing = False
     waiting = [bench.sync(followers[0], 1)]
@@ -155,8 +143,7 @@ def test_a_log_that_fails_answers_everybody_once() -> None:
     assert bench.heartbeat(leader, 1) is ErrorCode.NONE, "what was appended is there after the reload"
 
 
-def test_a_shard_that_is_given_up_answers_joins_and_syncs() -> None:
-    bench = GroupBench()
+def test_a_shard_that_is_given_up_answers_joins_and_syncs(bench: GroupBench) -> None:
     leader, follower = joined(bench)
     sync = bench.sync(follower, 1)
     join = bench.join(group_id="other", version=0)

@@ -1,6 +1,7 @@
 import pytest
 
-from tests.groups.consumer.bench import GROUP, ConsumerBench, topic_id
+from tests.groups.consumer.bench import GROUP, ConsumerBench
+from tests.groups.shard_bench import topic_id
 from tidelog.controller.errors import ApiError
 from tidelog.wire.errors import ErrorCode
 
@@ -44,8 +45,7 @@ def test_a_group_in_the_middle_of_a_rebalance() -> None:
     assert members[0]["assignment"] == assignment(), "a topic that is gone has no name"
 
 
-def test_groups_that_are_not_there_or_of_another_kind() -> None:
-    bench = ConsumerBench()
+def test_groups_that_are_not_there_or_of_another_kind(bench: ConsumerBench) -> None:
     with pytest.raises(ApiError) as refused:
         bench.machine.consumer.describe(GROUP)
     assert (refused.value.code, refused.value.message) == (ErrorCode.GROUP_ID_NOT_FOUND, f"Group {GROUP} not found.")

@@ -14,8 +14,7 @@ def set_for_group(bench: ConsumerBench, name: str, value: str | None, group: str
     bench.image.replay([ConfigRecord(ResourceType.GROUP, group, name, value)], bench.image.last_offset + 1)
 
 
-def test_members_are_told_how_often_their_group_wants_heartbeats() -> None:
-    bench = ConsumerBench()
+def test_members_are_told_how_often_their_group_wants_heartbeats(bench: ConsumerBench) -> None:
     member = bench.join("a")
     assert member.heartbeat().heartbeat_interval_ms == 5_000
     set_for_group(bench, HEARTBEAT, "7000")
@@ -27,14 +26,14 @@ def test_members_are_told_how_often_their_group_wants_heartbeats() -> None:
 @pytest.mark.parametrize(
     ("group", "name", "value"), [("another", HEARTBEAT, "7000"), (GROUP, HEARTBEAT, "soon"), (GROUP, "x", "1")]
 )
-def test_what_is_not_for_the_group_or_cannot_be_read_does_not_count(group: str, name: str, value: str) -> None:
-    bench = ConsumerBench()
+def test_what_is_not_for_the_group_or_cannot_be_read_does_not_count(
+    bench: ConsumerBench, group: str, name: str, value: str
+) -> None:
     set_for_group(bench, name, value, group)
     assert bench.join("a").heartbeat().heartbeat_interval_ms == 5_000
 
 
-def test_sessions_may_be_longer() -> None:
-    bench = ConsumerBench()
+def test_sessions_may_be_longer(bench: ConsumerBench) -> None:
     set_for_group(bench, SESSION, str(2 * SESSION_MS))
     bench.join("a")
     bench.run_for(2 * SESSION_MS - 1000)
@@ -43,8 +42,7 @@ def test_sessions_may_be_longer() -> None:
     assert bench.group.members == {}
 
 
-def test_sessions_that_become_shorter_end_earlier_from_the_next_heartbeat_on() -> None:
-    bench = ConsumerBench()
+def test_sessions_that_become_shorter_end_earlier_from_the_next_heartbeat_on(bench: ConsumerBench) -> None:
     member = bench.join("a")
     set_for_group(bench, SESSION, "10000")
     bench.run_for(11_000)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.groups.consumer.bench import GROUP, ConsumerBench, topic_id
+from tests.groups.consumer.bench import GROUP, ConsumerBench
+from tests.groups.shard_bench import topic_id
 from tidelog.controller.errors import ApiError
 from tidelog.groups.consumer.group import ConsumerGroup, ConsumerGroupMember
 from tidelog.groups.records import ClassicMemberMetadata
@@ -104,8 +105,7 @@ def test_fetches(member_id: str | None, epoch: int, code: ErrorCode) -> None:
     assert refused.value.code is code
 
 
-def test_partitions_keep_the_epoch_at_which_they_were_assigned() -> None:
-    bench = ConsumerBench()
+def test_partitions_keep_the_epoch_at_which_they_were_assigned(bench: ConsumerBench) -> None:
     bench.join("a")
     bench.join("b")
     bench.settle()

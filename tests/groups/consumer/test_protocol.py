@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.groups.consumer.bench import GROUP, REBALANCE_MS, SESSION_MS, ConsumerBench, topic_id
+from tests.groups.consumer.bench import GROUP, REBALANCE_MS, SESSION_MS, ConsumerBench
+from tests.groups.shard_bench import topic_id
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.groups.consumer.group import MemberState
@@ -18,15 +19,13 @@ from tidelog.wire.errors import ErrorCode
 ORDERS = topic_id("orders")
 
 
-def test_the_first_member_gets_everything_at_once() -> None:
-    bench = ConsumerBench()
+def test_the_first_member_gets_everything_at_once(bench: ConsumerBench) -> None:
     member = bench.join("a")
     assert (member.epoch, member.indexes()) == (1, [0, 1, 2, 3])
     assert bench.group.state_name == "Stable"
 
 
-def test_a_join_is_written_as_kafka_writes_it() -> None:
-    bench = ConsumerBench()
+def test_a_join_is_written_as_kafka_writes_it(bench: ConsumerBench) -> None:
     bench.join("a", client_id="client", client_host="/127.0.0.1", rack_id="east", server_assignor="range")
     metadata, epoch, target, target_epoch, current = bench.records()
     assert type(metadata) is ConsumerGroupMemberMetadataRecord
@@ -41,8 +40,7 @@ def test_a_join_is_written_as_kafka_writes_it() -> None:
     assert current == (GROUP, "a", (1, 0, MemberState.STABLE, ((ORDERS, (0, 1, 2, 3), (1, 1, 1, 1)),), ()))
 
 
-def test_a_heartbeat_that_changes_nothing_writes_nothing_and_says_little() -> None:
-    bench = ConsumerBench()
+def test_a_heartbeat_that_changes_nothing_writes_nothing_and_says_little(bench: ConsumerBench) -> None:
     member = bench.join("a")
     end_offset = bench.log.end_offset
     assert member.heartbeat().assignment is None
@@ -50,16 +48,14 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing_and_says_little() -> No
     assert bench.log.end_offset == end_offset
 
 
-def test_a_full_heartbeat_is_told_everything() -> None:
+def test_a_full_heartbeat_is_told_everything(bench: ConsumerBench) -> None:
     """A client that does not know what it missed."""
-    bench = ConsumerBench()
     member = bench.join("a")
     full = member.heartbeat(rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=["orders"])
     assert full.assignment == {ORDERS: (0, 1, 2, 3)}
 
 
-def test_partitions_are_given_up_before_somebody_else_gets_them() -> None:
-    bench = ConsumerBench()
+def test_partitions_are_given_up_before_somebody_else_gets_them(bench: ConsumerBench) -> None:
     first, second = bench.join("a"), bench.join("b")
     assert (second.epoch, second.indexes()) == (2, []), "it waits, in the new epoch"
     assert bench.group.members["b"].state is MemberState.UNRELEASED_PARTITIONS
@@ -77,9 +73,8 @@ def test_partitions_are_given_up_before_somebody_else_gets_them() -> None:
     assert bench.group.state_name == "Stable"
 
 
-def test_an_assignment_is_told_until_the_member_says_that_it_has_it() -> None:
+def test_an_assignment_is_told_until_the_member_says_that_it_has_it(bench: ConsumerBench) -> None:
     """In the same epoch nothing else would tell a client that it has missed an answer."""
-    bench = ConsumerBench()
     first, second = bench.join("a"), bench.join("b")
     assert bench.heartbeat(first.request()).assignment == {ORDERS: (0, 1)}
     # The client did not get that, and goes on.
@@ -96,8 +91,7 @@ def test_an_assignment_is_told_until_the_member_says_that_it_has_it() -> None:
     assert (first.indexes(), second.indexes(), bench.group.state_name) == ([0, 1], [2, 3], "Stable")
 
 
-def test_after_a_restart_a_member_that_has_something_else_is_told_what_it_should_have() -> None:
-    bench = ConsumerBench()
+def test_after_a_restart_a_member_that_has_something_else_is_told_what_it_should_have(bench: ConsumerBench) -> None:
     first, _ = bench.join("a"), bench.join("b")
     bench.heartbeat(first.request())
     bench.restart()
@@ -113,8 +107,7 @@ def test_who_needs_not_give_up_anything_goes_on() -> None:
     assert second.partitions == [("prices", 0)]
 
 
-def test_a_lost_answer_is_repeated() -> None:
-    bench = ConsumerBench()
+def test_a_lost_answer_is_repeated(bench: ConsumerBench) -> None:
     first, second = bench.join("a"), bench.join("b")
     first.heartbeat()
     bench.heartbeat(first.request(owned=first.owned))
@@ -125,8 +118,7 @@ def test_a_lost_answer_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("owned", [None, {ORDERS: frozenset({0, 1, 2})}, {topic_id("x"): frozenset({0})}])
-def test_one_epoch_behind_with_too_much_is_fenced(owned: dict[bytes, frozenset[int]] | None) -> None:
-    bench = ConsumerBench()
+def test_one_epoch_behind_with_too_much_is_fenced(bench: ConsumerBench, owned: dict[bytes, frozenset[int]] | None) -> None:
     first, _ = bench.join("a"), bench.join("b")
     first.heartbeat()
     bench.heartbeat(first.request(owned=first.owned))
@@ -138,15 +130,13 @@ def test_one_epoch_behind_with_too_much_is_fenced(owned: dict[bytes, frozenset[i
     )
 
 
-def test_an_epoch_ahead_is_fenced() -> None:
-    bench = ConsumerBench()
+def test_an_epoch_ahead_is_fenced(bench: ConsumerBench) -> None:
     member = bench.join("a")
     code, message = bench.refusal(member.request(member_epoch=9, owned=member.owned))
     assert (code, "greater member epoch (9)" in message) == (ErrorCode.FENCED_MEMBER_EPOCH, True)
 
 
-def test_who_is_not_a_member() -> None:
-    bench = ConsumerBench()
+def test_who_is_not_a_member(bench: ConsumerBench) -> None:
     bench.join("a")
     stranger = bench.members["a"].request(member_epoch=1)._replace(member_id="x")
     refused = (ErrorCode.UNKNOWN_MEMBER_ID, f"Member x is not a member of group {GROUP}.")
@@ -154,15 +144,13 @@ def test_who_is_not_a_member() -> None:
     assert bench.refusal(stranger._replace(member_epoch=-1)) == refused
 
 
-def test_a_fenced_member_that_joins_again_goes_on_with_what_it_has() -> None:
-    bench = ConsumerBench()
+def test_a_fenced_member_that_joins_again_goes_on_with_what_it_has(bench: ConsumerBench) -> None:
     member = bench.join("a")
     response = member.join()
     assert (response.member_epoch, response.assignment) == (1, {ORDERS: (0, 1, 2, 3)})
 
 
-def test_what_a_member_leaves_goes_to_the_others() -> None:
-    bench = ConsumerBench()
+def test_what_a_member_leaves_goes_to_the_others(bench: ConsumerBench) -> None:
     first, second = bench.join("a"), bench.join("b")
     bench.settle()
     second.leave()
@@ -191,11 +179,10 @@ def test_the_assignor_that_most_members_ask_for() -> None:
     assert bench.machine.consumer.describe(GROUP)["assignor_name"] == "range"
 
 
-def test_an_assignor_that_only_another_broker_had() -> None:
-    bench = ConsumerBench()
+def test_an_assignor_that_only_another_broker_had(bench: ConsumerBench) -> None:
     member = bench.join("a")
     foreign = bench.group.members["a"]._replace(server_assignor="com.example.Best").metadata()
-    bench.write(lambda machine: CoordinatorResult([ConsumerGroupMemberMetadataRecord(GROUP, "a", foreign)]))
+    bench.call(lambda machine: CoordinatorResult([ConsumerGroupMemberMetadataRecord(GROUP, "a", foreign)]))
     bench.grow_topic("orders", 5)
     member.heartbeat()
     assert member.indexes() == [0, 1, 2, 3, 4]
@@ -210,8 +197,7 @@ def test_a_changed_subscription_takes_what_is_no_longer_wanted_at_once() -> None
     assert bench.group.group_epoch == member.epoch == 2
 
 
-def test_a_session_ends() -> None:
-    bench = ConsumerBench()
+def test_a_session_ends(bench: ConsumerBench) -> None:
     first, _ = bench.join("a"), bench.join("b")
     bench.settle()
     bench.run_for(SESSION_MS - 1000)
@@ -230,8 +216,7 @@ def test_a_session_ends() -> None:
     assert (bench.group.members, bench.group.state_name) == ({}, "Empty")
 
 
-def test_who_does_not_give_up_in_time_is_put_out() -> None:
-    bench = ConsumerBench()
+def test_who_does_not_give_up_in_time_is_put_out(bench: ConsumerBench) -> None:
     first, second = bench.join("a"), bench.join("b")
     first.send(owned=first.owned)
     for _ in range(REBALANCE_MS // 10_000):
@@ -247,8 +232,7 @@ def test_who_does_not_give_up_in_time_is_put_out() -> None:
     assert bench.refusal(with_everything)[0] is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_gives_up_in_time_stays() -> None:
-    bench = ConsumerBench()
+def test_who_gives_up_in_time_stays(bench: ConsumerBench) -> None:
     first, second = bench.join("a"), bench.join("b")
     first.heartbeat()
     bench.run_for(REBALANCE_MS - 1)
@@ -258,8 +242,7 @@ def test_who_gives_up_in_time_stays() -> None:
     assert sorted(bench.group.members) == ["a", "b"]
 
 
-def test_rebalances_are_counted_and_timed() -> None:
-    bench = ConsumerBench()
+def test_rebalances_are_counted_and_timed(bench: ConsumerBench) -> None:
     first = bench.join("a")
     bench.join("b")
     bench.run_for(700)
@@ -269,8 +252,7 @@ def test_rebalances_are_counted_and_timed() -> None:
     assert first.indexes() == [0, 1]
 
 
-def test_a_group_that_has_members_is_not_deleted() -> None:
-    bench = ConsumerBench()
+def test_a_group_that_has_members_is_not_deleted(bench: ConsumerBench) -> None:
     bench.join("a")
     with pytest.raises(ApiError) as refused:
         bench.group.check_deletion()

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.groups.consumer.bench import topic_id
+from tests.groups.shard_bench import topic_id
 from tidelog.controller.errors import ApiError
 from tidelog.groups.assignors.specification import Partitions
 from tidelog.groups.consumer.group import AssignedPartitions, ConsumerGroupMember, MemberState

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.groups.consumer.bench import GROUP, REBALANCE_MS, SESSION_MS, ConsumerBench, topic_id
+from tests.groups.consumer.bench import GROUP, REBALANCE_MS, SESSION_MS, ConsumerBench
+from tests.groups.shard_bench import topic_id
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.groups.consumer.group import ConsumerGroup, ConsumerGroupMember, MemberState, replay_consumer_group
 from tidelog.groups.group import GroupTable
@@ -50,8 +51,7 @@ def test_everything_is_there_again_and_nobody_notices() -> None:
     assert bench.group.group_epoch == before["group_epoch"]
 
 
-def test_in_the_middle_of_a_rebalance() -> None:
-    bench = ConsumerBench()
+def test_in_the_middle_of_a_rebalance(bench: ConsumerBench) -> None:
     first, second = bench.join("a"), bench.join("b")
     first.heartbeat()
     assert bench.group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
@@ -62,8 +62,7 @@ def test_in_the_middle_of_a_rebalance() -> None:
     assert (first.indexes(), second.indexes()) == ([0, 1], [2, 3])
 
 
-def test_time_outs_begin_anew() -> None:
-    bench = ConsumerBench()
+def test_time_outs_begin_anew(bench: ConsumerBench) -> None:
     first, second = bench.join("a"), bench.join("b")
     first.heartbeat()
     bench.run_for(20_000)
@@ -77,11 +76,10 @@ def test_time_outs_begin_anew() -> None:
     assert bench.group.members == {}
 
 
-def test_a_group_is_deleted_and_stays_so() -> None:
-    bench = ConsumerBench()
+def test_a_group_is_deleted_and_stays_so(bench: ConsumerBench) -> None:
     bench.join("a", None, subscribed_topic_regex="or.*")
     bench.members["a"].leave()
-    bench.write(lambda machine: CoordinatorResult(machine.groups.find(GROUP).tombstones()))
+    bench.call(lambda _: CoordinatorResult(bench.group.tombstones()))
     assert bench.machine.groups.find(GROUP) is None
     bench.restart()
     assert bench.machine.groups.find(GROUP) is None
@@ -94,7 +92,7 @@ def test_a_group_is_deleted_with_all_that_it_has() -> None:
     bench = ConsumerBench({"orders": 2})
     bench.join("a", None, subscribed_topic_regex="or.*")
     bench.join("b", instance_id="i")
-    bench.write(lambda machine: CoordinatorResult(machine.groups.find(GROUP).tombstones()))
+    bench.call(lambda _: CoordinatorResult(bench.group.tombstones()))
     live = {}
     for record in bench.records():
         live[(type(record), *record[:-1])] = record.value
@@ -132,11 +130,10 @@ def test_records_of_before_kafka_4_3_have_no_assignment_epochs() -> None:
     assert member.state is MemberState.UNKNOWN
 
 
-def test_the_partition_metadata_of_before_kafka_4_1_is_deleted() -> None:
-    bench = ConsumerBench()
+def test_the_partition_metadata_of_before_kafka_4_1_is_deleted(bench: ConsumerBench) -> None:
     member = bench.join("a")
     old = ConsumerGroupPartitionMetadataRecord(GROUP, ConsumerGroupPartitionMetadataValue(()))
-    bench.write(lambda machine: CoordinatorResult([old]))
+    bench.call(lambda machine: CoordinatorResult([old]))
     bench.restart()
     member.heartbeat()
     assert bench.records()[-1] == ConsumerGroupPartitionMetadataRecord(GROUP, None)

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.groups.consumer.bench import GROUP, ConsumerBench, topic_id
+from tests.groups.consumer.bench import GROUP, ConsumerBench
+from tests.groups.shard_bench import topic_id
 from tidelog.groups.consumer.requests import ConsumerHeartbeatRequest
 from tidelog.wire.errors import ErrorCode
 
@@ -56,21 +57,18 @@ INVALID = ErrorCode.INVALID_REQUEST
         ),
     ],
 )
-def test_refusals(changes: dict[str, Any], code: ErrorCode, message: str) -> None:
-    bench = ConsumerBench()
+def test_refusals(bench: ConsumerBench, changes: dict[str, Any], code: ErrorCode, message: str) -> None:
     assert bench.refusal(ConsumerHeartbeatRequest(**{**JOIN, **changes})) == (code, message)
     assert bench.log.end_offset == 0, "nothing is written"
 
 
-def test_before_version_1_the_coordinator_makes_the_id() -> None:
-    bench = ConsumerBench()
+def test_before_version_1_the_coordinator_makes_the_id(bench: ConsumerBench) -> None:
     response = bench.heartbeat(ConsumerHeartbeatRequest(**{**JOIN, "member_id": "", "version": 0}))
     assert len(response.member_id) == 36
     assert list(bench.group.members) == [response.member_id]
 
 
-def test_a_member_may_subscribe_to_nothing() -> None:
-    bench = ConsumerBench()
+def test_a_member_may_subscribe_to_nothing(bench: ConsumerBench) -> None:
     member = bench.join("a", [])
     assert (member.epoch, member.owned) == (1, {})
 

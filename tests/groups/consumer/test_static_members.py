@@ -1,6 +1,7 @@
 """Members with an instance id: they may be away for a while."""
 
-from tests.groups.consumer.bench import GROUP, SESSION_MS, ConsumerBench, topic_id
+from tests.groups.consumer.bench import GROUP, SESSION_MS, ConsumerBench
+from tests.groups.shard_bench import topic_id
 from tidelog.groups.consumer.requests import ConsumerHeartbeatRequest
 from tidelog.wire.errors import ErrorCode
 

@@ -1,22 +1,21 @@
 """Topics that come, grow and go, for members that name them and for those that have a regular expression."""
 
-from tests.groups.consumer.bench import GROUP, ConsumerBench, topic_id
+from tests.groups.consumer.bench import GROUP, ConsumerBench
+from tests.groups.shard_bench import topic_id
 from tidelog.groups.consumer.rebalance import REFRESH_MS_MIN
 from tidelog.groups.records import ConsumerGroupRegularExpressionRecord, ConsumerGroupRegularExpressionValue
 
 ORDERS = topic_id("orders")
 
 
-def test_a_topic_that_grows() -> None:
-    bench = ConsumerBench()
+def test_a_topic_that_grows(bench: ConsumerBench) -> None:
     member = bench.join("a")
     bench.grow_topic("orders", 6)
     member.heartbeat()
     assert (bench.group.group_epoch, member.indexes()) == (2, [0, 1, 2, 3, 4, 5])
 
 
-def test_a_topic_that_appears() -> None:
-    bench = ConsumerBench()
+def test_a_topic_that_appears(bench: ConsumerBench) -> None:
     member = bench.join("a", ["prices"])
     assert (member.owned, bench.group.metadata_hash) == ({}, 0)
     bench.create_topic("others", 1)
@@ -37,8 +36,7 @@ def test_a_topic_that_is_deleted() -> None:
     assert bench.group.target == {"a": {topic_id("prices"): (0,)}}
 
 
-def test_a_topic_that_changed_while_the_coordinator_was_away() -> None:
-    bench = ConsumerBench()
+def test_a_topic_that_changed_while_the_coordinator_was_away(bench: ConsumerBench) -> None:
     member = bench.join("a")
     bench.grow_topic("orders", 5)
     bench.restart()

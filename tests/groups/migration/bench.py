@@ -58,7 +58,7 @@ class ClassicClient:
 
     def _ask(self, decide: Any, on_done: Any) -> None:
         self.bench.shard.write(decide, on_done)
-        self.bench.commit()
+        self.bench.commit_all()
 
     def _on_joined(self, response: JoinResponse | None, error: Exception | None) -> None:
         assert error is None, error
@@ -88,7 +88,7 @@ class ClassicClient:
         return self.joined[-1].error
 
     def heartbeat(self) -> ErrorCode:
-        code = self.bench.write(
+        code = self.bench.call(
             lambda machine: machine.classic.heartbeat(GROUP, self.member_id, self.instance_id, self.generation)
         )
         assert isinstance(code, ErrorCode)
@@ -101,7 +101,7 @@ class ClassicClient:
 
     def leave(self) -> list[LeaveResult]:
         leaving = [LeavingMember(self.member_id, self.instance_id)]
-        results = self.bench.write(lambda machine: machine.classic.leave(GROUP, leaving))
+        results = self.bench.call(lambda machine: machine.classic.leave(GROUP, leaving))
         assert isinstance(results, list)
         return results
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.groups.consumer.bench import GROUP, ConsumerBench, Member, topic_id
+from tests.groups.consumer.bench import GROUP, ConsumerBench, Member
 from tests.groups.migration.bench import REBALANCE_MS, SESSION_MS, ClassicClient, classic_group, subscription
+from tests.groups.shard_bench import topic_id
 from tidelog.groups.classic.group import ClassicGroup
 from tidelog.groups.classic.requests import LeaveResult, LeavingMember
 from tidelog.groups.consumer.group import ConsumerGroup, MemberState
@@ -320,7 +321,7 @@ def test_heartbeats_of_strangers() -> None:
 def test_classic_members_leave() -> None:
     bench, client = with_classic_member()
     leaving = [LeavingMember("x", None), LeavingMember("new", None), LeavingMember(client.member_id, None)]
-    results = bench.write(lambda machine: machine.classic.leave(GROUP, [*leaving, leaving[-1]]))
+    results = bench.call(lambda machine: machine.classic.leave(GROUP, [*leaving, leaving[-1]]))
     assert results == [
         LeaveResult("x", None, ErrorCode.UNKNOWN_MEMBER_ID),
         LeaveResult("new", None, ErrorCode.UNKNOWN_MEMBER_ID),
@@ -335,7 +336,7 @@ def test_a_static_member_is_put_out_by_its_instance() -> None:
     bench, _ = with_classic_member()
     client = ClassicClient(bench, instance_id="i")
     client.join()
-    results = bench.write(lambda machine: machine.classic.leave(GROUP, [LeavingMember("", "i")]))
+    results = bench.call(lambda machine: machine.classic.leave(GROUP, [LeavingMember("", "i")]))
     assert results == [LeaveResult(client.member_id, "i", ErrorCode.NONE)]
 
 
