@@ -1,4 +1,4 @@
-"""A shard of the group coordinator without a broker: its log in memory, its time simulated. Each folder has a bench of its own."""
+"""A shard of the group coordinator without a broker: its log is in memory, and its time is simulated."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic
