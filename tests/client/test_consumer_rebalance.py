@@ -198,7 +198,8 @@ def test_a_seek_that_librdkafka_does_not_take_yet_is_done_later(kafka: ToolkitBr
 
 @pytest.mark.tidelog_only
 def test_lost_is_not_revoked(quick_kafka: ToolkitBroker) -> None:
-    """With no keeper the member is thrown out while it works. It learns of it by on_lost, and nothing of it is committed."""
+    """Without the idle poller the member is thrown out while it works. It learns of it by on_lost, and nothing of it is
+    committed."""
     topic, group, story = filled_topic(quick_kafka), new_group(), Story()
     with member(quick_kafka, group, topic, config=SHORT, processing_timeout=0, **story.callbacks()) as slow:
         read(slow, 5)
@@ -219,10 +220,10 @@ def test_long_processing_keeps_its_place(quick_kafka: ToolkitBroker, protocol: s
     config = SHORT if protocol == "classic" else {"max.poll.interval.ms": POLL_INTERVAL_MS}
     with member(quick_kafka, group, topic, config=config, protocol=protocol, **story.callbacks()) as consumer:
         read(consumer, 5)
-        keeper = consumer._keeper
-        assert keeper is not None
+        poller = consumer._idle_poller
+        assert poller is not None
         # Three times as long as allowed.
-        until(lambda: keeper.beats >= 3 * 4)
+        until(lambda: poller.polls >= 3 * 4)
         assert consumer.commit() == {Partition(topic, 0): 5}
         # Each of its polls took a message, which was kept, in order.
         assert [message.offset for message in read(consumer, 15)] == list(range(5, 20))
@@ -249,11 +250,11 @@ def test_a_handler_that_hangs_is_given_up(quick_kafka: ToolkitBroker) -> None:
     topic, group = filled_topic(quick_kafka), new_group()
     with member(quick_kafka, group, topic, config=SHORT, processing_timeout=4.5) as stuck:
         read(stuck, 5)
-        keeper = stuck._keeper
-        assert keeper is not None
+        poller = stuck._idle_poller
+        assert poller is not None
         with member(quick_kafka, group, topic) as other:
             assert texts(read(other, 10))[0] == "0"
-        assert 0 < keeper.beats < 10
+        assert 0 < poller.polls < 10
 
 
 def test_a_start_that_cannot_be_found_out_is_asked_again(kafka: ToolkitBroker, monkeypatch: pytest.MonkeyPatch) -> None:

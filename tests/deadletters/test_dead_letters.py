@@ -14,7 +14,7 @@ from tests.deadletters.letters import HOUR_MS, Letters, now_ms, plain_headers, r
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client import admin as admin_module
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, UnknownTopic
-from tidelog.client.reachability import wait_for_broker
+from tidelog.client.librdkafka import wait_for_broker
 from tidelog.deadletters import AsyncDeadLetters, DeadLetters, Letter
 from tidelog.deadletters.dead_letter import NO_STORY
 from tidelog.deadletters.dead_letters import NoSuchLetter

@@ -9,8 +9,8 @@ from tests.compatibility.apache_kafka import wait_until
 from tests.toolkit_broker import ToolkitBroker
 from tests.worker.running import Place, Run, running
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, UnknownTopic
+from tidelog.client.librdkafka import CONNECT_TIMEOUT_SECONDS
 from tidelog.client.message import Message
-from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS
 from tidelog.worker import Worker
 
 

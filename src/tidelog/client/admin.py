@@ -26,7 +26,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tidelog.client.configuration import librdkafka_configuration
 from tidelog.client.errors import (
     Closed,
     InvalidArgument,
@@ -39,7 +38,13 @@ from tidelog.client.errors import (
     from_kafka_error,
     kafka_errors,
 )
-from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS, ConnectionProblems, refused_settings, wait_for_broker
+from tidelog.client.librdkafka import (
+    CONNECT_TIMEOUT_SECONDS,
+    ConnectionProblems,
+    librdkafka_configuration,
+    refused_settings,
+    wait_for_broker,
+)
 from tidelog.client.topic_partition import TopicPartition, milliseconds_of, partition_of, raw_offsets
 
 REQUEST_TIMEOUT_SECONDS = 30.0

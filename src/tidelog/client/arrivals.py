@@ -3,7 +3,7 @@
 librdkafka's position moves when a message leaves its queue, so each such message must be handed out or given back, whatever
 happens in between. ``fetch`` therefore takes them over in one call of C code: an interrupt, which Python raises between two
 of its own instructions, finds them either in the queue or here. What is here is bounded by what one fetch asks for, plus
-what the keeper (``keeper.py``) takes: one a beat.
+what the idle poller of the consumer takes: one message for each time it polls.
 """
 
 from collections.abc import Callable, Collection, Iterable

@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tidelog.client.admin import REQUEST_TIMEOUT_SECONDS, Admin
 from tidelog.client.errors import Closed
-from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS
+from tidelog.client.librdkafka import CONNECT_TIMEOUT_SECONDS
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

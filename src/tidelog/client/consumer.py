@@ -6,12 +6,13 @@ takes what has arrived, or waits for the first message. Only this file decides w
 A seek takes effect before the next message of its partition is handed out. Where librdkafka refuses it, because it is still
 starting with the partition, the seek stays pending: messages from the old position are dropped, and every poll repeats the seek.
 
-One lock protects everything that moves messages. It is held during a poll, including those of the ``Keeper``. librdkafka calls
-back within polls only, so the callbacks (``rebalance.py``) run with the lock held.
+One lock protects everything that moves messages. It is held during a poll, including those of the ``_IdlePoller``. librdkafka
+calls back within polls only, so the callbacks (``rebalance.py``) run with the lock held.
 """
 
 import logging
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from time import monotonic
@@ -37,17 +38,17 @@ from tidelog.client.consumer_settings import (
     start_of,
 )
 from tidelog.client.errors import Closed, GroupError, InvalidArgument, UnknownTopic, from_kafka_error, kafka_errors
-from tidelog.client.keeper import PROCESSING_TIMEOUT_SECONDS, Keeper
+from tidelog.client.librdkafka import CONNECT_TIMEOUT_SECONDS
 from tidelog.client.message import Message, Messages
+from tidelog.client.offset_queries import OffsetQueries, start_offsets
 from tidelog.client.raw_consumer import OffsetCommit, RawConsumer
-from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS
 from tidelog.client.rebalance import LOOKUP_TIMEOUT_SECONDS, Rebalance, RebalanceCallback, RebalanceCallbacks
-from tidelog.client.start import OffsetLookup, start_offsets
 from tidelog.client.topic_partition import TopicPartition, milliseconds_of, partition_of
 
 _logger = logging.getLogger(__name__)
 
 MAX_RECORDS = 500
+PROCESSING_TIMEOUT_SECONDS = 3600.0
 AUTO_COMMIT_INTERVAL_SECONDS = 5.0
 # librdkafka's wait cannot be interrupted: an interrupt is noticed after this long at most.
 _WAIT_SECONDS = 0.25
@@ -55,6 +56,8 @@ _WAIT_SECONDS = 0.25
 _REBALANCE_SECONDS = 0.1
 # How long a commit that waits for a rebalance polls at a time.
 _COMMIT_POLL_SECONDS = 0.05
+# How often the idle poller wakes up within max.poll.interval.ms.
+_WAKES_PER_POLL_INTERVAL = 4
 # librdkafka does not seek in a partition that it is still starting with.
 _SEEK_LATER = frozenset((KafkaError._STATE, KafkaError._PREV_IN_PROGRESS))
 
@@ -185,10 +188,10 @@ class Consumer:
         self._arrivals = Arrivals(self._raw.handle.consume)
         self._assignment = Assignment(self._raw, self._arrivals)
         self._commits = Commits(self._raw, self._assignment, self._poll_for_commit)
-        self._lookup = OffsetLookup(self._raw.handle, self.addresses)
+        self._lookup = OffsetQueries(self._raw.handle, self.addresses)
         callbacks = RebalanceCallbacks(on_assigned, on_revoked, on_lost)
         self._rebalance = Rebalance(self._raw, self._assignment, self._commits, self._lookup, self._start, callbacks)
-        self._keeper: Keeper | None = None
+        self._idle_poller: _IdlePoller | None = None
         self._is_begun = False
         self._is_assigned_by_hand = False
         self._polled_at = self._rebalance_answered_at = self._auto_committed_at = monotonic()
@@ -226,8 +229,8 @@ class Consumer:
         with self._lock:
             if self._rebalance.is_running:
                 raise InvalidArgument("close within a callback of a poll: return from it first")
-        if self._keeper is not None:
-            self._keeper.stop()
+        if self._idle_poller is not None:
+            self._idle_poller.stop()
         with self._lock:
             if not self._is_closed:
                 # It is open until librdkafka has called on_revoked, which may commit.
@@ -543,10 +546,11 @@ class Consumer:
             self._take_over(1, _COMMIT_POLL_SECONDS)
             return True
 
-    def keep_place(self, idle_seconds_min: float, idle_seconds_max: float, now: float) -> bool:
-        """For the keeper: poll in the caller's stead when it has been away for that long; whether it was done."""
-        if not idle_seconds_min <= now - self._polled_at <= idle_seconds_max or not self._lock.acquire(blocking=False):
-            # Whoever has the lock is in a poll or a callback of one.
+    def poll_if_idle(self, idle_seconds_min: float, idle_seconds_max: float) -> bool:
+        """For the idle poller: poll if the last poll was that long ago. Returns whether it polled."""
+        idle_seconds = monotonic() - self._polled_at
+        if not idle_seconds_min <= idle_seconds <= idle_seconds_max or not self._lock.acquire(blocking=False):
+            # The thread that has the lock is in a poll, or in a callback of one.
             return False
         try:
             if self._is_closed:
@@ -571,7 +575,7 @@ class Consumer:
                     on_revoked=rebalance.on_revoked,
                     on_lost=rebalance.on_lost,
                 )
-                self._keeper = Keeper(self, self._raw.max_poll_interval_ms, self._processing_timeout)
+                self._idle_poller = _IdlePoller(self, self._raw.max_poll_interval_ms, self._processing_timeout)
         self._is_begun = True
 
     # -- offsets and partitions ------------------------------------------------------------------------------------------------
@@ -656,3 +660,40 @@ class Consumer:
 
 def _not_assigned(partition: TopicPartition) -> GroupError:
     return GroupError(f"{partition} is not assigned to this consumer now", retriable=True)
+
+
+class _IdlePoller:
+    """A thread that polls for a consumer whose caller is busy, so that long processing does not cost the membership.
+
+    Kafka takes a member for stuck if it has not polled for ``max.poll.interval.ms``, and gives its partitions to others while it
+    is still at work. This thread polls once half of that time has passed, and every quarter from then on. Rebalances are then
+    also answered in time, so that one slow member does not hold up its group: ``on_assigned``, ``on_revoked`` and ``on_lost`` are
+    called from this thread, with the consumer's lock held. A message that such a poll brings waits in ``Arrivals`` for the
+    caller: at most one for each time the thread wakes.
+
+    A handler that never returns must still be noticed: after ``processing_timeout`` this thread no longer polls, and the group
+    takes the partitions as usual. It holds the consumer weakly, so that it ends with a consumer that was never closed.
+    """
+
+    def __init__(self, consumer: Consumer, max_poll_interval_ms: int, processing_timeout: float) -> None:
+        self._consumer = weakref.ref(consumer)
+        self._interval_seconds = max_poll_interval_ms / 1000
+        self._processing_timeout = processing_timeout
+        self._stopped = threading.Event()
+        self.polls = 0
+        self._thread = threading.Thread(target=self._run, name="tidelog-consumer-idle", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_seconds / _WAKES_PER_POLL_INTERVAL):
+            consumer = self._consumer()
+            if consumer is None:
+                return
+            if consumer.poll_if_idle(self._interval_seconds / 2, self._processing_timeout):
+                self.polls += 1
+            del consumer

@@ -3,7 +3,7 @@
 librdkafka commits nothing by itself here and stores no offsets by itself: when an offset is committed is what the guarantees are
 about, and is decided in ``consumer.py`` alone. ``auto.offset.reset`` is always ``earliest``: it also says what happens to a
 group that fell behind retention, and that group wants what is left, not the end. Where a fresh group starts is resolved in
-``start.py``.
+``offset_queries.py``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ REFUSED: Mapping[str, str] = {
 }
 
 
-class Start(NamedTuple):
+class StartPosition(NamedTuple):
     """Where a group starts in a partition that it has no committed offset for."""
 
     is_latest: bool = False
@@ -63,14 +63,14 @@ class Start(NamedTuple):
         return not self.is_latest and self.timestamp_ms is None
 
 
-def start_of(start: str | int | datetime) -> Start:
+def start_of(start: str | int | datetime) -> StartPosition:
     if start == "earliest":
-        return Start()
+        return StartPosition()
     if start == "latest":
-        return Start(is_latest=True)
+        return StartPosition(is_latest=True)
     if isinstance(start, str):
         raise InvalidArgument(f'start is "earliest", "latest" or a timestamp (milliseconds or a datetime): not {start!r}')
-    return Start(timestamp_ms=milliseconds_of(start))
+    return StartPosition(timestamp_ms=milliseconds_of(start))
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

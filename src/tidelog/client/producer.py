@@ -21,12 +21,11 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
-from tidelog.client.configuration import librdkafka_configuration
 from tidelog.client.errors import Closed, DeliveryFailed, InvalidArgument, SerializationError, Shed, TidelogError, TimedOut
 from tidelog.client.futures import Delivery
+from tidelog.client.librdkafka import CONNECT_TIMEOUT_SECONDS, librdkafka_configuration
 from tidelog.client.partitioners import PartitionCounts, Partitioner, partitioner_of
 from tidelog.client.producer_handle import SENDS_PER_POLL, ProducerHandle
-from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS
 from tidelog.client.topic_partition import milliseconds_of
 from tidelog.client.tracing import get_current, inject
 from tidelog.client.transaction import Transaction

@@ -24,7 +24,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from tidelog.client.errors import BufferFull, Closed, DeliveryFailed, Fenced, InvalidArgument, TidelogError, from_kafka_error
-from tidelog.client.reachability import ConnectionProblems, refused_settings, wait_for_broker
+from tidelog.client.librdkafka import ConnectionProblems, refused_settings, wait_for_broker
 
 _logger = logging.getLogger(__name__)
 

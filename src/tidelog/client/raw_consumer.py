@@ -16,11 +16,10 @@ import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError
 from confluent_kafka.cimpl import Message as KafkaMessage
 
-from tidelog.client.configuration import librdkafka_configuration
 from tidelog.client.consumer_settings import COOPERATIVE
 from tidelog.client.errors import GroupError, TidelogError, from_kafka_error, kafka_errors
+from tidelog.client.librdkafka import ConnectionProblems, librdkafka_configuration, refused_settings, wait_for_broker
 from tidelog.client.message import Message, Messages
-from tidelog.client.reachability import ConnectionProblems, refused_settings, wait_for_broker
 from tidelog.client.topic_partition import TopicPartition, partition_of, raw_offsets, raw_partitions
 
 BEGINNING: int = OFFSET_BEGINNING

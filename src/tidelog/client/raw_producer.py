@@ -11,10 +11,9 @@ from typing import Any
 
 import confluent_kafka
 
-from tidelog.client.configuration import librdkafka_configuration
 from tidelog.client.errors import DeliveryFailed, TidelogError, from_kafka_error, kafka_errors
+from tidelog.client.librdkafka import ConnectionProblems, librdkafka_configuration, refused_settings, wait_for_broker
 from tidelog.client.message import Message
-from tidelog.client.reachability import ConnectionProblems, refused_settings, wait_for_broker
 
 # How long ``produce`` polls at a time while the buffer is full.
 _FULL_POLL_SECONDS = 0.1

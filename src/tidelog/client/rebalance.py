@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from tidelog.client.assignment import Assignment
 from tidelog.client.commits import Commits
-from tidelog.client.consumer_settings import Start
+from tidelog.client.consumer_settings import StartPosition
 from tidelog.client.errors import TidelogError
+from tidelog.client.offset_queries import OffsetQueries, start_offsets
 from tidelog.client.raw_consumer import OffsetCommit, RawConsumer
-from tidelog.client.start import OffsetLookup, start_offsets
 from tidelog.client.topic_partition import TopicPartition
 
 _logger = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class Rebalance:
         raw: RawConsumer,
         assignment: Assignment,
         commits: Commits,
-        lookup: OffsetLookup,
-        start: Start,
+        lookup: OffsetQueries,
+        start: StartPosition,
         callbacks: RebalanceCallbacks,
     ) -> None:
         self._raw = raw
@@ -172,7 +172,7 @@ class Rebalance:
         self._raw.pause(dict.fromkeys((*self._assignment.paused.intersection(partitions), *unresolved)))
 
     def _fresh_starts(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where nothing is committed: the start, which is committed at once (``start.py`` says why)."""
+        """Where nothing is committed: the start, which is committed at once (``offset_queries.py`` says why)."""
         committed = self._lookup.committed(partitions, LOOKUP_TIMEOUT_SECONDS)
         fresh = [partition for partition in partitions if partition not in committed]
         offsets = start_offsets(self._lookup, fresh, self._start, LOOKUP_TIMEOUT_SECONDS)

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tidelog.client.admin import Admin, PartitionBounds, PartitionDescription
-from tidelog.client.configuration import bootstrap_addresses, librdkafka_configuration
 from tidelog.client.errors import InvalidArgument, TimedOut, UnknownTopic
+from tidelog.client.librdkafka import bootstrap_addresses, librdkafka_configuration
 from tidelog.client.message import Message
 from tidelog.client.producer import Producer
 from tidelog.client.raw_consumer import RawConsumer

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal, NamedTuple, Self, cast
 
-from tidelog.client.configuration import bootstrap_addresses
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.types import Fetcher
+from tidelog.client.librdkafka import bootstrap_addresses
 from tidelog.client.topic_partition import Partition
 
 Isolation = Literal["read_committed", "read_uncommitted"]

@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from tidelog.client.configuration import bootstrap_addresses, librdkafka_configuration
 from tidelog.client.errors import InvalidArgument
+from tidelog.client.librdkafka import bootstrap_addresses, librdkafka_configuration
 from tidelog.deadletters.topics import LEVELS_MAX, dead_letter_topic
 from tidelog.worker.backoff import Backoff
 from tidelog.worker.breaker import CircuitBreaker

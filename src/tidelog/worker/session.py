@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from tidelog.client.admin import Admin
 from tidelog.client.errors import GroupError, from_kafka_error
-from tidelog.client.reachability import ConnectionProblems, wait_for_broker
+from tidelog.client.librdkafka import ConnectionProblems, wait_for_broker
 from tidelog.ports.clock import Clock
 from tidelog.ports.randomness import Randomness
 from tidelog.worker.assigned import Assigned

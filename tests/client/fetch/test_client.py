@@ -21,7 +21,7 @@ from tidelog.client.fetch import partition_reader
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.fetch.errors import OffsetsLost, OffsetsMissing, TopicRecreated
 from tidelog.client.fetch.librdkafka_source import LibrdkafkaSource
-from tidelog.client.reachability import wait_for_broker
+from tidelog.client.librdkafka import wait_for_broker
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.client.wire import retries
 

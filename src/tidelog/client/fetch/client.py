@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from tidelog.client.configuration import bootstrap_addresses
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.lookup import PartitionLookup
 from tidelog.client.fetch.partition_reader import PartitionReader
 from tidelog.client.fetch.settings import OwnSettings, own_settings
 from tidelog.client.fetch.types import ROWS_PER_BATCH, Fetcher, FetchRange, FetchSource, Isolation, OffsetAt, OldFormat, TopicInfo
+from tidelog.client.librdkafka import bootstrap_addresses
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.client.wire.errors import toolkit_errors
 

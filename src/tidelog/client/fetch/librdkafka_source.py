@@ -23,12 +23,11 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as RawPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tidelog.client.configuration import librdkafka_configuration
 from tidelog.client.errors import TidelogError, UnknownTopic, from_kafka_error
 from tidelog.client.fetch.errors import OffsetsLost, OffsetsMissing, TopicRecreated
 from tidelog.client.fetch.settings import librdkafka_settings
 from tidelog.client.fetch.types import MICROSECONDS, MILLISECONDS_MAX, FetchRange, Isolation, OffsetAt, TopicInfo, schema_of
-from tidelog.client.reachability import ConnectionProblems, wait_for_broker
+from tidelog.client.librdkafka import ConnectionProblems, librdkafka_configuration, wait_for_broker
 from tidelog.client.topic_partition import TopicPartition, partition_of
 from tidelog.wire.primitives import ZERO_UUID
 

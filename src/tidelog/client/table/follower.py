@@ -25,11 +25,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from tidelog.client.arrivals import PASSING_ERRORS
-from tidelog.client.configuration import bootstrap_addresses, librdkafka_configuration
 from tidelog.client.consumer_settings import REFUSED, consumer_defaults
 from tidelog.client.errors import InvalidArgument, TidelogError, TimedOut, UnknownTopic, from_kafka_error
-from tidelog.client.reachability import ConnectionProblems, wait_for_broker
-from tidelog.client.start import OffsetLookup
+from tidelog.client.librdkafka import ConnectionProblems, bootstrap_addresses, librdkafka_configuration, wait_for_broker
+from tidelog.client.offset_queries import OffsetQueries
 from tidelog.client.table.storage import TableIdentity, TableStorage
 from tidelog.client.topic_partition import TopicPartition, raw_offsets
 
@@ -98,7 +97,7 @@ class TableSource:
         except BaseException:
             self._handle.close()
             raise
-        self._lookup = OffsetLookup(self._handle, self.addresses)
+        self._lookup = OffsetQueries(self._handle, self.addresses)
 
     def facts(self) -> TableTopic:
         """UnknownTopic if the topic does not exist."""

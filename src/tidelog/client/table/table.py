@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tidelog.client.consumer_settings import ISOLATIONS, check_choice
 from tidelog.client.errors import Closed, InvalidArgument, SerializationError, TimedOut
-from tidelog.client.reachability import CONNECT_TIMEOUT_SECONDS
+from tidelog.client.librdkafka import CONNECT_TIMEOUT_SECONDS
 from tidelog.client.table.follower import CHECK_SECONDS, TableFollower, TableSource
 from tidelog.client.table.storage import MemoryStorage, SqliteStorage, TableStorage
 

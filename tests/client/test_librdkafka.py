@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidelog.client.configuration import bootstrap_addresses, librdkafka_configuration
 from tidelog.client.errors import InvalidArgument
+from tidelog.client.librdkafka import bootstrap_addresses, librdkafka_configuration
 
 
 def test_the_callers_settings_win_over_ours() -> None:
