@@ -5,8 +5,8 @@
     with Broker() as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
 
-With pytest installed the fixture ``tidelog_broker`` is there by itself; see ``tidelog.testing.pytest_plugin``.
-The classes are loaded on use: pytest loads this package in every project, whether or not it wants a broker.
+With pytest installed, the fixture ``tidelog_broker`` is available without further ado; see ``tidelog.testing.pytest_plugin``.
+The classes are loaded on use, because pytest loads this package in every project, whether or not it needs a broker.
 """
 
 from importlib import import_module
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidelog.testing.broker import Broker
-    from tidelog.testing.place import BrokerFailed
+    from tidelog.testing.environment import BrokerFailed
     from tidelog.testing.thread_broker import ThreadBroker
 
 __all__ = ["Broker", "BrokerFailed", "ThreadBroker"]
 
-_MODULES = {"Broker": "broker", "BrokerFailed": "place", "ThreadBroker": "thread_broker"}
+_MODULES = {"Broker": "broker", "BrokerFailed": "environment", "ThreadBroker": "thread_broker"}
 
 
 def __getattr__(name: str) -> Any:

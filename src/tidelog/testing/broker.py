@@ -1,7 +1,7 @@
 """A broker in its own process, for tests: the real thing, with real crashes.
 
-A thread starts the process and reads what it says until it ends. It is that thread whose end the kernel watches for (see
-``ports.child``), so it lives exactly as long as it must: a broker never outlives the test run, however that ends.
+A thread starts the process and reads its output until it ends. The kernel ends the process with that thread (see
+``ports.child``), so a broker never outlives the test run, however that ends.
 """
 
 import json
@@ -13,11 +13,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Self
 
-from tidelog.testing.place import BrokerFailed, Place
+from tidelog.testing.environment import BrokerEnvironment, BrokerFailed
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
-# Of what the broker said, as much as helps in an error message.
+# How much of the broker's output an error message quotes.
 LAST_WORDS_LINES = 10
 
 
@@ -29,28 +29,28 @@ class Broker:
     """
 
     def __init__(self, *, persist: str | os.PathLike[str] | None = None, configs: Mapping[str, object] | None = None) -> None:
-        self._place = Place(persist, configs)
+        self._environment = BrokerEnvironment(persist, configs)
         self._run: _Run | None = None
         self.log_lines: list[str] = []
-        """What the broker said, over all its runs: JSON events, and whatever else came out of it."""
+        """The output of the broker over all its runs: JSON events, and anything else it printed."""
 
     # -- what a test wants to know -------------------------------------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
-        return self._place.bootstrap_servers
+        return self._environment.bootstrap_servers
 
     @property
     def port(self) -> int:
-        return self._place.port
+        return self._environment.port
 
     @property
     def data_path(self) -> str:
-        return str(self._place.data_path)
+        return str(self._environment.data_path)
 
     @property
     def pid(self) -> int:
-        """Of the run under way, or of the last one."""
+        """The process id of the current run, or of the last one."""
         if self._run is None:
             raise BrokerFailed("the broker was not started")
         return self._run.process.pid
@@ -67,39 +67,39 @@ class Broker:
     # -- what a test does ----------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Returns when clients can connect. BrokerFailed, with the reason, when it does not come to that."""
+        """Return when clients can connect. BrokerFailed has the reason if the start fails."""
         if self.is_running:
             raise BrokerFailed("the broker is running already")
-        self._run = _Run(self._command(self._place.settings), self.log_lines)
+        self._run = _Run(self._command(self._environment.settings), self.log_lines)
         self._run.wait_until_serving()
         return self
 
     def stop(self) -> None:
-        """As an operator would: SIGTERM. The broker finishes what it has begun and leaves the mark of a clean stop."""
+        """Stop it as an operator would, with SIGTERM. The broker finishes what it has begun and marks the stop as clean."""
         run = self._need_run()
         run.process.send_signal(signal.SIGTERM)
         if run.wait_for_end() != 0:
             raise BrokerFailed(f"the broker did not stop cleanly: {run.last_words()}")
 
     def kill(self) -> None:
-        """As a crash would: SIGKILL. What was only in its memory is lost; the page cache is not."""
+        """End it as a crash would, with SIGKILL. Its memory is lost, the page cache is not."""
         run = self._need_run()
         run.process.kill()
         run.wait_for_end()
 
     def restart(self) -> None:
-        """The same port and data; stopped cleanly first if it runs."""
+        """Start it again with the same port and data; a running broker is stopped cleanly first."""
         if self.is_running:
             self.stop()
         self.start()
 
     def close(self) -> None:
-        """End it and give up what it used. Nobody reads temporary data again, so that is not made durable first."""
+        """End it and release its resources. A broker with temporary data is killed, because nobody reads the data again."""
         try:
             if self.is_running:
-                self.kill() if self._place.is_temporary else self.stop()
+                self.kill() if self._environment.is_temporary else self.stop()
         finally:
-            self._place.give_up()
+            self._environment.close()
 
     def __enter__(self) -> Self:
         try:
@@ -112,7 +112,7 @@ class Broker:
         self.close()
 
     def _command(self, settings: Mapping[str, str]) -> list[str]:
-        # -P keeps the working directory out of the import path: a file lying there must not become code.
+        # -P keeps the working directory out of the import path: a file there must not be imported.
         return [sys.executable, "-P", "-m", "tidelog.testing.child", json.dumps(settings), str(os.getpid())]
 
     def _need_run(self) -> "_Run":
@@ -151,7 +151,7 @@ class _Run:
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()
-        # It has read the last words when it ends.
+        # The thread has read all output when it ends.
         self._thread.join()
         return code
 
@@ -160,7 +160,7 @@ class _Run:
         for line in reversed(lines):
             if line.startswith("{") and '"event": "failed"' in line:
                 return str(json.loads(line)["error"])
-        return " | ".join(lines[-LAST_WORDS_LINES:]) or f"exit code {self.process.returncode}, without a word"
+        return " | ".join(lines[-LAST_WORDS_LINES:]) or f"exit code {self.process.returncode}, without any output"
 
     def _follow(self) -> None:
         try:

@@ -1,9 +1,9 @@
-"""The process of a ``testing.Broker``: ``python -m tidelog.testing.child SETTINGS PARENT``: a JSON object, and a process id.
+"""The process of a ``testing.Broker``: ``python -m tidelog.testing.child SETTINGS PARENT`` with a JSON object and a process id.
 
-It writes events as JSON, one a line, to standard output: ``started`` when clients can connect, ``failed`` with the reason when
-that will not come about. It ends with the thread that started it.
+It writes one JSON event per line to standard output: ``started`` when clients can connect, ``failed`` with the reason if they
+never will. It ends with the thread that started it.
 
-Not ``tidelog start``: that loads a command line's worth of modules, which a test need not wait for.
+This is not ``tidelog start``, which loads the modules of the whole command line, and a test need not wait for those.
 """
 
 import json
@@ -23,7 +23,7 @@ EXIT_FAILED = 1
 
 
 def main(settings: dict[str, str], disk: Disk | None = None) -> int:
-    """``disk`` is one that fails on purpose."""
+    """Run a broker until it stops. ``disk`` may be one that fails on purpose."""
     events = EventLog(_write, RealClock(), LogFormat.JSON)
     logging.getLogger("tidelog").addHandler(EventLogHandler(events))
     try:
@@ -42,15 +42,15 @@ def main(settings: dict[str, str], disk: Disk | None = None) -> int:
 
 
 def _write(line: str) -> None:
-    """In one call, so that lines of threads do not mix."""
+    """Write in one call, so that lines of several threads do not mix."""
     os.write(sys.stdout.fileno(), line.encode())
 
 
 def run(disk: Disk | None = None) -> None:
-    """The process as a whole: its arguments are the settings and the process id of its parent."""
+    """The whole process. Its arguments are the settings and the process id of its parent."""
     end_with_parent()
     if os.getppid() == int(sys.argv[2]):
-        # Else the parent ended before the kernel was asked to tell.
+        # Otherwise the parent ended before the kernel could watch it.
         sys.exit(main(json.loads(sys.argv[1]), disk))
 
 

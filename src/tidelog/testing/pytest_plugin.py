@@ -1,4 +1,4 @@
-"""pytest's fixture ``tidelog_broker``: there as soon as Tidelog is installed, for any project.
+"""The pytest fixture ``tidelog_broker``, available in any project as soon as Tidelog is installed.
 
     def test_orders(tidelog_broker):
         producer = confluent_kafka.Producer({"bootstrap.servers": tidelog_broker.bootstrap_servers})
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def tidelog_configs() -> Mapping[str, object]:
-    """Settings of the session's broker, under Kafka's names. Override it."""
+    """Settings of the session's broker under Kafka's names; override this fixture."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def tidelog_broker(tidelog_configs: Mapping[str, object]) -> "Iterator[Broker]":
     """A running broker in its own process, with temporary data, shared by the session's tests."""
-    # Not above: see the package.
+    # Imported on use; see the package.
     from tidelog.testing.broker import Broker
 
     with Broker(configs=tidelog_configs) as broker:

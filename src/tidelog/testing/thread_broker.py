@@ -1,6 +1,6 @@
-"""A broker in a thread of the test's own process: no process to start, and a debugger sees all of it.
+"""A broker in a thread of the test's own process: no process has to start, and a debugger sees all of it.
 
-It shares the interpreter with the test, so its speed says nothing, and it cannot be killed, only stopped.
+It shares the interpreter with the test, so its speed means nothing, and it can be stopped but not killed.
 """
 
 import os
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from tidelog.testing.place import BrokerFailed, Place
+from tidelog.testing.environment import BrokerEnvironment, BrokerFailed
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -18,26 +18,26 @@ class ThreadBroker:
     """``with ThreadBroker() as broker: broker.bootstrap_servers``; the arguments are those of ``Broker``."""
 
     def __init__(self, *, persist: str | os.PathLike[str] | None = None, configs: Mapping[str, object] | None = None) -> None:
-        self._place = Place(persist, configs)
+        self._environment = BrokerEnvironment(persist, configs)
         self._run: _Run | None = None
         self.events: list[dict[str, Any]] = []
-        """What the broker reported, over all its runs."""
+        """The events that the broker reported over all its runs."""
 
     @property
     def bootstrap_servers(self) -> str:
-        return self._place.bootstrap_servers
+        return self._environment.bootstrap_servers
 
     @property
     def port(self) -> int:
-        return self._place.port
+        return self._environment.port
 
     @property
     def data_path(self) -> str:
-        return str(self._place.data_path)
+        return str(self._environment.data_path)
 
     @property
     def pid(self) -> int:
-        """Of the test itself."""
+        """The process id of the test itself."""
         return os.getpid()
 
     @property
@@ -45,32 +45,32 @@ class ThreadBroker:
         return self._run is not None and self._run.thread.is_alive()
 
     def start(self) -> Self:
-        """Returns when clients can connect. BrokerFailed, with the reason as its cause, when it does not come to that."""
+        """Return when clients can connect. BrokerFailed has the reason as its cause if the start fails."""
         if self.is_running:
             raise BrokerFailed("the broker is running already")
-        self._run = _Run(self._place.settings, self._report)
+        self._run = _Run(self._environment.settings, self._report)
         self._run.wait_until_serving()
         return self
 
     def stop(self) -> None:
-        """The broker finishes what it has begun and leaves the mark of a clean stop."""
+        """Stop it. The broker finishes what it has begun and marks the stop as clean."""
         if self._run is None or not self.is_running:
             raise BrokerFailed("the broker is not running")
         self._run.stop()
 
     def restart(self) -> None:
-        """The same port and data; stopped first if it runs."""
+        """Start it again with the same port and data; a running broker is stopped first."""
         if self.is_running:
             self.stop()
         self.start()
 
     def close(self) -> None:
-        """End it and give up what it used."""
+        """End it and release its resources."""
         try:
             if self.is_running:
                 self.stop()
         finally:
-            self._place.give_up()
+            self._environment.close()
 
     def __enter__(self) -> Self:
         try:
@@ -87,7 +87,7 @@ class ThreadBroker:
 
 
 class _Run:
-    """One broker from its start to its end; also what ``serve`` knows as its embedding."""
+    """One broker from its start to its end. This is the ``embedding`` of ``run_broker``."""
 
     def __init__(self, settings: Mapping[str, str], report: Callable[[str, dict[str, object]], None]) -> None:
         self._settings = settings
@@ -120,13 +120,13 @@ class _Run:
 
     def _serve(self) -> None:
         try:
-            # Not above: a test that has its broker in a process of its own need not load one.
+            # Imported here, because a test whose broker has its own process need not load the server.
             from tidelog.server.process import run_broker
 
             run_broker(
                 self._settings, report=self._report, on_serving=lambda _: self._on_serving(), may_be_insecure=True, embedding=self
             )
-        except BaseException as error:  # whatever it is, it belongs to whoever waits for this thread
+        except BaseException as error:  # whatever it is, the waiting thread must get it
             self._error = error
         finally:
             self._is_decided.set()

@@ -1,8 +1,8 @@
-"""Where a broker for tests lives: its data directory, its port, its settings. The same over restarts.
+"""The environment of a broker for tests: its data directory, its port and its settings, which stay the same over restarts.
 
-The port is reserved once, by a socket that is bound and never listens. While nobody listens, a second socket may bind to the same
-port (both have SO_REUSEADDR) and listen on it, but the kernel gives it to nobody who asks for any port. So the broker can be
-killed and started again and finds its port free, and no other process gets it in between.
+A socket that is bound and never listens reserves the port. A second socket may bind to the same port and listen on it (both have
+SO_REUSEADDR), but the kernel does not hand the port to a process that asks for any free one. So a broker that is killed and
+started again finds its port free, and no other process gets it in between.
 """
 
 import os
@@ -17,12 +17,12 @@ HOST = "127.0.0.1"
 
 
 class BrokerFailed(Exception):
-    """The broker did not start, or did not end as it should; the message has its last words."""
+    """The broker did not start, or did not end as it should. The message has its last output."""
 
 
-class Place:
+class BrokerEnvironment:
     def __init__(self, persist: str | os.PathLike[str] | None, configs: Mapping[str, object] | None) -> None:
-        """``persist`` is a data directory to keep; without it there is a temporary one, which ``give_up`` removes."""
+        """``persist`` is a data directory to keep; without it there is a temporary one, which ``close`` removes."""
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if persist is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="tidelog-", ignore_cleanup_errors=True)
@@ -45,11 +45,11 @@ class Place:
 
     @property
     def settings(self) -> dict[str, str]:
-        """All settings as text. What the test asks for wins, except for the address: the test is told that one."""
+        """All settings as text. The test's own settings win, except for the address, which the test is told."""
         configs = {name: text_of(name, value) for name, value in self._configs.items()}
         return {**configs, "listeners": f"PLAINTEXT://{self.bootstrap_servers}", "log.dirs": str(self.data_path)}
 
-    def give_up(self) -> None:
+    def close(self) -> None:
         self._reservation.close()
         if self._temporary is not None:
             self._temporary.cleanup()
