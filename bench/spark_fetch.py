@@ -20,7 +20,7 @@ from bench.measure import Figure, Row, Target, alternate
 from bench.table import format_rows
 from bench.workspace import Workspace, workspace
 from tidelog.client.fetch.client import FetchClient
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.testing import Broker
 
 # (name, bytes of a value, messages, codec, target in rows per CPU-second).
@@ -95,7 +95,7 @@ def _read(broker: Broker, count: int, settings: dict[str, str], memory: list[flo
 def _child(task: str) -> None:
     bootstrap, count, settings = json.loads(task)
     with FetchClient(bootstrap, settings=settings) as client:
-        client.offsets([Partition("bench", 0)], "latest")
+        client.offsets([TopicPartition("bench", 0)], "latest")
         start = time.process_time()
         rows = sum(batch.num_rows for batch in client.read("bench", 0, 0, count))
         seconds = time.process_time() - start

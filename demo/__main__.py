@@ -25,7 +25,7 @@ from tidelog import Admin, Producer
 from tidelog.client.errors import TidelogError
 from tidelog.client.futures import Delivery
 from tidelog.testing import Broker
-from tidelog.testing.place import BrokerFailed
+from tidelog.testing.environment import BrokerFailed
 
 TOPIC = "orders"
 PARTITIONS = 4

@@ -15,7 +15,7 @@ from bench.beside.subjects import FSYNCED, create_topic
 from bench.beside.throughput import UNBATCHED
 from bench.workspace import Workspace
 from tidelog.testing import Broker
-from tidelog.testing.place import Place
+from tidelog.testing.environment import BrokerEnvironment
 
 PER_SECOND = 500
 SECONDS = 10.0
@@ -26,7 +26,7 @@ PARTS = ("queue", "handling", "wait")
 
 
 def run(workspace: Workspace, say: Callable[[str], None]) -> str:
-    metrics = Place(None, {})
+    metrics = BrokerEnvironment(None, {})
     address = metrics.bootstrap_servers
     try:
         with (
@@ -47,7 +47,7 @@ def run(workspace: Workspace, say: Callable[[str], None]) -> str:
             say("  end to end: done")
             broker.kill()
     finally:
-        metrics.give_up()
+        metrics.close()
     return _table(_difference(before, after), acknowledged, arrived, lingered)
 
 

@@ -13,7 +13,7 @@ from tidelog.client.asyncio_consumer import AsyncConsumer
 from tidelog.client.asyncio_table import AsyncTable
 from tidelog.client.errors import BrokerUnavailable, Closed, InvalidArgument
 from tidelog.client.message import Message
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 
 SECONDS_MAX = 120.0
 
@@ -35,20 +35,20 @@ def test_reading_and_committing(kafka: ToolkitBroker) -> None:
     async def main() -> None:
         async with AsyncConsumer(kafka.bootstrap, group=group, topics=[topic]) as consumer:
             assert [message.offset for message in await read(consumer, 4)] == [0, 1, 2, 3]
-            assert await consumer.commit() == {Partition(topic, 0): 4}
-            assert await consumer.lag() == {Partition(topic, 0): 6}
+            assert await consumer.commit() == {TopicPartition(topic, 0): 4}
+            assert await consumer.lag() == {TopicPartition(topic, 0): 6}
             await consumer.seek(topic, 0, offset=8)
             assert [message.offset for message in await read(consumer, 2)] == [8, 9]
             await consumer.pause()
             await consumer.resume()
             await consumer.seek_to_end(topic)
-            assert await consumer.positions() == {Partition(topic, 0): 10}
+            assert await consumer.positions() == {TopicPartition(topic, 0): 10}
             await consumer.seek_to_beginning(topic)
             assert (await consumer.poll(1))[0].offset == 0
             await consumer.rewind()
             assert (await consumer.poll(1))[0].offset == 4
-            assert await consumer.committed() == {Partition(topic, 0): 4}
-            assert await consumer.assignment() == [Partition(topic, 0)]
+            assert await consumer.committed() == {TopicPartition(topic, 0): 4}
+            assert await consumer.assignment() == [TopicPartition(topic, 0)]
         with pytest.raises(Closed):
             await consumer.poll()
         with pytest.raises(Closed):
@@ -72,7 +72,7 @@ def test_a_cancelled_poll_loses_nothing_and_counts_nothing(kafka: ToolkitBroker)
                 except TimeoutError:
                     # What the poll may have in its hands is not covered.
                     committed = await consumer.commit()
-                    assert committed.get(Partition(topic, 0), len(found)) == len(found)
+                    assert committed.get(TopicPartition(topic, 0), len(found)) == len(found)
             found += [message.offset for message in await read(consumer, 40 - len(found))]
             assert found == list(range(40))
 
@@ -86,7 +86,7 @@ def test_iteration(kafka: ToolkitBroker) -> None:
         async with AsyncConsumer(kafka.bootstrap, group=group, topics=[topic]) as consumer:
             async for message in consumer:
                 if message.offset == 3:
-                    assert await consumer.commit() == {Partition(topic, 0): 4}
+                    assert await consumer.commit() == {TopicPartition(topic, 0): 4}
                     break
             assert [message.offset for message in await read(consumer, 6)] == [4, 5, 6, 7, 8, 9]
 
@@ -95,19 +95,19 @@ def test_iteration(kafka: ToolkitBroker) -> None:
 
 def test_callbacks_are_called_in_the_polling_thread(kafka: ToolkitBroker) -> None:
     topic, group = filled_topic(kafka), new_group()
-    told: list[tuple[str, list[Partition], bool]] = []
+    told: list[tuple[str, list[TopicPartition], bool]] = []
 
     async def main() -> None:
         loop_thread = threading.current_thread()
 
-        def on_assigned(partitions: list[Partition]) -> None:
+        def on_assigned(partitions: list[TopicPartition]) -> None:
             told.append(("assigned", partitions, threading.current_thread() is loop_thread))
             consumer.blocking.seek(topic, 0, offset=7)
 
-        def on_revoked(partitions: list[Partition]) -> None:
+        def on_revoked(partitions: list[TopicPartition]) -> None:
             told.append(("revoked", partitions, threading.current_thread() is loop_thread))
 
-        async def coroutine(partitions: list[Partition]) -> None:
+        async def coroutine(partitions: list[TopicPartition]) -> None:
             raise AssertionError
 
         with pytest.raises(InvalidArgument, match="plain function"):
@@ -117,7 +117,7 @@ def test_callbacks_are_called_in_the_polling_thread(kafka: ToolkitBroker) -> Non
             assert [message.offset for message in await read(consumer, 3)] == [7, 8, 9]
 
     run(main())
-    assert told == [("assigned", [Partition(topic, 0)], False), ("revoked", [Partition(topic, 0)], False)]
+    assert told == [("assigned", [TopicPartition(topic, 0)], False), ("revoked", [TopicPartition(topic, 0)], False)]
 
 
 def test_the_event_loop_does_not_wait(kafka: ToolkitBroker) -> None:

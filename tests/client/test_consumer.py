@@ -11,7 +11,7 @@ from tests.client.producing import new_topic
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.consumer import Consumer
 from tidelog.client.errors import BrokerUnavailable, Closed, GroupError, InvalidArgument, UnknownTopic
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 
 
 def test_a_fresh_group_starts_at_the_earliest_and_goes_on_from_its_commit(kafka: ToolkitBroker) -> None:
@@ -20,7 +20,7 @@ def test_a_fresh_group_starts_at_the_earliest_and_goes_on_from_its_commit(kafka:
         messages = read(consumer, 4)
         assert texts(messages) == ["0", "1", "2", "3"]
         assert (messages[2].topic, messages[2].partition, messages[2].offset) == (topic, 0, 2)
-        assert consumer.commit() == {Partition(topic, 0): 4}
+        assert consumer.commit() == {TopicPartition(topic, 0): 4}
         assert texts(read(consumer, 2)) == ["4", "5"]
     with Consumer(kafka.bootstrap, group=group, topics=[topic]) as consumer:
         assert texts(read(consumer, 6)) == ["4", "5", "6", "7", "8", "9"]
@@ -41,7 +41,7 @@ def test_latest_is_fixed_when_it_is_assigned(kafka: ToolkitBroker) -> None:
     topic, group = filled_topic(kafka), new_group()
     with Consumer(kafka.bootstrap, group=group, topics=[topic], start="latest") as consumer:
         until(lambda: consumer.poll(timeout=0.1) == [] and consumer.assignment())
-        assert consumer.positions() == {Partition(topic, 0): 10}
+        assert consumer.positions() == {TopicPartition(topic, 0): 10}
     fill(kafka.bootstrap, topic, ["new"])
     with Consumer(kafka.bootstrap, group=group, topics=[topic], start="latest") as consumer:
         assert texts(read(consumer, 1)) == ["new"]
@@ -55,7 +55,7 @@ def test_a_fresh_group_starts_at_a_timestamp_and_a_committed_one_does_not(kafka:
     with Consumer(kafka.bootstrap, group=group, topics=[topic], start=noon) as consumer:
         assert texts(read(consumer, 2)) == ["hour 3", "hour 4"]
         # Nothing of that time in the other partition: it starts at the end.
-        assert consumer.positions() == {Partition(topic, 0): 5, Partition(topic, 1): 0}
+        assert consumer.positions() == {TopicPartition(topic, 0): 5, TopicPartition(topic, 1): 0}
         consumer.commit({(topic, 0): 1})
     with Consumer(kafka.bootstrap, group=group, topics=[topic], start=noon) as consumer:
         assert texts(read(consumer, 4)) == ["hour 1", "hour 2", "hour 3", "hour 4"]
@@ -66,7 +66,7 @@ def test_without_a_group_everybody_reads_everything(kafka: ToolkitBroker) -> Non
     for _ in range(2):
         with Consumer(kafka.bootstrap, topics=[topic]) as consumer:
             assert len(read(consumer, 15)) == 15
-            assert consumer.lag() == {Partition(topic, partition): 0 for partition in range(3)}
+            assert consumer.lag() == {TopicPartition(topic, partition): 0 for partition in range(3)}
             with pytest.raises(InvalidArgument, match="needs a group"):
                 consumer.commit()
 
@@ -82,11 +82,11 @@ def test_assign_by_hand(kafka: ToolkitBroker) -> None:
     with Consumer(kafka.bootstrap, group=group) as consumer:
         consumer.assign([(topic, 1, 3)])
         assert texts(read(consumer, 2)) == ["3", "4"]
-        assert consumer.commit() == {Partition(topic, 1): 5}
+        assert consumer.commit() == {TopicPartition(topic, 1): 5}
     with Consumer(kafka.bootstrap, group=group) as consumer:
         consumer.assign([(topic, 0), (topic, 1)])
         assert {message.partition for message in read(consumer, 5)} == {0}
-        assert consumer.committed() == {Partition(topic, 1): 5}
+        assert consumer.committed() == {TopicPartition(topic, 1): 5}
 
 
 def test_iteration_hands_out_one_by_one(kafka: ToolkitBroker) -> None:
@@ -95,7 +95,7 @@ def test_iteration_hands_out_one_by_one(kafka: ToolkitBroker) -> None:
     with Consumer(kafka.bootstrap, group=group, topics=[topic]) as consumer:
         for message in consumer:
             if message.offset == 3:
-                assert consumer.commit() == {Partition(topic, 0): 4}
+                assert consumer.commit() == {TopicPartition(topic, 0): 4}
                 break
         # What was fetched with them is not lost.
         assert texts(read(consumer, 6)) == ["4", "5", "6", "7", "8", "9"]
@@ -105,10 +105,10 @@ def test_commit_of_messages_and_of_offsets(kafka: ToolkitBroker) -> None:
     topic = filled_topic(kafka)
     with Consumer(kafka.bootstrap, group=new_group(), topics=[topic]) as consumer:
         messages = read(consumer, 6)
-        assert consumer.commit(messages[1]) == {Partition(topic, 0): 2}
-        assert consumer.commit([messages[3], messages[2]]) == {Partition(topic, 0): 4}
-        assert consumer.commit({(topic, 0): 3}) == {Partition(topic, 0): 3}
-        assert consumer.committed() == {Partition(topic, 0): 3}
+        assert consumer.commit(messages[1]) == {TopicPartition(topic, 0): 2}
+        assert consumer.commit([messages[3], messages[2]]) == {TopicPartition(topic, 0): 4}
+        assert consumer.commit({(topic, 0): 3}) == {TopicPartition(topic, 0): 3}
+        assert consumer.committed() == {TopicPartition(topic, 0): 3}
         assert consumer.commit({("another", 0): 3}) == {}
         with pytest.raises(InvalidArgument, match="commit takes"):
             consumer.commit(7)
@@ -119,7 +119,7 @@ def test_an_asynchronous_commit_arrives(kafka: ToolkitBroker) -> None:
     with Consumer(kafka.bootstrap, group=new_group(), topics=[topic]) as consumer:
         read(consumer, 7)
         consumer.commit(asynchronous=True)
-        until(lambda: consumer.committed() == {Partition(topic, 0): 7})
+        until(lambda: consumer.committed() == {TopicPartition(topic, 0): 7})
 
 
 def test_seeks(kafka: ToolkitBroker) -> None:
@@ -137,7 +137,7 @@ def test_seeks(kafka: ToolkitBroker) -> None:
         consumer.seek_to_beginning(topic)
         assert texts(read(consumer, 1)) == ["0"]
         consumer.seek_to_end(topic)
-        assert consumer.lag() == {Partition(topic, 0): 0}
+        assert consumer.lag() == {TopicPartition(topic, 0): 0}
         fill(kafka.bootstrap, topic, ["new"])
         assert texts(read(consumer, 1)) == ["new"]
         with pytest.raises(GroupError, match="not assigned"):
@@ -153,14 +153,14 @@ def test_a_seek_is_committed_as_the_position(kafka: ToolkitBroker) -> None:
         read(consumer, 8)
         consumer.commit()
         consumer.seek(topic, 0, offset=2)
-        assert consumer.commit() == {Partition(topic, 0): 2}
+        assert consumer.commit() == {TopicPartition(topic, 0): 2}
 
 
 def test_a_paused_partition_is_silent_and_loses_nothing(kafka: ToolkitBroker) -> None:
     topic = filled_topic(kafka, 50, partitions=2)
     with Consumer(kafka.bootstrap, group=new_group(), topics=[topic]) as consumer:
         first = [read(consumer, 1)[0]]
-        paused = Partition(topic, first[0].partition)
+        paused = TopicPartition(topic, first[0].partition)
         # Some of its messages have arrived already.
         iterator = iter(consumer)
         first.append(next(iterator))
@@ -191,11 +191,11 @@ def test_lag(kafka: ToolkitBroker) -> None:
     topic, group = filled_topic(kafka), new_group()
     with Consumer(kafka.bootstrap, group=group, topics=[topic]) as consumer:
         read(consumer, 4)
-        assert consumer.lag() == {Partition(topic, 0): 6}
+        assert consumer.lag() == {TopicPartition(topic, 0): 6}
         consumer.commit()
     with Consumer(kafka.bootstrap, group=group) as consumer:
         consumer.assign([(topic, 0)])
-        assert consumer.lag() == {Partition(topic, 0): 6}
+        assert consumer.lag() == {TopicPartition(topic, 0): 6}
 
 
 def test_unknown_topic_is_said_and_waited_for(kafka: ToolkitBroker) -> None:

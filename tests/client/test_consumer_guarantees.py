@@ -5,7 +5,8 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as RawPartition
 
 from tests.client.consuming import QUICK, fill, filled_topic, new_group, read, read_together, texts, until
 from tests.client.producing import new_topic
@@ -15,13 +16,13 @@ from tidelog.client.consumer import Consumer, requested_commits
 from tidelog.client.errors import GroupError, InvalidArgument, TidelogError
 from tidelog.client.message import Message
 from tidelog.client.producer import Producer
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 
 
 def committed(kafka: ToolkitBroker, group: str, topic: str) -> int | None:
     """As another member would see it."""
     with Consumer(kafka.bootstrap, group=group) as consumer:
-        return consumer._lookup.committed([Partition(topic, 0)], 10).get(Partition(topic, 0))
+        return consumer._lookup.committed([TopicPartition(topic, 0)], 10).get(TopicPartition(topic, 0))
 
 
 def test_at_least_once_commits_nothing_by_itself(kafka: ToolkitBroker) -> None:
@@ -111,7 +112,7 @@ def test_a_commit_waits_for_a_coordinator_that_is_away(kafka: ToolkitBroker) -> 
             return commit(**arguments)
 
         failing.commit = heals  # type: ignore[method-assign]  # that is the point
-        assert consumer.commit() == {Partition(topic, 0): 5}
+        assert consumer.commit() == {TopicPartition(topic, 0): 5}
 
 
 def test_exactly_once_only_with_a_transaction(kafka: ToolkitBroker) -> None:
@@ -166,9 +167,9 @@ def test_what_may_be_committed() -> None:
             {("a", 0): 5, ("b", 0): 1},
         ),
         (lambda: {("a", 2): 9}, {("a", 2): 9}),
-        (lambda: [TopicPartition("a", 2, 9, "notes")], {("a", 2): 9}),
+        (lambda: [RawPartition("a", 2, 9, "notes")], {("a", 2): 9}),
         (list, {}),
     ]
     for make, expected in makers:
         assert {partition: raw.offset for partition, raw in requested_commits(make()).items()} == expected
-    assert requested_commits([TopicPartition("a", 2, 9, "notes")])[Partition("a", 2)].metadata == "notes"
+    assert requested_commits([RawPartition("a", 2, 9, "notes")])[TopicPartition("a", 2)].metadata == "notes"

@@ -20,7 +20,7 @@ from tests.toolkit_broker import ToolkitBroker
 from tidelog.client.consumer import Consumer
 from tidelog.client.producer import Producer
 from tidelog.client.table import Table
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.testing import Broker
 
 ROOT = Path(__file__).parents[2]
@@ -72,14 +72,14 @@ def fill(broker: Broker, topic: str, rounds: int, count: int) -> None:
         producer.flush(60)
 
 
-def committed(broker: Broker, group: str, topic: str) -> dict[Partition, int]:
+def committed(broker: Broker, group: str, topic: str) -> dict[TopicPartition, int]:
     with Consumer(broker.bootstrap_servers, group=group) as consumer:
-        return consumer._lookup.committed([Partition(topic, partition) for partition in range(PARTITIONS)], 30)
+        return consumer._lookup.committed([TopicPartition(topic, partition) for partition in range(PARTITIONS)], 30)
 
 
-def ends(broker: Broker, topic: str) -> dict[Partition, int]:
+def ends(broker: Broker, topic: str) -> dict[TopicPartition, int]:
     with Consumer(broker.bootstrap_servers) as consumer:
-        return consumer._lookup.ends([Partition(topic, partition) for partition in range(PARTITIONS)], 30)
+        return consumer._lookup.ends([TopicPartition(topic, partition) for partition in range(PARTITIONS)], 30)
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])

@@ -12,7 +12,7 @@ from tests.toolkit_broker import ToolkitBroker
 from tidelog.client.consumer import Consumer
 from tidelog.client.errors import GroupError, InvalidArgument, TimedOut
 from tidelog.client.message import Message
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.testing import Broker
 
 # Processing longer than this loses the group, unless the place is kept.
@@ -20,7 +20,7 @@ POLL_INTERVAL_MS = 3_000
 SHORT = {**QUICK, "session.timeout.ms": 2_900, "max.poll.interval.ms": POLL_INTERVAL_MS}
 
 
-class Story(list[tuple[str, list[Partition]]]):
+class Story(list[tuple[str, list[TopicPartition]]]):
     """What the callbacks were told."""
 
     def callbacks(self) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class Story(list[tuple[str, list[Partition]]]):
             for what in ("assigned", "revoked", "lost")
         }
 
-    def said(self, what: str) -> list[Partition]:
+    def said(self, what: str) -> list[TopicPartition]:
         return [partition for said, partitions in self if said == what for partition in partitions]
 
 
@@ -78,7 +78,7 @@ def test_on_revoked_may_commit(kafka: ToolkitBroker) -> None:
 
 
 def test_a_callback_that_fails_is_raised_and_loses_no_message(kafka: ToolkitBroker) -> None:
-    def fail(partitions: list[Partition]) -> None:
+    def fail(partitions: list[TopicPartition]) -> None:
         raise ZeroDivisionError
 
     topic = filled_topic(kafka)
@@ -116,7 +116,7 @@ def test_closing_within_a_callback_is_refused_and_not_ignored(kafka: ToolkitBrok
     topic = filled_topic(kafka, 1)
     said: list[str] = []
 
-    def on_assigned(_: list[Partition]) -> None:
+    def on_assigned(_: list[TopicPartition]) -> None:
         try:
             one.close()
         except InvalidArgument as error:
@@ -132,7 +132,7 @@ def test_seek_and_pause_when_assigned(kafka: ToolkitBroker) -> None:
     """Not one message from where the group stood."""
     topic, group = filled_topic(kafka, 50, partitions=2), new_group()
 
-    def assigned(partitions: list[Partition]) -> None:
+    def assigned(partitions: list[TopicPartition]) -> None:
         consumer.seek(topic, 0, offset=45)
         consumer.pause([(topic, 1)])
 
@@ -210,7 +210,7 @@ def test_lost_is_not_revoked(quick_kafka: ToolkitBroker) -> None:
             assert slow.commit() == {}
             assert story.said("lost") == [(topic, 0)]
             assert story.said("revoked") == []
-            assert other.committed() == {Partition(topic, 0): 10}
+            assert other.committed() == {TopicPartition(topic, 0): 10}
 
 
 @pytest.mark.tidelog_only
@@ -224,7 +224,7 @@ def test_long_processing_keeps_its_place(quick_kafka: ToolkitBroker, protocol: s
         assert poller is not None
         # Three times as long as allowed.
         until(lambda: poller.polls >= 3 * 4)
-        assert consumer.commit() == {Partition(topic, 0): 5}
+        assert consumer.commit() == {TopicPartition(topic, 0): 5}
         # Each of its polls took a message, which was kept, in order.
         assert [message.offset for message in read(consumer, 15)] == list(range(5, 20))
         assert (story.said("lost"), story.said("revoked")) == ([], [])
@@ -265,7 +265,7 @@ def test_a_start_that_cannot_be_found_out_is_asked_again(kafka: ToolkitBroker, m
     with member(kafka, group, topic, start=1_700_000_000_000 + 2 * 3_600_000) as consumer:
         answer, asked = consumer._lookup.at, []
 
-        def fails_twice(*arguments: Any) -> dict[Partition, int]:
+        def fails_twice(*arguments: Any) -> dict[TopicPartition, int]:
             asked.append(arguments)
             if len(asked) <= 2:
                 raise TimedOut("no answer")

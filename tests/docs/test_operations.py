@@ -13,7 +13,7 @@ import pytest
 
 from tidelog.config.file import text_of
 from tidelog.testing import Broker
-from tidelog.testing.place import Place
+from tidelog.testing.environment import BrokerEnvironment
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "OPERATIONS.md").read_text()
@@ -31,7 +31,7 @@ esac
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     """A directory with ``data``, and the environment of somebody at its shell."""
-    metrics = Place(None, {})
+    metrics = BrokerEnvironment(None, {})
     settings = {
         **tomllib.loads((ROOT / "ops" / "tidelog.toml").read_text()),
         "tidelog.metrics.listener": metrics.bootstrap_servers,
@@ -44,7 +44,7 @@ def place(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
         wrapper.chmod(0o755)
         addresses = {"BROKER": broker.bootstrap_servers, "METRICS": metrics.bootstrap_servers}
         yield tmp_path, {**os.environ, **addresses, "PATH": f"{programs}:{os.environ['PATH']}"}
-    metrics.give_up()
+    metrics.close()
 
 
 def test_the_commands_work_as_written(place: tuple[Path, dict[str, str]]) -> None:

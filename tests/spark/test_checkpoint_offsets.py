@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.checkpoint_offsets import (
     StreamOffset,
     UnreadableOffsets,
@@ -24,7 +24,7 @@ from tidelog.spark.checkpoint_offsets import (
 )
 
 ID = bytes(range(16))
-A0, A1 = Partition("a", 0), Partition("a", 1)
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
 def test_the_format_is_what_checkpoints_have() -> None:
@@ -44,7 +44,7 @@ positions = st.dictionaries(st.integers(0, 20), st.integers(0, 2**63 - 1), max_s
     topics=st.dictionaries(names, st.tuples(st.binary(min_size=16, max_size=16), positions), max_size=3), is_initial=st.booleans()
 )
 def test_what_is_written_is_read_back(topics: dict[str, tuple[bytes, dict[int, int]]], is_initial: bool) -> None:
-    flat = {Partition(topic, number): offset for topic, (_, offsets) in topics.items() for number, offset in offsets.items()}
+    flat = {TopicPartition(topic, number): offset for topic, (_, offsets) in topics.items() for number, offset in offsets.items()}
     begins = {partition: offset // 2 for partition, offset in flat.items() if partition.partition % 2}
     offset = StreamOffset({topic: topic_id for topic, (topic_id, _) in topics.items()}, flat, begins, is_initial)
     assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
@@ -110,7 +110,7 @@ def test_what_is_planned_and_what_is_done(tmp_path: Path) -> None:
     planned = planned_batch(tmp_path, 10)
     assert planned.planned_ms == 1_794_820_969_489
     assert isinstance(planned.offset, StreamOffset)
-    assert planned.offset.positions == {Partition("orders", 0): 150, Partition("orders", 1): 7}
+    assert planned.offset.positions == {TopicPartition("orders", 0): 150, TopicPartition("orders", 1): 7}
 
 
 def test_how_many_offsets_a_batch_has(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tidelog.client.errors import InvalidArgument
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.options import RECORDS_PER_SPLIT, ConnectionOptions, OffsetBound, SinkOptions, SourceOptions
 
 HERE = {"bootstrap": "127.0.0.1:9092"}
@@ -66,16 +66,16 @@ def test_topics_by_name_pattern_and_partition() -> None:
     assert by_pattern.pattern == re.compile("ord.*")
     assert (by_pattern.has("orders"), by_pattern.has("borders")) == (True, False)
     assigned = SourceOptions.parse({**HERE, "assign": '{"a": [1, 0], "b": [2]}'}, is_stream=True).topics
-    assert assigned.assigned == (Partition("a", 1), Partition("a", 0), Partition("b", 2))
+    assert assigned.assigned == (TopicPartition("a", 1), TopicPartition("a", 0), TopicPartition("b", 2))
     assert assigned.names == ("a", "b")
 
 
 def test_offsets_and_times_and_which_of_them_counts() -> None:
     offsets = batch(startingOffsets='{"orders": {"0": 23, "1": -2}}', endingOffsets='{"orders": {"0": 50, "1": -1}}')
-    assert offsets.starting.by_partition == {Partition("orders", 0): 23, Partition("orders", 1): -2}
-    assert offsets.ending.by_partition == {Partition("orders", 0): 50, Partition("orders", 1): -1}
+    assert offsets.starting.by_partition == {TopicPartition("orders", 0): 23, TopicPartition("orders", 1): -2}
+    assert offsets.ending.by_partition == {TopicPartition("orders", 0): 50, TopicPartition("orders", 1): -1}
     by_time = batch(startingOffsets="earliest", startingOffsetsByTimestamp='{"orders": {"0": 1000}}')
-    assert (by_time.starting.kind, by_time.starting.by_partition) == ("timestamps", {Partition("orders", 0): 1000})
+    assert (by_time.starting.kind, by_time.starting.by_partition) == ("timestamps", {TopicPartition("orders", 0): 1000})
     for_all = batch(startingOffsetsByTimestamp='{"orders": {"0": 1000}}', startingTimestamp="2000", endingTimestamp="3000")
     assert (for_all.starting.kind, for_all.starting.timestamp_ms) == ("timestamp", 2000)
     assert (for_all.ending.kind, for_all.ending.timestamp_ms) == ("timestamp", 3000)
@@ -194,7 +194,7 @@ def test_who_fetches() -> None:
 
 def test_ranges_of_offsets() -> None:
     ranges = batch(offsetRanges='{"orders": {"0": [[0, 100], [500, 600]], "1": []}}').offset_ranges
-    assert ranges == {Partition("orders", 0): ((0, 100), (500, 600)), Partition("orders", 1): ()}
+    assert ranges == {TopicPartition("orders", 0): ((0, 100), (500, 600)), TopicPartition("orders", 1): ()}
     assert batch().offset_ranges is None
 
 

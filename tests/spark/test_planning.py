@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.spark.fakes import FakeCluster
 from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
 from tidelog.client.fetch.errors import OffsetsLost
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.planning import OffsetSpan, ending_positions, find_partitions, limited, split, starting_positions
 
@@ -58,8 +58,8 @@ def test_splits_cover_every_offset_once(spans: list[OffsetSpan], min_partitions:
     assert len(parts) >= min(min_partitions, sum(whole.size for whole in spans))
 
 
-def partitions(*numbers: int) -> dict[Partition, int]:
-    return {Partition("a", index): number for index, number in enumerate(numbers)}
+def partitions(*numbers: int) -> dict[TopicPartition, int]:
+    return {TopicPartition("a", index): number for index, number in enumerate(numbers)}
 
 
 def test_everything_is_taken_when_it_is_within_the_limit() -> None:
@@ -97,7 +97,7 @@ def test_the_limit_is_met_exactly_and_no_partition_goes_beyond_its_end(sizes: li
 # -- topics and positions -----------------------------------------------------------------------------------------------------
 
 
-A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
 def cluster() -> FakeCluster:
@@ -114,11 +114,11 @@ def options(**given: str) -> SourceOptions:
     return SourceOptions.parse({"bootstrap": "h:1", **topics, **given}, is_stream=False)
 
 
-def start(**given: str) -> Mapping[Partition, int]:
+def start(**given: str) -> Mapping[TopicPartition, int]:
     return starting_positions(cluster(), options(**given), [A0, A1])
 
 
-def end(**given: str) -> Mapping[Partition, int]:
+def end(**given: str) -> Mapping[TopicPartition, int]:
     return ending_positions(cluster(), options(**given), [A0, A1])
 
 

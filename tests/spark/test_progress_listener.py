@@ -5,14 +5,16 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark import progress_listener
 from tidelog.spark.checkpoint_offsets import StreamOffset
 from tidelog.spark.progress_listener import ProgressMetrics
 
 
 def offset(*ends: int) -> str:
-    return json.dumps(StreamOffset({"a": b"1" * 16}, {Partition("a", number): end for number, end in enumerate(ends)}).to_json())
+    return json.dumps(
+        StreamOffset({"a": b"1" * 16}, {TopicPartition("a", number): end for number, end in enumerate(ends)}).to_json()
+    )
 
 
 def report(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import TopicPartition as RawPartition
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -29,7 +29,7 @@ from tests.spark.reading import SECONDS_MAX, Source, every, numbers, places, pro
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.admin import Admin
 from tidelog.client.consumer import Consumer
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark import source as source_module
 from tidelog.spark.options import ConnectionOptions, SourceOptions
 from tidelog.spark.progress_listener import ProgressListener
@@ -121,7 +121,7 @@ def test_offsets_that_are_lost_are_named(spark: SparkSession, kafka: ToolkitBrok
     source = Source(spark, kafka.bootstrap, new_topic(kafka))
     send(producer(kafka.bootstrap), source.topic, 20)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
-    place = TopicPartition(source.topic, 0, 6)
+    place = RawPartition(source.topic, 0, 6)
     admin.delete_records([place])[place].result()
     wanted = f'{{"{source.topic}": {{"0": 2}}}}'
     with pytest.raises(PySparkException, match=re.escape(f"{source.topic}[0]: offsets 2 to 5 are lost: the log begins at 6")):
@@ -250,7 +250,7 @@ def test_lost_offsets_stop_a_stream_and_are_named(
     send(sender, source.topic, 10)
     source.available(output, checkpoint)
     send(sender, source.topic, 20, first=10)
-    place = TopicPartition(source.topic, 0, 15)
+    place = RawPartition(source.topic, 0, 15)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     admin.delete_records([place])[place].result()
     with pytest.raises(StreamingQueryException, match=re.escape(f"{source.topic}[0]: offsets 10 to 14 are lost: the log begins")):
@@ -408,9 +408,9 @@ def test_what_is_shown_is_committed(kafka: ToolkitBroker, monkeypatch: pytest.Mo
     topic = new_topic(kafka, partitions=2)
     progress = GroupProgress(ConnectionOptions(kafka.bootstrap, (("request.timeout.ms", "10000"),)), f"group-{topic}")
     with Admin(kafka.bootstrap) as admin:
-        progress.show({Partition(topic, 0): 3, Partition(topic, 1): 0})
+        progress.show({TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 0})
         assert admin.group_offsets(f"group-{topic}") == {(topic, 0): 3, (topic, 1): 0}
-        progress.show({Partition(topic, 0): 3, Partition(topic, 1): 9})
+        progress.show({TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 9})
         assert admin.group_offsets(f"group-{topic}") == {(topic, 0): 3, (topic, 1): 9}
     progress.close()
 
@@ -419,8 +419,8 @@ def test_without_a_broker_it_is_told_once(monkeypatch: pytest.MonkeyPatch, caplo
     monkeypatch.setattr(source_module, "TIMEOUT_SECONDS", 0.5)
     progress = GroupProgress(ConnectionOptions("127.0.0.1:1", ()), "group")
     with caplog.at_level(logging.WARNING):
-        progress.show({Partition("a", 0): 1})
-        progress.show({Partition("a", 0): 2})
+        progress.show({TopicPartition("a", 0): 1})
+        progress.show({TopicPartition("a", 0): 2})
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("the progress is not shown as group group: ")
 
@@ -433,6 +433,6 @@ def test_a_group_with_members_refuses_and_that_is_told(kafka: ToolkitBroker, cap
         while not list(consumer.poll(max_records=10)):
             pass
         with caplog.at_level(logging.WARNING):
-            progress.show({Partition(topic, 0): 1})
+            progress.show({TopicPartition(topic, 0): 1})
     progress.close()
     assert [f"the progress is not shown as group group-{topic}" in message for message in caplog.messages] == [True]

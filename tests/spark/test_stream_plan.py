@@ -9,12 +9,12 @@ import pytest
 from tests.spark.fakes import FakeCluster
 from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
 from tidelog.client.fetch.errors import OffsetsLost, OffsetsMissing, TopicRecreated
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.checkpoint_offsets import StreamOffset
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.stream_plan import END_SECONDS_MAX, StreamPlan
 
-A0, A1, A2, B0 = Partition("a", 0), Partition("a", 1), Partition("a", 2), Partition("b", 0)
+A0, A1, A2, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("a", 2), TopicPartition("b", 0)
 
 
 class Stream:
@@ -30,14 +30,14 @@ class Stream:
     def _sleep(self, seconds: float) -> None:
         self.seconds += seconds
 
-    def batch(self, start: StreamOffset, limit: int | None = None) -> tuple[StreamOffset, dict[Partition, tuple[int, int]]]:
+    def batch(self, start: StreamOffset, limit: int | None = None) -> tuple[StreamOffset, dict[TopicPartition, tuple[int, int]]]:
         """Its end, and what it reads."""
         end = self.plan.next_end(start, limit)
         return end, self.read(start, end)
 
-    def read(self, start: StreamOffset, end: StreamOffset) -> dict[Partition, tuple[int, int]]:
+    def read(self, start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, tuple[int, int]]:
         spans = self.plan.tasks(start, StreamOffset.from_json(end.to_json()))
-        return {Partition(span.topic, span.partition): (span.start, span.end) for span in spans}
+        return {TopicPartition(span.topic, span.partition): (span.start, span.end) for span in spans}
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def cluster() -> FakeCluster:
     return made
 
 
-def after(positions: Mapping[Partition, int], topic_id: int = 1) -> StreamOffset:
+def after(positions: Mapping[TopicPartition, int], topic_id: int = 1) -> StreamOffset:
     return StreamOffset({"a": bytes([topic_id]) * 16}, positions)
 
 

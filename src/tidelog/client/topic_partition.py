@@ -42,7 +42,3 @@ def milliseconds_of(timestamp: int | datetime) -> int:
     if isinstance(timestamp, bool) or not isinstance(timestamp, int) or timestamp < 0:
         raise InvalidArgument(f"a timestamp is milliseconds since 1970 or a datetime with a zone: not {timestamp!r}")
     return timestamp
-
-
-# The name until every importer has moved to ``TopicPartition``.
-Partition = TopicPartition

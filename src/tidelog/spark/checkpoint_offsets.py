@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tidelog.client.errors import TidelogError
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 
 VERSION = 1
 _VERSION_KEY = "tidelog"
@@ -35,8 +35,8 @@ class UnreadableOffsets(TidelogError):
 
 class StreamOffset(NamedTuple):
     ids: Mapping[str, bytes]
-    positions: Mapping[Partition, int]
-    begins: Mapping[Partition, int] = {}
+    positions: Mapping[TopicPartition, int]
+    begins: Mapping[TopicPartition, int] = {}
     is_initial: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class StreamOffset(NamedTuple):
         return cls(ids, positions, begins, written.get("initial") is True)
 
 
-def begin_of_batch(start: StreamOffset, end: StreamOffset) -> dict[Partition, int]:
+def begin_of_batch(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
     """Where each partition of ``end`` begins in the batch from ``start`` to ``end``."""
     begins = {}
     for partition, position in end.positions.items():
@@ -101,17 +101,17 @@ def _id_of(text: str) -> bytes:
     return topic_id
 
 
-def _of_topic(offsets: Mapping[Partition, int], topic: str) -> dict[str, int]:
+def _of_topic(offsets: Mapping[TopicPartition, int], topic: str) -> dict[str, int]:
     return {str(partition.partition): offset for partition, offset in sorted(offsets.items()) if partition.topic == topic}
 
 
-def _flat(by_topic: Mapping[str, Mapping[str, Any]]) -> dict[Partition, int]:
+def _flat(by_topic: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
     found = {}
     for topic, by_partition in by_topic.items():
         for number, offset in by_partition.items():
             if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
                 raise ValueError(f"{topic}[{number}] has {offset!r}")
-            found[Partition(topic, int(number))] = offset
+            found[TopicPartition(topic, int(number))] = offset
     return found
 
 

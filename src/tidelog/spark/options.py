@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, Self, cast
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.types import Fetcher
 from tidelog.client.librdkafka import bootstrap_addresses
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 DeliveryGuarantee = Literal["exactly_once", "at_least_once"]
@@ -112,7 +112,7 @@ class TopicSelection(NamedTuple):
 
     names: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
-    assigned: tuple[Partition, ...] = ()
+    assigned: tuple[TopicPartition, ...] = ()
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
@@ -140,7 +140,7 @@ class OffsetBound(NamedTuple):
     kind: Literal["earliest", "latest", "timestamp", "offsets", "timestamps"]
     option: str
     timestamp_ms: int = 0
-    by_partition: Mapping[Partition, int] = {}
+    by_partition: Mapping[TopicPartition, int] = {}
 
     @classmethod
     def parse(cls, given: Mapping[str, str], side: Literal["starting", "ending"], default: Literal["earliest", "latest"]) -> Self:
@@ -171,7 +171,7 @@ class SourceOptions(NamedTuple):
     topics: TopicSelection
     starting: OffsetBound
     ending: OffsetBound
-    offset_ranges: Mapping[Partition, Sequence[tuple[int, int]]] | None
+    offset_ranges: Mapping[TopicPartition, Sequence[tuple[int, int]]] | None
     """Ranges for a batch, instead of one starting and one ending offset for each partition."""
     isolation: Isolation
     fetcher: Fetcher
@@ -271,7 +271,7 @@ def _uses_latest(given: Mapping[str, str]) -> bool:
     return parse_choice(name, given.get(name.lower(), "error"), ("error", "latest")) == "latest"
 
 
-def _offset_ranges(given: Mapping[str, str]) -> Mapping[Partition, Sequence[tuple[int, int]]] | None:
+def _offset_ranges(given: Mapping[str, str]) -> Mapping[TopicPartition, Sequence[tuple[int, int]]] | None:
     name = "offsetRanges"
     if name.lower() not in given:
         return None
@@ -371,19 +371,19 @@ def parse_pattern(name: str, text: str) -> re.Pattern[str]:
         raise InvalidArgument(f"option {name} is a regular expression: {text!r} is not one: {error}") from error
 
 
-def parse_partitions(name: str, text: str) -> tuple[Partition, ...]:
+def parse_partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
     """{"orders": [0, 1]}"""
     found = []
     for topic, numbers in _object(name, text, '{"orders": [0, 1]}').items():
         if not isinstance(numbers, list) or not numbers or not all(_is_number(each) and each >= 0 for each in numbers):
             raise InvalidArgument(f'option {name} is JSON such as {{"orders": [0, 1]}}: {topic!r} has no list of partitions')
-        found += [Partition(topic, each) for each in numbers]
+        found += [TopicPartition(topic, each) for each in numbers]
     if not found:
         raise InvalidArgument(f"option {name} names no partition")
     return tuple(dict.fromkeys(found))
 
 
-def parse_numbers_by_partition(name: str, text: str, least: int) -> dict[Partition, int]:
+def parse_numbers_by_partition(name: str, text: str, least: int) -> dict[TopicPartition, int]:
     """{"orders": {"0": 23, "1": -2}}"""
     example = '{"orders": {"0": 23, "1": 0}}'
     found = {}
@@ -395,13 +395,13 @@ def parse_numbers_by_partition(name: str, text: str, least: int) -> dict[Partiti
                 raise InvalidArgument(
                     f"option {name}: {topic}[{partition}] has {value!r}, which is not a number of at least {least}"
                 )
-            found[Partition(topic, int(partition))] = value
+            found[TopicPartition(topic, int(partition))] = value
     if not found:
         raise InvalidArgument(f"option {name} names no partition")
     return found
 
 
-def parse_ranges_by_partition(name: str, text: str) -> dict[Partition, tuple[tuple[int, int], ...]]:
+def parse_ranges_by_partition(name: str, text: str) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
     """{"orders": {"0": [[0, 100], [500, 600]]}}; ends are not in the ranges."""
     example = '{"orders": {"0": [[0, 100], [500, 600]]}}'
     found = {}
@@ -413,7 +413,7 @@ def parse_ranges_by_partition(name: str, text: str) -> dict[Partition, tuple[tup
                 raise InvalidArgument(
                     f"option {name}: {topic}[{partition}] has {ranges!r}, which is not a list of ranges of offsets"
                 )
-            found[Partition(topic, int(partition))] = tuple((start, end) for start, end in ranges)
+            found[TopicPartition(topic, int(partition))] = tuple((start, end) for start, end in ranges)
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 from tidelog.client.errors import InvalidArgument, UnknownTopic
 from tidelog.client.fetch.errors import OffsetsLost
 from tidelog.client.fetch.types import OffsetAt, TopicInfo
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.options import EARLIEST, LATEST, OffsetBound, SourceOptions, TopicSelection
 
 
@@ -57,7 +57,9 @@ def _cut(span: OffsetSpan, count: int) -> list[OffsetSpan]:
     return [span._replace(start=start, end=end) for start, end in pairwise(cuts)]
 
 
-def limited(start: Mapping[Partition, int], available: Mapping[Partition, int], offsets_max: int) -> dict[Partition, int]:
+def limited(
+    start: Mapping[TopicPartition, int], available: Mapping[TopicPartition, int], offsets_max: int
+) -> dict[TopicPartition, int]:
     """Where a batch of at most ``offsets_max`` ends: each partition has its share by what waits in it.
 
     What the shares leave when they are rounded down goes to those that were rounded most, one by one: a partition with little
@@ -83,14 +85,14 @@ class OffsetLookup(Protocol):
 
     def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, TopicInfo]: ...
 
-    def offsets(self, partitions: Sequence[Partition], at: OffsetAt) -> dict[Partition, int]: ...
+    def offsets(self, partitions: Sequence[TopicPartition], at: OffsetAt) -> dict[TopicPartition, int]: ...
 
 
 class Catalogue(NamedTuple):
     """The topics that are there, by id, and the partitions that are wanted of them."""
 
     ids: dict[str, bytes]
-    partitions: tuple[Partition, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 def find_partitions(client: OffsetLookup, wanted: TopicSelection) -> Catalogue:
@@ -101,15 +103,19 @@ def find_partitions(client: OffsetLookup, wanted: TopicSelection) -> Catalogue:
             raise UnknownTopic(
                 f"option assign: {topic} has {found[topic].partitions} partitions, there is no {topic}[{partition}]"
             )
-    every = [Partition(topic, number) for topic, info in found.items() for number in range(info.partitions)]
+    every = [TopicPartition(topic, number) for topic, info in found.items() for number in range(info.partitions)]
     return Catalogue(ids, wanted.assigned or tuple(every))
 
 
-def starting_positions(client: OffsetLookup, options: SourceOptions, partitions: Sequence[Partition]) -> dict[Partition, int]:
+def starting_positions(
+    client: OffsetLookup, options: SourceOptions, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
     return _positions(client, options, options.starting, partitions, "latest" if options.uses_latest_without_match else None)
 
 
-def ending_positions(client: OffsetLookup, options: SourceOptions, partitions: Sequence[Partition]) -> dict[Partition, int]:
+def ending_positions(
+    client: OffsetLookup, options: SourceOptions, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
     return _positions(client, options, options.ending, partitions, "latest")
 
 
@@ -117,9 +123,9 @@ def _positions(
     client: OffsetLookup,
     options: SourceOptions,
     bound: OffsetBound,
-    partitions: Sequence[Partition],
+    partitions: Sequence[TopicPartition],
     otherwise: Literal["latest"] | None,
-) -> dict[Partition, int]:
+) -> dict[TopicPartition, int]:
     """``otherwise`` is what stands for a time that no message has reached; None: it is refused."""
     if not partitions:
         return {}
@@ -133,7 +139,7 @@ def _positions(
     return _by_offset(client, bound, partitions, options.fails_on_data_loss)
 
 
-def _check_named(bound: OffsetBound, partitions: Sequence[Partition]) -> None:
+def _check_named(bound: OffsetBound, partitions: Sequence[TopicPartition]) -> None:
     """All of them, and no other: who forgets a partition does not mean that it begins just anywhere."""
     missing = [partition for partition in partitions if partition not in bound.by_partition]
     strange = [partition for partition in bound.by_partition if partition not in partitions]
@@ -144,9 +150,9 @@ def _check_named(bound: OffsetBound, partitions: Sequence[Partition]) -> None:
 
 
 def _by_time(
-    client: OffsetLookup, bound: OffsetBound, times: Mapping[Partition, int], otherwise: Literal["latest"] | None
-) -> dict[Partition, int]:
-    found: dict[Partition, int] = {}
+    client: OffsetLookup, bound: OffsetBound, times: Mapping[TopicPartition, int], otherwise: Literal["latest"] | None
+) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
     for time_ms in sorted(set(times.values())):
         found |= client.offsets([partition for partition, wanted_ms in times.items() if wanted_ms == time_ms], time_ms)
     late = [partition for partition in times if partition not in found]
@@ -159,8 +165,8 @@ def _by_time(
 
 
 def _by_offset(
-    client: OffsetLookup, bound: OffsetBound, partitions: Sequence[Partition], fails_on_data_loss: bool
-) -> dict[Partition, int]:
+    client: OffsetLookup, bound: OffsetBound, partitions: Sequence[TopicPartition], fails_on_data_loss: bool
+) -> dict[TopicPartition, int]:
     earliest, latest = client.offsets(partitions, "earliest"), client.offsets(partitions, "latest")
     found = {}
     for partition in partitions:
@@ -179,7 +185,7 @@ def _by_offset(
     return found
 
 
-def warn_of_loss(partition: Partition, wanted: int, log_start: int) -> None:
+def warn_of_loss(partition: TopicPartition, wanted: int, log_start: int) -> None:
     """A loss that failOnDataLoss=false permits is still logged."""
     _logger.warning("%s: offsets %d to %d are lost, and left out", _names([partition]), wanted, log_start - 1)
 
@@ -188,6 +194,6 @@ def warn_of_missing_topic(topic: str) -> None:
     _logger.warning("%s is gone: what it had since the last batch is lost", topic)
 
 
-def _names(partitions: Sequence[Partition]) -> str:
+def _names(partitions: Sequence[TopicPartition]) -> str:
     shown = ", ".join(f"{topic}[{number}]" for topic, number in partitions[:5])
     return shown if len(partitions) <= 5 else f"{shown} and {len(partitions) - 5} more"

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from tidelog.client.errors import TidelogError
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.metrics.exposition import render
 from tidelog.metrics.registry import Description, Family, Kind, Labels
 from tidelog.spark.checkpoint_offsets import StreamOffset
@@ -52,8 +52,8 @@ class _Progress(NamedTuple):
     rows_per_second: float
     parts_ms: Mapping[str, float]
     seconds: float
-    ends: Mapping[Partition, int]
-    latest: Mapping[Partition, int]
+    ends: Mapping[TopicPartition, int]
+    latest: Mapping[TopicPartition, int]
 
 
 class ProgressMetrics:
@@ -95,7 +95,7 @@ class ProgressMetrics:
         return render(_families(queries, ended), lambda: None)
 
 
-def _positions(written: object) -> Mapping[Partition, int]:
+def _positions(written: object) -> Mapping[TopicPartition, int]:
     """Nothing for a source that is not ours."""
     try:
         return StreamOffset.from_json(json.loads(written) if isinstance(written, str) else written).positions

@@ -26,7 +26,7 @@ from tidelog.client.fetch.client import FetchClient
 from tidelog.client.fetch.errors import OffsetsLost
 from tidelog.client.fetch.settings import librdkafka_settings
 from tidelog.client.fetch.types import Fetcher
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.checkpoint_offsets import StreamOffset
 from tidelog.spark.options import ConnectionOptions, Isolation, SourceOptions
 from tidelog.spark.planning import (
@@ -183,7 +183,7 @@ def read_span(options: SourceOptions, span: OffsetSpan) -> Iterator[pa.RecordBat
         except OffsetsLost as lost:
             if options.fails_on_data_loss:
                 raise
-            warn_of_loss(Partition(span.topic, span.partition), lost.wanted, min(lost.log_start, span.end))
+            warn_of_loss(TopicPartition(span.topic, span.partition), lost.wanted, min(lost.log_start, span.end))
             position = lost.log_start
         except Exception:
             # Its connections may be in the middle of an answer.
@@ -239,10 +239,10 @@ class GroupProgress:
         self._connection = connection
         self._group_id = group_id
         self._admin: Admin | None = None
-        self._shown: Mapping[Partition, int] = {}
+        self._shown: Mapping[TopicPartition, int] = {}
         self._problem = ""
 
-    def show(self, positions: Mapping[Partition, int]) -> None:
+    def show(self, positions: Mapping[TopicPartition, int]) -> None:
         """Only what has changed."""
         news: dict[tuple[str, int], int] = {
             partition: offset for partition, offset in positions.items() if self._shown.get(partition) != offset

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
 from tidelog.client.fetch.errors import OffsetsLost, OffsetsMissing, TopicRecreated
 from tidelog.client.fetch.types import TopicInfo
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.checkpoint_offsets import StreamOffset, begin_of_batch, id_text
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.planning import (
@@ -43,7 +43,7 @@ _NO_ID = bytes(16)
 
 class _Seen(NamedTuple):
     catalogue: Catalogue
-    ends: Mapping[Partition, int]
+    ends: Mapping[TopicPartition, int]
 
 
 class StreamPlan:
@@ -128,7 +128,7 @@ class StreamPlan:
             except UnknownTopic:
                 continue
         wanted = self._options.topics.assigned
-        every = tuple(Partition(topic, number) for topic, info in left.items() for number in range(info.partitions))
+        every = tuple(TopicPartition(topic, number) for topic, info in left.items() for number in range(info.partitions))
         partitions = tuple(partition for partition in wanted if partition in every) if wanted else every
         return Catalogue({topic: info.topic_id for topic, info in left.items()}, partitions)
 
@@ -182,7 +182,7 @@ class StreamPlan:
             self._missing_topics.add(topic)
             warn_of_missing_topic(topic)
 
-    def _begins(self, start: StreamOffset, seen: _Seen) -> dict[Partition, int]:
+    def _begins(self, start: StreamOffset, seen: _Seen) -> dict[TopicPartition, int]:
         """Where partitions begin that the stream has not read before."""
         new = [partition for partition in seen.catalogue.partitions if partition not in start.positions]
         if not new:
@@ -200,8 +200,8 @@ class StreamPlan:
     # -- how much -------------------------------------------------------------------------------------------------------------
 
     def _admitted(
-        self, known: Mapping[Partition, int], available: Mapping[Partition, int], offsets_max: int | None
-    ) -> dict[Partition, int]:
+        self, known: Mapping[TopicPartition, int], available: Mapping[TopicPartition, int], offsets_max: int | None
+    ) -> dict[TopicPartition, int]:
         waiting = sum(available.values()) - sum(known.values())
         least = self._options.min_offsets_per_trigger
         if least is not None and waiting < least and self._held is None:

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from tidelog.client.fetch.client import FetchClient
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.pipelines.archive.rows import PARTITION_BY, archive_columns
 from tidelog.spark.pipelines.topics import id_text
 from tidelog.spark.tables.data_files import write_files
@@ -58,7 +58,7 @@ def archive(place: Path, bootstrap: str, topic: str, *, until: dict[int, int] | 
         info = client.topics([topic])[topic]
         identity = {"kind": "archive", "topic": topic, "topic_id": id_text(info.topic_id)}
         table = LakeTable.ensure(place, COLUMNS, partition_by=PARTITION_BY, identity=identity)
-        partitions = [Partition(topic, number) for number in range(info.partitions)]
+        partitions = [TopicPartition(topic, number) for number in range(info.partitions)]
         starts, ends = client.offsets(partitions, "earliest"), client.offsets(partitions, "latest")
         batches, positions = [], {}
         for partition in partitions:

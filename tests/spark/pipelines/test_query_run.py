@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelog.client.errors import InvalidArgument
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.pipelines.pipeline import Silent
 from tidelog.spark.pipelines.query_run import QueryProgress, run_query
 
@@ -32,7 +32,7 @@ def test_offsets_are_counted_from_where_the_run_began() -> None:
     assert (seen.done, seen.total) == (30, 190)
     seen.add(report(1, offsets(30, 60), offsets(100, 150), 160))
     assert (seen.done, seen.total, seen.rows, seen.batches) == (190, 190, 189, 2)
-    assert seen.positions == {Partition("t", 0): 100, Partition("t", 1): 150}
+    assert seen.positions == {TopicPartition("t", 0): 100, TopicPartition("t", 1): 150}
 
 
 def test_a_report_counts_once() -> None:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.client.errors import TidelogError
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.checkpoint_offsets import StreamOffset, begin_of_batch
 from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind
 from tidelog.spark.pipelines.pipeline import Reporter
@@ -33,7 +33,7 @@ class QueryEnd(NamedTuple):
     """True if a signal stopped it: there may be more to do."""
     batches: int
     rows: int
-    positions: Mapping[Partition, int]
+    positions: Mapping[TopicPartition, int]
     """Where the last batch of our source ended: for each partition, the offset that comes next."""
 
 
@@ -93,9 +93,9 @@ class QueryProgress:
     def __init__(self) -> None:
         self.batches = 0
         self.rows = 0
-        self.positions: Mapping[Partition, int] = {}
-        self.latest: Mapping[Partition, int] = {}
-        self._begins: dict[Partition, int] = {}
+        self.positions: Mapping[TopicPartition, int] = {}
+        self.latest: Mapping[TopicPartition, int] = {}
+        self._begins: dict[TopicPartition, int] = {}
         self._last: tuple[int, str] = (-1, "")
 
     def add(self, progress: Mapping[str, Any]) -> bool:

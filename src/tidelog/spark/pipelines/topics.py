@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelog.client.admin import Admin
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.fetch.settings import librdkafka_settings
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.pipelines.offset_ranges import OffsetRange
 from tidelog.spark.pipelines.options import ClusterOptions
@@ -64,7 +64,7 @@ def topic_snapshot(given: Mapping[str, str]) -> TopicSnapshot:
     settings = dict(connection.settings)
     with FetchClient(connection.bootstrap, settings=settings, isolation=options.isolation, fetcher=options.fetcher) as client:
         info = client.topics([topic])[topic]
-        partitions = [Partition(topic, number) for number in range(info.partitions)]
+        partitions = [TopicPartition(topic, number) for number in range(info.partitions)]
         # The ends first: where a log starts only grows, and no start must be taken for later than it was.
         ends = client.offsets(partitions, "latest")
         starts = client.offsets(partitions, "earliest")
@@ -73,7 +73,7 @@ def topic_snapshot(given: Mapping[str, str]) -> TopicSnapshot:
     )
 
 
-def _numbered(offsets: Mapping[Partition, int]) -> dict[int, int]:
+def _numbered(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
     return {partition.partition: offset for partition, offset in offsets.items()}
 
 

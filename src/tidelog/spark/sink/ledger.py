@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from tidelog.client.admin import Admin, NewTopicSpec
 from tidelog.client.errors import TidelogError, TimedOut, TopicExists
 from tidelog.client.fetch.client import FetchClient
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.client.transactions.fenced_writer import FencedWriter, WriterFenced
 from tidelog.client.wire.brokers import Brokers
 from tidelog.spark.sink.job import Decision, LedgerEntry, LedgerUnusable, decode_entry, encode_entry
@@ -148,7 +148,7 @@ class TopicLedger:
 
     def _settled_end(self) -> int:
         """The end of the partition, when nothing before it is undecided."""
-        place = Partition(self._topic, self._partition)
+        place = TopicPartition(self._topic, self._partition)
         end = self._everything.offsets([place], "latest")[place]
         deadline = time.monotonic() + SETTLED_SECONDS_MAX
         while self._committed.offsets([place], "latest")[place] < end:

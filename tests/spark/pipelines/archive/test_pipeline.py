@@ -23,7 +23,7 @@ from tests.spark.reading import producer
 from tests.spark.tables.test_lake_table import append, ensure, rows
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.errors import InvalidArgument, UnknownTopic
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.checkpoint_offsets import StreamOffset
 from tidelog.spark.pipelines import archive
 from tidelog.spark.pipelines.archive.pipeline import ArchiveOptions, added_by, check_parquet_place, note_end, set_aside_if_ahead
@@ -223,7 +223,7 @@ def test_options_that_make_no_sense(given: dict[str, Any], problem: str) -> None
 def plan(
     checkpoint: Path, number: int, end: int, *, begins: int | None = None, is_done: bool = True, topic: str = "orders"
 ) -> None:
-    partition = Partition(topic, 0)
+    partition = TopicPartition(topic, 0)
     offset = StreamOffset({topic: bytes(range(16))}, {partition: end}, {} if begins is None else {partition: begins})
     for directory in ("offsets", "commits")[: 2 if is_done else 1]:
         (checkpoint / directory).mkdir(parents=True, exist_ok=True)

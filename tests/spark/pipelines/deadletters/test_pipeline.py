@@ -14,7 +14,7 @@ from tests.deadletters.letters import HOUR_MS, Letters, now_ms, read_all
 from tests.spark.pipelines.deadletters.made_reports import read_page
 from tests.toolkit_broker import ToolkitBroker
 from tidelog.client.errors import InvalidArgument, UnknownTopic
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.deadletters import DeadLetters
 from tidelog.spark.pipelines.deadletters import pipeline as deadletters
 from tidelog.spark.pipelines.deadletters.letters import COLUMNS
@@ -152,7 +152,7 @@ def test_all_dead_letter_topics_are_found(scene: Scene) -> None:
 
 
 def test_what_the_table_lacks(tmp_path: Path) -> None:
-    one, other = Partition("orders.email.dlq", 0), Partition("orders.email.dlq", 1)
+    one, other = TopicPartition("orders.email.dlq", 0), TopicPartition("orders.email.dlq", 1)
     cluster = DeadLetterTopics({"orders.email.dlq": "id"}, {one: 5, other: 0}, {one: 9, other: 3}, ())
     table = LakeTable.ensure(tmp_path, COLUMNS, identity={"kind": "deadletters"})
     assert lacking(cluster, table) == ({one: 5, other: 0}, {one: 9, other: 3}, 0)

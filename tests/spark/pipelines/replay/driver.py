@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from tests.spark.conftest import config_in
 from tidelog.client.fetch.client import FetchClient
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.pipelines.pipeline import Silent
 from tidelog.spark.pipelines.replay import pipeline as replay
 from tidelog.spark.spark_session import session
@@ -30,7 +30,7 @@ def die(pids: tuple[int, ...]) -> None:
 
 def ends(bootstrap: str, topic: str) -> int:
     with FetchClient(bootstrap, isolation="read_uncommitted") as client:
-        return sum(client.offsets([Partition(topic, number) for number in range(PARTITIONS)], "latest").values())
+        return sum(client.offsets([TopicPartition(topic, number) for number in range(PARTITIONS)], "latest").values())
 
 
 def main(text: str) -> None:

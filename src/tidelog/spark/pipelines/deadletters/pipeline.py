@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.client import FetchClient
-from tidelog.client.topic_partition import Partition
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.deadletters.topics import DEAD_LETTER_SUFFIX, LEDGER_SUFFIX, is_dead_letter_topic, ledger_topic
 from tidelog.spark.pipelines.deadletters.counts import count
 from tidelog.spark.pipelines.deadletters.letters import COLUMNS, LogStart, letters, with_status
@@ -79,8 +79,8 @@ class DeadLetterTopics(NamedTuple):
     """The dead-letter topics of the cluster."""
 
     topic_ids: Mapping[str, str]
-    starts: Mapping[Partition, int]
-    ends: Mapping[Partition, int]
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
     ledgers: tuple[str, ...]
     """Names of the ledger topics that exist."""
 
@@ -88,8 +88,8 @@ class DeadLetterTopics(NamedTuple):
 class UnreadRanges(NamedTuple):
     """The offsets that the table lacks."""
 
-    starts: Mapping[Partition, int]
-    ends: Mapping[Partition, int]
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
     lost: int
     """Offsets that retention took before they were read."""
 
@@ -129,7 +129,7 @@ def find_dead_letters(options: DeadLettersOptions) -> DeadLetterTopics:
         found = client.topics(_TOPICS)
         wanted = client.topics(options.topic) if options.topic else {}
         topics = wanted or {name: info for name, info in found.items() if is_dead_letter_topic(name)}
-        partitions = [Partition(name, number) for name, info in topics.items() for number in range(info.partitions)]
+        partitions = [TopicPartition(name, number) for name, info in topics.items() for number in range(info.partitions)]
         # The ends first: what retention takes in between is then not taken for lost.
         ends = client.offsets(partitions, "latest") if partitions else {}
         starts = client.offsets(partitions, "earliest") if partitions else {}
@@ -148,7 +148,7 @@ def lacking(cluster: DeadLetterTopics, table: LakeTable) -> UnreadRanges:
     return UnreadRanges(starts, ends, lost)
 
 
-def position_name(partition: Partition, topic_ids: Mapping[str, str]) -> str:
+def position_name(partition: TopicPartition, topic_ids: Mapping[str, str]) -> str:
     return f"{partition.topic}/{topic_ids[partition.topic]}/{partition.partition}"
 
 
@@ -241,14 +241,14 @@ def outcome_of(report: DeadLetterReport, added: int, lost: int, page: str) -> Pi
     return PipelineOutcome(f"{what} in {topics}, {worth}: open {page}", figures)
 
 
-def _offsets(found: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
+def _offsets(found: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     offsets: dict[str, dict[str, int]] = {}
     for partition, offset in found.items():
         offsets.setdefault(partition.topic, {})[str(partition.partition)] = offset
     return offsets
 
 
-def _by_topic(found: Mapping[Partition, int]) -> dict[str, list[int]]:
+def _by_topic(found: Mapping[TopicPartition, int]) -> dict[str, list[int]]:
     assigned: dict[str, list[int]] = {}
     for partition, number in found.items():
         assigned.setdefault(partition.topic, []).append(number)
