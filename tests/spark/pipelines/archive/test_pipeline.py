@@ -208,7 +208,7 @@ def test_plain_parquet(scene: Scene) -> None:
         ({"trigger_seconds": 0}, "--trigger-seconds"),
         ({"batch_rows": 0}, "--batch-rows"),
         ({"format": "avro"}, "--format is delta or parquet"),
-        ({"retention_hours": 23}, "--retention-hours is 24 or more"),
+        ({"retention_hours": 23}, "--retention-hours must be at least 24"),
         ({"kafka": ("sasl.username",)}, "--kafka sasl.username: expected NAME=VALUE"),
     ],
 )

@@ -141,7 +141,7 @@ def test_what_is_refused(spark: SparkSession, kafka: ToolkitBroker, tmp_path: Pa
         ({"buckets": 0}, "--buckets is 1 to 4096: not 0"),
         ({"batch_rows": 0}, "--batch-rows"),
         ({"trigger_seconds": 0.0}, "--trigger-seconds"),
-        ({"retention_hours": 23}, "--retention-hours is 24 or more"),
+        ({"retention_hours": 23}, "--retention-hours must be at least 24"),
         ({"kafka": ("nonsense",)}, "--kafka nonsense"),
         ({"schema": "a STRING", "schema_file": "a.ddl"}, "--schema and --schema-file"),
     ],
