@@ -16,7 +16,7 @@ _MODULES = {
     "AsyncConsumer": "client.asyncio_consumer",
     "AsyncProducer": "client.asyncio_producer",
     "AsyncTable": "client.asyncio_table",
-    "Backoff": "worker.backoff",
+    "Backoff": "worker.failures",
     "Consumer": "client.consumer",
     "Producer": "client.producer",
     "Table": "client.table",

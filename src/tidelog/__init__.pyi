@@ -10,7 +10,7 @@ from tidelog.client.consumer import Consumer as Consumer
 from tidelog.client.errors import TidelogError as TidelogError
 from tidelog.client.producer import Producer as Producer
 from tidelog.client.table import Table as Table
-from tidelog.worker.backoff import Backoff as Backoff
+from tidelog.worker.failures import Backoff as Backoff
 from tidelog.worker.worker import Worker as Worker
 
 __version__: str

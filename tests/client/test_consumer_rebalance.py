@@ -125,7 +125,7 @@ def test_closing_within_a_callback_is_refused_and_not_ignored(kafka: ToolkitBrok
     with member(kafka, new_group(), topic, on_assigned=on_assigned) as one:
         read(one, 1)
         assert one.poll(timeout=0) == []
-    assert said == ["close within a callback of a poll: return from it first"]
+    assert said == ["close was called within a callback of a poll: return from it first"]
 
 
 def test_seek_and_pause_when_assigned(kafka: ToolkitBroker) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.errors import InvalidArgument
-from tidelog.worker.breaker import Breaker, CircuitBreaker, State
+from tidelog.worker.breaker import Breaker, BreakerState, CircuitBreaker
 
 OPTIONS = CircuitBreaker(failures=4, share=0.5, window=1.0, pause=2.0, pause_cap=5.0)
 
@@ -19,7 +19,7 @@ def state_of(breaker: Breaker) -> str:
 def opened(now_ms: int = 0) -> Breaker:
     breaker = Breaker(OPTIONS)
     assert [breaker.failed(now_ms) for _ in range(4)] == [False, False, False, True]
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     return breaker
 
 

@@ -1,12 +1,14 @@
-"""Failures: five tries after the first, each at its level; poison and rejects are dead at once."""
+"""Failures: five retries, each at its level; poison and rejects are dead at once. Backoff: exponential, jitter below the base, a
+cap."""
 
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tidelog.client.errors import SerializationError
-from tidelog.worker.backoff import Backoff
-from tidelog.worker.failures import Dead, Decision, FailurePolicy, InProgress, Reject, Retry
+from tidelog.client.errors import InvalidArgument, SerializationError
+from tidelog.worker.failures import Backoff, FailurePolicy, InProgress, Reject, Retry
 
 BACKOFF = Backoff(base=1, cap=10)
 
@@ -22,14 +24,14 @@ def policy(retries: int = 5, in_place_retries: int = 0, retriable: object = None
 
 
 def test_five_tries_after_the_first_each_at_its_level() -> None:
-    decisions: list[Decision] = [policy().decide(attempts, True, 1_000, 0.5) for attempts in range(1, 7)]
+    decisions = [policy().decide(attempts, True, 1_000, 0.5) for attempts in range(1, 7)]
     seconds = [1.5, 2.5, 4.5, 8.5, 10.5]
-    assert decisions == [*(Retry(level, 1_000 + int(each * 1000)) for level, each in enumerate(seconds)), Dead()]
+    assert decisions == [*(Retry(level, 1_000 + int(each * 1000)) for level, each in enumerate(seconds)), None]
 
 
 def test_tries_in_place_belong_to_one_level() -> None:
     decide = policy(retries=2, in_place_retries=2).decide
-    assert [type(decide(attempts, True, 0, 0)) for attempts in (3, 6, 9)] == [Retry, Retry, Dead]
+    assert [decide(attempts, True, 0, 0) is None for attempts in (3, 6, 9)] == [False, False, True]
     assert decide(6, True, 0, 0) == Retry(1, 2_000)
 
 
@@ -44,7 +46,7 @@ def test_what_is_not_an_attempt_stays_at_its_level() -> None:
 )
 def test_poison_and_rejects_are_dead_at_once(error: Exception) -> None:
     assert not policy().is_retriable(error)
-    assert policy().decide(1, False, 0, 0) == Dead()
+    assert policy().decide(1, False, 0, 0) is None
 
 
 def test_the_application_says_what_is_retriable() -> None:
@@ -54,3 +56,23 @@ def test_the_application_says_what_is_retriable() -> None:
     assert policy(retriable=lambda error: "again" in str(error)).is_retriable(ValueError("again"))
     assert not policy(retriable=lambda _: True).is_retriable(Reject())
     assert policy(retriable=()).is_retriable(InProgress())
+
+
+@given(st.integers(0, 1000), st.floats(0, 1, exclude_max=True))
+def test_a_delay_is_between_the_step_and_one_base_above_it(level: int, fraction: float) -> None:
+    backoff = Backoff(base=0.5, cap=20)
+    step = min(20, 0.5 * 2.0**level)
+    assert step <= backoff.delay(level, fraction) <= step + 0.5
+
+
+def test_the_steps_and_the_longest_way() -> None:
+    backoff = Backoff(base=1, cap=60)
+    assert [backoff.delay(level, 0) for level in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert backoff.window(3) == 1 + 2 + 4 + 3
+    assert backoff.window(0) == 0
+
+
+@pytest.mark.parametrize(("base", "cap"), [(0, 1), (-1, 1), (2, 1), (1, 1e9)])
+def test_a_backoff_out_of_range_is_refused(base: float, cap: float) -> None:
+    with pytest.raises(InvalidArgument, match="base"):
+        Backoff(base, cap)

@@ -1,88 +1,82 @@
 """Intake with order by key: who waits, who goes on, and copies of one message that a crash left behind."""
 
-from collections import deque
-
-from tests.worker.fakes import FakeOutbox, assigned
+from tests.worker.fakes import FakeOutbox, assigned, message_run, plain_letter
 from tidelog.client.message import Message
 from tidelog.deadletters.letter import Letter
 from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
 from tidelog.worker import Backoff, Worker
-from tidelog.worker.assigned import Assigned
-from tidelog.worker.assignment import Assignment
-from tidelog.worker.blocked_keys import Place
-from tidelog.worker.failures import FailurePolicy
+from tidelog.worker.failures import FailurePolicy, Retry
 from tidelog.worker.intake import Intake
-from tidelog.worker.letters import foreign_letter
-from tidelog.worker.metrics import Counts
-from tidelog.worker.pauses import Pauses
+from tidelog.worker.metrics import WorkerCounts
+from tidelog.worker.partitions import AssignedPartition, AssignedPartitions, ReadAhead
 from tidelog.worker.settlement import Settlement
 
 KEY = b"k"
 
 
 class Desk:
-    """An intake with all around it; what is handed out stays in its dispatch, for nobody runs it."""
+    """An intake with all around it; what is dispatched stays in its dispatch, because nobody runs it."""
 
     def __init__(self, messages_max: int = 1_000) -> None:
         options = Worker("127.0.0.1:9092", group="email", topics=["orders"], order="key")._options
         policy = FailurePolicy(retries=2, in_place_retries=0, backoff=Backoff(), retriable=None, levels=2)
-        self.counts = Counts()
-        self.pauses = Pauses(messages_max, 1 << 30)
+        self.counts = WorkerCounts()
+        read_ahead = ReadAhead(messages_max, 1 << 30)
+        self.outbox = FakeOutbox()
         settlement = Settlement(
-            options, policy, self.counts, deque(), self.pauses, clock=RealClock(), randomness=RealRandomness()
+            options, policy, self.counts, read_ahead, self.outbox, clock=RealClock(), randomness=RealRandomness()
         )
-        self.outbox = settlement.outbox = FakeOutbox()
-        self.assignment = Assignment()
+        self.partitions = AssignedPartitions()
         self.source = self._add(assigned())
-        self.retry = self._add(assigned(level=0, home=self.source.home, route=self.source.route))
-        self.blocked = self.source.home.blocked
-        self.intake = Intake(self.assignment, settlement, self.counts, order="key", group="email")
-        self.pauses.changes(self.assignment, 0)
+        self.retry = self._add(assigned(level=0, family=self.source.family, execution=self.source.execution))
+        self.blocked = self.source.family.blocked
+        self.intake = Intake(self.partitions, settlement, order="key", group="email")
+        read_ahead.changes(self.partitions, 0)
 
-    def _add(self, partition: Assigned) -> Assigned:
-        self.assignment.add(partition)
+    def _add(self, partition: AssignedPartition) -> AssignedPartition:
+        self.partitions.add(partition)
         return partition
 
     def read(self, *offsets: int) -> None:
         """From the source."""
-        self.intake.accept([Message.of(b"v", topic="orders", offset=offset, key=KEY).raw for offset in offsets])
+        self.accept(self.source, *(Message.of(b"v", offset=offset, key=KEY) for offset in offsets))
 
     def retry_read(self, *letters: Letter) -> None:
         """From the retry topic, due."""
-        raws = [
-            Message.of(b"v", topic=self.retry.topic, offset=number, key=KEY, headers=letter.to_headers()).raw
-            for number, letter in enumerate(letters, len(self.retry.offsets))
-        ]
-        self.intake.accept(raws)
+        numbered = enumerate(letters, len(self.retry.offsets))
+        self.accept(self.retry, *(Message.of(b"v", offset=n, key=KEY, headers=each.to_headers()) for n, each in numbered))
         self.intake.take_due(1)
 
-    def handed_out(self) -> list[int]:
-        with self.source.route.execution.adding() as dispatch:
-            jobs = dispatch.take(100)
-            dispatch.release(dict.fromkeys(job.lane for job in jobs))
-        return [job.origin for job in jobs]
+    def accept(self, partition: AssignedPartition, *messages: Message) -> None:
+        self.intake.accept([message_run(partition, list(messages))])
+
+    def dispatched(self) -> list[int]:
+        with self.source.execution.adding() as dispatch:
+            items = dispatch.take(100)
+            dispatch.release(dict.fromkeys(item.lane for item in items))
+        return [item.source_offset for item in items]
 
 
-def letter(origin: int) -> Letter:
-    return foreign_letter("orders", 0, 0, origin, None, "email")._replace(attempts=1, due_ms=1)
+def letter(source_offset: int) -> Letter:
+    return plain_letter(source_offset, attempts=1, due_ms=1)
 
 
 def test_a_message_waits_in_memory_until_the_letter_before_it_is_due_and_then_comes_after_it() -> None:
     desk = Desk()
-    desk.blocked.add(KEY, 3, Place(0, 1))
+    desk.blocked.add(KEY, 3, Retry(0, 1))
     desk.read(4, 5)
-    assert desk.handed_out() == []
+    assert desk.dispatched() == []
     assert desk.source.parked == 2
     desk.retry_read(letter(3))
-    assert desk.handed_out() == [3, 4, 5]
+    assert desk.dispatched() == [3, 4, 5]
     assert desk.source.parked == 0
     assert desk.outbox.letters == []
 
 
 def test_beyond_its_share_of_memory_it_is_written_behind_the_letter() -> None:
     desk = Desk(messages_max=1)
-    desk.blocked.add(KEY, 0, Place(1, 77))
+    desk.blocked.add(KEY, 0, Retry(1, 77))
     desk.read(*range(1, 61))
     assert desk.source.parked == 50
     assert [(each.offset, each.level, each.due_ms, each.attempts) for each in desk.outbox.letters] == [
@@ -93,21 +87,21 @@ def test_beyond_its_share_of_memory_it_is_written_behind_the_letter() -> None:
 
 def test_of_several_copies_in_retry_topics_the_last_is_handled() -> None:
     desk = Desk()
-    desk.blocked.add(KEY, 3, Place(0, 1))
-    desk.blocked.add(KEY, 3, Place(0, 1))
+    desk.blocked.add(KEY, 3, Retry(0, 1))
+    desk.blocked.add(KEY, 3, Retry(0, 1))
     desk.read(4)
     desk.retry_read(letter(3))
-    assert desk.handed_out() == []
-    assert (desk.counts.skipped, desk.retry.offsets.position) == (1, 1)
+    assert desk.dispatched() == []
+    assert (desk.counts["skipped"], desk.retry.offsets.position) == (1, 1)
     desk.retry_read(letter(3))
-    assert desk.handed_out() == [3, 4]
+    assert desk.dispatched() == [3, 4]
 
 
 def test_a_message_whose_letter_waits_is_not_handled_from_the_source() -> None:
     desk = Desk()
-    desk.blocked.add(KEY, 3, Place(0, 1))
+    desk.blocked.add(KEY, 3, Retry(0, 1))
     desk.read(3)
-    assert desk.handed_out() == []
+    assert desk.dispatched() == []
     assert desk.source.offsets.position == 4
 
 
@@ -115,15 +109,15 @@ def test_letters_of_others_are_handled_in_their_turn() -> None:
     """A replay, say: nobody told the table of it."""
     desk = Desk()
     desk.retry_read(letter(3))
-    assert desk.handed_out() == [3]
-    desk.blocked.add(KEY, 1, Place(0, 9))
+    assert desk.dispatched() == [3]
+    desk.blocked.add(KEY, 1, Retry(0, 9))
     desk.retry_read(letter(2))
-    assert desk.handed_out() == []
+    assert desk.dispatched() == []
     assert desk.retry.parked == 1
 
 
 def test_a_message_in_a_retry_topic_without_a_story_is_handled() -> None:
     desk = Desk()
-    desk.intake.accept([Message.of(b"v", topic=desk.retry.topic, offset=0, key=KEY).raw])
+    desk.accept(desk.retry, Message.of(b"v", offset=0, key=KEY))
     desk.intake.take_due(1)
-    assert desk.handed_out() == [0]
+    assert desk.dispatched() == [0]

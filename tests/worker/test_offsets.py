@@ -1,10 +1,13 @@
-"""Offsets: nothing is committed above what is unfinished, and what is finished above it is not repeated after a restart."""
+"""Offsets: nothing is committed above what is unfinished, and what is finished above it is not repeated after a restart. Run
+lengths come back as they were encoded, the lowest first within their bytes, and foreign metadata says nothing."""
 
+import base64
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.worker.offsets import PartitionOffsets
-from tidelog.worker.run_lengths import decode, encode
+from tidelog.worker.offsets import PREFIX, PartitionOffsets, Run, decode_runs, encode_runs
 
 
 @given(st.data())
@@ -44,12 +47,12 @@ def test_a_restart_repeats_only_what_was_not_finished(data: st.DataObject) -> No
     metadata = ""
     durable: set[int] = set()
     for _ in range(data.draw(st.integers(1, 5))):
-        runs = [] if committed is None else decode(committed, metadata)
+        runs = [] if committed is None else decode_runs(committed, metadata)
         offsets = PartitionOffsets(committed, runs)
         waiting: list[int] = []
         position = committed or 0
         while position < count and data.draw(st.booleans()):
-            skip = offsets.is_finished_before(position)
+            skip = offsets.was_finished(position)
             offsets.begin([position])
             if skip:
                 assert position in durable
@@ -64,21 +67,77 @@ def test_a_restart_repeats_only_what_was_not_finished(data: st.DataObject) -> No
             handled.append(offset)
         if offsets.position is not None:
             committed = offsets.position
-            metadata = encode(committed, offsets.finished_runs(), 4096)
+            metadata = encode_runs(committed, offsets.finished_runs(), 4096)
             durable.update(done)
         assert durable == set(handled)
-        restored = {offset for start, end in decode(committed or 0, metadata) for offset in range(start, end)}
+        restored = {offset for start, end in decode_runs(committed or 0, metadata) for offset in range(start, end)}
         assert {offset for offset in durable if offset >= (committed or 0)} == restored & durable
     assert len(handled) == len(set(handled))
 
 
 def test_a_log_that_was_made_anew_skips_nothing() -> None:
     offsets = PartitionOffsets(1000, [(1005, 1010)])
-    assert not offsets.is_finished_before(0)
-    assert not offsets.is_finished_before(1006)
+    assert not offsets.was_finished(0)
+    assert not offsets.was_finished(1006)
 
 
 def test_nothing_begun_commits_nothing_new() -> None:
     assert PartitionOffsets().position is None
     assert PartitionOffsets(7).position == 7
     assert PartitionOffsets(7, [(9, 12)]).finished_runs() == [(9, 12)]
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[int, list[Run]]:
+    committed = draw(st.integers(0, 1 << 40))
+    end = committed
+    found = []
+    # Runs of several sizes: a small one may fit where a large one before it did not.
+    number = st.integers(1, 100) | st.integers(1, 1 << 40)
+    for gap, length in draw(st.lists(st.tuples(number, number), max_size=60)):
+        found.append((end + gap, end + gap + length))
+        end += gap + length
+    return committed, found
+
+
+@given(runs())
+def test_what_is_encoded_comes_back(case: tuple[int, list[Run]]) -> None:
+    committed, found = case
+    assert decode_runs(committed, encode_runs(committed, found, 4096)) == found
+
+
+@given(runs(), st.integers(0, 400))
+def test_the_highest_are_dropped_when_there_is_no_room(case: tuple[int, list[Run]], bytes_max: int) -> None:
+    committed, found = case
+    metadata = encode_runs(committed, found, bytes_max)
+    assert len(metadata) <= bytes_max
+    kept = decode_runs(committed, metadata)
+    assert kept == found[: len(kept)]
+    if len(kept) < len(found):
+        # The next one would not have fit.
+        assert len(encode_runs(committed, found[: len(kept) + 1], 1 << 20)) > bytes_max
+
+
+def test_a_run_above_one_that_did_not_fit_is_not_kept() -> None:
+    far = 1 << 40
+    runs = [(far, 2 * far), (2 * far + 5, 2 * far + 6)]
+    assert len(encode_runs(0, runs[1:], 100)) < len(encode_runs(0, runs[:1], 100))
+    assert encode_runs(0, runs, len(encode_runs(0, runs[1:], 100))) == ""
+
+
+def test_the_format_is_fixed() -> None:
+    assert encode_runs(10, [(11, 12), (300, 301)], 100) == "tidelog:1:AQGgAgE="
+    assert decode_runs(10, "tidelog:1:AQGgAgE=") == [(11, 12), (300, 301)]
+
+
+@given(st.text(max_size=40))
+def test_anything_else_says_nothing_or_makes_sense(text: str) -> None:
+    for metadata in (text, PREFIX + text):
+        found = decode_runs(5, metadata)
+        assert all(5 < start < end for start, end in found)
+
+
+@pytest.mark.parametrize("content", [b"\x01", b"\x00\x01", b"\x01\x00", b"\x80", b"\xff" * 10 + b"\x01\x01"])
+def test_damage_says_nothing(content: bytes) -> None:
+    assert decode_runs(5, PREFIX + base64.b64encode(content).decode()) == []
+    assert decode_runs(5, None) == []

@@ -1,4 +1,4 @@
-"""Options: what makes no sense is refused by name, and settings go to the clients that they are for."""
+"""WorkerOptions: what makes no sense is refused by name, and settings go to the clients that they are for."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import pytest
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.worker import CircuitBreaker, Worker
-from tidelog.worker.options import Options
+from tidelog.worker.options import WorkerOptions
 
 
-def options(**given: Any) -> Options:
+def options(**given: Any) -> WorkerOptions:
     return Worker("127.0.0.1:9092", **{"group": "email", "topics": ["orders"], **given})._options
 
 
@@ -49,7 +49,7 @@ def test_what_makes_no_sense_is_refused_by_name(given: dict[str, Any], words: st
 def test_settings_of_connections_are_for_all_clients() -> None:
     config = {"security.protocol": "ssl", "ssl.ca.location": "ca", "fetch.min.bytes": 7, "auto.offset.reset": "latest"}
     found = options(config=config, instance_id="one")
-    consumer = found.consumer_config({})
+    consumer = {**found.consumer_defaults(), **found.config}
     assert (consumer["fetch.min.bytes"], consumer["auto.offset.reset"], consumer["group.instance.id"]) == (7, "latest", "one")
     assert (consumer["ssl.ca.location"], consumer["enable.auto.commit"]) == ("ca", False)
     assert found.connection_config() == {"security.protocol": "ssl", "ssl.ca.location": "ca"}
@@ -57,11 +57,11 @@ def test_settings_of_connections_are_for_all_clients() -> None:
 
 def test_a_full_queue_is_looked_at_again_soon() -> None:
     """With librdkafka's second, a worker that reads ahead little of large messages handles a few of them a second."""
-    backoff_ms = options().consumer_config({})["fetch.queue.backoff.ms"]
+    backoff_ms = options().consumer_defaults()["fetch.queue.backoff.ms"]
     assert isinstance(backoff_ms, int)
     assert backoff_ms <= 50
 
 
 def test_keys_need_partitions_of_one_number_in_one_member() -> None:
-    assert options(order="key").consumer_config({})["partition.assignment.strategy"] == "range"
-    assert options().consumer_config({})["partition.assignment.strategy"] == "cooperative-sticky"
+    assert options(order="key").consumer_defaults()["partition.assignment.strategy"] == "range"
+    assert options().consumer_defaults()["partition.assignment.strategy"] == "cooperative-sticky"

@@ -17,7 +17,7 @@ from tests.compatibility.apache_kafka import wait_until
 from tests.toolkit_broker import ToolkitBroker
 from tests.worker.running import WAIT_SECONDS_MAX, Place, running
 from tidelog.client.message import Message
-from tidelog.worker.pauses import PARTITION_MESSAGES_MIN
+from tidelog.worker.partitions import PARTITION_MESSAGES_MIN
 from tidelog.worker.session import READ_BYTES_MAX
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,9 @@ from confluent_kafka import Producer
 
 from tests.compatibility.apache_kafka import wait_until
 from tests.toolkit_broker import ToolkitBroker, create_topic
+from tests.worker.fakes import plain_letter
 from tests.worker.running import WAIT_SECONDS_MAX, Place, running
 from tidelog.client.message import Message
-from tidelog.worker.letters import foreign_letter
 
 
 def test_letters_of_a_transaction_that_is_being_ended_block_their_keys(kafka: ToolkitBroker) -> None:
@@ -19,7 +19,7 @@ def test_letters_of_a_transaction_that_is_being_ended_block_their_keys(kafka: To
     before = Producer(config)
     before.init_transactions()
     before.begin_transaction()
-    letter = foreign_letter(place.topic, 0, 0, 0, None, place.group)
+    letter = plain_letter(0, place.topic, place.group)
     before.produce(place.retries(0), "first", "key", partition=0, headers=letter.to_headers([]))
     assert before.flush(WAIT_SECONDS_MAX) == 0
     place.send(["other", "second"], key=lambda value: "key" if value == "second" else value)

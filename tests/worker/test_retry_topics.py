@@ -8,6 +8,7 @@ from tidelog.client.message import Message
 from tidelog.deadletters import DeadLetters
 from tidelog.worker import Worker
 from tidelog.worker.options import Order
+from tidelog.worker.retry_topics import TopicRole, roles_of
 
 # How soon a worker sees that partitions were added.
 SOON = {"topic.metadata.refresh.interval.ms": 200}
@@ -93,3 +94,17 @@ def test_a_key_keeps_its_order_in_two_workers_while_partitions_are_added(kafka: 
         is_broken = False
         run.until(lambda: len(seen) == 10, "all are handled")
     assert [text for text in seen if not text.startswith("other")] == [str(number) for number in range(6)]
+
+
+def test_sources_with_their_levels_and_no_others() -> None:
+    existing = ["orders", "orders.email.retry.0", "orders.email.retry.7", "orders.email.dlq", "orders.other.retry.8", "returns"]
+    assert roles_of(["orders", "returns"], "email", 2, existing) == {
+        "orders": TopicRole("orders", -1),
+        "orders.email.retry.0": TopicRole("orders", 0),
+        "orders.email.retry.1": TopicRole("orders", 1),
+        # The worker had more retries once: nothing stays behind there.
+        "orders.email.retry.7": TopicRole("orders", 7),
+        "returns": TopicRole("returns", -1),
+        "returns.email.retry.0": TopicRole("returns", 0),
+        "returns.email.retry.1": TopicRole("returns", 1),
+    }

@@ -122,9 +122,12 @@ def test_the_circuit_breaker_pauses_and_probes_instead_of_dead_lettering(place: 
         before = len(tries)
         run.until(lambda: len(tries) >= before + 3, "some probes failed")
         assert "closed" not in worker.metrics().breakers.values()
-        is_down = False
+        is_down, down_seconds = False, time.monotonic() - tries[0]
         run.until(lambda: worker.metrics().handled + worker.metrics().dead == 300, "all are handled")
         assert set(worker.metrics().breakers.values()) == {"closed"}
-    # Those before it opened, and the probes: a few a second, for as long as it took to see them.
-    assert worker.metrics().dead < 60
-    assert len(place.read(place.dead_letters)) == worker.metrics().dead
+    metrics = worker.metrics()
+    # Every attempt was handled, made a dead letter, or was taken back by the open breaker.
+    assert metrics.handled + metrics.dead + metrics.put_back == len(tries)
+    # Dead are the failures before the one that opened it, and the probes: one for each pause, and one that may be under way.
+    assert 4 <= metrics.dead <= 4 + down_seconds / breaker.pause + 1
+    assert len(place.read(place.dead_letters)) == metrics.dead

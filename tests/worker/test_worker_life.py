@@ -1,6 +1,8 @@
 """A worker's life on a real broker: how it starts and refuses to, runs in a program, stops, and is watched."""
 
 import asyncio
+import os
+import signal
 import threading
 
 import pytest
@@ -12,6 +14,7 @@ from tidelog.client.errors import BrokerUnavailable, InvalidArgument, UnknownTop
 from tidelog.client.librdkafka import CONNECT_TIMEOUT_SECONDS
 from tidelog.client.message import Message
 from tidelog.worker import Worker
+from tidelog.worker.worker import _stopping_on_signals
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -121,3 +124,28 @@ def test_metrics_as_text(place: Place) -> None:
     assert f'tidelog_worker_handled_total{{group="{place.group}"}} 3' in text
     assert f'tidelog_worker_lag_messages{{group="{place.group}",topic="{place.topic}",partition="0"}} 0' in text
     assert f'tidelog_worker_message_seconds_count{{group="{place.group}"}} 3' in text
+
+
+def test_the_first_stops_and_the_second_stops_now() -> None:
+    calls: list[str] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with _stopping_on_signals(lambda: calls.append("stop"), lambda: calls.append("now")):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert calls == ["stop"]
+        os.kill(os.getpid(), signal.SIGINT)
+        assert calls == ["stop", "now"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_other_threads_leave_signals_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen: list[object] = []
+
+    def run() -> None:
+        with _stopping_on_signals(lambda: None, lambda: None):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [before]

@@ -1,9 +1,9 @@
 """Messages that have left librdkafka's queue and were not handed out yet, in their order, and errors among them.
 
-librdkafka's position moves when a message leaves its queue, so each such message must be handed out or given back, whatever
-happens in between. ``fetch`` therefore takes them over in one call of C code: an interrupt, which Python raises between two
-of its own instructions, finds them either in the queue or here. What is here is bounded by what one fetch asks for, plus
-what the idle poller of the consumer takes: one message for each time it polls.
+librdkafka's position moves when a message leaves its queue, so each such message must be handed out or put back, whatever happens
+in between. ``fetch`` therefore takes them over in one call of C code: an interrupt, which Python raises between two of its own
+instructions, finds them either in the queue or here. Their number is bounded by what one fetch asks for, plus one for each time
+that the consumer's idle poller polls.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -21,16 +21,16 @@ _partition_of = KafkaMessage.partition
 
 
 class Arrivals:
-    """Not for several threads at once; the consumer's lock is around it."""
+    """Not for several threads at once: the consumer's lock protects it."""
 
     __slots__ = ("_batches", "_consume", "errors")
 
     def __init__(self, consume: Callable[[int, float], list[Any]]) -> None:
         self._consume = consume
-        # As librdkafka gave them; nearly always there is one, which is handed out as it is.
+        # As librdkafka returned them; nearly always there is one, which is handed out as it is.
         self._batches: list[list[Any]] = []
         self.errors: list[Any] = []
-        """What librdkafka delivered as a message that has an error, for the consumer to raise."""
+        """Errors that librdkafka delivered as messages, for the consumer to raise."""
 
     def __len__(self) -> int:
         return sum(map(len, self._batches))
@@ -46,7 +46,7 @@ class Arrivals:
             self._keep(message for message in self._all() if message.error() is None)
 
     def take(self, count_max: int, paused: Collection[TopicPartition]) -> list[Any]:
-        """The next ones to hand out; those of paused partitions stay."""
+        """The next messages to hand out; those of paused partitions stay."""
         if not paused and len(self._batches) == 1 and len(self._batches[0]) <= count_max:
             return self._batches.pop()
         taken: list[Any] = []
@@ -58,11 +58,11 @@ class Arrivals:
         return taken
 
     def put_back(self, messages: list[Any]) -> None:
-        """What was taken and could not be handed out after all; it is next again."""
+        """Messages that were taken and not handed out; they come next again."""
         self._keep([*messages, *self._all()])
 
     def drop(self, is_dropped: Callable[[TopicPartition], bool]) -> None:
-        """Forget those of some partitions: they are no longer this consumer's, or it was told to read elsewhere."""
+        """Drop the messages of some partitions: they have left this consumer, or a seek was made in them."""
         if self._batches:
             self._keep(message for message in self._all() if not is_dropped(TopicPartition(message.topic(), message.partition())))
 
@@ -72,7 +72,7 @@ class Arrivals:
         return {TopicPartition(*place) for place in places}
 
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """By partition, the offset that is handed out next."""
+        """By partition the offset that is handed out next."""
         firsts: dict[TopicPartition, int] = {}
         for message in self._all():
             firsts.setdefault(TopicPartition(message.topic(), message.partition()), message.offset())
@@ -82,7 +82,7 @@ class Arrivals:
         return list(chain.from_iterable(self._batches))
 
     def _keep(self, messages: Iterable[Any]) -> None:
-        """These, and in one step: an interrupt finds the old or the new ones."""
+        """Replace the messages in one step: an interrupt finds the old or the new ones."""
         kept = list(messages)
         self._batches[:] = [kept] if kept else []
 
@@ -92,7 +92,7 @@ class Arrivals:
         return errors
 
 
-# Said by librdkafka while it goes on by itself; it logs them, and the group's callbacks tell what came of them.
+# librdkafka reports these while it continues by itself, and the group's callbacks tell the result.
 PASSING_ERRORS = frozenset(
     (
         KafkaError._MAX_POLL_EXCEEDED,

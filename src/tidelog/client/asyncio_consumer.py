@@ -1,7 +1,7 @@
-"""``Consumer`` for asyncio: nothing here makes the event loop wait.
+"""``Consumer`` for asyncio: nothing here blocks the event loop.
 
-The blocking consumer is within, and is called in threads of its own: one polls, one does the rest. A poll that is cancelled
-goes on in its thread for a moment; what it brings then is put back, is next again, and counts as not handed out.
+It wraps a blocking consumer, which it calls in two threads: one polls, the other does everything else. A poll that is cancelled
+continues in its thread for a moment; its messages are put back, come next again, and count as not handed out.
 """
 
 import asyncio
@@ -28,18 +28,20 @@ T = TypeVar("T")
 
 
 class AsyncConsumer:
-    """As ``Consumer``, with the same arguments and the same promises; what waits there is awaited here.
+    """Has the arguments and the promises of ``Consumer``; what blocks there is awaited here.
 
     It connects with its first call, or at ``async with``. ``on_assigned``, ``on_revoked`` and ``on_lost`` are plain functions,
-    called in the polling thread while the group waits; there they may use ``blocking``, the Consumer within, and
+    called in the polling thread while the group waits; they may use ``blocking``, the wrapped Consumer, and
     ``loop.call_soon_threadsafe``.
     """
 
     def __init__(self, bootstrap: str | Sequence[str], **arguments: Any) -> None:
         for name in _CALLBACKS:
             if inspect.iscoroutinefunction(arguments.get(name)):
-                # In the event loop it could not touch the consumer, whose poll waits for it.
-                raise InvalidArgument(f"{name} is a plain function: it is called in the polling thread while the group waits")
+                # In the event loop it could not use the consumer, whose poll waits for it.
+                raise InvalidArgument(
+                    f"{name} must be a plain function: it is called in the polling thread while the group waits"
+                )
         self._bootstrap = bootstrap
         self._arguments = arguments
         self._consumer: Consumer | None = None
@@ -54,7 +56,7 @@ class AsyncConsumer:
 
     @property
     def blocking(self) -> Consumer:
-        """The consumer within; Closed before it is open and after it is closed."""
+        """The wrapped consumer; Closed before it is open and after it is closed."""
         if self._consumer is None or self._is_closed:
             raise Closed("the consumer is not open")
         return self._consumer
@@ -62,10 +64,10 @@ class AsyncConsumer:
     # -- reading -------------------------------------------------------------------------------------------------------------
 
     async def poll(self, max_records: int = MAX_RECORDS, timeout: float = 1.0) -> Messages:
-        """As ``Consumer.poll``. A poll that is cancelled loses no message."""
+        """See ``Consumer.poll``. A poll that is cancelled loses no message."""
         consumer = await self._opened()
         async with self._polling:
-            await self._settled()
+            await self._finish_abandoned_poll()
             self._give_back_rest(consumer)
             deadline = monotonic() + timeout
             while True:
@@ -89,9 +91,9 @@ class AsyncConsumer:
     async def commit(
         self, what: Any = None, *, asynchronous: bool = False, timeout: float = COMMIT_TIMEOUT_SECONDS
     ) -> dict[TopicPartition, int]:
-        """As ``Consumer.commit``."""
+        """See ``Consumer.commit``."""
         consumer = await self._opened()
-        await self._settled()
+        await self._finish_abandoned_poll()
         if what is None and self._rest and consumer.guarantee == "at-least-once":
             what = await self._call(consumer.positions)
             for message in reversed(self._rest):
@@ -99,7 +101,7 @@ class AsyncConsumer:
         return await self._call(lambda: consumer.commit(what, asynchronous=asynchronous, timeout=timeout))
 
     async def close(self) -> None:
-        """As ``Consumer.close``."""
+        """See ``Consumer.close``."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -115,58 +117,58 @@ class AsyncConsumer:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    # -- places, as in Consumer ----------------------------------------------------------------------------------------------
+    # -- position, as in Consumer --------------------------------------------------------------------------------------------
 
     async def seek(
         self, topic: str, partition: int | None = None, *, offset: int | None = None, timestamp: int | datetime | None = None
     ) -> None:
-        """As ``Consumer.seek``."""
-        await self._moved(lambda consumer: consumer.seek(topic, partition, offset=offset, timestamp=timestamp))
+        """See ``Consumer.seek``."""
+        await self._call_between_polls(lambda consumer: consumer.seek(topic, partition, offset=offset, timestamp=timestamp))
 
     async def seek_to_beginning(self, topic: str, partition: int | None = None) -> None:
-        """As ``Consumer.seek_to_beginning``."""
-        await self._moved(lambda consumer: consumer.seek_to_beginning(topic, partition))
+        """See ``Consumer.seek_to_beginning``."""
+        await self._call_between_polls(lambda consumer: consumer.seek_to_beginning(topic, partition))
 
     async def seek_to_end(self, topic: str, partition: int | None = None) -> None:
-        """As ``Consumer.seek_to_end``."""
-        await self._moved(lambda consumer: consumer.seek_to_end(topic, partition))
+        """See ``Consumer.seek_to_end``."""
+        await self._call_between_polls(lambda consumer: consumer.seek_to_end(topic, partition))
 
     async def rewind(self) -> None:
-        """As ``Consumer.rewind``."""
-        await self._moved(lambda consumer: consumer.rewind())
+        """See ``Consumer.rewind``."""
+        await self._call_between_polls(lambda consumer: consumer.rewind())
 
     async def transaction_offsets(self) -> tuple[list[Any], Any]:
-        """As ``Consumer.transaction_offsets``; what iteration has not given out yet is put back first."""
-        return await self._moved(lambda consumer: consumer.transaction_offsets())
+        """See ``Consumer.transaction_offsets``; what iteration has not handed out yet is put back first."""
+        return await self._call_between_polls(lambda consumer: consumer.transaction_offsets())
 
     async def pause(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
-        """As ``Consumer.pause``."""
-        await self._moved(lambda consumer: consumer.pause(partitions))
+        """See ``Consumer.pause``."""
+        await self._call_between_polls(lambda consumer: consumer.pause(partitions))
 
     async def resume(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
-        """As ``Consumer.resume``."""
-        await self._moved(lambda consumer: consumer.resume(partitions))
+        """See ``Consumer.resume``."""
+        await self._call_between_polls(lambda consumer: consumer.resume(partitions))
 
     async def assign(self, partitions: Sequence[tuple[str, int] | tuple[str, int, int]]) -> None:
-        """As ``Consumer.assign``."""
-        await self._moved(lambda consumer: consumer.assign(partitions))
+        """See ``Consumer.assign``."""
+        await self._call_between_polls(lambda consumer: consumer.assign(partitions))
 
     async def assignment(self) -> list[TopicPartition]:
-        """As ``Consumer.assignment``."""
-        return await self._asked(lambda consumer: consumer.assignment())
+        """See ``Consumer.assignment``."""
+        return await self._call_consumer(lambda consumer: consumer.assignment())
 
     async def positions(self) -> dict[TopicPartition, int]:
-        """As ``Consumer.positions``."""
-        await self._settled()
-        return await self._asked(lambda consumer: consumer.positions())
+        """See ``Consumer.positions``."""
+        await self._finish_abandoned_poll()
+        return await self._call_consumer(lambda consumer: consumer.positions())
 
     async def committed(self) -> dict[TopicPartition, int]:
-        """As ``Consumer.committed``."""
-        return await self._asked(lambda consumer: consumer.committed())
+        """See ``Consumer.committed``."""
+        return await self._call_consumer(lambda consumer: consumer.committed())
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """As ``Consumer.lag``."""
-        return await self._asked(lambda consumer: consumer.lag())
+        """See ``Consumer.lag``."""
+        return await self._call_consumer(lambda consumer: consumer.lag())
 
     # -- details -------------------------------------------------------------------------------------------------------------
 
@@ -188,8 +190,8 @@ class AsyncConsumer:
             future.add_done_callback(lambda done: _put_back(consumer, done))
             raise
 
-    async def _settled(self) -> None:
-        """What a cancelled poll brings is back where it was."""
+    async def _finish_abandoned_poll(self) -> None:
+        """Wait until the messages of a cancelled poll are put back."""
         while self._abandoned is not None:
             await asyncio.wait([asyncio.wrap_future(self._abandoned)])
             self._abandoned = None
@@ -199,14 +201,14 @@ class AsyncConsumer:
             rest, self._rest = self._rest, deque()
             consumer.put_back(rest)
 
-    async def _moved(self, call: Callable[[Consumer], T]) -> T:
+    async def _call_between_polls(self, call: Callable[[Consumer], T]) -> T:
         consumer = await self._opened()
-        await self._settled()
+        await self._finish_abandoned_poll()
         async with self._polling:
             self._give_back_rest(consumer)
             return await self._call(lambda: call(consumer))
 
-    async def _asked(self, call: Callable[[Consumer], T]) -> T:
+    async def _call_consumer(self, call: Callable[[Consumer], T]) -> T:
         consumer = await self._opened()
         return await self._call(lambda: call(consumer))
 
@@ -219,5 +221,5 @@ def _put_back(consumer: Consumer, done: "Future[Messages]") -> None:
         try:
             consumer.put_back(done.result())
         except Closed:
-            # Nobody will ask for them here; they are not committed, so somebody else will.
+            # They are not committed, so the next owner of their partitions reads them.
             return

@@ -90,8 +90,7 @@ class Commits:
                 return done
             is_passing = error.code in _PASSING or (error.code in _MEMBERSHIP and self._poll_once())
             if not is_passing or monotonic() >= deadline:
-                error.retriable = error.retriable or is_passing
-                raise error
+                raise type(error)(str(error), code=error.code, retriable=error.retriable or is_passing) from error
             if error.code in _PASSING:
                 sleep(_PAUSE_SECONDS)
 

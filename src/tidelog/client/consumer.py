@@ -98,18 +98,18 @@ def _partition_of(raw_message: Any) -> TopicPartition:
 class Consumer:
     """Reads topics, alone or as a member of a ``group`` that shares their partitions.
 
-    ``guarantee`` is what holds when this process or a broker dies at any moment:
+    ``guarantee`` holds when this process or a broker dies at any moment:
 
-    * ``"at-least-once"`` (default): no message is lost, some come again. Nothing is committed but what ``commit()`` is
-      called for; with ``auto_commit=True`` each ``poll`` commits, every few seconds, what earlier polls have handed out:
-      calling it again says that they are handled. A message is never covered by a commit before it was handed out.
-    * ``"at-most-once"``: no message comes twice, some may be lost. ``poll`` commits what it is about to hand out, and hands it
-      out only when that is durable. A ``seek`` back repeats messages, as it is asked to.
-    * ``"exactly-once"``: messages that come out of a transaction of a Producer are there once for each that went in. Offsets are
-      committed by ``tx.send_offsets(consumer)`` and in no other way; after an aborted transaction call ``rewind()``.
+    * ``"at-least-once"`` (default): no message is lost, some are repeated. Only ``commit()`` commits. With ``auto_commit=True``
+      ``poll`` commits every few seconds what earlier polls have handed out: calling it again means that those messages are
+      handled. A commit never covers a message before it was handed out.
+    * ``"at-most-once"``: no message is repeated, some may be lost. ``poll`` commits what it is about to hand out, and hands it
+      out only when the commit is durable. A ``seek`` back repeats messages, because it was asked to.
+    * ``"exactly-once"``: a message is in the results of a Producer's transactions once. Only ``tx.send_offsets(consumer)``
+      commits offsets; after an aborted transaction call ``rewind()``.
 
-    ``start`` is where a group begins in a partition that it never committed in: ``"earliest"``, ``"latest"``, or a time
-    (milliseconds since 1970, or a datetime with a zone). A group that fell behind retention goes on with the oldest message
+    ``start`` is where a group begins in a partition in which it has never committed: ``"earliest"``, ``"latest"``, or a time
+    (milliseconds since 1970, or a datetime with a zone). A group that fell behind retention continues with the oldest message
     that is left. Without a group every consumer reads all partitions of ``topics``, or those of ``assign``, and nothing is
     committed.
 
@@ -118,10 +118,9 @@ class Consumer:
     them, and ``on_revoked`` is not called.
 
     The group rebalances by Kafka's ``cooperative-sticky`` (``assignor=``, for example "range", chooses another);
-    ``protocol="consumer"`` is the newer protocol (KIP-848). Processing may take long: a thread keeps the member's place when
-    there is no poll for half of ``max.poll.interval.ms``, up to ``processing_timeout`` seconds; callbacks come from that
-    thread then. ``max_prefetch_bytes`` and ``max_prefetch_records`` bound what is fetched ahead. ``config`` has settings of
-    librdkafka, raw.
+    ``protocol="consumer"`` is the newer protocol (KIP-848). Processing may take long: when there is no poll for half of
+    ``max.poll.interval.ms``, a thread polls for the member, up to ``processing_timeout`` seconds; callbacks run in that thread
+    then. ``max_prefetch_bytes`` and ``max_prefetch_records`` bound what is fetched ahead. ``config`` has settings of librdkafka.
 
     One thread polls; ``commit``, ``pause``, ``resume``, ``lag`` may be called from others. Opening waits for a broker,
     ``connect_timeout`` seconds at most: BrokerUnavailable names the addresses. Close it, or use it in a ``with``.
@@ -155,11 +154,11 @@ class Consumer:
         check_choice("protocol", protocol, PROTOCOLS)
         check_choice("isolation", isolation, ISOLATIONS)
         if group is None and (guarantee != "at-least-once" or auto_commit):
-            raise InvalidArgument(f"{guarantee} with commits needs a group=: offsets are committed for a group")
+            raise InvalidArgument(f"{guarantee} with commits needs a group=, because offsets are committed for a group")
         if auto_commit and guarantee != "at-least-once":
-            raise InvalidArgument(f"auto_commit is for at-least-once: {guarantee} has its own time to commit")
+            raise InvalidArgument(f"auto_commit is for at-least-once only: {guarantee} commits at its own time")
         if guarantee == "exactly-once" and isolation != "read_committed":
-            raise InvalidArgument("exactly-once reads committed messages only: leave isolation= as it is")
+            raise InvalidArgument("exactly-once reads only committed messages: leave isolation= at its default")
         self._subscription = check_subscription(topics, pattern, group)
         self._start = start_of(start)
         defaults = consumer_defaults(
@@ -205,16 +204,15 @@ class Consumer:
     # -- reading -------------------------------------------------------------------------------------------------------------
 
     def poll(self, max_records: int = MAX_RECORDS, timeout: float = 1.0) -> Messages:
-        """The next messages, up to ``max_records``: those that are there, or after waiting ``timeout`` seconds at most the
-        first that come. Empty when none came. Within a partition they are in order. What cannot be gone on with is
-        raised, typed."""
+        """The next messages, up to ``max_records``: those that have arrived, or the first that arrive within ``timeout``
+        seconds. Empty if none arrived. Within a partition they are in order. Raises typed errors that end the reading."""
         if max_records < 1:
             raise InvalidArgument(f"max_records is at least 1: not {max_records}")
         return self._poll(max_records, max_records, timeout)
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages one by one, without end. Each counts as handed out when it is returned, so a ``commit()`` in the loop
-        covers it and those before it, not those that were fetched with it."""
+        """Messages one by one, without end. Each counts as handed out when it is returned, so a ``commit()`` in the loop covers
+        it and those before it, but not those that were fetched with it."""
         while True:
             if self.guarantee == "at-most-once":
                 yield from self.poll()
@@ -222,13 +220,13 @@ class Consumer:
                 yield from self._poll(1, MAX_RECORDS, _WAIT_SECONDS)
 
     def close(self) -> None:
-        """Leave the group at once, so that others take over without waiting. What was handed out by the last poll is not
-        committed unless ``commit()`` was called: nobody has said that it is handled. Not from ``on_assigned`` and the like."""
+        """Leave the group at once, so that others take over without waiting. What the last poll handed out is not committed
+        unless ``commit()`` was called, because nobody has said that it is handled. Must not be called within a callback."""
         if self._is_closed:
             return
         with self._lock:
             if self._rebalance.is_running:
-                raise InvalidArgument("close within a callback of a poll: return from it first")
+                raise InvalidArgument("close was called within a callback of a poll: return from it first")
         if self._idle_poller is not None:
             self._idle_poller.stop()
         with self._lock:
@@ -240,7 +238,7 @@ class Consumer:
             raise self._raw.failures.pop(0)
 
     def __del__(self) -> None:
-        # One that was forgotten: confluent-kafka's own end of it waits for callbacks that nobody would call.
+        # It was forgotten. confluent-kafka's own finalizer would wait for callbacks that nobody calls.
         if not getattr(self, "_is_closed", True):
             self._rebalance.silence()
             self.close()
@@ -251,20 +249,20 @@ class Consumer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # -- what the group knows ------------------------------------------------------------------------------------------------
+    # -- commits -------------------------------------------------------------------------------------------------------------
 
     def commit(
         self, what: Any = None, *, asynchronous: bool = False, timeout: float = COMMIT_TIMEOUT_SECONDS
     ) -> dict[TopicPartition, int]:
-        """Commit what was handed out so far; or ``what``: a Message or several (each means: up to and with it), a dict of
+        """Commit what was handed out so far; or ``what``: one or several Messages (each: up to and including it), a dict of
         offsets by (topic, partition), or a list of confluent_kafka.TopicPartition.
 
         Returns what is durable now, as offsets of the next messages. Partitions that have left this consumer since are missing:
-        whoever has them handles those messages again. ``asynchronous`` starts it and returns an empty dict.
+        their new owners handle those messages again. ``asynchronous`` starts the commit and returns an empty dict.
         """
         self._check_open()
         if self.group is None:
-            raise InvalidArgument("commit needs a group=: offsets are committed for a group")
+            raise InvalidArgument("commit needs a group=, because offsets are committed for a group")
         if self.guarantee == "exactly-once":
             raise InvalidArgument(
                 "exactly-once commits in a transaction: with producer.transaction() as tx: tx.send_offsets(consumer)"
@@ -279,16 +277,16 @@ class Consumer:
             return {}
         return self._commits.commit(wanted, timeout)
 
-    # -- places --------------------------------------------------------------------------------------------------------------
+    # -- position ------------------------------------------------------------------------------------------------------------
 
     def seek(
         self, topic: str, partition: int | None = None, *, offset: int | None = None, timestamp: int | datetime | None = None
     ) -> None:
-        """The next message of the partition (without one: of each partition of the topic that is assigned) is the one at
-        ``offset``, or the first one of that ``timestamp`` or later. Nothing from before the seek is handed out after it.
+        """Continue with the message at ``offset``, or with the first of ``timestamp`` or later; without ``partition``, in each
+        assigned partition of the topic. Nothing from before the seek is handed out after it.
 
-        In ``on_assigned``, and before the first poll, it says where to start. GroupError when the partition is not this
-        consumer's: it cannot move the group for others.
+        In ``on_assigned``, and before the first poll, it sets where to start. GroupError if the partition is not assigned to this
+        consumer, which cannot move the group for others.
         """
         if (offset is None) == (timestamp is None):
             raise InvalidArgument("seek takes offset= or timestamp=")
@@ -303,18 +301,18 @@ class Consumer:
             self._seek_all(offsets)
 
     def seek_to_beginning(self, topic: str, partition: int | None = None) -> None:
-        """To the oldest message that is kept."""
+        """Continue with the oldest message that is kept."""
         with self._lock:
             self._seek_all(self._lookup.beginnings(self._partitions(topic, partition), LOOKUP_TIMEOUT_SECONDS))
 
     def seek_to_end(self, topic: str, partition: int | None = None) -> None:
-        """Behind the last message that there is now."""
+        """Continue after the last message that exists now."""
         with self._lock:
             self._seek_all(self._lookup.ends(self._partitions(topic, partition), LOOKUP_TIMEOUT_SECONDS))
 
     def pause(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Hand out nothing of these partitions (without any: of all that are assigned) until ``resume``. They stay this
-        consumer's; a partition that goes and comes back is not paused any more."""
+        """Hand out nothing of these partitions, by default of all that are assigned, until ``resume``. They stay assigned; a
+        partition that leaves and comes back is not paused any more."""
         with self._lock:
             chosen = self._chosen(partitions)
             self._assignment.pause(chosen)
@@ -322,7 +320,7 @@ class Consumer:
                 self._raw.pause(chosen)
 
     def resume(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Go on where ``pause`` stopped."""
+        """Continue where ``pause`` stopped."""
         with self._lock:
             chosen = self._chosen(partitions)
             self._assignment.resume(chosen)
@@ -335,8 +333,8 @@ class Consumer:
             return sorted(self._assignment.paused)
 
     def assign(self, partitions: Iterable[tuple[str, int] | tuple[str, int, int]]) -> None:
-        """Read exactly these partitions, as (topic, partition) or (topic, partition, offset), with nobody else's say; with a
-        ``group=`` only to commit. Without an offset they start at what is committed, else at ``start=``."""
+        """Read exactly these partitions, given as (topic, partition) or (topic, partition, offset), without joining a group; a
+        ``group=`` is only used to commit. Without an offset they start at the committed offset, else at ``start=``."""
         if self._subscription:
             raise InvalidArgument("assign is for a consumer without topics= and pattern=")
         wanted: dict[TopicPartition, int | None] = {}
@@ -347,8 +345,8 @@ class Consumer:
             self._assign_by_hand(wanted)
 
     def put_back(self, messages: Iterable[Message]) -> None:
-        """Messages of the last poll that were not handled after all: they are next again, and a ``commit()`` does not cover
-        them. Those of partitions that have gone are not this consumer's to hand out any more."""
+        """Return messages of the last poll that were not handled: they come next again, and a ``commit()`` does not cover them.
+        Messages of partitions that have left are dropped."""
         with self._lock:
             self._check_open()
             back = [message.raw for message in messages if not self._assignment.is_barred(_partition_of(message.raw))]
@@ -357,11 +355,11 @@ class Consumer:
     # -- in transactions -----------------------------------------------------------------------------------------------------
 
     def transaction_offsets(self) -> tuple[list[Any], Any]:
-        """For ``tx.send_offsets``: the offsets of what was handed out (confluent_kafka.TopicPartition), and who this consumer
-        is in its group.
+        """For ``tx.send_offsets``: the offsets of what was handed out (confluent_kafka.TopicPartition), and this consumer's
+        identity in its group.
 
-        GroupError when partitions went to another member after messages of theirs were handed out: they are in the transaction,
-        and their offsets cannot be. Abort it and ``rewind()``.
+        GroupError if partitions went to another member after messages of theirs were handed out: the messages are in the
+        transaction, but their offsets cannot be. Abort it and ``rewind()``.
         """
         self._check_open()
         if self.group is None:
@@ -369,7 +367,7 @@ class Consumer:
         with self._lock:
             if self._rebalance.has_lost_messages:
                 raise GroupError(
-                    "partitions went to another member with messages of this transaction: abort it and rewind()",
+                    "partitions with messages of this transaction went to another member: abort it and rewind()",
                     retriable=True,
                 )
             self._rebalance.clear_handed_out()
@@ -377,13 +375,14 @@ class Consumer:
             return self._raw.transaction_offsets(OffsetCommit(partition, offset) for partition, offset in positions)
 
     def group_metadata(self) -> Any:
-        """Who this consumer is in its group, for confluent-kafka's ``send_offsets_to_transaction``; ``tx.send_offsets`` does
+        """This consumer's identity in its group, for confluent-kafka's ``send_offsets_to_transaction``. ``tx.send_offsets`` does
         more."""
         self._check_open()
         return self._raw.handle.consumer_group_metadata()
 
     def rewind(self) -> None:
-        """Back to what is committed, after an aborted transaction or a failed batch: what was handed out since comes again."""
+        """Go back to the committed offsets, after an aborted transaction or a failed batch: what was handed out since is
+        repeated."""
         with self._lock:
             self._check_open()
             self._rebalance.clear_handed_out()
@@ -393,7 +392,7 @@ class Consumer:
             committed.update(start_offsets(self._lookup, fresh, self._start, LOOKUP_TIMEOUT_SECONDS))
             self._seek_all(committed)
 
-    # -- what is known -------------------------------------------------------------------------------------------------------
+    # -- observation ---------------------------------------------------------------------------------------------------------
 
     @property
     def generation(self) -> int:
@@ -406,18 +405,18 @@ class Consumer:
             return sorted(self._assignment.partitions)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """By partition the offset of the next message that will be handed out; those that nothing was read of yet are left
+        """By partition the offset of the next message that will be handed out; partitions of which nothing was read yet are left
         out."""
         with self._lock:
             self._check_open()
             return self._assignment.positions()
 
     def position(self, topic: str, partition: int) -> int | None:
-        """Of one partition; None when it is not assigned or nothing was read of it yet."""
+        """The position in one partition; None if it is not assigned or nothing was read of it yet."""
         return self.positions().get(TopicPartition(topic, partition))
 
     def committed(self, timeout: float = LOOKUP_TIMEOUT_SECONDS) -> dict[TopicPartition, int]:
-        """What the group has committed in the partitions that are assigned; those without a commit are left out."""
+        """The group's committed offsets in the assigned partitions; those without a commit are left out."""
         self._check_open()
         if self.group is None:
             raise InvalidArgument("committed needs a group=")
@@ -447,7 +446,7 @@ class Consumer:
         with self._lock:
             self._check_open()
             if self._rebalance.is_running:
-                raise InvalidArgument("poll within a callback of a poll: return from it first")
+                raise InvalidArgument("poll was called within a callback of a poll: return from it first")
             if not self._is_begun:
                 self._begin()
             try:
@@ -474,11 +473,11 @@ class Consumer:
             self._repeat_seeks()
 
     def _fetch(self, count_max: int, timeout: float) -> None:
-        """Until something has arrived that may be handed out, or the time is over, or something is to be raised."""
+        """Fetch until something has arrived that may be handed out, the time is over, or there is an error to raise."""
         arrivals, assignment = self._arrivals, self._assignment
         if len(arrivals) and not assignment.paused:
             if monotonic() - self._rebalance_answered_at > _REBALANCE_SECONDS:
-                # Handed out first, and no more fetched than it takes to answer a rebalance.
+                # Hand them out first, and fetch no more than it takes to answer a rebalance.
                 self._rebalance_answered_at = monotonic()
                 self._take_over(1, 0)
             return
@@ -519,7 +518,7 @@ class Consumer:
         return messages
 
     def _committed_before(self, messages: list[Any]) -> list[Any]:
-        """At most once: before any of it is handed out. What cannot be committed any more is somebody else's by now."""
+        """At most once: commit before anything is handed out. What cannot be committed belongs to another member by now."""
         ends = {_partition_of(message): message.offset() + 1 for message in messages}
         wanted = {partition: OffsetCommit(partition, offset) for partition, offset in ends.items()}
         try:
@@ -539,7 +538,7 @@ class Consumer:
                 raise from_kafka_error(error, "poll", self.addresses)
 
     def _poll_for_commit(self) -> bool:
-        """Poll, for a commit that waits for a rebalance."""
+        """Poll once for a commit that waits for a rebalance. Returns False if that is not possible here."""
         with self._lock:
             if self._rebalance.is_running or self._is_closed:
                 return False
@@ -561,10 +560,10 @@ class Consumer:
             self._lock.release()
 
     def _begin(self) -> None:
-        """At the first use: join the group, or take all partitions."""
+        """On first use: join the group, or assign all partitions."""
         if not self._is_assigned_by_hand:
             if not self._subscription:
-                raise InvalidArgument("there is nothing to read: give topics= or pattern=, or call assign()")
+                raise InvalidArgument("there is nothing to read: pass topics= or pattern=, or call assign()")
             if self.group is None:
                 self._assign_by_hand(dict.fromkeys(self._all_partitions(self._subscription)))
             else:
@@ -578,7 +577,7 @@ class Consumer:
                 self._idle_poller = _IdlePoller(self, self._raw.max_poll_interval_ms, self._processing_timeout)
         self._is_begun = True
 
-    # -- offsets and partitions ------------------------------------------------------------------------------------------------
+    # -- offsets and partitions ----------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -1,9 +1,8 @@
-"""What a consumer is asked to be, checked, and librdkafka's settings for it.
+"""The arguments of a consumer, checked, and librdkafka's settings for it.
 
-librdkafka commits nothing by itself here and stores no offsets by itself: when an offset is committed is what the guarantees are
-about, and is decided in ``consumer.py`` alone. ``auto.offset.reset`` is always ``earliest``: it also says what happens to a
-group that fell behind retention, and that group wants what is left, not the end. Where a fresh group starts is resolved in
-``offset_queries.py``.
+librdkafka neither commits nor stores offsets by itself here: the guarantees depend on when an offset is committed, which only
+``consumer.py`` decides. ``auto.offset.reset`` is always ``earliest``: it also applies to a group that fell behind retention,
+which wants what is left, not the end. ``offset_queries.py`` resolves where a fresh group starts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +19,11 @@ ISOLATIONS = ("read_committed", "read_uncommitted")
 COOPERATIVE = "cooperative-sticky"
 
 PREFETCH_BYTES = 32 * 1024 * 1024
-# Messages cost librdkafka some 250 bytes each beside their own: small ones are bounded by their number.
+# librdkafka needs some 250 bytes per message on top of its own size, so small ones are bounded by their number.
 PREFETCH_RECORDS = 50_000
-# How long the fetch of a partition whose queue is full waits before it looks again. The default, 1 s, is a stall for a fast
-# reader.
+# How long the fetch of a partition whose queue is full waits before it looks again. The default, 1 s, would stall a fast reader.
 _FULL_QUEUE_BACKOFF_MS = 20
-# One answer of a broker, and one partition's part in it: what may arrive beyond a full queue.
+# One response of a broker, and one partition's part of it: what may arrive beyond a full queue.
 _FETCH_BYTES = 8 * 1024 * 1024
 _PARTITION_FETCH_BYTES = 1024 * 1024
 _PARTITION_FETCH_BYTES_MIN = 16 * 1024
@@ -33,27 +31,27 @@ _PARTITION_FETCH_BYTES_MIN = 16 * 1024
 _MESSAGE_BYTES = 1_000_000
 _QUEUE_KILOBYTES_MAX = 2_097_151
 
-# librdkafka wants a group's name even of those who have none.
+# librdkafka requires the name of a group even where there is none.
 NO_GROUP = "tidelog-no-group"
 
 REFUSED: Mapping[str, str] = {
-    "group.id": "give group=",
-    "group.instance.id": "give instance_id=",
-    "group.protocol": "give protocol=",
-    "auto.offset.reset": "give start=; a group that fell behind retention goes on with what is left",
-    "isolation.level": "give isolation=",
-    "enable.auto.commit": "when offsets are committed is what guarantee= promises; see auto_commit=",
-    "enable.auto.offset.store": "when offsets are committed is what guarantee= promises",
-    "enable.partition.eof": "ask lag() whether the end is reached",
-    "on_commit": "commit() says whether it succeeded",
-    "error_cb": "what matters is raised by poll()",
-    "queued.max.messages.kbytes": "give max_prefetch_bytes=",
-    "queued.min.messages": "give max_prefetch_records=",
+    "group.id": "pass group=",
+    "group.instance.id": "pass instance_id=",
+    "group.protocol": "pass protocol=",
+    "auto.offset.reset": "pass start=; a group that fell behind retention continues with what is left",
+    "isolation.level": "pass isolation=",
+    "enable.auto.commit": "guarantee= decides when offsets are committed; see auto_commit=",
+    "enable.auto.offset.store": "guarantee= decides when offsets are committed",
+    "enable.partition.eof": "lag() tells whether the end is reached",
+    "on_commit": "commit() tells whether it succeeded",
+    "error_cb": "poll() raises the errors that matter",
+    "queued.max.messages.kbytes": "pass max_prefetch_bytes=",
+    "queued.min.messages": "pass max_prefetch_records=",
 }
 
 
 class StartPosition(NamedTuple):
-    """Where a group starts in a partition that it has no committed offset for."""
+    """Where a group starts in a partition for which it has no committed offset."""
 
     is_latest: bool = False
     timestamp_ms: int | None = None
@@ -79,14 +77,14 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def check_subscription(topics: Sequence[str] | None, pattern: str | None, group: str | None) -> list[str]:
-    """The topics to subscribe to; a pattern is one that starts with ^, which is how librdkafka knows it."""
+    """The topics to subscribe to. librdkafka takes a name that starts with ^ for a pattern."""
     if isinstance(topics, str):
         raise InvalidArgument(f'topics is a list of names: ["{topics}"]')
     if topics is not None and pattern is not None:
-        raise InvalidArgument("give topics= or pattern=, not both")
+        raise InvalidArgument("pass topics= or pattern=, not both")
     if pattern is not None:
         if group is None:
-            raise InvalidArgument("pattern= needs a group=: only a group follows topics that come and go")
+            raise InvalidArgument("pattern= needs a group=, because only a group follows topics that come and go")
         return [pattern if pattern.startswith("^") else f"^{pattern}"]
     names = list(topics or ())
     for name in names:
@@ -124,7 +122,7 @@ def consumer_defaults(
         "queued.min.messages": max_prefetch_records,
         "fetch.queue.backoff.ms": _FULL_QUEUE_BACKOFF_MS,
         "fetch.max.bytes": max(_MESSAGE_BYTES, min(_FETCH_BYTES, max_prefetch_bytes)),
-        # A quarter: what comes beyond a full queue should be small beside it.
+        # A quarter, so that what arrives beyond a full queue is small compared to it.
         "max.partition.fetch.bytes": min(_PARTITION_FETCH_BYTES, max(max_prefetch_bytes // 4, _PARTITION_FETCH_BYTES_MIN)),
     }
     if instance_id is not None:

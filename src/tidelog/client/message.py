@@ -16,6 +16,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 from confluent_kafka.cimpl import Message as KafkaMessage
 
 from tidelog.client.errors import SerializationError
+from tidelog.client.topic_partition import TopicPartition
 
 # Of a value that cannot be decoded, as much as helps in an error message.
 _EXCERPT_BYTES = 60
@@ -188,6 +189,16 @@ def _rebuilt(
     )
 
 
+class MessageRun(NamedTuple):
+    """Consecutive messages of one partition."""
+
+    partition: TopicPartition
+    messages: list[Message]
+    offsets: list[int]
+    value_bytes: int
+    """The size of all values together."""
+
+
 class Messages(Sequence[Message]):
     """What a poll returns: a sequence of messages that are made when they are looked at.
 
@@ -208,6 +219,22 @@ class Messages(Sequence[Message]):
 
     def __len__(self) -> int:
         return len(self._raw)
+
+    def runs(self) -> list["MessageRun"]:
+        """The messages in their order, as runs of one partition each."""
+        raw, found = self._raw, []
+        begin, count = 0, len(raw)
+        while begin < count:
+            topic, partition = raw[begin].topic(), raw[begin].partition()
+            end = begin + 1
+            while end < count and raw[end].partition() == partition and raw[end].topic() == topic:
+                end += 1
+            part = raw[begin:end]
+            messages, offsets = list(Messages(part)), [raw_message.offset() for raw_message in part]
+            # The length of confluent-kafka's message is that of its value.
+            found.append(MessageRun(TopicPartition(topic, partition), messages, offsets, sum(map(len, part))))
+            begin = end
+        return found
 
     @overload
     def __getitem__(self, index: int) -> Message: ...

@@ -305,7 +305,9 @@ class RawConsumer:
             else:
                 is_final = bool(error.fatal()) or error.code() in _FINAL
                 partition = None if raw.topic() is None or raw.partition() < 0 else TopicPartition(raw.topic(), raw.partition())
-                fetched.problems.append(FetchProblem(partition, self._read_error(raw), is_final))
+                fetched.problems.append(
+                    FetchProblem(partition, self._read_error(raw, GroupError if is_final else TidelogError), is_final)
+                )
         return fetched
 
     def consume(self, count_max: int, timeout: float) -> list[Message | EndOfPartition]:
@@ -339,9 +341,9 @@ class RawConsumer:
         found = self.consume(1, timeout)
         return found[0] if found else None
 
-    def _read_error(self, raw: Any) -> TidelogError:
+    def _read_error(self, raw: Any, otherwise: type[TidelogError] = TidelogError) -> TidelogError:
         what = "read" if raw.topic() is None else f"read {raw.topic()}"
-        return from_kafka_error(raw.error(), what, self.addresses)
+        return from_kafka_error(raw.error(), what, self.addresses, otherwise=otherwise)
 
     def _raise_failure(self) -> None:
         if self.failures:

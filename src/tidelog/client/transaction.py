@@ -192,7 +192,8 @@ class Transaction:
                         TransactionFatal(f"{typed}: close the producer and open a new one", code=typed.code)
                     ) from raised
                 if error.txn_requires_abort():
-                    raise _MustAbort(error.str()) from raised
+                    typed.__cause__ = raised
+                    raise _MustAbort(error.str()) from typed
                 if not error.retriable():
                     raise typed from raised
                 if monotonic() >= deadline:

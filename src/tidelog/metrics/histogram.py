@@ -73,6 +73,11 @@ class Histogram:
         self.counts[value.bit_length()] += weight
         self.sum += value * weight
 
+    def add(self, other: "Histogram") -> None:
+        """Count everything that ``other`` has counted."""
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.sum += other.sum
+
     @property
     def count(self) -> int:
         return sum(self.counts)

@@ -1,14 +1,20 @@
 """Workers: a handler function and everything around it, on any Kafka.
 
-``Worker`` is the class; ``Backoff``, ``CircuitBreaker``, ``Reject`` and the deduplicators are what it is configured with. See
-docs/guides/retries-and-dead-letters.md.
+``Worker`` is the class; ``Backoff``, ``CircuitBreaker``, ``Reject`` and the deduplicators configure it. See
+docs/guides/retries-and-dead-letters.md. The modules:
+
+* ``worker`` is what applications see, ``options`` its checked arguments, ``session`` one run of it;
+* a message passes ``intake`` -> ``execution`` -> ``settlement`` -> ``outbox``, which ``pipeline`` connects; ``handler`` is one
+  attempt, ``slots`` are the threads and tasks that make them;
+* ``partitions``, ``offsets`` and ``key_order`` keep what is known of each partition;
+* ``membership`` joins and leaves the group; ``retry_topics`` and ``retry_scan`` look after the retry topics;
+* ``failures`` and ``breaker`` decide about failures; ``deduplicate`` recognises repeated messages; ``metrics`` counts.
 """
 
-from tidelog.worker.backoff import Backoff
 from tidelog.worker.breaker import CircuitBreaker
 from tidelog.worker.deduplicate.redis import RedisDeduplicator
 from tidelog.worker.deduplicate.sqlite import SqliteDeduplicator
-from tidelog.worker.failures import Reject
+from tidelog.worker.failures import Backoff, Reject
 from tidelog.worker.metrics import WorkerMetrics
 from tidelog.worker.worker import Worker
 

@@ -4,11 +4,11 @@
     open --(pause is over)--> probing: one message is tried
     probing --(it is handled)--> closed      probing --(it fails)--> open, twice as long, up to pause_cap
 
-While it is open nothing is begun, and what fails meanwhile goes back to where it was, without using up an attempt. A probe is an
-ordinary try: one that fails is an ordinary failure, so that a message which fails by itself cannot keep the breaker open for
-ever.
+While it is open nothing is begun, and a message that fails meanwhile goes back to where it was, without using up an attempt. A
+probe is an ordinary attempt, and its failure an ordinary failure, so that a message that always fails cannot keep the breaker
+open for ever.
 
-Pure: the time is handed in. What it counted is kept in a few buckets of the window, never per message.
+Pure: the time is passed in. Counts are kept in a few buckets of the window, not per message.
 """
 
 from collections import deque
@@ -23,12 +23,12 @@ ExceptionTest = Callable[[BaseException], bool]
 
 
 class CircuitBreaker(NamedTuple):
-    """When to open and for how long. Seconds.
+    """When to open and for how long. Times are in seconds.
 
-    ``failures`` within ``window`` open it, if they are at least ``share`` of all that was tried. It stays open for ``pause``, and
-    twice as long after each probe that fails, up to ``pause_cap``. ``counts`` says which failures speak of a dependency:
-    exception classes or a function; by default all that are retriable. Only first tries open it: a message that failed before
-    says more about itself.
+    ``failures`` within ``window`` open it, if they are at least ``share`` of all attempts. It stays open for ``pause``, and twice
+    as long after each probe that fails, up to ``pause_cap``. ``counts`` selects the failures that indicate a broken dependency:
+    exception classes or a function; by default all that are retriable. Only first attempts open it: a message that failed before
+    says more about itself than about the dependency.
     """
 
     failures: int = 20
@@ -39,7 +39,7 @@ class CircuitBreaker(NamedTuple):
     counts: tuple[type[BaseException], ...] | ExceptionTest | None = None
 
     def check(self) -> None:
-        """InvalidArgument says what makes no sense."""
+        """Raise InvalidArgument if a value is out of range."""
         if self.failures < 1 or not 0 < self.share <= 1:
             raise InvalidArgument(f"a circuit breaker has failures >= 1 and 0 < share <= 1: not {self.failures} and {self.share}")
         if not self.window > 0 or not 0 < self.pause <= self.pause_cap:
@@ -48,14 +48,14 @@ class CircuitBreaker(NamedTuple):
             )
 
 
-class State(Enum):
+class BreakerState(Enum):
     CLOSED = "closed"
     OPEN = "open"
     PROBING = "probing"
 
 
 class Breaker:
-    """One handler's. Of all that is recorded the caller says when it was, by a clock that never goes back."""
+    """The circuit breaker of one handler. The times that are passed in never go back."""
 
     __slots__ = ("_buckets", "_failed", "_options", "_pause_ms", "_retry_at_ms", "_tried", "opened_count", "state")
 
@@ -67,27 +67,27 @@ class Breaker:
         self._failed = 0
         self._pause_ms = options.pause * 1000
         self._retry_at_ms = 0.0
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.opened_count = 0
 
     def counts(self, error: BaseException, is_retriable: bool) -> bool:
-        """Whether this failure speaks of a dependency."""
+        """Whether this failure indicates a broken dependency."""
         counts = self._options.counts
         if counts is None:
             return is_retriable
         return isinstance(error, counts) if isinstance(counts, tuple) else bool(counts(error))
 
     def succeeded(self, count: int, now_ms: int) -> None:
-        if self.state is State.PROBING:
+        if self.state is BreakerState.PROBING:
             self._close()
-        elif self.state is State.CLOSED:
+        elif self.state is BreakerState.CLOSED:
             self._record(count, 0, now_ms)
 
     def failed(self, now_ms: int) -> bool:
-        """One failure that counts. True when it is to go back to where it was: the breaker is open."""
-        if self.state is State.OPEN:
+        """One failure that counts. Returns True if the breaker is open, so that the message goes back to where it was."""
+        if self.state is BreakerState.OPEN:
             return True
-        if self.state is State.PROBING:
+        if self.state is BreakerState.PROBING:
             self._pause_ms = min(self._pause_ms * 2, self._options.pause_cap * 1000)
             self._open(now_ms)
             return False
@@ -98,23 +98,23 @@ class Breaker:
         return True
 
     def failed_otherwise(self, now_ms: int) -> None:
-        """A failure that says nothing of the dependency: the try did get through to the handler's own judgement."""
+        """A failure that does not count: the attempt reached the handler's own judgement, so the dependency works."""
         self.succeeded(1, now_ms)
 
     def tick(self, now_ms: int) -> bool:
-        """True when it is time to probe."""
-        if self.state is not State.OPEN or now_ms < self._retry_at_ms:
+        """Returns True when it is time to probe."""
+        if self.state is not BreakerState.OPEN or now_ms < self._retry_at_ms:
             return False
-        self.state = State.PROBING
+        self.state = BreakerState.PROBING
         return True
 
     def _open(self, now_ms: int) -> None:
-        self.state = State.OPEN
+        self.state = BreakerState.OPEN
         self.opened_count += 1
         self._retry_at_ms = now_ms + self._pause_ms
 
     def _close(self) -> None:
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self._pause_ms = self._options.pause * 1000
         self._buckets.clear()
         self._tried = self._failed = 0

@@ -1,83 +1,269 @@
-"""Bundles between the thread that polls and those that handle: taken, run, given back, reported.
+"""Bundles of messages between the thread that polls and the slots that handle: dispatched, run, given back, reported.
 
-A slot (a thread or an asyncio task) takes a bundle of messages, runs one after the other and reports what became of them. Bundles
-are as large as the handler is fast (about ``BUNDLE_NS`` of work), so that handing over costs little and a slow handler still
-gets one message at a time. What of a bundle is not begun after ``SLICE_NS`` goes back, for others to take: by the slot itself
-between two messages, or by the polling thread (``rescue``) while the slot is in a slow one. A lane stays busy until every message
-of it that was begun has ended; one whose message failed is held for the polling thread where order demands it.
+A slot (a thread or an asyncio task) takes a bundle of messages, runs one after the other and reports the results. Bundles are as
+large as the handler is fast (about ``BUNDLE_NS`` of work), so that handing over costs little and a slow handler still gets one
+message at a time. Messages of a bundle that are not begun after ``SLICE_NS`` go back, for others to take: by the slot itself
+between two messages, or by the polling thread (``rescue``) while the slot is in a slow one.
 
-One lock guards the dispatch and all bundles. Reports go through a deque, which needs none.
+A lane holds what must be handled one after the other: the messages of one key, or of one partition. It stays busy until every
+message of it that was begun has ended. A lane whose message failed is held where order demands it, until the polling thread has
+decided what becomes of the message.
+
+One lock guards the dispatch and all bundles. Reports go through a deque, which needs none. Reports are values: the execution
+knows nothing of what comes after it.
 """
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidelog.metrics.histogram import Histogram
-from tidelog.worker.assigned import Assigned
-from tidelog.worker.attempt import DUPLICATE, Failure, Outcome
-from tidelog.worker.dispatch_lanes import LaneDispatch
-from tidelog.worker.dispatch_none import UnorderedDispatch
-from tidelog.worker.job import Job, Lane
+from tidelog.worker.breaker import Breaker, BreakerState
+from tidelog.worker.handler import DUPLICATE, AttemptOutcome, HandlerFailure
+from tidelog.worker.partitions import AssignedPartition, WorkItem
 
 BUNDLE_NS = 1_000_000
 SLICE_NS = 20_000_000
-BUNDLE_JOBS_MAX = 500
-# Handlers that are faster than a change of threads gain nothing from more of them, and those would be in each other's way.
+BUNDLE_ITEMS_MAX = 500
+# Handlers that are faster than a switch of threads gain nothing from more of them, which would only disturb each other.
 FAST_NS = 50_000
 FAST_SLOTS = 2
-BUNDLE_JOBS_AT_FIRST = 8
+BUNDLE_ITEMS_AT_FIRST = 8
+# The weight of the newest bundle in the average time per message.
+AVERAGE_WEIGHT = 0.2
+
+
+# -- dispatch ----------------------------------------------------------------------------------------------------------------
+
+
+class Lane:
+    """Its waiting items in order; at most one bundle of it is under way (``is_busy``)."""
+
+    __slots__ = ("is_busy", "items", "key")
+
+    def __init__(self, key: object = None) -> None:
+        self.key = key
+        """None if nobody looks the lane up by a key."""
+        self.items: deque[WorkItem] = deque()
+        self.is_busy = False
+
+
+class LaneDispatch:
+    """For ``order="key"`` and ``order="partition"``: each lane's messages one after the other, lanes in parallel.
+
+    Keeps the lanes that have something to do and are not busy, in turn. ``take`` hands out a bundle: the waiting messages of one
+    or more lanes. Messages that were not begun go back to the front of their lane. Pure, and not locked.
+    """
+
+    __slots__ = ("_lanes", "_ready", "queued")
+
+    def __init__(self) -> None:
+        self._lanes: dict[object, Lane] = {}
+        self._ready: deque[Lane] = deque()
+        self.queued = 0
+
+    @property
+    def ready(self) -> int:
+        """The number of lanes that could be begun."""
+        return len(self._ready)
+
+    def lane_of(self, key: object) -> Lane:
+        """The lane of that key; made if there is none."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(key)
+        return lane
+
+    def add(self, items: Sequence[WorkItem]) -> None:
+        """In the order in which each lane is to see them."""
+        ready = self._ready
+        for item in items:
+            lane = item.lane
+            queue = lane.items
+            if not queue and not lane.is_busy:
+                ready.append(lane)
+            queue.append(item)
+        self.queued += len(items)
+
+    def take(self, items_max: int) -> list[WorkItem]:
+        """Up to ``items_max``; none if nothing may be begun now."""
+        items: list[WorkItem] = []
+        ready = self._ready
+        while ready and len(items) < items_max:
+            lane = ready.popleft()
+            queue = lane.items
+            if not queue:
+                continue
+            lane.is_busy = True
+            room = items_max - len(items)
+            if len(queue) <= room:
+                items.extend(queue)
+                queue.clear()
+            else:
+                items.extend([queue.popleft() for _ in range(room)])
+        self.queued -= len(items)
+        return items
+
+    def give_back(self, unrun: Sequence[WorkItem]) -> None:
+        """Part of a bundle, in its order, that was not begun: it waits again, before what waits already."""
+        for item in reversed(unrun):
+            item.lane.items.appendleft(item)
+        self.queued += len(unrun)
+
+    def release(self, lanes: Iterable[Lane]) -> None:
+        """Nothing of the lanes is under way any more."""
+        for lane in lanes:
+            self._release(lane)
+
+    def drain(self, lane: Lane) -> list[WorkItem]:
+        """Remove and return what waits in a lane that is held; the lane is free afterwards."""
+        items = list(lane.items)
+        lane.items.clear()
+        self.queued -= len(items)
+        self._release(lane)
+        return items
+
+    def put_back(self, item: WorkItem, is_held: bool) -> None:
+        """An item that was under way waits again, first in its lane, which is free afterwards if it was held."""
+        lane = item.lane
+        is_waiting_already = bool(lane.items)
+        lane.items.appendleft(item)
+        self.queued += 1
+        if is_held:
+            self._release(lane)
+        elif not lane.is_busy and not is_waiting_already:
+            self._ready.append(lane)
+
+    def discard(self, is_gone: Callable[[AssignedPartition], bool]) -> int:
+        """Drop the waiting messages of partitions that were taken away; returns how many there were."""
+        before = self.queued
+        seen: dict[int, Lane] = {id(lane): lane for lane in (*self._lanes.values(), *self._ready)}
+        for lane in seen.values():
+            kept = [item for item in lane.items if not is_gone(item.assigned)]
+            if len(kept) < len(lane.items):
+                self.queued -= len(lane.items) - len(kept)
+                lane.items.clear()
+                lane.items.extend(kept)
+                if not kept and not lane.is_busy and lane.key is not None:
+                    self._lanes.pop(lane.key, None)
+        self._ready = deque(lane for lane in self._ready if lane.items)
+        return before - self.queued
+
+    def _release(self, lane: Lane) -> None:
+        lane.is_busy = False
+        if lane.items:
+            self._ready.append(lane)
+        elif lane.key is not None and self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
+
+
+class UnorderedDispatch:
+    """For ``order="none"``: first come, first begun, and nothing waits for anything. The same calls as ``LaneDispatch``; all
+    items share one lane that nobody looks at. Pure, and not locked."""
+
+    __slots__ = ("_items", "_lane")
+
+    def __init__(self) -> None:
+        self._items: deque[WorkItem] = deque()
+        self._lane = Lane()
+
+    @property
+    def queued(self) -> int:
+        return len(self._items)
+
+    @property
+    def ready(self) -> int:
+        return len(self._items)
+
+    def lane_of(self, _: object) -> Lane:
+        return self._lane
+
+    def add(self, items: Sequence[WorkItem]) -> None:
+        self._items.extend(items)
+
+    def take(self, items_max: int) -> list[WorkItem]:
+        queue = self._items
+        if len(queue) <= items_max:
+            items = list(queue)
+            queue.clear()
+            return items
+        return [queue.popleft() for _ in range(items_max)]
+
+    def give_back(self, unrun: Sequence[WorkItem]) -> None:
+        self._items.extendleft(reversed(unrun))
+
+    def release(self, _: Iterable[Lane]) -> None:
+        """Lanes are never busy here."""
+
+    def drain(self, _: Lane) -> list[WorkItem]:
+        """No lane is ever held here."""
+        return []
+
+    def put_back(self, item: WorkItem, _is_held: bool) -> None:
+        self._items.appendleft(item)
+
+    def discard(self, is_gone: Callable[[AssignedPartition], bool]) -> int:
+        before = len(self._items)
+        self._items = deque(item for item in self._items if not is_gone(item.assigned))
+        return before - len(self._items)
+
 
 Dispatch = LaneDispatch | UnorderedDispatch
 
 
-class Report:
-    """What became of one bundle."""
+# -- execution ---------------------------------------------------------------------------------------------------------------
 
-    __slots__ = ("duplicates", "execution", "failures", "fatal", "handled")
 
-    def __init__(self, execution: "Execution") -> None:
-        self.execution = execution
-        self.handled: list[Job] = []
-        self.duplicates = 0
-        """Of those handled, how many had been before."""
-        self.failures: list[Failure] = []
-        self.fatal: BaseException | None = None
-        """What a handler raised to end the whole program."""
+@dataclass(slots=True, eq=False)
+class BundleReport:
+    """The results of one bundle."""
+
+    execution: "HandlerExecution"
+    handled: list[WorkItem] = field(default_factory=list)
+    duplicates: int = 0
+    """How many of ``handled`` had been handled before."""
+    failures: list[HandlerFailure] = field(default_factory=list)
+    fatal: BaseException | None = None
+    """What a handler raised to end the whole program."""
 
 
 class Bundle:
-    __slots__ = ("begun_ns", "count", "current", "held", "jobs", "lanes", "report", "taken_ns", "unrun")
+    __slots__ = ("begun_ns", "count", "current", "held", "items", "lanes", "report", "taken_ns", "unrun")
 
-    def __init__(self, jobs: list[Job], report: Report, now_ns: int) -> None:
-        self.jobs = deque(jobs)
+    def __init__(self, items: list[WorkItem], report: BundleReport, now_ns: int) -> None:
+        self.items = deque(items)
         self.report = report
         self.lanes: dict[Lane, None] = {}
-        """Of what was begun, in order."""
+        """The lanes of messages that were begun, in order."""
         self.held: set[Lane] = set()
-        self.unrun: list[Job] = []
-        self.current: Job | None = None
+        self.unrun: list[WorkItem] = []
+        self.current: WorkItem | None = None
         self.count = 0
-        """Of messages that ended."""
+        """The number of messages that have ended."""
         self.taken_ns = self.begun_ns = now_ns
 
-    def is_at(self, assigned: Assigned) -> bool:
-        """Whether it has something of the partition: to run, running, or run and not reported yet."""
+    def crash(self, error: BaseException) -> None:
+        """A handler ends the whole program."""
+        self.report.fatal = error
+
+    def contains(self, assigned: AssignedPartition) -> bool:
+        """Whether it has a message of the partition: to run, running, or run and not reported yet."""
         return (
             (self.current is not None and self.current.assigned is assigned)
-            or any(job.assigned is assigned for job in self.jobs)
-            or any(job.assigned is assigned for job in self.report.handled)
-            or any(failure.job.assigned is assigned for failure in self.report.failures)
+            or any(item.assigned is assigned for item in self.items)
+            or any(item.assigned is assigned for item in self.report.handled)
+            or any(failure.item.assigned is assigned for failure in self.report.failures)
         )
 
 
-class Slots(Protocol):
-    """Who runs bundles."""
+class HandlerSlots(Protocol):
+    """The threads or tasks that run bundles."""
 
     def want(self, count: int) -> None:
-        """So many more bundles could be taken. Called with the lock held."""
+        """That many more bundles could be taken. Called with the lock held."""
         ...
 
     def became_idle(self) -> None:
@@ -87,20 +273,40 @@ class Slots(Protocol):
     def close(self) -> None: ...
 
 
-class Execution:
-    def __init__(self, dispatch: Dispatch, *, holds_failed_lanes: bool, reports: deque[Report]) -> None:
+class HandlerExecution:
+    """Runs one handler. Handlers do not share slots or circuit breakers: one that hangs, or whose dependency is down, leaves the
+    others alone."""
+
+    def __init__(
+        self,
+        name: str,
+        dispatch: Dispatch,
+        reports: deque[BundleReport],
+        *,
+        holds_failed_lanes: bool,
+        breaker: Breaker | None = None,
+    ) -> None:
+        self.name = name
+        self.breaker = breaker
         self._dispatch = dispatch
         self._holds_failed_lanes = holds_failed_lanes
         self._reports = reports
         self._lock = threading.Lock()
         self._bundles: dict[int, Bundle] = {}
-        self._average_ns = BUNDLE_NS / BUNDLE_JOBS_AT_FIRST
+        self._average_ns = BUNDLE_NS / BUNDLE_ITEMS_AT_FIRST
         self._is_halted = False
         self._probes_left = 0
         self._stuck = 0
-        self.slots: Slots | None = None
+        self._slots: HandlerSlots | None = None
         self.histograms: list[Histogram] = []
         """Time per message in nanoseconds; one per slot that writes it, read by anybody."""
+
+    def attach(self, slots: HandlerSlots) -> None:
+        self._slots = slots
+
+    def close(self) -> None:
+        if self._slots is not None:
+            self._slots.close()
 
     # -- the polling thread --------------------------------------------------------------------------------------------------
 
@@ -111,42 +317,44 @@ class Execution:
 
     @contextmanager
     def adding(self) -> Iterator[Dispatch]:
-        """Look up lanes and add jobs within it."""
+        """Look up lanes and add items within the block."""
         with self._lock:
             yield self._dispatch
             self._offer()
 
-    def drain(self, lane: Lane) -> list[Job]:
+    def drain(self, lane: Lane) -> list[WorkItem]:
+        """Free a lane that is held, and return what waits in it."""
         with self._lock:
             return self._dispatch.drain(lane)
 
-    def put_back(self, job: Job) -> None:
+    def put_back(self, item: WorkItem) -> None:
         with self._lock:
-            self._dispatch.put_back(job, self._holds_failed_lanes)
+            self._dispatch.put_back(item, self._holds_failed_lanes)
 
     def discard_stopping(self) -> int:
-        """Forget what waits of partitions that are being taken away."""
+        """Drop the waiting messages of partitions that are being taken away."""
         with self._lock:
             return self._dispatch.discard(lambda assigned: assigned.is_stopping)
 
-    def is_at(self, assigned: Assigned) -> bool:
-        """Whether something of the partition is under way, or is not reported yet."""
+    def is_busy_with(self, assigned: AssignedPartition) -> bool:
+        """Whether a message of the partition is under way, or not reported yet."""
         with self._lock:
-            return any(bundle.is_at(assigned) for bundle in self._bundles.values())
+            return any(bundle.contains(assigned) for bundle in self._bundles.values())
 
-    def halt(self) -> None:
-        """Begin nothing more."""
+    def follow_breaker(self) -> None:
+        """Begin nothing while the circuit breaker is open; continue when it has closed."""
+        if self.breaker is None:
+            return
         with self._lock:
-            self._is_halted = True
-            self._probes_left = 0
-
-    def resume(self) -> None:
-        with self._lock:
-            self._is_halted = False
-            self._offer()
+            if self.breaker.state is BreakerState.OPEN:
+                self._is_halted = True
+                self._probes_left = 0
+            elif self.breaker.state is BreakerState.CLOSED and self._is_halted:
+                self._is_halted = False
+                self._offer()
 
     def probe(self) -> bool:
-        """Begin one message while halted. False when there is none to begin."""
+        """Begin one message while halted. Returns False if there is none to begin."""
         with self._lock:
             if not self._dispatch.ready:
                 return False
@@ -156,25 +364,25 @@ class Execution:
 
     @property
     def has_no_probe(self) -> bool:
-        """No message that could answer a probe is under way, about to be, or waits to be settled: it was taken away."""
+        """No message that could answer a probe is under way, about to be, or reported: its partition was taken away."""
         with self._lock:
             if self._bundles or self._probes_left:
                 return False
             return not any(report.execution is self for report in list(self._reports))
 
     def rescue(self, now_ns: int) -> None:
-        """What waits behind a slow message in its bundle is for others to take."""
+        """Let others take what waits behind a slow message in its bundle."""
         with self._lock:
             self._stuck = 0
             for bundle in self._bundles.values():
                 if now_ns - bundle.begun_ns > SLICE_NS:
                     self._stuck += 1
-                    if bundle.jobs:
+                    if bundle.items:
                         self._give_back(bundle)
                     if not bundle.held and bundle.report.handled:
-                        # What was handled before the slow one need not wait for it.
+                        # What was handled before the slow message need not wait for it.
                         self._reports.append(bundle.report)
-                        bundle.report = Report(self)
+                        bundle.report = BundleReport(self)
             self._offer()
 
     @property
@@ -186,7 +394,7 @@ class Execution:
         return len(self._bundles)
 
     def oldest_ns(self, now_ns: int) -> int:
-        """For how long the slowest message is being handled now."""
+        """How long the slowest message has been running."""
         with self._lock:
             begun = [bundle.begun_ns for bundle in self._bundles.values() if bundle.current is not None]
         return max((now_ns - each for each in begun), default=0)
@@ -194,39 +402,39 @@ class Execution:
     # -- slots ---------------------------------------------------------------------------------------------------------------
 
     def turn(self, ended: Bundle | None, now_ns: int) -> Bundle | None:
-        """End one bundle and take the next, its first message begun. None when there is none: the slot is idle then."""
+        """End one bundle and take the next, with its first message begun. None if there is none: the slot is idle then."""
         with self._lock:
             if ended is not None:
                 self._end(ended, now_ns)
                 # With the lock held: whoever finds nothing under way finds the report.
                 self._reports.append(ended.report)
             bundle = None
-            while bundle is None and (jobs := self._take()):
-                bundle = Bundle(jobs, Report(self), now_ns)
+            while bundle is None and (items := self._take()):
+                bundle = Bundle(items, BundleReport(self), now_ns)
                 self._bundles[id(bundle)] = bundle
                 if self._begin_next(bundle, now_ns) is None:
-                    # All of it was of partitions that are being taken away.
+                    # All of it belongs to partitions that are being taken away.
                     self._end(bundle, now_ns)
                     bundle = None
-            if bundle is None and self.slots is not None:
-                self.slots.became_idle()
+            if bundle is None and self._slots is not None:
+                self._slots.became_idle()
         return bundle
 
-    def next(self, bundle: Bundle, job: Job, outcome: Outcome, now_ns: int) -> Job | None:
-        """Note what became of ``job``; the next message of the bundle to run, None when it is over."""
+    def next(self, bundle: Bundle, item: WorkItem, outcome: AttemptOutcome, now_ns: int) -> WorkItem | None:
+        """Note the outcome of ``item``, and return the next message of the bundle to run; None when it is over."""
         with self._lock:
             report = bundle.report
             if outcome is None:
-                report.handled.append(job)
-            elif isinstance(outcome, Failure):
+                report.handled.append(item)
+            elif isinstance(outcome, HandlerFailure):
                 report.failures.append(outcome)
                 if self._holds_failed_lanes:
-                    bundle.held.add(job.lane)
+                    bundle.held.add(item.lane)
             elif outcome is DUPLICATE:
-                report.handled.append(job)
+                report.handled.append(item)
                 report.duplicates += 1
             bundle.count += 1
-            if bundle.jobs:
+            if bundle.items:
                 if now_ns - bundle.taken_ns > SLICE_NS or self._is_halted:
                     self._give_back(bundle)
                     self._offer()
@@ -236,45 +444,45 @@ class Execution:
 
     # -- both, with the lock held --------------------------------------------------------------------------------------------
 
-    def _jobs_max(self) -> int:
-        return max(1, min(BUNDLE_JOBS_MAX, int(BUNDLE_NS / max(self._average_ns, 1.0))))
+    def _items_max(self) -> int:
+        return max(1, min(BUNDLE_ITEMS_MAX, int(BUNDLE_NS / max(self._average_ns, 1.0))))
 
     def _offer(self) -> None:
         ready = self._dispatch.ready
-        if not ready or self.slots is None:
+        if not ready or self._slots is None:
             return
         if self._is_halted:
             if self._probes_left:
-                self.slots.want(1)
+                self._slots.want(1)
             return
-        wanted = -(-ready // self._jobs_max())
+        wanted = -(-ready // self._items_max())
         if self._average_ns < FAST_NS:
             wanted = min(wanted, FAST_SLOTS + self._stuck - len(self._bundles))
         if wanted > 0:
-            self.slots.want(wanted)
+            self._slots.want(wanted)
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[WorkItem]:
         if not self._is_halted:
-            return self._dispatch.take(self._jobs_max())
+            return self._dispatch.take(self._items_max())
         if not self._probes_left:
             return []
         self._probes_left = 0
         return self._dispatch.take(1)
 
-    def _begin_next(self, bundle: Bundle, now_ns: int) -> Job | None:
-        jobs = bundle.jobs
-        while jobs:
-            job = jobs.popleft()
-            if job.assigned.is_stopping:
-                self._free_if_unused(bundle, job.lane)
+    def _begin_next(self, bundle: Bundle, now_ns: int) -> WorkItem | None:
+        items = bundle.items
+        while items:
+            item = items.popleft()
+            if item.assigned.is_stopping:
+                self._free_if_unused(bundle, item.lane)
                 continue
-            if job.lane in bundle.held:
-                bundle.unrun.append(job)
+            if item.lane in bundle.held:
+                bundle.unrun.append(item)
                 continue
-            bundle.lanes[job.lane] = None
-            bundle.current = job
+            bundle.lanes[item.lane] = None
+            bundle.current = item
             bundle.begun_ns = now_ns
-            return job
+            return item
         bundle.current = None
         return None
 
@@ -286,19 +494,19 @@ class Execution:
         self._dispatch.release([lane for lane in bundle.lanes if lane not in held] if held else bundle.lanes)
         del self._bundles[id(bundle)]
         if bundle.count:
-            self._average_ns += ((now_ns - bundle.taken_ns) / bundle.count - self._average_ns) * 0.2
+            self._average_ns += ((now_ns - bundle.taken_ns) / bundle.count - self._average_ns) * AVERAGE_WEIGHT
         self._offer()
 
     def _give_back(self, bundle: Bundle) -> None:
-        jobs = list(bundle.jobs)
-        bundle.jobs.clear()
-        # Jobs of a lane that was held meanwhile stand before these.
-        self._dispatch.give_back([*bundle.unrun, *jobs])
+        items = list(bundle.items)
+        bundle.items.clear()
+        # Items of a lane that was held meanwhile come before these.
+        self._dispatch.give_back([*bundle.unrun, *items])
         bundle.unrun.clear()
-        unused = dict.fromkeys(job.lane for job in jobs)
+        unused = dict.fromkeys(item.lane for item in items)
         self._dispatch.release([lane for lane in unused if lane not in bundle.lanes])
 
     def _free_if_unused(self, bundle: Bundle, lane: Lane) -> None:
-        """The lane of a message that was dropped, when nothing else of the bundle is in it."""
-        if lane not in bundle.lanes and all(job.lane is not lane for job in bundle.jobs):
+        """Free the lane of a message that was dropped, if nothing else of the bundle is in it."""
+        if lane not in bundle.lanes and all(item.lane is not lane for item in bundle.items):
             self._dispatch.release([lane])

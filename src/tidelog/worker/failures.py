@@ -1,55 +1,79 @@
-"""What becomes of a message whose handler failed: another try at some level, or the dead letters.
+"""What becomes of a message whose handler failed: another attempt at some backoff level, or the dead letters. Pure.
 
-A try that may help again is a retry; after ``retries`` of them, or at once for poison (what cannot be decoded, whatever the
-application says is not retriable, ``Reject``), the message is a dead letter. In-place tries belong to one round: a round is the
-first handling or the handling at one backoff level. Pure: time and randomness are handed in.
+A failure that may pass is retried. After ``retries`` retries the message is a dead letter, and at once if it is poison: it cannot
+be decoded, the application says that it is not retriable, or the handler raised ``Reject``. In-place tries belong to one round; a
+round is the first handling, or the handling at one backoff level.
+
+Level n waits ``min(cap, base * 2**n) + random(0, base)`` seconds. The random part spreads messages that failed together. It is
+never longer than ``base``, so that within one level (one retry topic) nobody waits much longer for a neighbour than for itself.
 """
 
 import json
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidelog.client.errors import SerializationError
-from tidelog.worker.backoff import Backoff
+from tidelog.client.errors import InvalidArgument, SerializationError
+from tidelog.deadletters.topics import LEVELS_MAX
+
+# A week: a message that waits longer is not being retried.
+CAP_SECONDS_MAX = 7 * 24 * 3600.0
 
 POISON: tuple[type[BaseException], ...] = (SerializationError, UnicodeDecodeError, json.JSONDecodeError)
-"""What decoding fails with: the same bytes fail in the same way for ever."""
+"""What decoding raises: the same bytes fail in the same way for ever."""
 
 Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
 
+class Backoff:
+    """``Backoff(base=1.0, cap=60.0)``: seconds. ``delay(level, fraction)`` is the wait before the retry at ``level``."""
+
+    __slots__ = ("base", "cap")
+
+    def __init__(self, base: float = 1.0, cap: float = 60.0) -> None:
+        if not 0 < base <= cap <= CAP_SECONDS_MAX:
+            raise InvalidArgument(f"a backoff has 0 < base <= cap <= {CAP_SECONDS_MAX:.0f} seconds: not base={base}, cap={cap}")
+        self.base = base
+        self.cap = cap
+
+    def __repr__(self) -> str:
+        return f"Backoff(base={self.base}, cap={self.cap})"
+
+    def delay(self, level: int, fraction: float) -> float:
+        """Seconds. ``fraction`` is random, 0 <= fraction < 1."""
+        return min(self.cap, self.base * 2.0 ** min(level, LEVELS_MAX)) + fraction * self.base
+
+    def window(self, retries: int) -> float:
+        """The longest time that all waits of a message take together, in seconds."""
+        return sum(self.delay(level, 1.0) for level in range(retries))
+
+
 class Reject(Exception):
-    """Raise it in a handler to have the message dead-lettered at once, whatever ``retriable`` says."""
+    """Raise it in a handler to dead-letter the message at once, whatever ``retriable`` says."""
 
 
 class InProgress(Exception):
-    """Another worker is at this message, or was when it died. Not an attempt: it is looked at again later."""
+    """Another worker is handling this message, or was when it died. Not an attempt: the message is looked at again later."""
 
 
 class Retry(NamedTuple):
+    """The backoff level at which a message waits, and the time when it is due."""
+
     level: int
     due_ms: int
 
 
-class Dead(NamedTuple):
-    pass
-
-
-Decision = Retry | Dead
-
-
 class FailurePolicy:
-    __slots__ = ("_backoff", "_in_place_retries", "_retriable", "_retries", "levels")
+    __slots__ = ("_backoff", "_in_place_retries", "_levels", "_retriable", "_retries")
 
     def __init__(
         self, *, retries: int, in_place_retries: int, backoff: Backoff, retriable: Retriable | None, levels: int
     ) -> None:
-        """``levels``: how many retry topics there are, at least ``retries``."""
+        """``levels``: the number of retry topics, at least ``retries``."""
         self._retries = retries
         self._in_place_retries = in_place_retries
         self._backoff = backoff
         self._retriable = retriable
-        self.levels = levels
+        self._levels = levels
 
     def is_retriable(self, error: BaseException) -> bool:
         if isinstance(error, Reject):
@@ -61,18 +85,21 @@ class FailurePolicy:
             return not isinstance(error, POISON)
         return isinstance(error, retriable) if isinstance(retriable, tuple) else bool(retriable(error))
 
-    def decide(self, attempts: int, is_retriable: bool, now_ms: int, fraction: float) -> Decision:
-        """``attempts``: how often the handler was tried, this time included. ``fraction``: random, 0 <= fraction < 1."""
-        rounds = -(-attempts // (1 + self._in_place_retries))
+    def decide(self, attempts: int, is_retriable: bool, now_ms: int, fraction: float) -> Retry | None:
+        """None makes it a dead letter. ``attempts`` counts the handler's tries, including this one; ``fraction`` is random,
+        0 <= fraction < 1."""
+        rounds = self._rounds(attempts)
         if not is_retriable or rounds > self._retries:
-            return Dead()
+            return None
         return self._at(rounds - 1, now_ms, fraction)
 
     def look_again(self, attempts: int, now_ms: int, fraction: float) -> Retry:
-        """For what is not an attempt: the level that it is at, once more."""
-        rounds = -(-attempts // (1 + self._in_place_retries))
-        return self._at(max(rounds - 1, 0), now_ms, fraction)
+        """For what is not an attempt: the current level once more."""
+        return self._at(max(self._rounds(attempts) - 1, 0), now_ms, fraction)
+
+    def _rounds(self, attempts: int) -> int:
+        return -(-attempts // (1 + self._in_place_retries))
 
     def _at(self, level: int, now_ms: int, fraction: float) -> Retry:
-        level = min(level, self.levels - 1)
+        level = min(level, self._levels - 1)
         return Retry(level, now_ms + round(self._backoff.delay(level, fraction) * 1000))

@@ -1,63 +1,47 @@
-"""What was read becomes jobs: skipped, set aside until due, written behind a blocked key, or handed to its handler.
+"""The first stage: messages that were read are skipped, kept until they are due, held behind a blocked key, or dispatched.
 
-Runs in the polling thread only. Messages come in runs of one partition, and go on as runs: what is done per message is kept to
+Runs in the polling thread only. Messages come in runs of one partition, and go on as runs: the work per message is limited to
 what order and offsets need.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from tidelog.client.message import Message, Messages
+from tidelog.client.message import Message, MessageRun
 from tidelog.deadletters.letter import Letter
-from tidelog.worker.assigned import MESSAGE_BYTES, Assigned
-from tidelog.worker.assignment import Assignment
-from tidelog.worker.job import Job, Lane
-from tidelog.worker.letters import foreign_letter
-from tidelog.worker.metrics import Counts
+from tidelog.worker.execution import Lane
+from tidelog.worker.partitions import AssignedPartition, AssignedPartitions, WaitingLetter, WorkItem
 from tidelog.worker.settlement import Settlement
 
 
 class Intake:
-    def __init__(self, assignment: Assignment, settlement: Settlement, counts: Counts, *, order: str, group: str) -> None:
-        self._assignment = assignment
+    def __init__(self, partitions: AssignedPartitions, settlement: Settlement, *, order: str, group: str) -> None:
+        self._partitions = partitions
         self._settlement = settlement
-        self._counts = counts
         self._order = order
         self._group = group
 
-    def accept(self, raws: list[Any]) -> None:
-        """Messages of confluent-kafka, without errors among them."""
-        begin, count = 0, len(raws)
-        while begin < count:
-            topic, partition = raws[begin].topic(), raws[begin].partition()
-            end = begin + 1
-            while end < count and raws[end].partition() == partition and raws[end].topic() == topic:
-                end += 1
-            assigned = self._assignment.get(topic, partition)
-            # One that was taken away in this very poll.
+    def accept(self, runs: Iterable[MessageRun]) -> None:
+        for run in runs:
+            assigned = self._partitions.get(run.partition)
+            # It may have been taken away within this very poll.
             if assigned is not None and not assigned.is_stopping:
-                self._accept(assigned, raws[begin:end])
-            begin = end
+                self._accept(assigned, run)
 
     def take_due(self, now_ms: int) -> None:
-        """Letters whose time has come."""
-        for assigned in self._assignment:
-            if len(assigned.retries) and assigned.home.is_scanned and assigned.home.is_whole:
+        """Dispatch the letters that are due."""
+        for assigned in self._partitions:
+            if len(assigned.retries) and assigned.family.may_begin:
                 due = assigned.retries.take_due(now_ms)
                 if due:
                     self._retry(assigned, due)
 
     def next_due_ms(self) -> int | None:
-        return min((due for assigned in self._assignment if (due := assigned.retries.due_ms) is not None), default=None)
+        return min((due for assigned in self._partitions if (due := assigned.retries.due_ms) is not None), default=None)
 
-    def _accept(self, assigned: Assigned, raws: list[Any]) -> None:
-        offsets = [raw.offset() for raw in raws]
-        messages = list(Messages(raws))
-        assigned.backlog += len(raws)
-        assigned.backlog_bytes += sum(map(len, raws)) + MESSAGE_BYTES * len(raws)
-        tracked = assigned.offsets
-        finished = [tracked.is_finished_before(offset) for offset in offsets] if tracked.has_restored else None
-        tracked.begin(offsets)
+    def _accept(self, assigned: AssignedPartition, run: MessageRun) -> None:
+        offsets, messages, tracked = run.offsets, run.messages, assigned.offsets
+        finished = [tracked.was_finished(offset) for offset in offsets] if tracked.has_restored else None
+        assigned.begin(run)
         if finished is not None and any(finished):
             self._skip(assigned, [message for message, is_done in zip(messages, finished, strict=True) if is_done])
             messages = [message for message, is_done in zip(messages, finished, strict=True) if not is_done]
@@ -68,87 +52,97 @@ class Intake:
             for message in messages:
                 assigned.retries.add(message, self._letter_of(assigned, message))
 
-    def _skip(self, assigned: Assigned, messages: Sequence[Message]) -> None:
-        """Handled before, in another run or as another copy."""
+    def _skip(self, assigned: AssignedPartition, messages: Sequence[Message]) -> None:
+        """They were handled before, in another run or as another copy."""
         lane = Lane()
-        self._counts.skipped += len(messages)
-        self._settlement.finish(assigned, [Job(assigned, message, message.offset, lane) for message in messages])
+        self._settlement.skip([WorkItem(assigned, message, message.offset, lane) for message in messages])
 
-    def _letter_of(self, assigned: Assigned, message: Message) -> Letter:
+    def _letter_of(self, assigned: AssignedPartition, message: Message) -> Letter:
         letter = Letter.from_headers(message.headers_list)
         if letter is not None:
             return letter
-        home = assigned.home
-        return foreign_letter(home.source, home.partition, assigned.level, message.offset, message.timestamp, self._group)
+        # Somebody put the message into the retry topic by hand. It is due now.
+        return Letter(
+            topic=assigned.family.source,
+            partition=assigned.family.partition,
+            offset=message.offset,
+            timestamp_ms=message.timestamp,
+            group=self._group,
+            attempts=0,
+            first_failure_ms=0,
+            last_failure_ms=0,
+            exception_class="",
+            level=assigned.level,
+            due_ms=0,
+        )
 
     # -- to the handlers -----------------------------------------------------------------------------------------------------
 
-    def _dispatch(self, assigned: Assigned, messages: Sequence[Message], offsets: Sequence[int]) -> None:
+    def _dispatch(self, assigned: AssignedPartition, messages: Sequence[Message], offsets: Sequence[int]) -> None:
         if self._order == "key":
             self._dispatch_by_key(assigned, messages, offsets)
             return
         lane = assigned.lane
-        assert lane is not None, "order by partition, or none, has a lane per partition"
-        jobs = [Job(assigned, message, offset, lane) for message, offset in zip(messages, offsets, strict=True)]
-        with assigned.route.execution.adding() as dispatch:
-            dispatch.add(jobs)
+        assert lane is not None, "only with order by key a partition has no lane of its own"
+        items = [WorkItem(assigned, message, offset, lane) for message, offset in zip(messages, offsets, strict=True)]
+        with assigned.execution.adding() as dispatch:
+            dispatch.add(items)
 
-    def _dispatch_by_key(self, assigned: Assigned, messages: Sequence[Message], offsets: Sequence[int]) -> None:
-        home = assigned.home
-        blocked = home.blocked
+    def _dispatch_by_key(self, assigned: AssignedPartition, messages: Sequence[Message], offsets: Sequence[int]) -> None:
+        family = assigned.family
+        blocked = family.blocked
         is_any_blocked = bool(len(blocked))
-        waiting: list[Message] = []
-        jobs: list[Job] = []
-        with assigned.route.execution.adding() as dispatch:
+        waiting: list[tuple[Message, bytes]] = []
+        items: list[WorkItem] = []
+        with assigned.execution.adding() as dispatch:
             lane_of = dispatch.lane_of
             for message, offset in zip(messages, offsets, strict=True):
-                key = message[0]
+                key = message.key
                 if key is None:
-                    jobs.append(Job(assigned, message, offset, Lane()))
+                    items.append(WorkItem(assigned, message, offset, Lane()))
                 elif is_any_blocked and (blocked.has(key, offset) or blocked.blocker(key, offset) is not None):
-                    waiting.append(message)
+                    waiting.append((message, key))
                 else:
-                    jobs.append(Job(assigned, message, offset, lane_of((home, key))))
-            dispatch.add(jobs)
-        for message in waiting:
-            self._wait(assigned, message, message.offset)
+                    items.append(WorkItem(assigned, message, offset, lane_of((family, key))))
+            dispatch.add(items)
+        for message, key in waiting:
+            self._hold(assigned, message, key)
 
-    def _wait(self, assigned: Assigned, message: Message, offset: int) -> None:
-        key = message[0]
-        assert key is not None
-        blocked = assigned.home.blocked
-        place = blocked.blocker(key, offset)
-        if place is None or blocked.has(key, offset):
-            # A run before this one wrote its letter and died before the commit: the letter is the one that counts.
+    def _hold(self, assigned: AssignedPartition, message: Message, key: bytes) -> None:
+        offset, blocked = message.offset, assigned.family.blocked
+        blocker = blocked.blocker(key, offset)
+        if blocker is None or blocked.has(key, offset):
+            # An earlier worker wrote its letter and died before the commit: the letter is the one that counts.
             self._skip(assigned, [message])
         else:
-            self._settlement.hold(Job(assigned, message, offset, Lane()), place)
+            self._settlement.hold(WorkItem(assigned, message, offset, Lane()), blocker)
 
-    def _retry(self, assigned: Assigned, due: Sequence[tuple[Message, Letter]]) -> None:
+    def _retry(self, assigned: AssignedPartition, due: Sequence[WaitingLetter]) -> None:
         """Letters are few, so one by one."""
         for message, letter in due:
-            job = Job(assigned, message, message.offset, assigned.lane or Lane(), letter)
-            if self._order == "key" and message[0] is not None:
-                self._retry_in_order(job, message[0])
+            item = WorkItem(assigned, message, message.offset, assigned.lane or Lane(), letter)
+            key = message.key
+            if self._order == "key" and key is not None:
+                self._retry_in_order(item, key)
             else:
-                with assigned.route.execution.adding() as dispatch:
-                    dispatch.add([job])
+                with assigned.execution.adding() as dispatch:
+                    dispatch.add([item])
 
-    def _retry_in_order(self, job: Job, key: bytes) -> None:
-        assigned = job.assigned
-        home = assigned.home
-        home.blocked.remove(key, job.origin)
-        if home.blocked.has(key, job.origin):
-            # There is another copy behind it, from a run that died: the last one is handled.
-            self._skip(assigned, [job.view])
+    def _retry_in_order(self, item: WorkItem, key: bytes) -> None:
+        assigned = item.assigned
+        family = assigned.family
+        family.blocked.remove(key, item.source_offset)
+        if family.blocked.has(key, item.source_offset):
+            # There is another copy after it, from a worker that died: the last copy is handled.
+            self._skip(assigned, [item.message])
             return
-        place = home.blocked.blocker(key, job.origin)
-        if place is not None:
-            self._settlement.hold(job, place)
+        blocker = family.blocked.blocker(key, item.source_offset)
+        if blocker is not None:
+            self._settlement.hold(item, blocker)
             return
-        jobs = [job, *self._settlement.release(home, key)]
-        with assigned.route.execution.adding() as dispatch:
-            lane = dispatch.lane_of((home, key))
-            for each in jobs:
-                each.lane = lane
-            dispatch.add(jobs)
+        items = [item, *self._settlement.release(family, key)]
+        with assigned.execution.adding() as dispatch:
+            lane = dispatch.lane_of((family, key))
+            for each in items:
+                each.move_to(lane)
+            dispatch.add(items)

@@ -1,11 +1,11 @@
-"""What a worker counts about itself, and one moment of it as plain data and as Prometheus' text.
+"""What a worker counts about itself, and a snapshot of it as plain data and as Prometheus' text.
 
-Counted by the polling thread, without locks; time per message by each slot in a histogram of its own. Lag is what the group has
-not finished of a partition: its end as the last fetch saw it, minus the position.
+The polling thread counts, without locks; each slot has a histogram of the time per message. The lag of a partition is what the
+group has not finished: its end as the last fetch saw it, minus the position.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from tidelog.metrics.exposition import render
 from tidelog.metrics.histogram import SECONDS, Histogram
@@ -15,22 +15,26 @@ SERIES_MAX = 1000
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
 
-class Counts:
-    __slots__ = ("dead", "duplicates", "failed", "handled", "put_back", "retried", "skipped", "waited")
+CountName = Literal["handled", "failed", "retried", "dead", "duplicates", "skipped", "waited", "put_back"]
+
+
+class WorkerCounts:
+    """Counts since the worker was made."""
+
+    __slots__ = ("_counts",)
 
     def __init__(self) -> None:
-        self.handled = 0
-        self.failed = 0
-        self.retried = 0
-        self.dead = 0
-        self.duplicates = 0
-        self.skipped = 0
-        self.waited = 0
-        self.put_back = 0
+        self._counts: dict[CountName, int] = dict.fromkeys(get_args(CountName), 0)
+
+    def add(self, name: CountName, count: int = 1) -> None:
+        self._counts[name] += count
+
+    def __getitem__(self, name: CountName) -> int:
+        return self._counts[name]
 
 
 class WorkerMetrics(NamedTuple):
-    """One moment of a worker. Counts are since it was started."""
+    """A snapshot of a worker. Counts are since it was made."""
 
     handled: int
     """Messages whose handler succeeded."""
@@ -43,9 +47,9 @@ class WorkerMetrics(NamedTuple):
     duplicates: int
     """Messages that deduplication recognised."""
     skipped: int
-    """Messages that a run before had finished above its commit."""
+    """Messages that an earlier run had finished above its commit, or second copies."""
     waited: int
-    """Messages written behind an earlier one of their key."""
+    """Messages that waited behind an earlier one of their key."""
     put_back: int
     """Failures that the circuit breaker took back."""
     queued: int
@@ -53,15 +57,15 @@ class WorkerMetrics(NamedTuple):
     in_flight: int
     """Messages that were read and are not finished."""
     lag: Mapping[tuple[str, int], int]
-    """By topic and partition, retry topics too."""
+    """By topic and partition, including retry topics."""
     breakers: Mapping[str, str]
-    """State of the circuit breaker of each handler."""
+    """The state of each handler's circuit breaker."""
     seconds_total: float
-    """Spent in handlers, all slots together."""
+    """Time spent in handlers, of all slots together."""
     seconds_p50: float
     seconds_p99: float
     longest_running_seconds: float
-    """For how long the slowest message is being handled now."""
+    """How long the slowest message has been running."""
     histogram: Histogram
 
     def text(self, group: str) -> bytes:
@@ -116,16 +120,15 @@ _DESCRIPTIONS = [*_COUNTERS, _SECONDS, _IN_FLIGHT, _LAG, _BREAKER]
 
 
 def joined(histograms: Iterable[Histogram]) -> Histogram:
-    """All of them together, as they are now."""
+    """The sum of the histograms, as they are now."""
     total = Histogram()
     for histogram in list(histograms):
-        total.counts = [mine + theirs for mine, theirs in zip(total.counts, histogram.counts, strict=True)]
-        total.sum += histogram.sum
+        total.add(histogram)
     return total
 
 
 def quantile_seconds(histogram: Histogram, share: float) -> float:
-    """An upper bound, exact to a factor of two."""
+    """An upper bound, accurate within a factor of two."""
     wanted = histogram.count * share
     seen = 0
     for bits, count in enumerate(histogram.counts):

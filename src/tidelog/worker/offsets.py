@@ -1,24 +1,39 @@
-"""Which offsets of one partition are finished, and what may be committed: nothing above the first that is not.
+"""Which offsets of one partition are finished, and what may be committed: nothing above the first that is not. Pure.
 
 Keeps the offsets that were begun, in order, from the first unfinished one on, and which of them are finished. Offsets may have
-gaps (compaction, markers of transactions), so "all below are done" means all that were read, not all numbers. What a run before
-this one had finished above its commit is restored from the commit's metadata: those offsets are skipped when they are read again,
-and until then stay part of what is committed next.
+gaps (compaction, transaction markers), so "all below are finished" means all that were read, not all numbers.
+
+Offsets that are finished above the committed one are written into the metadata of the commit, as run lengths:
+
+    tidelog:1:<base64 of varints: gap, length, gap, length, ...>
+
+The first gap counts from the committed offset, each further one from the end of the run before it. The broker limits the metadata
+(``offset.metadata.max.bytes``). The highest runs are dropped first, which only costs a second handling of their messages.
+Metadata that is damaged or not ours is ignored: everything above the offset is read again. A restart restores the runs: their
+offsets are skipped when they are read again, and until then stay part of what is committed next.
 
 Invariants: ``position`` never falls; no unfinished offset is below it; every run of ``finished_runs`` is above it.
 """
 
+import base64
+import binascii
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from tidelog.worker.run_lengths import Run
+PREFIX = "tidelog:1:"
+# Offsets have 63 bits.
+_VARINT_BYTES_MAX = 9
+_OFFSET_MAX = (1 << 63) - 1
+
+Run = tuple[int, int]
+"""First offset, and the offset after the last one."""
 
 
 class PartitionOffsets:
     __slots__ = ("_committed", "_done", "_in_flight", "_next", "_restored")
 
     def __init__(self, committed: int | None = None, restored: Iterable[Run] = ()) -> None:
-        """``committed``: what the group has committed, None when nothing. ``restored``: what it had finished above that."""
+        """``committed``: the group's committed offset, if there is one. ``restored``: the runs that were finished above it."""
         self._committed = committed
         self._restored = deque(restored)
         self._in_flight: deque[int] = deque()
@@ -26,12 +41,12 @@ class PartitionOffsets:
         self._next = committed
 
     def __len__(self) -> int:
-        """How many are kept: begun, and not below ``position``."""
+        """The number of offsets that are kept: begun, and not below ``position``."""
         return len(self._in_flight)
 
     @property
     def position(self) -> int | None:
-        """What to commit: the first unfinished offset, or the one after the last begun. None before anything was begun."""
+        """The offset to commit: the first unfinished one, or the one after the last begun. None before anything was begun."""
         if self._in_flight:
             return self._in_flight[0]
         following = self._next
@@ -43,13 +58,13 @@ class PartitionOffsets:
     def has_restored(self) -> bool:
         return bool(self._restored)
 
-    def is_finished_before(self, offset: int) -> bool:
-        """Whether a run before this one had finished it. Ask in ascending order, and before it is begun."""
+    def was_finished(self, offset: int) -> bool:
+        """Whether an earlier worker had finished it. Call in ascending order, and before the offset is begun."""
         restored = self._restored
         if not restored:
             return False
         if self._committed is None or offset < self._committed:
-            # The log is not the one that the commit was about: it was made anew, or lost its end.
+            # The commit was about another log: the topic was created again, or its log was truncated.
             restored.clear()
             return False
         while restored and restored[0][1] <= offset:
@@ -57,12 +72,12 @@ class PartitionOffsets:
         return bool(restored) and restored[0][0] <= offset
 
     def begin(self, offsets: Sequence[int]) -> None:
-        """In ascending order; each is above all before."""
+        """In ascending order, above all offsets before."""
         self._in_flight.extend(offsets)
         self._next = offsets[-1] + 1
 
     def finish(self, offsets: Iterable[int]) -> None:
-        """In any order; each was begun and is finished once."""
+        """In any order; each was begun before and is finished once."""
         done, in_flight = self._done, self._in_flight
         done.update(offsets)
         if len(done) == len(in_flight):
@@ -73,8 +88,8 @@ class PartitionOffsets:
             done.remove(in_flight.popleft())
 
     def finished_runs(self) -> list[Run]:
-        """What is finished above ``position``, as ascending runs that do not touch. A gap behind a finished offset counts as
-        finished: there is nothing in it that could be read again."""
+        """What is finished above ``position``, as ascending runs that do not touch. A gap after a finished offset counts as
+        finished, because it contains nothing that could be read again."""
         runs: list[Run] = []
         start: int | None = None
         if self._done:
@@ -97,3 +112,64 @@ class PartitionOffsets:
             else:
                 runs.append((begun, last))
         return runs
+
+
+def encode_runs(committed: int, runs: Sequence[Run], bytes_max: int) -> str:
+    """The metadata for ``runs``, which ascend, are above ``committed`` and do not touch. Empty if there are none or no room."""
+    room = (bytes_max - len(PREFIX)) // 4 * 3
+    content = bytearray()
+    end = committed
+    for start, next_end in runs:
+        run = _varint(start - end) + _varint(next_end - start)
+        if len(content) + len(run) > room:
+            break
+        content += run
+        end = next_end
+    return PREFIX + base64.b64encode(content).decode("ascii") if content else ""
+
+
+def decode_runs(committed: int, metadata: str | None) -> list[Run]:
+    """The runs of metadata that ``encode_runs`` wrote; none for any other."""
+    if not metadata or not metadata.startswith(PREFIX):
+        return []
+    try:
+        content = base64.b64decode(metadata[len(PREFIX) :].encode("ascii"), validate=True)
+        numbers = _varints(content)
+    except (binascii.Error, ValueError):
+        return []
+    if len(numbers) % 2:
+        return []
+    runs: list[Run] = []
+    end = committed
+    for gap, length in zip(numbers[::2], numbers[1::2], strict=True):
+        start, end = end + gap, end + gap + length
+        if not gap or not length or end > _OFFSET_MAX:
+            return []
+        runs.append((start, end))
+    return runs
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits per byte, lowest first."""
+    content = bytearray()
+    while number > 0x7F:
+        content.append(number & 0x7F | 0x80)
+        number >>= 7
+    content.append(number)
+    return bytes(content)
+
+
+def _varints(content: bytes) -> list[int]:
+    numbers: list[int] = []
+    number = shift = 0
+    for byte in content:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(number)
+            number = shift = 0
+        elif shift >= 7 * _VARINT_BYTES_MAX:
+            raise ValueError("a varint is too long")
+    if shift:
+        raise ValueError("the last varint is cut")
+    return numbers

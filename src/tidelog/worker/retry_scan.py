@@ -1,161 +1,160 @@
-"""Finds the blocked keys of partitions that were just assigned, by reading their retry partitions once, before anything is
-handled.
+"""Finds the blocked keys of newly assigned partitions, by reading their retry partitions once, before anything is handled.
 
-A consumer of its own, in no group, reads each retry partition from what the group has committed to its end and notes the key,
-the offset in the source, the level and the due time of every letter that is not finished. Its end is that of the log, also of
-what is in transactions: the one of a worker that went may have its offsets committed a moment before its letters can be read.
-The worker polls it between other things, so heartbeats and other partitions go on; the partitions themselves are paused
-meanwhile. Partitions without letters, which is nearly all of them nearly always, cost one question for their end.
+A consumer of its own, in no group, reads each retry partition from the group's committed offset to its end, and notes the key,
+the source offset, the level and the due time of every letter that is not finished. The end is that of the log, including open
+transactions: the offsets of a worker that has left may be committed a moment before its letters can be read. The worker polls the
+scan between other things, so heartbeats and other partitions continue; the scanned partitions themselves are paused meanwhile.
+Partitions without letters, which is nearly all of them nearly always, cost one request for their end.
 
-``BLOCKED_LETTERS_HARD_MAX`` bounds the table: beyond it the worker refuses to run rather than to break the order of keys.
+``BLOCKED_LETTERS_HARD_MAX`` bounds the table: beyond it the worker refuses to run rather than break the order of keys.
 """
 
+from collections.abc import Sequence
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
-from tidelog.client.errors import TidelogError, from_kafka_error
+from tidelog.client.errors import TidelogError, UnknownTopic
+from tidelog.client.message import Message
+from tidelog.client.raw_consumer import RawConsumer
+from tidelog.client.topic_partition import TopicPartition
 from tidelog.deadletters.letter import Letter
-from tidelog.worker.assigned import Assigned, Home
-from tidelog.worker.blocked_keys import Place
-from tidelog.worker.offsets import PartitionOffsets
-from tidelog.worker.options import Options
-from tidelog.worker.run_lengths import Run
+from tidelog.worker.failures import Retry
+from tidelog.worker.offsets import PartitionOffsets, Run
+from tidelog.worker.options import WorkerOptions
+from tidelog.worker.partitions import AssignedPartition, PartitionFamily
 
-ASK_SECONDS_MAX = 30.0
+REQUEST_SECONDS_MAX = 30.0
 LOOK_AGAIN_SECONDS = 0.02
 STEP_MESSAGES = 1_000
-# Longer than a transaction of a worker or a replay may be open. What is behind somebody else's is not waited for any longer.
+STEP_SECONDS = 0.02
+# Longer than a worker or a replay keeps a transaction open. The scan does not wait longer for the transaction of somebody else.
 TRANSACTION_SECONDS_MAX = 60.0
 BLOCKED_LETTERS_HARD_MAX = 1_000_000
 
 
+class ScannedPartition(NamedTuple):
+    """A partition, its committed offset, and what is finished above that."""
+
+    assigned: AssignedPartition
+    committed: int | None
+    runs: list[Run]
+
+
 class _Reading(NamedTuple):
-    assigned: Assigned
+    assigned: AssignedPartition
     end: int
     finished: PartitionOffsets
 
 
 class RetryScan:
-    def __init__(self, options: Options) -> None:
-        self._addresses = options.addresses
-        self._consumer = Consumer(
-            options.client_config(
-                {
-                    "group.id": options.group,
-                    "enable.auto.commit": False,
-                    "enable.auto.offset.store": False,
-                    "auto.offset.reset": "earliest",
-                    "isolation.level": "read_committed",
-                    "enable.partition.eof": True,
-                }
-            )
+    def __init__(self, options: WorkerOptions) -> None:
+        config = options.connection_config()
+        self._reader = RawConsumer(
+            options.addresses, config, defaults={"group.id": options.group, "isolation.level": "read_committed"}
         )
-        self._asker = Consumer(options.client_config({"group.id": options.group, "isolation.level": "read_uncommitted"}))
-        self._left: dict[tuple[str, int], _Reading] = {}
-        self._held_up: dict[tuple[str, int], float] = {}
-        """Those whose rest is in a transaction that is not ended yet, and until when it is waited for."""
-        self._homes: list[Home] = []
+        self._lookup = RawConsumer(
+            options.addresses, config, defaults={"group.id": options.group, "isolation.level": "read_uncommitted"}
+        )
+        self._readings: dict[TopicPartition, _Reading] = {}
+        self._deadlines: dict[TopicPartition, float] = {}
+        """Of partitions whose rest is in an open transaction."""
+        self._families: list[PartitionFamily] = []
 
     @property
     def is_over(self) -> bool:
-        return not self._homes
+        return not self._families
 
-    def begin(self, retries: list[tuple[Assigned, int | None, list[Run]]], homes: list[Home]) -> None:
-        """The retry partitions with what is committed of them (None: nothing) and finished above that; the homes to open."""
-        for home in homes:
-            home.is_scanned = False
-            self._homes.append(home)
-        positions = []
+    def begin(self, retries: Sequence[ScannedPartition], families: Sequence[PartitionFamily]) -> None:
+        """Scan these retry partitions; the families may begin when it is over."""
+        for family in families:
+            family.set_scanned(False)
+            self._families.append(family)
+        starts: dict[TopicPartition, int] = {}
         for assigned, committed, runs in retries:
-            low, end = self._bounds(assigned)
+            low, end = self._bounds(assigned.name)
             start = low if committed is None else max(committed, low)
             if start < end:
-                place = (assigned.topic, assigned.partition)
-                self._left[place] = _Reading(assigned, end, PartitionOffsets(committed, runs))
-                positions.append(TopicPartition(*place, start))
-        if positions:
-            self._consumer.incremental_assign(positions)
+                self._readings[assigned.name] = _Reading(assigned, end, PartitionOffsets(committed, runs))
+                starts[assigned.name] = start
+        if starts:
+            self._reader.incremental_assign(starts)
         else:
-            self._open_homes()
+            self._open_families()
 
-    def forget(self, assigned: Assigned) -> None:
-        """It was taken away."""
-        if (assigned.topic, assigned.partition) in self._left:
-            self._end((assigned.topic, assigned.partition))
-        self._homes = [home for home in self._homes if home is not assigned.home]
+    def forget(self, assigned: AssignedPartition) -> None:
+        """The partition was taken away."""
+        if assigned.name in self._readings:
+            self._end(assigned.name)
+        self._families = [family for family in self._families if family is not assigned.family]
 
     def step(self) -> None:
         """Read on for a moment."""
-        if not self._homes:
+        if not self._families:
             return
-        for raw in self._consumer.consume(STEP_MESSAGES, 0.02):
-            reading = self._left.get((raw.topic(), raw.partition()))
-            error = raw.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                if not error.retriable():
-                    raise from_kafka_error(error, f"read {raw.topic()}", self._addresses)
-                continue
+        fetched = self._reader.fetch(STEP_MESSAGES, STEP_SECONDS)
+        for problem in fetched.problems:
+            if not problem.error.retriable:
+                raise problem.error
+        for message in fetched.messages:
+            name = TopicPartition(message.topic, message.partition)
+            reading = self._readings.get(name)
             if reading is None:
                 continue
-            place = (raw.topic(), raw.partition())
-            if error is None and raw.offset() < reading.end:
-                self._note(reading, raw)
-            if raw.offset() >= (reading.end - 1 if error is None else reading.end):
-                self._end(place)
-            elif error is not None:
-                self._held_up[place] = monotonic() + TRANSACTION_SECONDS_MAX
-        for place, deadline in list(self._held_up.items()):
+            offset = message.offset
+            if offset < reading.end:
+                self._note(reading, message)
+            if offset >= reading.end - 1:
+                self._end(name)
+        for end in fetched.ends:
+            name = TopicPartition(end.topic, end.partition)
+            reading = self._readings.get(name)
+            if reading is None:
+                continue
+            if end.offset >= reading.end:
+                self._end(name)
+            else:
+                self._deadlines[name] = monotonic() + TRANSACTION_SECONDS_MAX
+        for name, deadline in list(self._deadlines.items()):
             if monotonic() >= deadline:
-                self._end(place)
-        self._open_homes()
+                self._end(name)
+        self._open_families()
 
     def close(self) -> None:
-        self._consumer.close()
-        self._asker.close()
+        self._reader.close()
+        self._lookup.close()
 
-    def _end(self, place: tuple[str, int]) -> None:
-        del self._left[place]
-        self._held_up.pop(place, None)
-        self._consumer.incremental_unassign([TopicPartition(*place)])
+    def _end(self, name: TopicPartition) -> None:
+        del self._readings[name]
+        self._deadlines.pop(name, None)
+        self._reader.incremental_unassign([name])
 
-    def _note(self, reading: _Reading, raw: Any) -> None:
-        key = raw.key()
-        letter = Letter.from_headers(raw.headers())
-        if key is None or letter is None or reading.finished.is_finished_before(raw.offset()):
+    def _note(self, reading: _Reading, message: Message) -> None:
+        key = message.key
+        letter = Letter.from_headers(message.headers_list)
+        if key is None or letter is None or reading.finished.was_finished(message.offset):
             return
-        blocked = reading.assigned.home.blocked
+        blocked = reading.assigned.family.blocked
         if len(blocked) >= BLOCKED_LETTERS_HARD_MAX:
             raise TidelogError(
-                f"more than {BLOCKED_LETTERS_HARD_MAX:,} letters wait in the retry topics of {reading.assigned}: the order of "
-                'keys cannot be kept over so many; handle them with order="none" first'
+                f"more than {BLOCKED_LETTERS_HARD_MAX:,} letters wait in the retry topics of {reading.assigned}, too many to "
+                'keep the order of keys: handle them with order="none" first'
             )
-        blocked.add(key, letter.offset, Place(reading.assigned.level, letter.due_ms or 0))
+        blocked.add(key, letter.offset, Retry(reading.assigned.level, letter.due_ms or 0))
 
-    def _bounds(self, assigned: Assigned) -> tuple[int, int]:
-        place = TopicPartition(assigned.topic, assigned.partition)
-        deadline = monotonic() + ASK_SECONDS_MAX
+    def _bounds(self, name: TopicPartition) -> tuple[int, int]:
+        deadline = monotonic() + REQUEST_SECONDS_MAX
         while True:
             try:
-                low, end = self._asker.get_watermark_offsets(place, timeout=ASK_SECONDS_MAX)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION or monotonic() >= deadline:
-                    raise from_kafka_error(error.args[0], f"ask for the end of {assigned}", self._addresses) from error
-            else:
-                return low, end
-            self._see_new_partitions(assigned.topic)
+                return self._lookup.watermarks(name, REQUEST_SECONDS_MAX)
+            except UnknownTopic:
+                # The group may have seen earlier than this client that the topic has grown.
+                if monotonic() >= deadline:
+                    raise
+            self._lookup.partitions(name.topic, REQUEST_SECONDS_MAX)
             sleep(LOOK_AGAIN_SECONDS)
 
-    def _see_new_partitions(self, topic: str) -> None:
-        """The group was faster to see that the topic has grown."""
-        try:
-            self._asker.list_topics(topic, timeout=ASK_SECONDS_MAX)
-        except KafkaException as error:
-            raise from_kafka_error(error.args[0], f"look up {topic}", self._addresses) from error
-
-    def _open_homes(self) -> None:
-        waiting = {id(reading.assigned.home) for reading in self._left.values()}
-        for home in self._homes:
-            home.is_scanned = id(home) not in waiting
-        self._homes = [home for home in self._homes if not home.is_scanned]
+    def _open_families(self) -> None:
+        waiting = {id(reading.assigned.family) for reading in self._readings.values()}
+        for family in self._families:
+            family.set_scanned(id(family) not in waiting)
+        self._families = [family for family in self._families if not family.is_scanned]

@@ -1,90 +1,132 @@
 """One run of a worker: the thread that polls, and what it does between two polls.
 
-Each turn: read what there is; hand it out; settle what was reported; let letters whose time has come go on; look at breakers;
-pause and resume partitions; commit; show that it lives. Everything that decides is in modules of its own; this one only calls
-them in turn, and is the only one that touches the consumer.
+Each turn reads what has arrived and passes it to the intake; settles what was reported; dispatches letters that are due; looks at
+circuit breakers; pauses and resumes partitions; commits; and shows that it is alive. All decisions are made in other modules;
+this one calls them in turn, and is the only one that reads from the consumer.
 """
 
 import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
-
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from tidelog.client.admin import Admin
-from tidelog.client.errors import GroupError, from_kafka_error
-from tidelog.client.librdkafka import ConnectionProblems, wait_for_broker
+from tidelog.client.errors import CommitMetadataTooLarge, TidelogError
+from tidelog.client.librdkafka import CONNECT_TIMEOUT_SECONDS
+from tidelog.client.raw_consumer import OffsetCommit, RawConsumer
 from tidelog.ports.clock import Clock
 from tidelog.ports.randomness import Randomness
-from tidelog.worker.assigned import Assigned
-from tidelog.worker.assignment import Assignment
-from tidelog.worker.breaker import Breaker, State
-from tidelog.worker.commits import Commits
-from tidelog.worker.execution import Report
+from tidelog.worker.breaker import BreakerState
+from tidelog.worker.execution import BundleReport, HandlerExecution
 from tidelog.worker.failures import FailurePolicy
 from tidelog.worker.intake import Intake
-from tidelog.worker.liveness import Liveness
-from tidelog.worker.metrics import Counts
-from tidelog.worker.options import Options
-from tidelog.worker.outbox import Outbox
-from tidelog.worker.outbox_plain import MetadataLimit, PlainOutbox
-from tidelog.worker.outbox_transactional import TransactionalOutbox
-from tidelog.worker.partition_growth import PartitionGrowth
-from tidelog.worker.pauses import Pauses
-from tidelog.worker.rebalance import Rebalance
-from tidelog.worker.retry_levels import ensure_roles
+from tidelog.worker.membership import GroupMembership
+from tidelog.worker.metrics import WorkerCounts
+from tidelog.worker.options import WorkerOptions
+from tidelog.worker.outbox import CommitSchedule, MetadataLimit, Outbox, PlainOutbox, TransactionalOutbox
+from tidelog.worker.partitions import AssignedPartition, AssignedPartitions, ReadAhead
+from tidelog.worker.pipeline import MessagePipeline
 from tidelog.worker.retry_scan import RetryScan
-from tidelog.worker.route import Route
+from tidelog.worker.retry_topics import PartitionGrowth, ensure_roles
 from tidelog.worker.settlement import Settlement
 
 log = logging.getLogger("tidelog.worker")
 
 READ_MESSAGES_MAX = 1_000
-# Of one read: what is read is accepted whole, so this is by how much a partition may go beyond its share.
+# What is read is accepted as a whole, so a partition may exceed its share by this much.
 READ_BYTES_MAX = 4 << 20
+# The weight of the newest read in the average size of a message.
+AVERAGE_WEIGHT = 0.2
 IDLE_SECONDS = 0.05
 BUSY_SECONDS = 0.005
 LAG_EVERY_MS = 1_000
 RESCUE_EVERY_MS = 20
 NANOSECONDS_PER_MILLISECOND = 1_000_000
 CLOSE_SECONDS_MAX = 10.0
+TOUCH_MS = 1_000
+
+
+class Liveness:
+    """Whether a worker is alive, for a supervisor: it polls, and no handler runs for longer than ``timeout`` seconds.
+
+    Code in the same process calls ``is_alive``. A supervisor outside looks at the age of ``file``, which is touched about once a
+    second while the worker is alive. Waiting for a broker counts as alive, because a restart would not help.
+    """
+
+    __slots__ = ("_beat_ms", "_file", "_timeout_ms", "_touched_ms")
+
+    def __init__(self, timeout: float, file: str | os.PathLike[str] | None) -> None:
+        self._timeout_ms = timeout * 1000
+        self._file = None if file is None else Path(file)
+        self._beat_ms: int | None = None
+        self._touched_ms: int | None = None
+
+    def beat(self, now_ms: int, longest_running_ms: int) -> None:
+        """The polling thread came by. ``longest_running_ms`` is how long the slowest handler has been running."""
+        if longest_running_ms >= self._timeout_ms:
+            return
+        self._beat_ms = now_ms
+        if self._file is not None and (self._touched_ms is None or now_ms - self._touched_ms >= TOUCH_MS):
+            self._file.touch()
+            self._touched_ms = now_ms
+
+    def end(self) -> None:
+        """The worker does not run any more."""
+        self._beat_ms = None
+
+    def is_alive(self, now_ms: int) -> bool:
+        return self._beat_ms is not None and now_ms - self._beat_ms < self._timeout_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSetup:
+    """What a worker hands to each of its runs."""
+
+    options: WorkerOptions
+    executions: Mapping[str, HandlerExecution]
+    """By source topic."""
+    policy: FailurePolicy
+    counts: WorkerCounts
+    reports: deque[BundleReport]
+    clock: Clock
+    randomness: Randomness
+    liveness: Liveness
+    stopping: threading.Event
+    """Set when nothing more is begun."""
+
+
+class _Stages(NamedTuple):
+    """What a run opens."""
+
+    consumer: RawConsumer
+    intake: Intake
+    pipeline: MessagePipeline
+    outbox: Outbox
+    commits: CommitSchedule
+    scan: RetryScan | None
+    growth: PartitionGrowth
+    membership: GroupMembership
 
 
 class Session:
-    def __init__(
-        self,
-        options: Options,
-        routes: dict[str, Route],
-        policy: FailurePolicy,
-        counts: Counts,
-        reports: deque[Report],
-        *,
-        clock: Clock,
-        randomness: Randomness,
-        liveness: Liveness,
-        stopping: threading.Event,
-    ) -> None:
-        """``stopping`` is set when no more is begun."""
+    def __init__(self, setup: SessionSetup) -> None:
+        options = setup.options
+        self._setup = setup
         self._options = options
-        self._routes = routes
-        self._executions = list(dict.fromkeys(route.execution for route in routes.values()))
-        self._stopping = stopping
-        self._clock = clock
-        self._liveness = liveness
-        self._assignment = Assignment()
-        self._pauses = Pauses(options.prefetch_messages, options.prefetch_bytes)
-        self._settlement = Settlement(options, policy, counts, reports, self._pauses, clock=clock, randomness=randomness)
-        self._intake = Intake(self._assignment, self._settlement, counts, order=options.order, group=options.group)
-        self._metadata = MetadataLimit(options.offset_metadata_bytes)
-        self._problems = ConnectionProblems()
-        # Large, so that the first reads are small: how large messages are is not known yet, and a backlog may wait.
+        self._clock = setup.clock
+        self._executions = list(dict.fromkeys(setup.executions.values()))
+        self._partitions = AssignedPartitions()
+        self._read_ahead = ReadAhead(options.prefetch_messages, options.prefetch_bytes)
+        self._metadata_limit = MetadataLimit(options.offset_metadata_bytes)
+        # Large, so that the first reads are small: the size of messages is not known yet, and a backlog may wait.
         self._average_bytes = READ_BYTES_MAX / 16
         self._lag_at_ms = 0
         self._rescued_at_ms = 0
-        self._consumer: Any = None
         self._is_stopping = False
         self._is_hurried = False
         self.lag: Mapping[tuple[str, int], int] = {}
@@ -93,7 +135,7 @@ class Session:
     # -- from any thread -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Nothing but a flag: a signal may come while its own thread holds any lock."""
+        """Only sets a flag: a signal may arrive while its own thread holds any lock."""
         self._is_stopping = True
 
     def stop_now(self) -> None:
@@ -102,123 +144,127 @@ class Session:
 
     @property
     def in_flight(self) -> int:
-        return sum(assigned.backlog for assigned in self._assignment)
+        return sum(assigned.backlog for assigned in self._partitions)
 
     # -- the run -------------------------------------------------------------------------------------------------------------
 
     def run(self) -> bool:
-        """Until it is stopped. False when handlers were still at work when it ended, or the last commit failed."""
-        options = self._options
-        callbacks = {"on_commit": self._committed, "error_cb": self._problems}
-        self._consumer = Consumer(options.consumer_config(callbacks))
-        wait_for_broker(self._consumer, options.addresses, self._problems)
-        admin = Admin(options.addresses, config=options.connection_config())
-        roles, counts = ensure_roles(admin, options.topics, options.group, options.levels)
-        growth = PartitionGrowth(options, admin, roles, counts, self._assignment)
-        outbox = self._open_outbox()
-        scan = RetryScan(options) if options.order == "key" else None
-        commits = Commits(outbox, self._metadata, options.commit_interval)
-        rebalance = Rebalance(
-            options,
-            roles,
-            self._routes,
-            self._assignment,
-            self._settlement,
-            outbox,
-            commits,
-            scan,
-            clock=self._clock,
-            is_hurried=lambda: self._is_hurried,
-            look_at_homes=growth.look,
+        """Run until it is stopped. Returns False if handlers were still at work when it ended, or the last commit failed."""
+        consumer = RawConsumer(
+            self._options.addresses,
+            self._options.config,
+            defaults=self._options.consumer_defaults(),
+            connect_timeout=CONNECT_TIMEOUT_SECONDS,
+            on_commit=self._on_commit,
         )
-        self._consumer.subscribe(list(roles), on_assign=rebalance.assigned, on_revoke=rebalance.revoked, on_lost=rebalance.lost)
+        stages = self._open(consumer)
+        membership = stages.membership
+        consumer.subscribe(
+            list(membership.roles),
+            on_assigned=membership.on_assigned,
+            on_revoked=membership.on_revoked,
+            on_lost=membership.on_lost,
+        )
         try:
             while not self._is_stopping:
-                self._turn(outbox, commits, scan)
-                growth.step(self._consumer, outbox, self._clock.monotonic_ms())
-                self.is_joined = rebalance.count > 0
-            self._stopping.set()
-            return rebalance.give_up(list(self._assignment))
+                self._turn(stages)
+                self.is_joined = membership.assignments > 0
+            self._setup.stopping.set()
+            return membership.give_up(list(self._partitions))
         finally:
-            self._close(outbox, scan)
+            self._close(stages)
 
-    def _open_outbox(self) -> Outbox:
-        finished = self._settlement.finish_one
+    def _open(self, consumer: RawConsumer) -> _Stages:
+        setup, options, clock = self._setup, self._options, self._clock
+        admin = Admin(options.addresses, config=options.connection_config())
+        roles, partition_counts = ensure_roles(admin, options)
+        growth = PartitionGrowth(options, admin, roles, partition_counts, self._partitions)
         outbox: Outbox
-        if self._options.exactly_once:
-            outbox = TransactionalOutbox(self._options, self._consumer, finished, self._metadata)
+        if options.exactly_once:
+            outbox = TransactionalOutbox(options, consumer, self._metadata_limit)
         else:
-            outbox = PlainOutbox(self._options, self._consumer, finished, self._metadata)
-        self._settlement.outbox = outbox
-        return outbox
+            outbox = PlainOutbox(options, consumer, self._metadata_limit)
+        settlement = Settlement(
+            options, setup.policy, setup.counts, self._read_ahead, outbox, clock=clock, randomness=setup.randomness
+        )
+        pipeline = MessagePipeline(self._executions, setup.reports, settlement, outbox, clock)
+        scan = RetryScan(options) if options.order == "key" else None
+        commits = CommitSchedule(outbox, self._metadata_limit, options.commit_interval)
+        membership = GroupMembership(
+            options=options,
+            consumer=consumer,
+            roles=roles,
+            executions=setup.executions,
+            partitions=self._partitions,
+            pipeline=pipeline,
+            outbox=outbox,
+            commits=commits,
+            scan=scan,
+            growth=growth,
+            clock=clock,
+            is_hurried=lambda: self._is_hurried,
+        )
+        intake = Intake(self._partitions, settlement, order=options.order, group=options.group)
+        return _Stages(consumer, intake, pipeline, outbox, commits, scan, growth, membership)
 
-    def _close(self, outbox: Outbox, scan: RetryScan | None) -> None:
-        """Whatever happened: leave the group, so that others go on at once. Not when told to stop now: nothing is waited for."""
-        for assigned in self._assignment:
-            self._assignment.remove(assigned)
-            outbox.forget(assigned)
-        self._liveness.end()
+    def _close(self, stages: _Stages) -> None:
+        """Whatever happened: leave the group, so that others take over at once. Not when told to stop now, which waits for
+        nothing."""
+        for assigned in self._partitions:
+            self._partitions.remove(assigned)
+            stages.outbox.forget(assigned)
+        self._setup.liveness.end()
         if self._is_hurried:
             return
-        if scan is not None:
-            scan.close()
-        outbox.close(CLOSE_SECONDS_MAX)
-        self._consumer.close()
+        if stages.scan is not None:
+            stages.scan.close()
+        stages.outbox.close(CLOSE_SECONDS_MAX)
+        stages.consumer.close()
 
-    def _turn(self, outbox: Outbox, commits: Commits, scan: RetryScan | None) -> None:
-        self._read()
-        self._settlement.settle()
-        outbox.poll()
-        if scan is not None:
-            scan.step()
-        self._intake.take_due(self._clock.now_ms())
+    def _turn(self, stages: _Stages) -> None:
+        self._read(stages)
+        stages.pipeline.settle()
+        stages.pipeline.settle_letters()
+        if stages.scan is not None:
+            stages.scan.step()
+        stages.intake.take_due(self._clock.now_ms())
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._rescued_at_ms >= RESCUE_EVERY_MS:
             self._rescued_at_ms = now_ms
             self._rescue(now_ms)
         self._probe(now_ms)
-        self._pause_and_resume(now_ms)
-        commits.tick(self._assignment, now_ms)
+        self._pause_and_resume(stages.consumer, now_ms)
+        stages.commits.tick(self._partitions, now_ms)
         if now_ms - self._lag_at_ms >= LAG_EVERY_MS:
             self._lag_at_ms = now_ms
-            self.lag = {(each.topic, each.partition): lag for each in self._assignment if (lag := self._lag_of(each)) is not None}
+            lags = {assigned.name: _lag(stages.consumer, assigned) for assigned in self._partitions}
+            self.lag = {name: lag for name, lag in lags.items() if lag is not None}
+        stages.growth.step(stages.consumer, stages.outbox, self._clock.monotonic_ms())
 
     # -- reading -------------------------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        if self._pauses.should_wait:
+    def _read(self, stages: _Stages) -> None:
+        if self._read_ahead.should_wait:
             time.sleep(BUSY_SECONDS)
             return
-        room_bytes = min(READ_BYTES_MAX, self._pauses.room_bytes)
-        count = max(1, min(READ_MESSAGES_MAX, self._pauses.room_messages, int(room_bytes / self._average_bytes)))
-        raws = self._consumer.consume(count, 0)
-        if not raws:
-            raw = self._consumer.poll(self._idle_seconds())
-            if raw is None:
-                return
-            raws = [raw]
-        if any(raw.error() is not None for raw in raws):
-            raws = [raw for raw in raws if self._is_message(raw)]
-        if raws:
-            self._average_bytes += (sum(map(len, raws)) / len(raws) + 1 - self._average_bytes) * 0.2
-            self._intake.accept(raws)
+        room_bytes = min(READ_BYTES_MAX, self._read_ahead.room_bytes)
+        count = max(1, min(READ_MESSAGES_MAX, self._read_ahead.room_messages, int(room_bytes / self._average_bytes)))
+        fetched = stages.consumer.fetch(count, self._idle_seconds(stages.intake))
+        for problem in fetched.problems:
+            if problem.is_final:
+                raise problem.error
+            log.warning("%s", problem.error)
+        if len(fetched.messages):
+            runs = fetched.messages.runs()
+            average_bytes = sum(run.value_bytes for run in runs) / len(fetched.messages) + 1
+            self._average_bytes += (average_bytes - self._average_bytes) * AVERAGE_WEIGHT
+            stages.intake.accept(runs)
 
-    def _idle_seconds(self) -> float:
-        due_ms = self._intake.next_due_ms()
+    def _idle_seconds(self, intake: Intake) -> float:
+        due_ms = intake.next_due_ms()
         if due_ms is None:
             return IDLE_SECONDS
         return min(IDLE_SECONDS, max(0.0, (due_ms - self._clock.now_ms()) / 1000))
-
-    def _is_message(self, raw: Any) -> bool:
-        error = raw.error()
-        if error is None:
-            return True
-        if error.fatal() or error.code() in _HOPELESS:
-            raise from_kafka_error(
-                error, f"read {raw.topic() or 'as a member of the group'}", self._options.addresses, otherwise=GroupError
-            )
-        log.warning("read: %s", error.str())
-        return False
 
     # -- between two reads ---------------------------------------------------------------------------------------------------
 
@@ -227,55 +273,35 @@ class Session:
         for execution in self._executions:
             execution.rescue(now_ns)
         longest_ns = max(execution.oldest_ns(now_ns) for execution in self._executions)
-        self._liveness.beat(now_ms, longest_ns // NANOSECONDS_PER_MILLISECOND)
+        self._setup.liveness.beat(now_ms, longest_ns // NANOSECONDS_PER_MILLISECOND)
 
     def _probe(self, now_ms: int) -> None:
-        for route in self._routes.values():
-            breaker: Breaker | None = route.breaker
-            if breaker is None or not (breaker.tick(now_ms) or self._is_unanswered(route, breaker)):
+        for execution in self._executions:
+            breaker = execution.breaker
+            if breaker is None:
                 continue
-            if not route.execution.probe():
+            # A probe that left with its partition is never answered.
+            is_unanswered = breaker.state is BreakerState.PROBING and execution.has_no_probe
+            if (breaker.tick(now_ms) or is_unanswered) and not execution.probe():
                 # Nothing waits: the next message that is read is as good a probe as any.
                 breaker.succeeded(1, now_ms)
-                route.execution.resume()
+                execution.follow_breaker()
 
-    def _is_unanswered(self, route: Route, breaker: Breaker) -> bool:
-        """Whether the probe went with its partition: nobody will say what became of it."""
-        return breaker.state is State.PROBING and route.execution.has_no_probe
+    def _pause_and_resume(self, consumer: RawConsumer, now_ms: int) -> None:
+        to_pause, to_resume = self._read_ahead.changes(self._partitions, now_ms)
+        consumer.pause(assigned.name for assigned in to_pause)
+        consumer.resume(assigned.name for assigned in to_resume)
 
-    def _pause_and_resume(self, now_ms: int) -> None:
-        to_pause, to_resume = self._pauses.changes(self._assignment, now_ms)
-        if to_pause:
-            self._consumer.pause([TopicPartition(each.topic, each.partition) for each in to_pause])
-        if to_resume:
-            self._consumer.resume([TopicPartition(each.topic, each.partition) for each in to_resume])
-
-    def _lag_of(self, assigned: Assigned) -> int | None:
-        position = assigned.offsets.position
-        _, end = self._consumer.get_watermark_offsets(TopicPartition(assigned.topic, assigned.partition), cached=True)
-        return max(0, end - position) if position is not None and end >= 0 else None
-
-    def _committed(self, error: Any, partitions: list[Any]) -> None:
-        for each in partitions:
-            problem = each.error or error
-            assigned = self._assignment.get(each.topic, each.partition)
-            if problem is None or assigned is None:
+    def _on_commit(self, results: list[tuple[OffsetCommit, TidelogError | None]]) -> None:
+        for commit, error in results:
+            assigned = self._partitions.get(commit.partition)
+            if error is None or assigned is None:
                 continue
-            # It is sent again with the next commit.
-            assigned.committed = (None, "")
-            if problem.code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
-                self._metadata.halve()
+            assigned.forget_commit()
+            if isinstance(error, CommitMetadataTooLarge):
+                self._metadata_limit.halve()
 
 
-# What does not get better by waiting.
-_HOPELESS = frozenset(
-    (
-        # The consumer is of no more use: another instance of its name took over, say.
-        KafkaError._FATAL,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.FENCED_INSTANCE_ID,
-        KafkaError.INCONSISTENT_GROUP_PROTOCOL,
-        KafkaError._AUTHENTICATION,
-    )
-)
+def _lag(consumer: RawConsumer, assigned: AssignedPartition) -> int | None:
+    position, end = assigned.offsets.position, consumer.cached_end(assigned.name)
+    return None if position is None or end is None else max(0, end - position)

@@ -1,44 +1,51 @@
-"""What becomes of messages that were tried: offsets finished, letters written, lanes freed, breakers told.
+"""Decides what becomes of messages that were attempted: offsets finished, letters written, circuit breakers told.
 
 Runs in the polling thread only. A failure is, in this order: ignored when its partition was taken away; put back when the circuit
 breaker is open; a letter to the next retry level, behind which the waiting messages of its key follow (``order="key"``); or a
 dead letter. Its offset is finished when the outbox says that the letter is safe.
+
+The settlement calls the outbox and nothing before it. What the execution has to do afterwards (put a message back, free a lane)
+is returned as values, which the ``MessagePipeline`` passes on.
 """
 
 import logging
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from tidelog.deadletters.letter import Letter
 from tidelog.deadletters.topics import dead_letter_topic, retry_topic
 from tidelog.ports.clock import Clock
 from tidelog.ports.randomness import Randomness
-from tidelog.worker.assigned import MESSAGE_BYTES, Assigned, Home
-from tidelog.worker.attempt import Failure
-from tidelog.worker.blocked_keys import Place
-from tidelog.worker.breaker import State
-from tidelog.worker.execution import Report
-from tidelog.worker.failures import Dead, Decision, FailurePolicy, InProgress, Retry
-from tidelog.worker.job import Job
-from tidelog.worker.letters import failed_letter, waiting_letter
-from tidelog.worker.metrics import Counts
-from tidelog.worker.options import Options
-from tidelog.worker.outbox import Outbox
-from tidelog.worker.pauses import Pauses
+from tidelog.worker.breaker import Breaker, BreakerState
+from tidelog.worker.execution import BundleReport
+from tidelog.worker.failures import FailurePolicy, InProgress, Retry
+from tidelog.worker.handler import HandlerFailure
+from tidelog.worker.metrics import WorkerCounts
+from tidelog.worker.options import WorkerOptions
+from tidelog.worker.outbox import Outbox, OutgoingLetter
+from tidelog.worker.partitions import AssignedPartition, PartitionFamily, ReadAhead, WorkItem
 
 log = logging.getLogger("tidelog.worker")
 
 
-class Settlement:
-    outbox: Outbox
+class SettledFailure(NamedTuple):
+    """A failed message whose lane waits for the decision."""
 
+    item: WorkItem
+    is_put_back: bool = False
+    """The message itself is to be attempted again, first in its lane."""
+    is_retried: bool = False
+    """A letter of it waits in a retry topic, and later messages of its key wait behind it."""
+
+
+class Settlement:
     def __init__(
         self,
-        options: Options,
+        options: WorkerOptions,
         policy: FailurePolicy,
-        counts: Counts,
-        reports: deque[Report],
-        pauses: Pauses,
+        counts: WorkerCounts,
+        read_ahead: ReadAhead,
+        outbox: Outbox,
         *,
         clock: Clock,
         randomness: Randomness,
@@ -46,180 +53,198 @@ class Settlement:
         self._options = options
         self._policy = policy
         self._counts = counts
-        self._reports = reports
+        self._read_ahead = read_ahead
+        self._outbox = outbox
         self._clock = clock
         self._randomness = randomness
-        self._pauses = pauses
         self._keeps_key_order = options.order == "key"
 
-    def settle(self) -> None:
-        """All that was reported until now. Raises what a handler raised to end the program."""
-        reports = self._reports
-        while reports:
-            report = reports.popleft()
-            self._handled(report)
-            for failure in report.failures:
-                self._failed(failure, report)
-            if report.fatal is not None:
-                raise report.fatal
+    def settle(self, report: BundleReport) -> list[SettledFailure]:
+        """Settle one report. The execution then follows its circuit breaker, and does what is returned."""
+        self._settle_handled(report)
+        settled = [self._settle_failure(failure, report.execution.breaker) for failure in report.failures]
+        return [each for each in settled if each.is_put_back or self._keeps_key_order]
 
-    def finish(self, assigned: Assigned, jobs: Sequence[Job]) -> None:
-        """These are done with, one way or the other."""
-        assigned.offsets.finish([job.offset for job in jobs])
-        assigned.backlog -= len(jobs)
-        assigned.backlog_bytes -= sum([len(job.view[2]) for job in jobs]) + MESSAGE_BYTES * len(jobs)
+    def settle_letters(self) -> None:
+        """Finish the messages whose letters were acknowledged."""
+        for item in self._outbox.poll():
+            if not item.assigned.is_closed:
+                item.assigned.finish((item,))
 
-    def finish_one(self, job: Job) -> None:
-        if not job.assigned.is_closed:
-            self.finish(job.assigned, (job,))
+    def skip(self, items: Sequence[WorkItem]) -> None:
+        """Finish messages of one partition that were handled before, in another run or as another copy."""
+        self._counts.add("skipped", len(items))
+        items[0].assigned.finish(items)
 
-    def hold(self, job: Job, place: Place) -> None:
-        """An earlier message of its key waits there: this one waits in memory, or is written behind it."""
-        key, assigned = job.view.key, job.assigned
+    def hold(self, item: WorkItem, retry: Retry) -> None:
+        """An earlier message of its key waits for ``retry``: park this one in memory, or write it behind the other."""
+        key, assigned = item.message.key, item.assigned
         assert key is not None, "a message without a key waits for nothing"
-        home = assigned.home
-        if home.blocked.has(key, job.origin) or home.parking.has(key, job.origin):
-            # Another copy of it, from a run that died: one is enough.
-            self._counts.skipped += 1
-            self.finish(assigned, (job,))
-        elif self._pauses.may_park(assigned):
-            assigned.parked += 1
-            assigned.parked_bytes += len(job.view[2]) + MESSAGE_BYTES
-            self._counts.waited += 1
-            home.parking.add(key, job)
+        family = assigned.family
+        if family.blocked.has(key, item.source_offset) or family.parked.has(key, item.source_offset):
+            # Another copy of it, from a worker that died: one is enough.
+            self.skip((item,))
+            return
+        self._counts.add("waited")
+        if self._read_ahead.may_park(assigned):
+            assigned.park(item)
+            family.parked.add(key, item)
         else:
-            self._wait_behind(job, key, place)
+            family.blocked.add(key, item.source_offset, retry)
+            letter = waiting_letter(item, retry, group=self._options.group, now_ms=self._clock.now_ms())
+            self._send(item, retry_topic(family.source, self._options.group, retry.level), letter)
 
-    def release(self, home: Home, key: bytes) -> list[Job]:
-        """Those in memory that need not wait any more, in order."""
-        jobs = home.parking.take(key, home.blocked.lowest(key))
-        for job in jobs:
-            job.assigned.parked -= 1
-            job.assigned.parked_bytes -= len(job.view[2]) + MESSAGE_BYTES
-        return jobs
+    def hold_behind(self, failed: SettledFailure, waiting: Iterable[WorkItem]) -> list[WorkItem]:
+        """Hold the waiting messages of a failed message's lane that are blocked by its letter; returns those that go on."""
+        alive = [item for item in waiting if not item.assigned.is_stopping]
+        key = failed.item.message.key
+        if not failed.is_retried or key is None:
+            return alive
+        going_on = []
+        for item in alive:
+            blocker = item.assigned.family.blocked.blocker(key, item.source_offset)
+            if blocker is None:
+                going_on.append(item)
+            else:
+                self.hold(item, blocker)
+        return going_on
 
-    def _wait_behind(self, job: Job, key: bytes, place: Place) -> None:
-        job.assigned.home.blocked.add(key, job.origin, place)
-        letter = waiting_letter(job, place.level, place.due_ms, group=self._options.group, now_ms=self._clock.now_ms())
-        self._counts.waited += 1
-        self._send(job, retry_topic(job.assigned.home.source, self._options.group, place.level), letter)
+    def release(self, family: PartitionFamily, key: bytes) -> list[WorkItem]:
+        """The parked messages of the key that need not wait any more, in order."""
+        items = family.parked.take(key, family.blocked.lowest(key))
+        for item in items:
+            item.assigned.unpark(item)
+        return items
 
     # -- reports -------------------------------------------------------------------------------------------------------------
 
-    def _handled(self, report: Report) -> None:
-        jobs = report.handled
-        if not jobs:
+    def _settle_handled(self, report: BundleReport) -> None:
+        items = report.handled
+        if not items:
             return
-        self._counts.handled += len(jobs) - report.duplicates
-        self._counts.duplicates += report.duplicates
+        self._counts.add("handled", len(items) - report.duplicates)
+        self._counts.add("duplicates", report.duplicates)
         begin = 0
-        for end in range(1, len(jobs) + 1):
-            if end < len(jobs) and jobs[end].assigned is jobs[begin].assigned:
+        for end in range(1, len(items) + 1):
+            if end < len(items) and items[end].assigned is items[begin].assigned:
                 continue
-            assigned = jobs[begin].assigned
+            assigned: AssignedPartition = items[begin].assigned
             if not assigned.is_closed:
-                self.finish(assigned, jobs[begin:end])
+                assigned.finish(items[begin:end])
             begin = end
-        breaker = jobs[0].assigned.route.breaker
+        breaker = report.execution.breaker
         if breaker is not None:
-            was_probing = breaker.state is State.PROBING
-            breaker.succeeded(len(jobs), self._clock.monotonic_ms())
+            was_probing = breaker.state is BreakerState.PROBING
+            breaker.succeeded(len(items), self._clock.monotonic_ms())
             if was_probing:
-                log.warning("%s: the circuit breaker is closed: a probe was handled", jobs[0].assigned.route.name)
-                report.execution.resume()
+                log.warning("%s: the circuit breaker is closed, because a probe was handled", report.execution.name)
 
-    def _failed(self, failure: Failure, report: Report) -> None:
-        job = failure.job
-        if job.assigned.is_closed:
-            self._free_lane(job, report, None)
-            return
-        if self._goes_back(failure, report):
-            return
-        self._counts.failed += 1
-        decision = self._decide(failure)
-        now_ms = self._clock.now_ms()
-        retry = decision if isinstance(decision, Retry) else None
+    def _settle_failure(self, failure: HandlerFailure, breaker: Breaker | None) -> SettledFailure:
+        item = failure.item
+        if item.assigned.is_closed:
+            return SettledFailure(item)
+        if breaker is not None and self._is_taken_back(failure, breaker):
+            self._counts.add("put_back")
+            return SettledFailure(item, is_put_back=not item.assigned.is_stopping)
+        self._counts.add("failed")
+        retry = self._decide(failure)
         letter = failed_letter(
-            failure, retry, group=self._options.group, application_version=self._options.application_version, now_ms=now_ms
+            failure,
+            retry,
+            group=self._options.group,
+            application_version=self._options.application_version,
+            now_ms=self._clock.now_ms(),
         )
-        home = job.assigned.home
-        if isinstance(decision, Dead):
-            self._counts.dead += 1
+        family = item.assigned.family
+        if retry is None:
+            self._counts.add("dead")
             log.error(
                 "%s[%d]@%d is a dead letter after %d attempts: %s: %s",
-                *(
-                    letter.topic,
-                    letter.partition,
-                    letter.offset,
-                    letter.attempts,
-                    letter.exception_class,
-                    letter.exception_message,
-                ),
+                *(letter.topic, letter.partition, letter.offset, letter.attempts),
+                *(letter.exception_class, letter.exception_message),
             )
-            topic = dead_letter_topic(home.source, self._options.group)
+            self._send(item, dead_letter_topic(family.source, self._options.group), letter)
         else:
-            self._counts.retried += 1
-            topic = retry_topic(home.source, self._options.group, decision.level)
-            if self._keeps_key_order and job.view.key is not None:
-                home.blocked.add(job.view.key, job.origin, Place(decision.level, decision.due_ms))
-        self._send(job, topic, letter)
-        self._free_lane(job, report, retry)
+            self._counts.add("retried")
+            if self._keeps_key_order and item.message.key is not None:
+                family.blocked.add(item.message.key, item.source_offset, retry)
+            self._send(item, retry_topic(family.source, self._options.group, retry.level), letter)
+        return SettledFailure(item, is_retried=retry is not None)
 
-    def _goes_back(self, failure: Failure, report: Report) -> bool:
+    def _is_taken_back(self, failure: HandlerFailure, breaker: Breaker) -> bool:
         """Whether the circuit breaker is open, so that the failure does not count."""
-        job = failure.job
-        breaker = job.assigned.route.breaker
-        if breaker is None or isinstance(failure.error, InProgress):
-            # The handler was not even tried.
+        if isinstance(failure.error, InProgress):
+            # The handler was not called.
             return False
         now_ms = self._clock.monotonic_ms()
-        was_closed = breaker.state is State.CLOSED
-        if job.attempts and was_closed:
-            # One that failed before says more about itself than about what it depends on.
+        was_closed = breaker.state is BreakerState.CLOSED
+        if failure.item.attempts and was_closed:
+            # A message that failed before says more about itself than about what it depends on.
             return False
         if not breaker.counts(failure.error, failure.is_retriable):
             breaker.failed_otherwise(now_ms)
-            if not was_closed and breaker.state is State.CLOSED:
-                report.execution.resume()
             return False
-        goes_back = breaker.failed(now_ms)
-        if breaker.state is State.OPEN:
-            report.execution.halt()
-            if was_closed:
-                log.warning("%s: the circuit breaker is open: %s", job.assigned.route.name, failure.story.exception_message)
-        if goes_back:
-            self._counts.put_back += 1
-            if job.assigned.is_stopping:
-                self._free_lane(job, report, None)
-            else:
-                report.execution.put_back(job)
-        return goes_back
+        is_taken_back = breaker.failed(now_ms)
+        if was_closed and breaker.state is BreakerState.OPEN:
+            name = failure.item.assigned.execution.name
+            log.warning("%s: the circuit breaker is open: %s", name, failure.story.exception_message)
+        return is_taken_back
 
-    def _decide(self, failure: Failure) -> Decision:
-        job, now_ms, fraction = failure.job, self._clock.now_ms(), self._randomness.fraction()
+    def _decide(self, failure: HandlerFailure) -> Retry | None:
+        item, now_ms, fraction = failure.item, self._clock.now_ms(), self._randomness.fraction()
         if isinstance(failure.error, InProgress):
-            return self._policy.look_again(job.attempts, now_ms, fraction)
-        return self._policy.decide(job.attempts + failure.tries, failure.is_retriable, now_ms, fraction)
+            return self._policy.look_again(item.attempts, now_ms, fraction)
+        return self._policy.decide(item.attempts + failure.tries, failure.is_retriable, now_ms, fraction)
 
-    def _free_lane(self, job: Job, report: Report, retry: Retry | None) -> None:
-        """The lane was held for this failure. What waits in it goes on, or behind the letter."""
-        if not self._keeps_key_order:
-            return
-        waiting = [each for each in report.execution.drain(job.lane) if not each.assigned.is_stopping]
-        going_on = waiting
-        if retry is not None and job.view.key is not None:
-            going_on = []
-            for each in waiting:
-                place = each.assigned.home.blocked.blocker(job.view.key, each.origin)
-                if place is None:
-                    going_on.append(each)
-                else:
-                    self.hold(each, place)
-        if going_on:
-            with report.execution.adding() as dispatch:
-                for each in going_on:
-                    each.lane = dispatch.lane_of(job.lane.key) if job.lane.key is not None else each.lane
-                dispatch.add(going_on)
+    def _send(self, item: WorkItem, topic: str, letter: Letter) -> None:
+        if self._outbox.send(OutgoingLetter(topic, letter, item)) and not item.assigned.is_closed:
+            item.assigned.finish((item,))
 
-    def _send(self, job: Job, topic: str, letter: Letter) -> None:
-        self.outbox.send(topic, job.assigned.partition, letter, job)
+
+# -- letters -----------------------------------------------------------------------------------------------------------------
+
+
+def failed_letter(
+    failure: HandlerFailure, retry: Retry | None, *, group: str, application_version: str | None, now_ms: int
+) -> Letter:
+    """The letter of a message that failed; with ``retry`` None a dead letter."""
+    item = failure.item
+    before = item.letter
+    story = failure.story
+    return Letter(
+        topic=item.assigned.family.source,
+        partition=item.assigned.family.partition if before is None else before.partition,
+        offset=item.source_offset,
+        timestamp_ms=item.message.timestamp if before is None else before.timestamp_ms,
+        group=group,
+        attempts=item.attempts + (0 if isinstance(failure.error, InProgress) else failure.tries),
+        first_failure_ms=now_ms if before is None or not before.attempts else before.first_failure_ms,
+        last_failure_ms=now_ms,
+        exception_class=story.exception_class,
+        exception_message=story.exception_message,
+        traceback=story.traceback,
+        application_version=application_version,
+        replays=0 if before is None else before.replays,
+        level=None if retry is None else retry.level,
+        due_ms=None if retry is None else retry.due_ms,
+    )
+
+
+def waiting_letter(item: WorkItem, retry: Retry, *, group: str, now_ms: int) -> Letter:
+    """The letter of a message that did not fail, but waits behind one that did. Its attempts stay as they are."""
+    if item.letter is not None:
+        return item.letter._replace(level=retry.level, due_ms=retry.due_ms)
+    return Letter(
+        topic=item.assigned.family.source,
+        partition=item.assigned.family.partition,
+        offset=item.offset,
+        timestamp_ms=item.message.timestamp,
+        group=group,
+        attempts=0,
+        first_failure_ms=now_ms,
+        last_failure_ms=now_ms,
+        exception_class="",
+        exception_message="not tried yet: it waits behind an earlier message of its key",
+        level=retry.level,
+        due_ms=retry.due_ms,
+    )

@@ -7,64 +7,60 @@
 
     worker.run()
 
-This module is what applications see. What one run does is in ``session``.
+This module is what applications see. ``session`` is one run.
 """
 
 import asyncio
+import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any, TypeVar, overload
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
-from tidelog.worker.attempt import Rules, make_async_attempt, make_attempt
-from tidelog.worker.backoff import Backoff
 from tidelog.worker.breaker import Breaker, CircuitBreaker
 from tidelog.worker.deduplicate import Deduplicator, MessageId, default_message_id, remember_seconds_of
-from tidelog.worker.dispatch_lanes import LaneDispatch
-from tidelog.worker.dispatch_none import UnorderedDispatch
-from tidelog.worker.execution import Execution, Report
-from tidelog.worker.execution_asyncio import AsyncioSlots, LoopThread
-from tidelog.worker.execution_threads import ThreadSlots
-from tidelog.worker.failures import FailurePolicy, Retriable
-from tidelog.worker.liveness import Liveness
-from tidelog.worker.metrics import Counts, WorkerMetrics, joined, quantile_seconds
+from tidelog.worker.execution import BundleReport, HandlerExecution, LaneDispatch, UnorderedDispatch
+from tidelog.worker.failures import Backoff, FailurePolicy, Retriable
+from tidelog.worker.handler import AttemptRules, Handler, HandlerRegistry, is_async, make_async_attempt, make_attempt
+from tidelog.worker.metrics import WorkerCounts, WorkerMetrics, joined, quantile_seconds
 from tidelog.worker.options import OFFSET_METADATA_BYTES_MAX, Order, checked_options
-from tidelog.worker.route import Handler, Handlers, Route
-from tidelog.worker.session import Session
-from tidelog.worker.signals import stopping_on_signals
+from tidelog.worker.session import Liveness, Session, SessionSetup
+from tidelog.worker.slots import AsyncioSlots, LoopThread, ThreadSlots
 
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 NANOSECONDS_PER_SECOND = 1_000_000_000
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Worker:
     """Reads topics as a member of a group and calls a handler for every message.
 
-    **What it promises.** Every message is handled at least once, or is a dead letter with its story; none is passed over or
-    dropped. An offset is committed when everything below it is finished, and what is finished above it is remembered in the
-    commit, so that a restart repeats little. A handler that raises is tried again: ``in_place_retries`` times at once, then
-    ``retries`` times through retry topics (``<topic>.<group>.retry.<n>``) after the ``backoff``, then the message goes to
-    ``<topic>.<group>.dlq``. What cannot be decoded, and what ``retriable`` (exception classes, or a function) says no to, goes
-    there at once. A letter is acknowledged before the offset of its message is committed; with ``exactly_once`` both are in one
-    transaction, so that there is exactly one letter; the handler itself may still run more than once.
+    **Promise.** Every message is handled at least once, or becomes a dead letter with its story; none is skipped or dropped. An
+    offset is committed when everything below it is finished. What is finished above it is remembered in the commit, so that a
+    restart repeats little. A handler that raises is tried again: ``in_place_retries`` times at once, then ``retries`` times
+    through retry topics (``<topic>.<group>.retry.<n>``) after the ``backoff``; then the message goes to ``<topic>.<group>.dlq``.
+    Messages that cannot be decoded, and failures that ``retriable`` (exception classes, or a function) rejects, go there at once.
+    A letter is acknowledged before the offset of its message is committed; with ``exactly_once`` both are in one transaction, so
+    that there is exactly one letter. The handler itself may still run more than once.
 
     **Order.** ``"partition"``: one message of a partition at a time, by offset. ``"key"``: one message of a key at a time, by
-    offset, keys side by side; later messages of a key that failed wait behind it. ``"none"``: as they come. With
-    ``"partition"`` and ``"none"`` a message that failed is handled later than those behind it. Up to ``concurrency`` messages
-    are handled at once by each handler: sync ones in threads, async ones as tasks of one asyncio loop. Members of a group must
-    have the same ``order``.
+    offset, keys in parallel; later messages of a key that failed wait behind it. ``"none"``: no order. With ``"partition"`` and
+    ``"none"`` a message that failed is handled later than those behind it. Each handler handles up to ``concurrency`` messages at
+    once: synchronous ones in threads, asynchronous ones as tasks of one asyncio loop. All members of a group must have the same
+    ``order``.
 
-    ``deduplicate`` recognises messages that were handled before, by ``message_id``; its promise is in
-    ``tidelog.worker.deduplicate``. ``circuit_breaker`` (None: none) pauses and probes when failures say that a dependency is
-    down. ``drain_timeout``: how long a stop, or a rebalance, waits for what is under way. ``prefetch_messages`` and
-    ``prefetch_bytes`` bound what is read ahead, after a restart as well. ``instance_id``: a name of this instance that stays
-    over restarts, so that it has its partitions back at once. ``liveness_file`` is touched every second while the worker polls
-    and no handler runs for longer than ``liveness_timeout``. ``config``: librdkafka's settings. Times in seconds.
+    ``deduplicate`` recognises messages that were handled before, by ``message_id``; ``tidelog.worker.deduplicate`` documents its
+    promise. ``circuit_breaker`` pauses and probes when failures indicate that a dependency is down; None disables it.
+    ``drain_timeout`` is how long a stop or a rebalance waits for messages under way. ``prefetch_messages`` and ``prefetch_bytes``
+    bound what is read ahead, after a restart as well. ``instance_id`` is a name of this instance that survives restarts, so that
+    it gets its partitions back at once. ``liveness_file`` is touched every second while the worker polls and no handler runs for
+    longer than ``liveness_timeout``. ``config`` has settings of librdkafka. Times are in seconds.
     """
 
     def __init__(
@@ -94,7 +90,7 @@ class Worker:
         liveness_timeout: float = 300.0,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """InvalidArgument says which argument makes no sense. Nothing is connected yet."""
+        """InvalidArgument names the argument that is wrong. Nothing is connected yet."""
         self._options = checked_options(
             bootstrap,
             topics,
@@ -120,12 +116,12 @@ class Worker:
             liveness_timeout=liveness_timeout,
             config=config,
         )
-        self._handlers = Handlers()
+        self._handlers = HandlerRegistry()
         self._clock = RealClock()
         self._randomness = RealRandomness()
         self._liveness = Liveness(liveness_timeout, liveness_file)
-        self._counts = Counts()
-        self._routes: list[Route] = []
+        self._counts = WorkerCounts()
+        self._executions: list[HandlerExecution] = []
         self._session: Session | None = None
         self._stopping = threading.Event()
         self._is_stop_wanted = False
@@ -141,9 +137,8 @@ class Worker:
     def handler(self, *, topic: str) -> Callable[[AnyHandler], AnyHandler]: ...
 
     def handler(self, function: Any = None, *, topic: str | None = None) -> Any:
-        """``@worker.handler`` for all topics, ``@worker.handler(topic="orders")`` for one. The function takes a ``Message``; it
-        may be a coroutine function. What it returns is ignored; what it raises is a failure. InvalidArgument when it cannot be
-        called."""
+        """``@worker.handler`` for all topics, ``@worker.handler(topic="orders")`` for one. The function takes a ``Message`` and
+        may be a coroutine function. Its result is ignored; an exception is a failure. InvalidArgument if it is not callable."""
         if function is None and topic is not None:
 
             def register(handler: Any) -> Any:
@@ -157,18 +152,18 @@ class Worker:
     # -- running -------------------------------------------------------------------------------------------------------------
 
     def run(self) -> bool:
-        """Work until ``stop`` is called or SIGTERM or SIGINT comes; a second signal stops now.
+        """Work until ``stop`` is called or SIGTERM or SIGINT arrives; a second signal stops now.
 
-        True when everything that was begun was finished and committed. Raises what stops a worker for good: BrokerUnavailable,
-        UnknownTopic, TopicNotCreated, NotAuthorized, InvalidArgument when a topic has no handler. A worker that was stopped may
-        be run again.
+        Returns True if everything that was begun was finished and committed. Raises what stops a worker for good:
+        BrokerUnavailable, UnknownTopic, TopicNotCreated, NotAuthorized, or InvalidArgument if a topic has no handler. A worker
+        that was stopped may be run again.
         """
-        with stopping_on_signals(self.stop, self.stop_now):
+        with _stopping_on_signals(self.stop, self.stop_now):
             return self._run(None)
 
     async def run_async(self) -> bool:
-        """As ``run``, for a program with an asyncio loop: async handlers run on that loop, the polling in a thread of its own.
-        Cancelling it stops the worker gracefully. Signals are the program's own business."""
+        """``run`` for a program with an asyncio loop: asynchronous handlers run on that loop, the polling in a thread of its own.
+        Cancelling it stops the worker gracefully. The program handles signals itself."""
         loop = asyncio.get_running_loop()
         running = asyncio.ensure_future(asyncio.to_thread(self._run, loop))
         try:
@@ -179,15 +174,15 @@ class Worker:
             raise
 
     def stop(self) -> None:
-        """Begin nothing more, wait for what is under way up to ``drain_timeout``, commit, leave the group. Returns at once; from
-        any thread, from a handler, or from a signal."""
+        """Begin nothing more, wait for messages under way up to ``drain_timeout``, commit, and leave the group. Returns at once;
+        may be called from any thread, from a handler, or from a signal handler."""
         self._is_stop_wanted = True
         session = self._session
         if session is not None:
             session.stop()
 
     def stop_now(self) -> None:
-        """Wait for nothing: what is under way will be handled again."""
+        """Stop without waiting: messages under way will be handled again."""
         self._is_hurried = self._is_stop_wanted = True
         session = self._session
         if session is not None:
@@ -195,7 +190,7 @@ class Worker:
 
     def _run(self, loop: asyncio.AbstractEventLoop | None) -> bool:
         if not self._lock.acquire(blocking=False):
-            raise InvalidArgument("the worker is running already")
+            raise InvalidArgument("the worker is already running")
         own_loop: LoopThread | None = None
         deduplicator = self._options.deduplicate
         try:
@@ -203,23 +198,27 @@ class Worker:
             if deduplicator is not None:
                 window = self._options.backoff.window(self._options.retries)
                 deduplicator.open(self._options.group, remember_seconds_of(window))
-            reports: deque[Report] = deque()
+            reports: deque[BundleReport] = deque()
             policy = self._policy()
-            routes = self._make_routes(handlers, reports)
-            if loop is None and any(route.is_async for route in routes.values()):
+            # By identity: a handler may be an object that has no hash.
+            by_id = {id(handler): (handler, self._make_execution(handler, reports)) for handler in handlers.values()}
+            self._executions = [execution for _, execution in by_id.values()]
+            if loop is None and any(is_async(handler) for handler in handlers.values()):
                 own_loop = LoopThread(f"{self._options.group}-asyncio")
                 loop = own_loop.loop
-            self._open_slots(policy, loop)
+            self._attach_slots(by_id.values(), policy, loop)
             session = Session(
-                self._options,
-                routes,
-                policy,
-                self._counts,
-                reports,
-                clock=self._clock,
-                randomness=self._randomness,
-                liveness=self._liveness,
-                stopping=self._stopping,
+                SessionSetup(
+                    options=self._options,
+                    executions={topic: by_id[id(handler)][1] for topic, handler in handlers.items()},
+                    policy=policy,
+                    counts=self._counts,
+                    reports=reports,
+                    clock=self._clock,
+                    randomness=self._randomness,
+                    liveness=self._liveness,
+                    stopping=self._stopping,
+                )
             )
             self._session = session
             if self._is_hurried:
@@ -233,9 +232,8 @@ class Worker:
 
     def _end(self, own_loop: LoopThread | None, deduplicator: Deduplicator | None) -> None:
         try:
-            for route in self._routes:
-                if route.execution.slots is not None:
-                    route.execution.slots.close()
+            for execution in self._executions:
+                execution.close()
             if own_loop is not None:
                 own_loop.close()
             if deduplicator is not None and not self._is_hurried:
@@ -256,25 +254,24 @@ class Worker:
             levels=options.levels,
         )
 
-    def _make_routes(self, handlers: Mapping[str, Handler], reports: deque[Report]) -> dict[str, Route]:
-        """One for each handler; by topic."""
+    def _make_execution(self, handler: Handler, reports: deque[BundleReport]) -> HandlerExecution:
         options = self._options
-        routes: dict[str, Route] = {}
-        by_handler: dict[int, Route] = {}
-        for topic, handler in handlers.items():
-            route = by_handler.get(id(handler))
-            if route is None:
-                dispatch = UnorderedDispatch() if options.order == "none" else LaneDispatch()
-                execution = Execution(dispatch, holds_failed_lanes=options.order == "key", reports=reports)
-                breaker = None if options.circuit_breaker is None else Breaker(options.circuit_breaker)
-                route = by_handler[id(handler)] = Route(handler, execution, breaker)
-            routes[topic] = route
-        self._routes = list(by_handler.values())
-        return routes
+        return HandlerExecution(
+            getattr(handler, "__qualname__", type(handler).__qualname__),
+            UnorderedDispatch() if options.order == "none" else LaneDispatch(),
+            reports,
+            holds_failed_lanes=options.order == "key",
+            breaker=None if options.circuit_breaker is None else Breaker(options.circuit_breaker),
+        )
 
-    def _open_slots(self, policy: FailurePolicy, loop: asyncio.AbstractEventLoop | None) -> None:
+    def _attach_slots(
+        self,
+        executions: Iterable[tuple[Handler, HandlerExecution]],
+        policy: FailurePolicy,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
         options = self._options
-        rules = Rules(
+        rules = AttemptRules(
             in_place_retries=options.in_place_retries,
             is_retriable=policy.is_retriable,
             deduplicator=options.deduplicate,
@@ -282,50 +279,74 @@ class Worker:
             randomness=self._randomness,
             stopping=self._stopping,
         )
-        for route in self._routes:
-            execution = route.execution
-            if route.is_async:
+        for handler, execution in executions:
+            if is_async(handler):
                 assert loop is not None
-                execution.slots = AsyncioSlots(execution, make_async_attempt(route.handler, rules), options.concurrency, loop)
+                execution.attach(AsyncioSlots(execution, make_async_attempt(handler, rules), options.concurrency, loop))
             else:
-                attempt = make_attempt(route.handler, rules)
-                execution.slots = ThreadSlots(execution, attempt, options.concurrency, f"{options.group}-{route.name}")
+                name = f"{options.group}-{execution.name}"
+                execution.attach(ThreadSlots(execution, make_attempt(handler, rules), options.concurrency, name))
 
-    # -- looking at it -------------------------------------------------------------------------------------------------------
+    # -- observation ---------------------------------------------------------------------------------------------------------
 
     @property
     def is_joined(self) -> bool:
-        """Whether the group has given it partitions, or told it that there are none."""
+        """Whether the group has assigned partitions to it, or told it that there are none."""
         session = self._session
         return session is not None and session.is_joined
 
     def alive(self) -> bool:
-        """Whether it polls, and no handler runs for longer than ``liveness_timeout``: for a supervisor that restarts what is
+        """Whether it polls, and no handler runs for longer than ``liveness_timeout``. For a supervisor that restarts it if
         not."""
         return self._liveness.is_alive(self._clock.monotonic_ms())
 
     def metrics(self) -> WorkerMetrics:
-        """One moment of what it counts, from any thread; ``metrics().text(group)`` is Prometheus' format."""
-        session, counts, routes = self._session, self._counts, self._routes
-        histogram = joined(each for route in routes for each in route.execution.histograms)
+        """A snapshot, from any thread; ``metrics().text(group)`` is in Prometheus' format."""
+        session, counts, executions = self._session, self._counts, self._executions
+        histogram = joined(each for execution in executions for each in execution.histograms)
         now_ns = self._clock.monotonic_ns()
         return WorkerMetrics(
-            handled=counts.handled,
-            failed=counts.failed,
-            retried=counts.retried,
-            dead=counts.dead,
-            duplicates=counts.duplicates,
-            skipped=counts.skipped,
-            waited=counts.waited,
-            put_back=counts.put_back,
-            queued=sum(route.execution.queued for route in routes),
+            handled=counts["handled"],
+            failed=counts["failed"],
+            retried=counts["retried"],
+            dead=counts["dead"],
+            duplicates=counts["duplicates"],
+            skipped=counts["skipped"],
+            waited=counts["waited"],
+            put_back=counts["put_back"],
+            queued=sum(execution.queued for execution in executions),
             in_flight=0 if session is None else session.in_flight,
             lag={} if session is None else session.lag,
-            breakers={route.name: route.breaker.state.value for route in routes if route.breaker is not None},
+            breakers={each.name: each.breaker.state.value for each in executions if each.breaker is not None},
             seconds_total=histogram.sum / NANOSECONDS_PER_SECOND,
             seconds_p50=quantile_seconds(histogram, 0.5),
             seconds_p99=quantile_seconds(histogram, 0.99),
-            longest_running_seconds=max((route.execution.oldest_ns(now_ns) for route in routes), default=0)
-            / NANOSECONDS_PER_SECOND,
+            longest_running_seconds=max((each.oldest_ns(now_ns) for each in executions), default=0) / NANOSECONDS_PER_SECOND,
             histogram=histogram,
         )
+
+
+@contextmanager
+def _stopping_on_signals(stop: Callable[[], None], stop_now: Callable[[], None]) -> Iterator[None]:
+    """Within the block the first SIGTERM or SIGINT calls ``stop``, the second ``stop_now``. Restores the previous handlers.
+
+    Only in the main thread, where Python delivers signals; elsewhere whoever runs the worker calls ``stop`` and ``stop_now``.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def handle(number: int, _: object) -> None:
+        arrived.append(number)
+        if len(arrived) == 1:
+            stop()
+        else:
+            stop_now()
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -59,7 +59,7 @@ def test_what_cannot_be_is_refused(redis: Any) -> None:
         RedisDeduplicator(redis, lease=0)
     with pytest.raises(InvalidArgument, match="does not answer"):
         RedisDeduplicator("redis://127.0.0.1:1/0").open("email", 20)
-    with pytest.raises(InvalidArgument, match="no address"):
+    with pytest.raises(InvalidArgument, match="not the address"):
         RedisDeduplicator("nonsense")
 
 

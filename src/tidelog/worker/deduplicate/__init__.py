@@ -1,13 +1,13 @@
-"""Idempotent handling: a message that was handled before is recognised by its id and not handled again.
+"""Deduplication: a message that was handled before is recognised by its id and not handled again.
 
 Kafka repeats messages after crashes and rebalances, producers may send one twice, and somebody may replay history. A deduplicator
-remembers the ids of what was handled, for at least twice as long as a message may be on its way through retries.
+remembers the ids of handled messages, for at least twice the longest time that all retries of a message take.
 
-    claim(id)    before the handler: OURS (go on), DONE (handled before), BUSY (somebody is at it, or died at it)
-    finish(id)   after it succeeded         release(id)   after it failed, so that the next try may claim it
+    claim(id)    before the handler: OURS (handle it), DONE (handled before), BUSY (another worker handles it, or died)
+    finish(id)   after it succeeded         release(id)   after it failed, so that the next attempt may claim it
 
-**What it does not promise.** The handler's effect and the mark are two things: a crash between them repeats the effect. Exactly
-once needs the effect and the mark in one database transaction.
+**Not promised.** The handler's effect and the mark are not atomic: a crash between them repeats the effect. Exactly once needs
+the effect and the mark in one database transaction.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Deduplicator(Protocol):
     """Called from several threads at once."""
 
     def open(self, group: str, remember_seconds: float) -> None:
-        """Before anything else; ``remember_seconds`` is the least that it must remember. InvalidArgument when it will not."""
+        """Called before anything else. It must remember ids for at least ``remember_seconds``; InvalidArgument if it does not."""
         ...
 
     def claim(self, message_id: str) -> Claim: ...
@@ -45,18 +45,15 @@ class Deduplicator(Protocol):
 
 
 def default_message_id(message: Message) -> str:
-    """The header ``message-id`` where there is one; else the place of the message in its topic, which finds the repeats of Kafka
-    and of retries, not those of a producer that sent it twice. The time of the message is part of it: a topic that is deleted
-    and made anew has the same places again."""
-    headers = message[2].headers()
-    if headers:
-        for name, value in reversed(headers):
-            if name == MESSAGE_ID_HEADER and value:
-                text: str = value.decode("utf-8", "replace")
-                return text
+    """The header ``message-id`` if there is one; else topic, partition and offset, which recognise repetitions by Kafka and by
+    retries, but not those of a producer that sent the message twice. The timestamp is part of it, because a topic that is deleted
+    and created again uses the same offsets again."""
+    for name, value in reversed(message.headers_list):
+        if name == MESSAGE_ID_HEADER and value:
+            return value.decode("utf-8", "replace")
     return f"{message.topic}/{message.partition}/{message.offset}/{message.timestamp}"
 
 
 def remember_seconds_of(retry_window_seconds: float) -> float:
-    """The least that must be remembered: twice the longest way through the retries."""
+    """How long ids must be remembered at least: twice the longest time that all retries take."""
     return max(2 * retry_window_seconds, REMEMBER_SECONDS_MIN)

@@ -1,13 +1,13 @@
-"""Deduplication in Redis: for workers on many machines.
+"""Deduplication in Redis, for workers on several machines.
 
     SET <prefix><group>:<id> running:<token> NX PX <lease>      before the handler
     SET <prefix><group>:<id> done PX <remember>                 after it succeeded
-    delete it if it is still ours                               after it failed
+    delete it if the claim is still ours                        after it failed
 
-**Its promise is weaker than that of a file.** Redis may forget: keys are evicted when memory is short, and a failover or a crash
-loses what was not written yet; such a message is handled again. A handler that takes longer than ``lease`` may run twice at the
-same time. What a worker was at when it died is tried again when its lease is over, not before. Nothing is ever lost by it: what
-is not marked as done is handled.
+**Its promise is weaker than that of a file.** Redis may lose marks: it evicts keys when memory is short, and a failover or a
+crash loses what was not written yet. Such a message is handled again. A handler that takes longer than ``lease`` may run twice at
+the same time. A message whose worker died is tried again when its lease has expired, not before. No message is ever lost: what is
+not marked as done is handled.
 """
 
 import secrets
@@ -19,19 +19,19 @@ from tidelog.worker.deduplicate import Claim
 DONE = b"done"
 PREFIX = "tidelog:seen:"
 LEASE_SECONDS = 60.0
-# Only our own claim: the lease may be over and somebody else at it.
+# Only our own claim: the lease may have expired, and another worker may have claimed the message.
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 
 
 class RedisDeduplicator:
     """``Worker(..., deduplicate=RedisDeduplicator("redis://127.0.0.1:6379/0"))``, or a ``redis.Redis`` of your own.
 
-    ``remember`` and ``lease`` in seconds; ``remember`` is by default what the retries need. Needs ``tidelog[redis]``.
+    ``remember`` and ``lease`` are in seconds; ``remember`` defaults to what the retries need. Requires ``tidelog[redis]``.
     """
 
     def __init__(self, redis: Any, *, remember: float | None = None, lease: float = LEASE_SECONDS, prefix: str = PREFIX) -> None:
         if not lease > 0:
-            raise InvalidArgument(f"deduplicate: a lease is longer than 0 s: not {lease}")
+            raise InvalidArgument(f"deduplicate: lease= is a number of seconds above 0: not {lease}")
         self._redis = _connected(redis) if isinstance(redis, str) else redis
         self._is_ours = isinstance(redis, str)
         self._remember = remember
@@ -42,7 +42,7 @@ class RedisDeduplicator:
         self._token = b"running:" + secrets.token_hex(8).encode("ascii")
 
     def open(self, group: str, remember_seconds: float) -> None:
-        """InvalidArgument when ``remember`` is too short, or nobody answers."""
+        """InvalidArgument if ``remember`` is too short, or Redis does not answer."""
         if self._remember is not None and self._remember < remember_seconds:
             raise InvalidArgument(
                 f"deduplicate: remember={self._remember:g} s is too short: retries need at least {remember_seconds:g} s"
@@ -60,7 +60,7 @@ class RedisDeduplicator:
             return Claim.OURS
         held = self._redis.get(key)
         if held is None:
-            # It ended between the two: the next look decides.
+            # It ended between the two requests: the next attempt decides.
             return Claim.BUSY
         content = held.encode() if isinstance(held, str) else held
         return Claim.DONE if content == DONE else Claim.BUSY
@@ -84,4 +84,4 @@ def _connected(url: str) -> Any:
     try:
         return redis.Redis.from_url(url)
     except ValueError as error:
-        raise InvalidArgument(f"deduplicate: that is no address of a Redis: {error}") from error
+        raise InvalidArgument(f"deduplicate: that is not the address of a Redis: {error}") from error

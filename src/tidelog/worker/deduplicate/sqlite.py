@@ -1,12 +1,12 @@
-"""Deduplication in a SQLite file: for workers on one machine, and it survives restarts.
+"""Deduplication in a SQLite file, which survives restarts, for workers on one machine.
 
     seen(id TEXT PRIMARY KEY, forget_at INTEGER) -- milliseconds since 1970
 
-An id is written after its handler succeeded and is durable before its offset is committed (WAL, synchronous=FULL). **The
+An id is written after its handler succeeded, and is durable before its offset is committed (WAL, synchronous=FULL). **The
 promise**: a message whose mark was written is not handled again while it is remembered. A crash between the handler's end and the
-mark repeats it. Within one process an id is handled once at a time: who comes second looks again later. Two processes that have
-the same message at the same time (a rebalance that did not wait for a slow handler) may both handle it. Old ids are forgotten
-every ``FORGET_EVERY`` marks, so the file stays bounded by the rate and the time.
+mark repeats it. Within one process an id is handled once at a time: a second copy is tried again later. Two processes that have
+the same message at the same time (a rebalance that did not wait for a slow handler) may both handle it. Expired ids are deleted
+every ``FORGET_EVERY`` marks, so the rate and the time bound the size of the file.
 """
 
 import os
@@ -22,7 +22,8 @@ BUSY_SECONDS = 30.0
 
 
 class SqliteDeduplicator:
-    """``Worker(..., deduplicate=SqliteDeduplicator("seen.db"))``; ``remember`` in seconds, by default what the retries need."""
+    """``Worker(..., deduplicate=SqliteDeduplicator("seen.db"))``; ``remember`` is in seconds and defaults to what the retries
+    need."""
 
     def __init__(self, path: str | os.PathLike[str], *, remember: float | None = None, clock: Clock | None = None) -> None:
         self._path = os.fspath(path)
@@ -36,7 +37,7 @@ class SqliteDeduplicator:
         self._running: set[str] = set()
 
     def open(self, group: str, remember_seconds: float) -> None:
-        """InvalidArgument when ``remember`` is too short, or the file is none of SQLite's."""
+        """InvalidArgument if ``remember`` is too short, or the file is not a SQLite database."""
         if self._remember is not None and self._remember < remember_seconds:
             raise InvalidArgument(
                 f"deduplicate: remember={self._remember:g} s is too short: retries need at least {remember_seconds:g} s"
@@ -69,7 +70,7 @@ class SqliteDeduplicator:
     def finish(self, message_id: str) -> None:
         now_ms = self._clock.now_ms()
         with self._lock:
-            # Whatever comes of the mark: the handler has ended.
+            # Even if the mark cannot be written: the handler has ended.
             self._running.discard(message_id)
             self._open.execute(
                 "INSERT OR REPLACE INTO seen (id, forget_at) VALUES (?, ?)", (self._key(message_id), now_ms + self._remember_ms)
@@ -79,7 +80,7 @@ class SqliteDeduplicator:
                 self._open.execute("DELETE FROM seen WHERE forget_at <= ?", (now_ms,))
 
     def release(self, message_id: str) -> None:
-        """Nothing was written by ``claim``."""
+        """``claim`` has written nothing."""
         with self._lock:
             self._running.discard(message_id)
 

@@ -1,4 +1,4 @@
-"""One round of handling: tries in place, how failures are told, what cancelling means."""
+"""One round of handling: tries in place, how failures are described, what cancelling means."""
 
 import asyncio
 import threading
@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.worker.fakes import job
+from tests.worker.fakes import work_item
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.message import Message
 from tidelog.ports.randomness import RealRandomness
 from tidelog.worker import Worker
-from tidelog.worker.attempt import Failure, Outcome, Rules, make_async_attempt, make_attempt
 from tidelog.worker.deduplicate import default_message_id
-from tidelog.worker.job import Lane
+from tidelog.worker.execution import Lane
+from tidelog.worker.handler import AttemptOutcome, AttemptRules, HandlerFailure, make_async_attempt, make_attempt
 
 
-def rules(**given: Any) -> Rules:
+def rules(**given: Any) -> AttemptRules:
     options: dict[str, Any] = {
         "in_place_retries": 0,
         "is_retriable": lambda error: not isinstance(error, ValueError),
@@ -26,18 +26,18 @@ def rules(**given: Any) -> Rules:
         "randomness": RealRandomness(),
         "stopping": threading.Event(),
     }
-    return Rules(**{**options, **given})
+    return AttemptRules(**{**options, **given})
 
 
-def attempt(handler: Any, given: Rules, is_async: bool) -> Outcome:
+def attempt(handler: Any, given: AttemptRules, is_async: bool) -> AttemptOutcome:
     if not is_async:
-        return make_attempt(handler, given)(job(Lane()))
+        return make_attempt(handler, given)(work_item(Lane()))
 
     async def handle(message: Message) -> None:
         handler(message)
 
-    async def run() -> Outcome:
-        return await make_async_attempt(handle, given)(job(Lane()))
+    async def run() -> AttemptOutcome:
+        return await make_async_attempt(handle, given)(work_item(Lane()))
 
     return asyncio.run(run())
 
@@ -52,7 +52,7 @@ def test_hiccups_are_tried_in_place_and_counted(is_async: bool) -> None:
             raise OSError("hiccup")
 
     failed = attempt(handler, rules(in_place_retries=2), is_async)
-    assert isinstance(failed, Failure)
+    assert isinstance(failed, HandlerFailure)
     assert (failed.tries, failed.is_retriable, len(tries)) == (3, True, 3)
     assert attempt(handler, rules(in_place_retries=2), is_async) is None
 
@@ -63,7 +63,7 @@ def test_what_is_not_retriable_is_not_tried_again(is_async: bool) -> None:
         raise ValueError("poison")
 
     failed = attempt(handler, rules(in_place_retries=5), is_async)
-    assert isinstance(failed, Failure)
+    assert isinstance(failed, HandlerFailure)
     assert (failed.tries, failed.is_retriable) == (1, False)
     assert failed.story.exception_class == "ValueError"
 
@@ -77,7 +77,7 @@ def test_a_worker_that_stops_does_not_wait_for_a_try_in_place(is_async: bool) ->
         raise OSError("hiccup")
 
     failed = attempt(handler, given, is_async)
-    assert isinstance(failed, Failure)
+    assert isinstance(failed, HandlerFailure)
     assert failed.tries == 1
 
 
@@ -89,7 +89,7 @@ def test_a_function_for_what_is_retriable_that_fails_itself_is_a_retry() -> None
         raise OSError("first")
 
     failed = attempt(handler, rules(is_retriable=broken), False)
-    assert isinstance(failed, Failure)
+    assert isinstance(failed, HandlerFailure)
     assert (failed.story.exception_class, failed.is_retriable) == ("KeyError", True)
     assert "first" in failed.story.traceback
 
@@ -98,11 +98,11 @@ def test_a_handler_that_cancels_itself_has_failed() -> None:
     async def handle(_: Message) -> None:
         raise asyncio.CancelledError
 
-    async def run() -> Outcome:
-        return await make_async_attempt(handle, rules())(job(Lane()))
+    async def run() -> AttemptOutcome:
+        return await make_async_attempt(handle, rules())(work_item(Lane()))
 
     failed = asyncio.run(run())
-    assert isinstance(failed, Failure)
+    assert isinstance(failed, HandlerFailure)
     assert "cancelled" in failed.story.exception_message
 
 
@@ -114,7 +114,7 @@ def test_a_handler_whose_call_runs_nothing_is_not_taken_for_handled() -> None:
         yield None
 
     for handler in (lambda message: work(message), steps):
-        with pytest.raises(InvalidArgument, match="nothing of it was run"):
-            make_attempt(handler, rules())(job(Lane()))
+        with pytest.raises(InvalidArgument, match="none of its code has run"):
+            make_attempt(handler, rules())(work_item(Lane()))
     with pytest.raises(InvalidArgument, match="yield"):
         Worker("127.0.0.1:9092", group="email", topics=["orders"]).handler(steps)

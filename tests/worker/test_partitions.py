@@ -1,29 +1,30 @@
-"""Pauses: each reason by itself, patience before a full partition is paused, and no going to and fro."""
+"""Partitions: each reason for a pause by itself, patience before a full partition is paused, no alternating; and the letters of a
+retry partition in the order of the log."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.worker.fakes import assigned, route
+from tests.worker.fakes import assigned, execution, plain_letter
 from tidelog.client.message import Message
-from tidelog.worker import pauses
-from tidelog.worker.assigned import Assigned
-from tidelog.worker.blocked_keys import Place
+from tidelog.worker import partitions
 from tidelog.worker.breaker import CircuitBreaker
-from tidelog.worker.letters import foreign_letter
-from tidelog.worker.pauses import PATIENCE_MS, Pauses
+from tidelog.worker.failures import Retry
+from tidelog.worker.partitions import PATIENCE_MS, AssignedPartition, ReadAhead, RetryQueue
 
 
-def changes(of: Pauses, partition: Assigned, now_ms: int = 0) -> str:
+def changes(of: ReadAhead, partition: AssignedPartition, now_ms: int = 0) -> str:
     to_pause, to_resume = of.changes([partition], now_ms)
     return "pause" if to_pause else "resume" if to_resume else ""
 
 
-def waits(of: Pauses) -> bool:
+def waits(of: ReadAhead) -> bool:
     return of.should_wait
 
 
 def test_a_retry_partition_is_paused_until_its_letters_are_due() -> None:
-    each, partition = Pauses(1000, 1 << 30), assigned(level=0)
-    partition.retries.add(Message.of(), foreign_letter("t", 0, 0, 1, None, "g")._replace(due_ms=50))
+    each, partition = ReadAhead(1000, 1 << 30), assigned(level=0)
+    partition.retries.add(Message.of(), plain_letter(1, due_ms=50))
     assert changes(each, partition) == "pause"
     assert changes(each, partition) == ""
     partition.retries.take_due(50)
@@ -31,8 +32,8 @@ def test_a_retry_partition_is_paused_until_its_letters_are_due() -> None:
 
 
 def test_what_is_finished_above_a_message_that_hangs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pauses, "OFFSETS_MAX", 10)
-    each, partition = Pauses(1000, 1 << 30), assigned()
+    monkeypatch.setattr(partitions, "OFFSETS_MAX", 10)
+    each, partition = ReadAhead(1000, 1 << 30), assigned()
     partition.offsets.begin(range(10))
     partition.offsets.finish(range(1, 10))
     assert partition.backlog == 0
@@ -42,17 +43,17 @@ def test_what_is_finished_above_a_message_that_hangs_is_bounded(monkeypatch: pyt
 
 
 def test_nothing_is_read_before_the_blocked_keys_are_known() -> None:
-    each, partition = Pauses(1000, 1 << 30), assigned()
-    partition.home.is_scanned = False
+    each, partition = ReadAhead(1000, 1 << 30), assigned()
+    partition.family.set_scanned(False)
     assert changes(each, partition) == "pause"
-    partition.home.is_scanned = True
+    partition.family.set_scanned(True)
     assert changes(each, partition) == "resume"
 
 
 def test_an_open_breaker_pauses() -> None:
     options = CircuitBreaker(failures=1, pause=1)
-    each, partition = Pauses(1000, 1 << 30), assigned(route=route(options))
-    breaker = partition.route.breaker
+    each, partition = ReadAhead(1000, 1 << 30), assigned(execution=execution(options))
+    breaker = partition.execution.breaker
     assert breaker is not None
     breaker.failed(0)
     assert changes(each, partition) == "pause"
@@ -62,18 +63,18 @@ def test_an_open_breaker_pauses() -> None:
 
 
 def test_too_many_waiting_letters_pause_the_source_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pauses, "BLOCKED_LETTERS_MAX", 2)
-    each, partition = Pauses(1000, 1 << 30), assigned()
-    partition.home.blocked.add(b"a", 1, Place(0, 0))
+    monkeypatch.setattr(partitions, "BLOCKED_LETTERS_MAX", 2)
+    each, partition = ReadAhead(1000, 1 << 30), assigned()
+    partition.family.blocked.add(b"a", 1, Retry(0, 0))
     assert changes(each, partition) == ""
-    partition.home.blocked.add(b"a", 2, Place(0, 0))
+    partition.family.blocked.add(b"a", 2, Retry(0, 0))
     assert changes(each, partition) == "pause"
-    assert changes(each, assigned(level=0, home=partition.home)) == ""
+    assert changes(each, assigned(level=0, family=partition.family)) == ""
 
 
 @pytest.mark.parametrize("is_bytes", [False, True])
 def test_a_full_partition_is_paused_after_some_patience_until_half_of_it_is_gone(is_bytes: bool) -> None:
-    each, partition = Pauses(1000, 10 << 20), assigned()
+    each, partition = ReadAhead(1000, 10 << 20), assigned()
 
     def fill(share: float) -> None:
         partition.backlog = 1 if is_bytes else int(1000 * share)
@@ -96,7 +97,7 @@ def test_a_full_partition_is_paused_after_some_patience_until_half_of_it_is_gone
 
 
 def test_there_is_room_until_all_partitions_together_have_their_share() -> None:
-    each = Pauses(1000, 10 << 20)
+    each = ReadAhead(1000, 10 << 20)
     assert (each.room_messages, each.room_bytes) == (1000, 10 << 20)
     one, other = assigned(), assigned(partition=1)
     one.backlog, other.backlog = 400, 700
@@ -106,8 +107,25 @@ def test_there_is_room_until_all_partitions_together_have_their_share() -> None:
 
 
 def test_nothing_is_read_while_letters_have_nowhere_to_go() -> None:
-    each, partition = Pauses(1000, 1 << 30), assigned()
-    partition.home.is_whole = False
+    each, partition = ReadAhead(1000, 1 << 30), assigned()
+    partition.family.set_complete(False)
     assert changes(each, partition) == "pause"
-    partition.home.is_whole = True
+    partition.family.set_complete(True)
     assert changes(each, partition) == "resume"
+
+
+@given(st.lists(st.integers(0, 50)), st.lists(st.integers(0, 60)))
+def test_letters_come_in_order_when_the_head_is_due(dues: list[int], times: list[int]) -> None:
+    queue = RetryQueue()
+    letters = [plain_letter(number, due_ms=due) for number, due in enumerate(dues)]
+    for letter in letters:
+        queue.add(Message.of(offset=letter.offset), letter)
+    taken = []
+    for now_ms in sorted(times):
+        for _, letter in queue.take_due(now_ms):
+            assert letter.due_ms is not None
+            assert letter.due_ms <= now_ms
+            taken.append(letter)
+        assert queue.due_ms is None or queue.due_ms > now_ms
+    assert taken == letters[: len(taken)]
+    assert len(queue) == len(letters) - len(taken)
