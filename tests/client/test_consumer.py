@@ -231,7 +231,7 @@ def test_no_broker_is_named() -> None:
         ({"group": None, "pattern": "b"}, "needs a group"),
         ({"group": None, "guarantee": "at-most-once"}, "needs a group"),
         ({"guarantee": "at-most-once", "auto_commit": True}, "auto_commit is for at-least-once"),
-        ({"guarantee": "exactly-once", "isolation": "read_uncommitted"}, "exactly-once reads committed"),
+        ({"guarantee": "exactly-once", "isolation": "read_uncommitted"}, "exactly-once reads only committed"),
         ({"max_prefetch_bytes": 10}, "max_prefetch_bytes"),
         ({"max_prefetch_records": 0}, "max_prefetch_records"),
         ({"config": {"enable.auto.commit": True}}, "enable.auto.commit"),
