@@ -1,12 +1,12 @@
 """A client's connection: requests out, replies in, by Kafka's bytes over the simulated network.
 
-It connects again after a loss, says ApiVersions first, and checks what every client relies on: replies come in the order of the
-requests, each once, and within a time. What is wrong with them is a problem of the history.
+It reconnects after a loss, sends ApiVersions first, and checks what every client relies on: replies come in the order of the
+requests, each once, and within a time. Anything wrong with them is a problem of the history.
 """
 
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from simulation.history import History
@@ -15,6 +15,10 @@ from simulation.node import HOST, PORT
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
 from tidelog.ports.network import Connection
+from tidelog.records.batch import read_records
+from tidelog.records.errors import RecordError
+from tidelog.records.header import HEADER_SIZE, BatchHeader, crc_is_valid, read_header
+from tidelog.records.record import Record
 from tidelog.wire.errors import MalformedRequest
 from tidelog.wire.frames import FrameReader
 from tidelog.wire.messages import decode_response, encode_request
@@ -174,3 +178,29 @@ class ClientConnection:
         self._owner.lost()
         if not self._is_closed:
             self._scheduler.schedule(self._randomness.integer(*RECONNECT_US), f"{self.name} connects again", self.connect)
+
+
+RECORDS_BYTES_MAX = 1 << 20
+
+
+class FetchedBatch(NamedTuple):
+    header: BatchHeader
+    records: list[Record]
+
+    def values(self) -> list[tuple[int, str]]:
+        """(offset, value without its filler) of each record."""
+        return [(record.offset, (record.value or b"").partition(b" ")[0].decode()) for record in self.records]
+
+
+def fetched_batches(data: memoryview | None) -> Iterator[FetchedBatch]:
+    """RecordError when there is something that is no batch."""
+    position = 0
+    while data is not None and len(data) - position >= HEADER_SIZE:
+        header = read_header(data, position)
+        if len(data) - position < header.size:
+            return
+        if not crc_is_valid(data, position, header):
+            raise RecordError(f"the batch at offset {header.base_offset} fails its checksum")
+        records = read_records(data, position, header, size_max=RECORDS_BYTES_MAX, count_max=RECORDS_BYTES_MAX)
+        yield FetchedBatch(header, list(records))
+        position += header.size

@@ -3,13 +3,12 @@
 From time to time it reads all again: old records are left out by the index of aborted transactions, new ones by memory.
 """
 
-from simulation.client import ClientConnection, Environment
-from simulation.fetched_batches import fetched_batches
+from simulation.client import ClientConnection, Environment, fetched_batches
 from simulation.group_client import Link
 from simulation.history import PartitionId, TopicLife
 from simulation.randomness import SimulatedRandomness
 from simulation.script import Script, Sleep, Steps
-from simulation.transaction_history import CommittedPoll, TransactionHistory
+from simulation.transaction_checker import CommittedPoll, TransactionHistory
 from simulation.transactional_requests import fetch
 from tidelog.records.control import ControlType, parse_control_key
 from tidelog.records.errors import RecordError

@@ -1,33 +1,258 @@
 """The simulated disk: in memory, with the page cache, the disk below it and a power cut between the two.
 
-What a write leaves is in the cache (``Inode``), what a rename leaves is a pending name (``names``); ``sync``,
-``sync_directory`` and ``FileSystem.sync`` make them durable, each only its own part: a synced file whose directory was not
-synced may be gone.
+A write is in the cache (``Inode``) and a rename is a pending name (``names``) until ``sync``, ``sync_directory`` or
+``FileSystem.sync`` makes it durable. Each covers only its own part: a synced file whose directory was not synced may be gone.
 
 ``crash_image`` makes an independent disk as it may look after a power cut now, and leaves this one running; ``crash`` does the
-same in place. ``keep`` says what of the un-synced state is left: "some" (any part, in any order), "none" (only what was synced)
-or "all" (kill -9: the page cache survives, and what was un-synced still is).
+same in place. ``keep`` says what remains of the unsynced state: "some" (any part, in any order), "none" (only what was synced)
+or "all" (kill -9: the page cache survives, and what was unsynced still is).
 
 ``on_operation`` is called before every mutating or syncing operation, and may raise ``Crashed`` to die there: the operation
-then does not happen. A crash between the halves of one operation needs no hook: a write that came before may be torn by the
-image.
+then does not happen. A crash between the halves of one operation needs no hook, because the image may tear an earlier write.
 
-Room is counted by file size: holes count, a removed file gives its room back at once even while it is open.
+A ``FaultRule`` names an operation (read, write, sync, names), the paths it strikes and the error it gives: once, a number of
+times, or until it is lifted. ``names`` stands for create, mkdir, rename, remove and rmdir; ``sync`` for files, directories and
+the file system alike. A misdirected write strikes the next write to one path and gives no error at all.
+
+Free space is counted by file size: holes count, and a removed file returns its space at once, even while it is open. An open file
+holds its inode, so it goes on working after a rename or a removal. After a crash in place it belongs to a dead process, and
+everything on it fails with EBADF.
 """
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal
 
-from simulation.faults import Faults
-from simulation.file import SimulatedFile, SimulatedFileSystem, SimulatedLock
 from simulation.inode import Inode
 from simulation.names import Directory, NameOperation, Node, PendingNames, after_kill, after_power_cut, walk
 from tidelog.ports.clock import Clock
-from tidelog.ports.disk import DirectoryLock, DiskFile, FileSystem, OpenMode
+from tidelog.ports.disk import Buffer, DirectoryLock, DiskFile, FileSystem, OpenMode
 from tidelog.ports.randomness import Randomness
+
+FaultyOperation = Literal["read", "write", "sync", "names"]
+
+
+class FaultRule:
+    __slots__ = ("error_number", "matches", "operation", "remaining")
+
+    def __init__(self, operation: FaultyOperation, matches: Callable[[str], bool], error_number: int, times: int | None) -> None:
+        self.operation = operation
+        self.matches = matches
+        self.error_number = error_number
+        self.remaining = times
+
+
+class Faults:
+    __slots__ = ("misdirected", "on_full", "rules")
+
+    def __init__(self) -> None:
+        self.rules: list[FaultRule] = []
+        self.misdirected: dict[str, int] = {}
+        # Called once, by the next write that finds no room.
+        self.on_full: Callable[[], None] | None = None
+
+    def fail(
+        self,
+        operation: FaultyOperation,
+        matches: Callable[[str], bool],
+        error_number: int = errno.EIO,
+        times: int | None = None,
+    ) -> FaultRule:
+        """Make ``operation`` fail on matching paths, the next ``times`` times or until ``lift``."""
+        rule = FaultRule(operation, matches, error_number, times)
+        self.rules.append(rule)
+        return rule
+
+    def lift(self, rule: FaultRule) -> None:
+        """End a rule; no error if it has run out already."""
+        if rule in self.rules:
+            self.rules.remove(rule)
+
+    def misdirect_next_write(self, path: str, position: int) -> None:
+        """The next write to a file opened as ``path`` lands at ``position`` instead."""
+        self.misdirected[path] = position
+
+    def clear(self) -> None:
+        self.rules.clear()
+        self.misdirected.clear()
+        self.on_full = None
+
+    def found_full(self) -> None:
+        on_full, self.on_full = self.on_full, None
+        if on_full is not None:
+            on_full()
+
+    def find(self, operation: FaultyOperation, path: str) -> OSError | None:
+        """The error that this operation is to give, which uses up one of its rule's times."""
+        for rule in self.rules:
+            if rule.operation == operation and rule.matches(path):
+                if rule.remaining is not None:
+                    rule.remaining -= 1
+                    if rule.remaining <= 0:
+                        self.rules.remove(rule)
+                return OSError(rule.error_number, os.strerror(rule.error_number), path)
+        return None
+
+    def check(self, operation: FaultyOperation, path: str) -> None:
+        error = self.find(operation, path)
+        if error is not None:
+            raise error
+
+
+class SimulatedFile:
+    __slots__ = ("_disk", "_error_count_seen", "_generation", "_inode", "_path", "_writable")
+
+    def __init__(self, disk: "SimulatedDisk", path: str, inode: Inode, writable: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._writable = writable
+        self._generation = disk.generation
+        self._error_count_seen = inode.error_count
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return len(self._inode.data)
+
+    def read(self, position: int, length: int) -> bytes:
+        disk = self._disk
+        if self._generation != disk.generation:
+            raise _bad_descriptor(self._path)
+        if position < 0 or length < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._path)
+        if disk.faults.rules:
+            disk.faults.check("read", self._path)
+        return self._inode.read(position, length)
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> int:
+        self._begin_change("write", position)
+        disk = self._disk
+        inode = self._inode
+        if disk.faults.misdirected:
+            position = disk.faults.misdirected.pop(self._path, position)
+        data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        length = len(data)
+        growth = position + length - len(inode.data)
+        if growth > 0 and inode.linked and not disk.take_room(growth):
+            self._write_what_fits(position, data)
+        inode.write(position, data)
+        inode.modified_ms = disk.clock.now_ms()
+        return length
+
+    def _write_what_fits(self, position: int, data: Buffer) -> None:
+        """A full disk: the kernel writes what there is room for, and then gives ENOSPC for the rest."""
+        disk = self._disk
+        inode = self._inode
+        disk.faults.found_full()
+        room = disk.take_all_room()
+        fitting = max(0, len(inode.data) + room - position)
+        if fitting:
+            inode.write(position, memoryview(data)[:fitting])
+            inode.modified_ms = disk.clock.now_ms()
+        else:
+            disk.give_room(room)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+
+    def truncate(self, size: int) -> None:
+        self._begin_change("truncate", size)
+        inode = self._inode
+        if inode.linked:
+            self._disk.give_room(len(inode.data) - size)
+        inode.truncate(size)
+        inode.modified_ms = self._disk.clock.now_ms()
+
+    def sync(self) -> None:
+        disk = self._disk
+        self._check_alive()
+        disk.before("sync", self._path)
+        inode = self._inode
+        if disk.faults.rules:
+            error = disk.faults.find("sync", self._path)
+            if error is not None:
+                inode.fail_sync()
+                disk.writeback_error_count += 1
+                self._error_count_seen = inode.error_count
+                raise error
+        inode.sync()
+        if self._error_count_seen != inode.error_count:
+            # Another sync of these pages failed; Linux reports that once through every descriptor that was open then.
+            self._error_count_seen = inode.error_count
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
+
+    def descriptor(self) -> int:
+        raise OSError(errno.EBADF, "a simulated file has no descriptor", self._path)
+
+    def _check_alive(self) -> None:
+        if self._generation != self._disk.generation:
+            raise _bad_descriptor(self._path)
+
+    def _begin_change(self, operation: str, position: int) -> None:
+        disk = self._disk
+        if not self._writable or self._generation != disk.generation:
+            raise _bad_descriptor(self._path)
+        if position < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._path)
+        disk.before(operation, self._path)
+        if disk.faults.rules:
+            disk.faults.check("write", self._path)
+
+
+class SimulatedFileSystem:
+    """Reports a failed write-back of any file since it was opened, once, as an open descriptor does for syncfs."""
+
+    __slots__ = ("_disk", "_error_count_seen", "_path")
+
+    def __init__(self, disk: "SimulatedDisk", path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._error_count_seen = disk.writeback_error_count
+
+    def sync(self) -> None:
+        disk = self._disk
+        disk.before("sync_filesystem", self._path)
+        rules = disk.faults.rules
+        # An error on the file system itself strikes every file, one on a file only that file.
+        own_error = error = disk.faults.find("sync", self._path) if rules else None
+        for path, inode in walk(disk.root):
+            if inode.is_synced():
+                continue
+            file_error = own_error or (disk.faults.find("sync", path) if rules else None)
+            if file_error is None:
+                inode.sync()
+            else:
+                inode.fail_sync()
+                disk.writeback_error_count += 1
+                error = error or file_error
+        if error is None:
+            disk.names.sync_all()
+        if self._error_count_seen != disk.writeback_error_count:
+            self._error_count_seen = disk.writeback_error_count
+            error = error or OSError(errno.EIO, os.strerror(errno.EIO), self._path)
+        if error is not None:
+            raise error
+
+
+class SimulatedLock:
+    __slots__ = ("_inode",)
+
+    def __init__(self, inode: Inode) -> None:
+        inode.locked = True
+        self._inode: Inode | None = inode
+
+    def release(self) -> None:
+        if self._inode is not None:
+            self._inode.locked = False
+            self._inode = None
+
+
+def _bad_descriptor(path: str) -> OSError:
+    return OSError(errno.EBADF, os.strerror(errno.EBADF), path)
+
 
 Keep = Literal["some", "none", "all"]
 OnOperation = Callable[[str, str], None]

@@ -8,12 +8,9 @@ partition has an owner in each group, is read to its end and committed.
 from collections.abc import Callable
 
 from simulation.checker import Violation, check
-from simulation.classic_member import ClassicMember
 from simulation.consumer import Consumer
-from simulation.consumer_member import ConsumerMember
-from simulation.group_checker import check_groups, final_ends
-from simulation.group_history import GroupHistory
-from simulation.group_member import SESSION_MS, GroupMember
+from simulation.group_checker import GroupHistory, check_groups, final_ends
+from simulation.group_member import SESSION_MS, ClassicMember, ConsumerMember, GroupMember
 from simulation.history import ACKS_ALL, PartitionId
 from simulation.nemesis import FAULTS, LASTS_US, Nemesis
 from simulation.offset_reader import OffsetReader

@@ -11,9 +11,8 @@ import errno
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from simulation.disk import Crashed
+from simulation.disk import Crashed, FaultyOperation
 from simulation.executor import COMPLETION_DELAY_US, RUN_DELAY_US
-from simulation.faults import FaultyOperation
 from simulation.history import NEVER, Shortage
 from simulation.network import LINK_DELAY_US
 from simulation.node import HOST

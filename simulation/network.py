@@ -1,21 +1,152 @@
 """The simulated network: named hosts, byte streams between them, and what can go wrong on the way.
 
-``host(name)`` is the Network port of one machine. Every link has a delay, drawn anew for each delivery; bytes arrive in chunks
-of any size. A partition blocks one direction or both: bytes wait until it heals, new connections time out. A cut ends the
-connections between two hosts in mid-stream; a crash ends all of one host's, and its listeners.
+``host(name)`` is the Network port of one machine. Every link has a delay, which is drawn for each delivery; bytes arrive in
+chunks of any size. A partition blocks one direction or both: bytes wait until it heals, and new connections time out. A cut ends
+the connections between two hosts in the middle of their streams; a crash ends all connections of one host, and its listeners.
+Ends of connections are kept in the order in which they were made, so that a fault strikes several of them in the same order in
+every run.
 
-Ends of connections are kept in the order in which they were made, so that what strikes several strikes them in the same order
-in every run.
+Each end of a connection owns its outgoing stream: the bytes that wait in ``_unsent``, then, if the stream has ended, the reason
+in ``_final``. Only one delivery is scheduled per stream, so bytes arrive in order. A delivery that finds its stream blocked by a
+partition waits for ``resume``, like TCP's retransmission. When an end closes or is cut, some of its unsent bytes count as already
+on the wire: the other end gets them, perhaps half a frame, and then the end.
 """
 
 import errno
 import os
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 
 from simulation.scheduler import Scheduler
-from simulation.stream import SimulatedConnection
+from tidelog.ports.disk import Buffer
 from tidelog.ports.network import Connection, Endpoint, Listener
 from tidelog.ports.randomness import Randomness
+
+# As the real network reads at most so much at once.
+CHUNK_BYTES_MAX = 256 * 1024
+
+
+class SimulatedConnection:
+    __slots__ = (
+        "_endpoint",
+        "_final",
+        "_network",
+        "_opened",
+        "_other",
+        "_peer",
+        "_scheduled",
+        "_unsent",
+        "host",
+        "is_open",
+        "number",
+        "peer_host",
+    )
+
+    def __init__(
+        self, network: "SimulatedNetwork", number: int, host: str, peer_host: str, peer_port: int, endpoint: Endpoint
+    ) -> None:
+        self._network = network
+        self.number = number
+        self.host = host
+        self.peer_host = peer_host
+        self._peer = f"{peer_host}:{peer_port}"
+        self._endpoint = endpoint
+        self._other: SimulatedConnection | None = None
+        self._unsent = bytearray()
+        self._final: str | None = None
+        self._scheduled = False
+        self._opened = False
+        # Whether this end's owner still has to do with it: not after its own close, nor after it was told of the end.
+        self.is_open = True
+
+    # The port.
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        if self.is_open and self._final is None:
+            for buffer in buffers:
+                self._unsent += buffer
+            self.resume()
+
+    def unsent_bytes(self) -> int:
+        return len(self._unsent) if self.is_open else 0
+
+    def close(self) -> None:
+        if self.is_open:
+            self.break_off("closed by the peer")
+            self.is_open = False
+
+    # For the network.
+
+    def join(self, other: "SimulatedConnection") -> None:
+        self._other = other
+        other._other = self
+
+    def open(self) -> None:
+        """Tell the owner, and let both ways flow."""
+        if self.is_open:
+            self._opened = True
+            self._endpoint.opened(self)
+            self.resume()
+            if self._other is not None:
+                self._other.resume()
+
+    def break_off(self, reason: str) -> None:
+        """The way out ends here: what is on the wire arrives, then the end."""
+        if self._final is None:
+            self._final = reason
+            del self._unsent[self._network.draw(0, len(self._unsent)) :]
+            if self._other is None:
+                self._network.forget(self)
+            self.resume()
+
+    def end(self, reason: str) -> None:
+        """The way in has ended: tell the owner."""
+        if self.is_open:
+            self.is_open = False
+            if self._final is None:
+                self._unsent.clear()
+            self._endpoint.closed(self, reason)
+
+    def resume(self) -> None:
+        """Schedule the next delivery, if there is something to deliver and nothing in its way."""
+        other = self._other
+        if self._scheduled or other is None or not (self._unsent or self._final is not None):
+            return
+        if (other._opened or not other.is_open) and not self._network.is_blocked(self.host, self.peer_host):
+            self._scheduled = True
+            self._network.schedule(self.host, self.peer_host, f"deliver {self.number}", self._deliver)
+
+    def _deliver(self) -> None:
+        self._scheduled = False
+        other = self._other
+        if other is None or self._network.is_blocked(self.host, self.peer_host):
+            return
+        if self._unsent:
+            chunk = self._take_chunk()
+            self._network.record(f"bytes {self.number} {len(chunk)} {zlib.crc32(chunk):08x}")
+            if other.is_open:
+                other._endpoint.received(other, chunk)
+            self.resume()
+        elif self._final is not None:
+            self._network.forget(self)
+            if not self.is_open:
+                self._network.forget(other)
+            self._other = None
+            other.end(self._final)
+
+    def _take_chunk(self) -> bytes:
+        """All there is, or any part of it."""
+        length = min(len(self._unsent), CHUNK_BYTES_MAX)
+        if self._network.draw(0, 1):
+            length = self._network.draw(1, length)
+        chunk = bytes(memoryview(self._unsent)[:length])
+        del self._unsent[:length]
+        return chunk
+
 
 DelayRange = tuple[int, int]
 

@@ -1,7 +1,7 @@
 """Asks for everything that groups have committed: again and again while others work, and when all is over."""
 
 from simulation.client import ClientConnection, Environment
-from simulation.group_history import GroupHistory, OffsetRead
+from simulation.group_checker import GroupHistory, OffsetRead
 from simulation.history import PartitionId, TopicLife
 from simulation.randomness import SimulatedRandomness
 from tidelog.wire.errors import ErrorCode

@@ -1,8 +1,8 @@
 """Run the simulation of one broker: with producers and consumers, with groups, or with transactions.
 
     python -m simulation.run --seed 7                one seed
-    python -m simulation.run --seed 7 --trace        and the end of its trace
-    python -m simulation.run --seeds 1-100           many: fails too when a kind of fault is too rare
+    python -m simulation.run --seed 7 --trace        one seed, and the end of its trace
+    python -m simulation.run --seeds 1-100           many seeds; fails too when a kind of fault is too rare
     python -m simulation.run --world groups ...      another world than that of producers and consumers
 
 A failure prints the one command that replays it. The same seed gives the same trace, as the hash in each line shows.

@@ -12,14 +12,13 @@ from simulation.checker import CHECKS as BROKER_CHECKS
 from simulation.checker import Violation, every_partition_is_read_at_the_end
 from simulation.committed_reader import CommittedReader
 from simulation.consumer import Consumer
-from simulation.group_history import GroupHistory
+from simulation.group_checker import GroupHistory
 from simulation.history import ACKS_ALL, PartitionId, TopicLife
 from simulation.nemesis import FAULTS, LASTS_US, Nemesis
 from simulation.offset_reader import OffsetReader
 from simulation.producer import Producer
 from simulation.stage import NoProgress, Stage, TopicPlan
-from simulation.transaction_checker import check_transactions
-from simulation.transaction_history import TransactionHistory
+from simulation.transaction_checker import TransactionHistory, check_transactions
 from simulation.transactional_worker import GROUP, TIMEOUT_MS, TransactionalWorker
 
 COMMITS_MIN = 25

@@ -13,14 +13,13 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any
 
-from simulation.client import ClientConnection, Environment
+from simulation.client import ClientConnection, Environment, fetched_batches
 from simulation.clock import EPOCH_MS
-from simulation.fetched_batches import fetched_batches
 from simulation.group_client import INTERRUPTED, UNAVAILABLE, Link
 from simulation.history import PartitionId, TopicLife
 from simulation.randomness import SimulatedRandomness
 from simulation.script import Call, Script, Sleep, Steps, call
-from simulation.transaction_history import End, Transaction, TransactionHistory
+from simulation.transaction_checker import End, Transaction, TransactionHistory
 from simulation.transactional_requests import V1, V2, Producer, add_partitions, commit_offset, fetch, fetch_offset, produce
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from simulation.disk import Keep
-from simulation.faults import FaultyOperation
+from simulation.disk import FaultyOperation, Keep
 from tests.log.storage_check import check_log, require
 from tests.log.storage_settings import KEYS
 from tests.log.storage_workload import CrashPoints

@@ -16,7 +16,7 @@ from simulation.group_world import GroupWorld
 from simulation.history import Outcome
 from simulation.nemesis import count_faults
 from simulation.run import WORLDS, SeedResult, describe, main, rare_faults, run_seed
-from simulation.transaction_history import End
+from simulation.transaction_checker import End
 from simulation.transaction_world import TransactionWorld
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,6 @@
 """Each kind of bad history of a group is planted, and found; and good ones that look like it are let be."""
 
-from simulation.group_checker import check_groups
-from simulation.group_history import Commit, GroupHistory, OffsetRead, Ownership
+from simulation.group_checker import Commit, GroupHistory, OffsetRead, Ownership, check_groups
 from simulation.history import History, Outcome, PartitionId, Poll
 from simulation.scheduler import Scheduler
 

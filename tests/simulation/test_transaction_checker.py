@@ -1,8 +1,7 @@
 """Each kind of bad history of transactions is planted, and found."""
 
 from simulation.history import History, PartitionId, Shortage
-from simulation.transaction_checker import check_transactions
-from simulation.transaction_history import CommittedPoll, End, Transaction, TransactionHistory
+from simulation.transaction_checker import CommittedPoll, End, Transaction, TransactionHistory, check_transactions
 
 SOURCE = PartitionId(b"s" * 16, 0)
 FIRST, SECOND = PartitionId(b"o" * 16, 0), PartitionId(b"o" * 16, 1)

@@ -9,8 +9,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.disk import Crashed, Keep, SimulatedDisk
-from simulation.faults import FaultyOperation
+from simulation.disk import Crashed, FaultyOperation, Keep, SimulatedDisk
 from simulation.randomness import SimulatedRandomness
 from tests.log.disks import DIRECTORY, read_file, simulated_disk, write_file
 from tests.log.harness import PATH, TOPIC_ID, Store, append
