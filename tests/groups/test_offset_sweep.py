@@ -1,3 +1,5 @@
+"""Offsets that nobody needs any more are removed."""
+
 import pytest
 
 from tests.groups.offset_bench import DAY_MS, MINUTE_MS, OffsetBench
@@ -39,8 +41,7 @@ def test_offsets_go_after_their_retention_and_the_group_with_them() -> None:
     assert (bench.offsets.count, len(bench.machine.groups)) == (0, 0)
 
 
-def test_the_default_is_a_week() -> None:
-    bench = OffsetBench("orders")
+def test_the_default_is_a_week(bench: OffsetBench) -> None:
     bench.commit()
     bench.run_for(7 * DAY_MS - INTERVAL_MS)
     assert bench.offsets.count == 1
@@ -142,8 +143,7 @@ def test_a_deleted_topics_offsets_go_at_once_members_or_not() -> None:
     assert bench.machine.groups.find("h") is not None
 
 
-def test_a_topic_by_the_same_name_does_not_save_them() -> None:
-    bench = OffsetBench("orders")
+def test_a_topic_by_the_same_name_does_not_save_them(bench: OffsetBench) -> None:
     bench.commit(partition=0)
     bench.delete_topic("orders")
     bench.create_topic("orders")

@@ -1,3 +1,5 @@
+"""Committed offsets: commit, fetch, delete."""
+
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -42,8 +44,7 @@ def commit(bench: OffsetBench, wanted: OffsetCommitRequest, version: int = 9) ->
 # -- commit ------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_is_kept_with_all_that_it_says() -> None:
-    bench = OffsetBench("orders")
+def test_a_commit_is_kept_with_all_that_it_says(bench: OffsetBench) -> None:
     assert bench.commit(offset=42, metadata="note", leader_epoch=7) is NONE
     assert bench.offsets.of_group("g") == {"orders": {0: OffsetCommitValue(42, 7, "note", EPOCH_MS, -1, id_of(bench, "orders"))}}
     assert bench.fetch() == FetchedOffset(0, 42, 7, "note", NONE)
@@ -51,8 +52,7 @@ def test_a_commit_is_kept_with_all_that_it_says() -> None:
     assert bench.offsets.commits == 1
 
 
-def test_a_later_commit_replaces_it_also_backwards() -> None:
-    bench = OffsetBench("orders")
+def test_a_later_commit_replaces_it_also_backwards(bench: OffsetBench) -> None:
     bench.commit(offset=42, metadata="note")
     bench.commit(offset=7)
     assert bench.fetch() == FetchedOffset(0, 7, -1, "", NONE)
@@ -60,8 +60,7 @@ def test_a_later_commit_replaces_it_also_backwards() -> None:
     assert bench.offsets.commits == 2
 
 
-def test_nothing_changes_before_the_decision_is_replayed() -> None:
-    bench = OffsetBench("orders")
+def test_nothing_changes_before_the_decision_is_replayed(bench: OffsetBench) -> None:
     result = bench.offsets.commit(request(OffsetCommitTopic("orders", None, partitions(1))), 9)
     assert [record[:3] for record in result.records] == [("g", "orders", 1)]
     assert bench.offsets.count == 0
@@ -84,8 +83,7 @@ def test_several_topics_and_partitions_some_of_which_do_not_exist() -> None:
     assert bench.fetch(topic="bills", partition=3) == FetchedOffset(3, 30, 3, "meta 3", NONE)
 
 
-def test_topics_by_id() -> None:
-    bench = OffsetBench("orders")
+def test_topics_by_id(bench: OffsetBench) -> None:
     topic_id, unknown_id = id_of(bench, "orders"), bytes(range(16))
     topics = [OffsetCommitTopic(None, topic_id, partitions(0, 9)), OffsetCommitTopic(None, unknown_id, partitions(0))]
     assert commit(bench, request(*topics), 10) == [
@@ -107,8 +105,7 @@ def test_metadata_that_is_too_long_fails_alone() -> None:
 @pytest.mark.parametrize(
     ("retention_ms", "expire_ms"), [(-1, -1), (1000, EPOCH_MS + 1000), (2**63 - 1, 2**63 - 1), (-(2**63), 0)]
 )
-def test_a_retention_time_becomes_an_expiry(retention_ms: int, expire_ms: int) -> None:
-    bench = OffsetBench("orders")
+def test_a_retention_time_becomes_an_expiry(bench: OffsetBench, retention_ms: int, expire_ms: int) -> None:
     assert bench.commit(version=2, retention_ms=retention_ms) is NONE
     assert bench.offsets.of_group("g")["orders"][0].expire_timestamp == expire_ms
 
@@ -123,20 +120,17 @@ def test_a_retention_time_becomes_an_expiry(retention_ms: int, expire_ms: int) -
         (9, 5, ErrorCode.GROUP_ID_NOT_FOUND),
     ],
 )
-def test_an_unknown_group(version: int, generation: int, expected: ErrorCode) -> None:
-    bench = OffsetBench("orders")
+def test_an_unknown_group(bench: OffsetBench, version: int, generation: int, expected: ErrorCode) -> None:
     assert bench.commit(version=version, generation=generation) is expected
     assert (bench.machine.groups.find("g") is not None) == (expected is NONE)
 
 
-def test_the_empty_group_id_is_a_group() -> None:
-    bench = OffsetBench("orders")
+def test_the_empty_group_id_is_a_group(bench: OffsetBench) -> None:
     assert bench.commit("", offset=3) is NONE
     assert bench.offset("") == 3
 
 
-def test_a_group_id_that_no_record_can_hold() -> None:
-    bench = OffsetBench("orders")
+def test_a_group_id_that_no_record_can_hold(bench: OffsetBench) -> None:
     assert bench.commit("g" * 32_767) is NONE
     assert bench.commit("g" * 32_768) is ErrorCode.INVALID_GROUP_ID
     assert bench.commit("é" * 16_384) is ErrorCode.INVALID_GROUP_ID
@@ -149,8 +143,7 @@ def test_no_more_groups_than_there_may_be() -> None:
     assert bench.commit("first", partition=1) is NONE
 
 
-def test_the_group_is_asked_and_refuses_all_that_exists() -> None:
-    bench = OffsetBench("orders")
+def test_the_group_is_asked_and_refuses_all_that_exists(bench: OffsetBench) -> None:
     group = bench.add_group("g", has_members=True)
     group.refusal = ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
     long = OffsetCommitPartition(1, 1, 0, "x" * 5000)
@@ -167,24 +160,21 @@ def test_the_group_is_asked_and_refuses_all_that_exists() -> None:
     assert bench.offsets.count == bench.offsets.commits == 0
 
 
-def test_the_group_is_not_asked_when_no_partition_exists() -> None:
-    bench = OffsetBench("orders")
+def test_the_group_is_not_asked_when_no_partition_exists(bench: OffsetBench) -> None:
     group = bench.add_group("g", has_members=True)
     assert commit(bench, request(OffsetCommitTopic("orders", None, partitions(9)))) == [("orders", None, [(9, UNKNOWN)])]
     assert commit(bench, request()) == []
     assert group.asked == []
 
 
-def test_a_commit_that_fits_no_batch() -> None:
-    bench = OffsetBench("orders")
+def test_a_commit_that_fits_no_batch(bench: OffsetBench) -> None:
     bench.log.batch_bytes_max = 100
     with pytest.raises(DecisionTooLarge):
         bench.commit(metadata="x" * 100)
     assert bench.offsets.count == 0
 
 
-def test_a_commit_is_a_sign_of_life_in_a_classic_group() -> None:
-    bench = OffsetBench("orders")
+def test_a_commit_is_a_sign_of_life_in_a_classic_group(bench: OffsetBench) -> None:
     group = ClassicGroup("g", 0)
     member = ClassicMember("member", None, "client", "host", 60_000, 10_000, (("range", b""),))
     group.add(member, "consumer")
@@ -220,8 +210,7 @@ def test_offsets_are_the_same_after_a_reload() -> None:
     assert bench.group("h").group_id == "h"
 
 
-def test_the_same_id_is_kept_once() -> None:
-    bench = OffsetBench("orders")
+def test_the_same_id_is_kept_once(bench: OffsetBench) -> None:
     for partition in range(3):
         bench.commit(partition=partition)
     bench.reload()
@@ -230,15 +219,13 @@ def test_the_same_id_is_kept_once() -> None:
     assert {value.topic_id for value in values} == {id_of(bench, "orders")}
 
 
-def test_a_group_that_is_there_keeps_its_offsets_when_they_are_replayed() -> None:
-    bench = OffsetBench("orders")
+def test_a_group_that_is_there_keeps_its_offsets_when_they_are_replayed(bench: OffsetBench) -> None:
     group = bench.add_group("g", has_members=True)
     bench.replay("g", "orders", 0, 5)
     assert bench.group("g") is group
 
 
-def test_a_tombstone_for_what_is_not_there() -> None:
-    bench = OffsetBench("orders")
+def test_a_tombstone_for_what_is_not_there(bench: OffsetBench) -> None:
     bench.commit()
     for topic, partition in (("orders", 1), ("other", 0)):
         bench.offsets.replay(OffsetCommitRecord("g", topic, partition, None), 0, -1, -1)
@@ -252,8 +239,7 @@ def test_a_tombstone_for_what_is_not_there() -> None:
 # -- fetch -------------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_for_and_what_there_is_not() -> None:
-    bench = OffsetBench("orders")
+def test_what_is_asked_for_and_what_there_is_not(bench: OffsetBench) -> None:
     bench.commit(offset=5)
     wanted: Sequence[tuple[str, Sequence[int]]] = [("orders", [1, 0, 99]), ("nowhere", [0]), ("orders", [])]
     topic_id = id_of(bench, "orders")
@@ -279,8 +265,7 @@ def test_all_topics() -> None:
     assert bench.offsets.fetch("unknown", None) == []
 
 
-def test_the_member_is_checked() -> None:
-    bench = OffsetBench("orders")
+def test_the_member_is_checked(bench: OffsetBench) -> None:
     group = bench.add_group("g")
     bench.offsets.fetch("g", None, member_id="m", member_epoch=3)
     assert group.asked == [("m", 3)]
@@ -290,8 +275,7 @@ def test_the_member_is_checked() -> None:
     assert refused.value.code is ErrorCode.STALE_MEMBER_EPOCH
 
 
-def test_an_offset_of_a_deleted_topic_is_not_its_successors() -> None:
-    bench = OffsetBench("orders")
+def test_an_offset_of_a_deleted_topic_is_not_its_successors(bench: OffsetBench) -> None:
     bench.commit(offset=5)
     bench.delete_topic("orders")
     assert bench.offset() == 5
@@ -302,8 +286,7 @@ def test_an_offset_of_a_deleted_topic_is_not_its_successors() -> None:
     assert bench.offset() == 1
 
 
-def test_an_offset_without_a_topic_id_is_anybodys() -> None:
-    bench = OffsetBench("orders")
+def test_an_offset_without_a_topic_id_is_anybodys(bench: OffsetBench) -> None:
     bench.replay("g", "orders", 0, 5)
     assert bench.offset() == 5
 
@@ -311,8 +294,7 @@ def test_an_offset_without_a_topic_id_is_anybodys() -> None:
 # -- delete ------------------------------------------------------------------------------------------------------------------
 
 
-def test_delete() -> None:
-    bench = OffsetBench("orders")
+def test_delete(bench: OffsetBench) -> None:
     bench.commit(partition=0)
     bench.commit(partition=1)
     bench.replay("g", "orders", 2, 9, producer_id=3)
@@ -345,8 +327,9 @@ def test_topics_that_a_member_reads_are_kept() -> None:
         ({"has_members": True, "protocol_type": "consumer", "type": GroupType.CONSUMER}, None),
     ],
 )
-def test_a_group_whose_members_read_nobody_knows_what(fields: dict[str, Any], expected: ErrorCode | None) -> None:
-    bench = OffsetBench("orders")
+def test_a_group_whose_members_read_nobody_knows_what(
+    bench: OffsetBench, fields: dict[str, Any], expected: ErrorCode | None
+) -> None:
     bench.commit()
     for name, value in fields.items():
         setattr(bench.group("g"), name, value)
@@ -358,8 +341,7 @@ def test_a_group_whose_members_read_nobody_knows_what(fields: dict[str, Any], ex
 
 
 @pytest.mark.parametrize(("group_id", "expected"), [("unknown", ErrorCode.GROUP_ID_NOT_FOUND), ("", ErrorCode.INVALID_GROUP_ID)])
-def test_delete_of_a_group_that_is_none(group_id: str, expected: ErrorCode) -> None:
-    bench = OffsetBench("orders")
+def test_delete_of_a_group_that_is_none(bench: OffsetBench, group_id: str, expected: ErrorCode) -> None:
     bench.commit("")
     with pytest.raises(ApiError) as refused:
         bench.offsets.delete(group_id, [("orders", [0])])

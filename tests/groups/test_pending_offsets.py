@@ -1,3 +1,5 @@
+"""Offsets of open transactions."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,8 +16,7 @@ def pending(offset: int, at: int, partition: int = 0, group: str = "g", topic: s
     return PendingOffset(group, topic, partition, at, OffsetCommitValue(offset))
 
 
-def test_an_offset_of_a_transaction_waits_for_its_marker() -> None:
-    bench = OffsetBench("orders")
+def test_an_offset_of_a_transaction_waits_for_its_marker(bench: OffsetBench) -> None:
     bench.replay("g", "orders", 0, 10, producer_id=7, at=0)
     assert bench.offset() == -1
     bench.offsets.replay_end_transaction(7, True)
@@ -24,8 +25,7 @@ def test_an_offset_of_a_transaction_waits_for_its_marker() -> None:
     assert not bench.offsets.pending
 
 
-def test_an_aborted_transaction_leaves_nothing() -> None:
-    bench = OffsetBench("orders")
+def test_an_aborted_transaction_leaves_nothing(bench: OffsetBench) -> None:
     bench.replay("g", "orders", 0, 5)
     bench.replay("g", "orders", 0, 10, producer_id=7, at=1)
     bench.offsets.replay_end_transaction(7, False)
@@ -33,8 +33,7 @@ def test_an_aborted_transaction_leaves_nothing() -> None:
     assert not bench.offsets.pending
 
 
-def test_a_marker_ends_only_its_producers_transaction() -> None:
-    bench = OffsetBench("orders")
+def test_a_marker_ends_only_its_producers_transaction(bench: OffsetBench) -> None:
     bench.replay("g", "orders", 0, 10, producer_id=7, at=0)
     bench.replay("g", "orders", 1, 20, producer_id=8, at=1)
     bench.offsets.replay_end_transaction(7, True)
@@ -44,16 +43,14 @@ def test_a_marker_ends_only_its_producers_transaction() -> None:
     assert bench.offset(partition=1) == 20
 
 
-def test_the_last_commit_of_a_transaction_counts() -> None:
-    bench = OffsetBench("orders")
+def test_the_last_commit_of_a_transaction_counts(bench: OffsetBench) -> None:
     for at, offset in enumerate((10, 30, 20)):
         bench.replay("g", "orders", 0, offset, producer_id=7, at=at)
     bench.offsets.replay_end_transaction(7, True)
     assert bench.offset() == 20
 
 
-def test_unstable_until_the_marker() -> None:
-    bench = OffsetBench("orders")
+def test_unstable_until_the_marker(bench: OffsetBench) -> None:
     bench.replay("g", "orders", 0, 5)
     bench.replay("g", "orders", 0, 10, producer_id=7, at=1)
     assert bench.fetch(require_stable=True).error is ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -65,8 +62,7 @@ def test_unstable_until_the_marker() -> None:
     assert bench.fetch(require_stable=True)[1:] == (5, -1, "", ErrorCode.NONE)
 
 
-def test_two_transactions_on_a_partition_are_unstable_until_both_end() -> None:
-    bench = OffsetBench("orders")
+def test_two_transactions_on_a_partition_are_unstable_until_both_end(bench: OffsetBench) -> None:
     bench.replay("g", "orders", 0, 10, producer_id=7, at=0)
     bench.replay("g", "orders", 0, 20, producer_id=8, at=1)
     bench.offsets.replay_end_transaction(7, True)
@@ -76,8 +72,7 @@ def test_two_transactions_on_a_partition_are_unstable_until_both_end() -> None:
     assert bench.fetch(require_stable=True).offset == 20
 
 
-def test_a_plain_commit_after_it_supersedes_a_transaction() -> None:
-    bench = OffsetBench("orders")
+def test_a_plain_commit_after_it_supersedes_a_transaction(bench: OffsetBench) -> None:
     bench.replay("g", "orders", 0, 10, producer_id=7, at=0)
     bench.replay("g", "orders", 0, 50, at=1)
     assert bench.fetch(require_stable=True).error is ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -85,8 +80,7 @@ def test_a_plain_commit_after_it_supersedes_a_transaction() -> None:
     assert bench.offset() == 50
 
 
-def test_a_transaction_that_wrote_later_and_ended_earlier_counts() -> None:
-    bench = OffsetBench("orders")
+def test_a_transaction_that_wrote_later_and_ended_earlier_counts(bench: OffsetBench) -> None:
     bench.replay("g", "orders", 0, 10, producer_id=7, at=0)
     bench.replay("g", "orders", 0, 20, producer_id=8, at=1)
     bench.offsets.replay_end_transaction(8, True)
@@ -94,8 +88,7 @@ def test_a_transaction_that_wrote_later_and_ended_earlier_counts() -> None:
     assert bench.offset() == 20
 
 
-def test_a_tombstone_takes_what_is_pending_too() -> None:
-    bench = OffsetBench("orders")
+def test_a_tombstone_takes_what_is_pending_too(bench: OffsetBench) -> None:
     bench.replay("g", "orders", 0, 10, producer_id=7, at=0)
     bench.replay("g", "orders", 1, 20, producer_id=7, at=1)
     bench.offsets.replay(OffsetCommitRecord("g", "orders", 0, None), 2, -1, -1)
@@ -105,8 +98,7 @@ def test_a_tombstone_takes_what_is_pending_too() -> None:
     assert (bench.offset(partition=0), bench.offset(partition=1)) == (-1, 20)
 
 
-def test_a_pending_offset_makes_its_group() -> None:
-    bench = OffsetBench("orders")
+def test_a_pending_offset_makes_its_group(bench: OffsetBench) -> None:
     bench.replay("g", "orders", 0, 10, producer_id=7)
     assert bench.group("g").group_id == "g"
 
@@ -176,8 +168,7 @@ def test_as_kafkas_rule_by_record_offset_says(steps: list[tuple[str, int] | tupl
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(ControlType.COMMIT, 10), (ControlType.ABORT, 5)])
-def test_transactions_are_the_same_after_a_reload(kind: ControlType, expected: int) -> None:
-    bench = OffsetBench("orders")
+def test_transactions_are_the_same_after_a_reload(bench: OffsetBench, kind: ControlType, expected: int) -> None:
     bench.commit(offset=5)
     record = OffsetCommitRecord("g", "orders", 0, OffsetCommitValue(10))
     bench.shard.write(lambda _: CoordinatorResult([record]), producer=(7, 0))
