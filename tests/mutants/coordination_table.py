@@ -98,11 +98,10 @@ TRANSACTION_MUTANTS = (
     Mutant(
         "transactions: markers before the decision is durable",
         "what was committed for a reader stays committed",
-        "tidelog/transactions/end_transaction.py",
-        "        result = EndTransactionResult(ErrorCode.NONE, *producer_after(ended))\n",
-        '        self._environment.timers.schedule(("early", transactional_id), 0, lambda: (\n'
-        "            self._write_markers(transactional_id) or CoordinatorResult()))\n"
-        "        result = EndTransactionResult(ErrorCode.NONE, *producer_after(ended))\n",
+        "tidelog/transactions/transaction.py",
+        "        return CoordinatorResult([record], response, partial(self._committed, transactional_id, on_committed))\n",
+        "        early = None if on_committed is None else partial(on_committed, transactional_id)\n"
+        "        return CoordinatorResult([record], response, partial(self._committed, transactional_id, None), early)\n",
     ),
     Mutant(
         "transactions: markers not sent again after a crash",
