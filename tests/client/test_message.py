@@ -63,11 +63,11 @@ def test_it_cannot_be_changed() -> None:
 
 def test_json_and_what_is_none() -> None:
     assert Message.of('{"a": 1}').json() == {"a": 1}
-    with pytest.raises(SerializationError, match=r"orders\[2\]@9: the value is no JSON: b'\{'"):
+    with pytest.raises(SerializationError, match=r"orders\[2\]@9: the value is not JSON: b'\{'"):
         Message.of("{", topic="orders", partition=2, offset=9).json()
-    with pytest.raises(SerializationError, match="no UTF-8"):
+    with pytest.raises(SerializationError, match="not UTF-8"):
         Message.of(b"\xff").text()
-    with pytest.raises(SerializationError, match="no JSON"):
+    with pytest.raises(SerializationError, match="not JSON"):
         Message.of(b"\xff").json()
 
 

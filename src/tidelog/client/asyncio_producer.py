@@ -1,8 +1,8 @@
-"""``Producer`` for asyncio: nothing here makes the event loop wait.
+"""``AsyncProducer``: the asyncio twin of ``Producer``. Nothing here blocks the event loop.
 
-The blocking producer is within, with its buffer, levels of acks and polling thread. What it would wait for is awaited instead:
-room in the buffer, a partition count, a flush, the calls of a transaction. Reports arrive in the polling thread and are handed
-to the event loop in bundles, one wake-up for as many as there are: a wake-up costs more than a report.
+It wraps the blocking producer with its buffer, levels of acks and polling thread, and awaits what that one would wait for: room
+in the buffer, a partition count, a flush, the calls of a transaction. Reports arrive in the polling thread, which hands all of
+them to the event loop with one wake-up, because a wake-up costs more than a report.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ _ROOM_SECONDS = 0.005
 
 
 class AsyncDelivery(Delivery):
-    """What ``await producer.send(...)`` returns: ``await`` it for where the message is."""
+    """What ``await producer.send(...)`` returns; ``await`` it to learn where the message was written."""
 
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, None, Delivered]:
-        """Raises what went wrong, a TidelogError. Cancelling the wait does not take the message back."""
+        """Raises the TidelogError of a message that failed. Cancelling the wait does not recall the message."""
         if not self.done():
             loop = asyncio.get_running_loop()
             future = loop.create_future()
@@ -41,34 +41,34 @@ class AsyncDelivery(Delivery):
         return self.result()
 
     def _hurry(self) -> None:
-        settler = self._state
-        if settler is not None and not isinstance(settler, TidelogError):
-            settler.hurry()
+        poller = self._state
+        if poller is not None and not isinstance(poller, TidelogError):
+            poller.hurry()
 
 
 class _Reports:
-    """Futures that are done, on their way from the polling thread to the event loop."""
+    """Completed futures on their way from the polling thread to the event loop."""
 
-    __slots__ = ("_done", "_is_coming", "_loop")
+    __slots__ = ("_done", "_is_scheduled", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._done: deque[asyncio.Future[None]] = deque()
-        self._is_coming = False
+        self._is_scheduled = False
 
     def add(self, future: "asyncio.Future[None]") -> None:
         self._done.append(future)
-        if not self._is_coming:
-            self._is_coming = True
+        if not self._is_scheduled:
+            self._is_scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:
-                # The loop is closed: nobody waits any more.
+                # The loop is closed, so nobody waits any more.
                 self._done.clear()
 
     def _deliver(self) -> None:
-        # First the flag: what is added from here on makes a wake-up of its own.
-        self._is_coming = False
+        # Clear the flag first: a future that is added from here on schedules a wake-up of its own.
+        self._is_scheduled = False
         while self._done:
             future = self._done.popleft()
             if not future.done():
@@ -86,7 +86,7 @@ def _reports_of(loop: asyncio.AbstractEventLoop) -> _Reports:
 
 
 class _WouldBlock(Exception):
-    """The buffer is full; ``attempt`` tries this message again."""
+    """The buffer is full; ``attempt`` sends this message again."""
 
     def __init__(self, handle: ProducerHandle, delivery: Delivery, attempt: Callable[[], None], topic: str) -> None:
         super().__init__(topic)
@@ -95,8 +95,8 @@ class _WouldBlock(Exception):
         self.attempt = attempt
 
 
-class _Within(Producer):
-    """The producer within: says that it would wait, and lets the caller do that."""
+class _NonBlockingProducer(Producer):
+    """Raises ``_WouldBlock`` where ``Producer`` waits, so that the caller can await instead."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -117,7 +117,7 @@ class _Within(Producer):
 
 
 class AsyncProducer:
-    """As ``Producer``, with the same arguments; opened by ``async with``, or by ``await producer.start()``.
+    """The asyncio twin of ``Producer``, with the same arguments. Open it with ``async with``, or with ``await producer.start()``.
 
     async with AsyncProducer("127.0.0.1:9092") as producer:
         delivery = await producer.send("orders", payload, key="customer-42")   # waits only for room in the buffer
@@ -127,11 +127,12 @@ class AsyncProducer:
     def __init__(self, bootstrap: str | Sequence[str], **arguments: Any) -> None:
         self._bootstrap = bootstrap
         self._arguments = arguments
-        self._producer: _Within | None = None
+        self._producer: _NonBlockingProducer | None = None
 
     async def start(self) -> None:
-        """Wait for a broker: BrokerUnavailable names the addresses. InvalidArgument and TypeError for the arguments come here."""
-        self._producer = await asyncio.to_thread(_Within, self._bootstrap, **self._arguments)
+        """Wait for a broker: BrokerUnavailable names the addresses. This also raises InvalidArgument or TypeError for the
+        arguments."""
+        self._producer = await asyncio.to_thread(_NonBlockingProducer, self._bootstrap, **self._arguments)
 
     async def send(
         self,
@@ -144,7 +145,7 @@ class AsyncProducer:
         timestamp: int | datetime | None = None,
         acks: str | int | None = None,
     ) -> AsyncDelivery:
-        """As ``Producer.send``; waits while the buffer is full, ``max_block_ms`` at most, then BufferFull."""
+        """Like ``Producer.send``. While the buffer is full this waits, ``max_block_ms`` at most, and then raises BufferFull."""
         producer = self._opened
         if partition is None and producer.needs_partition_count(topic):
             await asyncio.to_thread(producer.ask_partition_count, topic)
@@ -160,7 +161,7 @@ class AsyncProducer:
         while True:
             await asyncio.sleep(max(0.0, min(_ROOM_SECONDS, deadline - monotonic())))
             try:
-                # One attempt, without a wait.
+                # One attempt, without waiting.
                 full.handle.wait_for_room(full.attempt, 0.0, topic)
             except BufferFull:
                 if monotonic() >= deadline:
@@ -174,20 +175,20 @@ class AsyncProducer:
         return AsyncTransaction(self, self._opened.transaction())
 
     async def flush(self, timeout: float | None = None) -> None:
-        """As ``Producer.flush``."""
+        """See ``Producer.flush``."""
         await asyncio.to_thread(self._opened.flush, timeout)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:
-        """As ``Producer.close``."""
+        """See ``Producer.close``."""
         if self._producer is not None:
             await asyncio.to_thread(self._producer.close, timeout)
 
     async def partitions(self, topic: str) -> int:
-        """As ``Producer.partitions``."""
+        """See ``Producer.partitions``."""
         return await asyncio.to_thread(self._opened.partitions, topic)
 
     def metrics(self) -> ProducerMetrics:
-        """As ``Producer.metrics``."""
+        """See ``Producer.metrics``."""
         return self._opened.metrics()
 
     async def __aenter__(self) -> Self:
@@ -199,26 +200,26 @@ class AsyncProducer:
             await asyncio.to_thread(self._producer.__exit__, kind, error, trace)
 
     @property
-    def _opened(self) -> _Within:
+    def _opened(self) -> _NonBlockingProducer:
         if self._producer is None:
             raise Closed("the producer is not open: async with AsyncProducer(...) as producer: ...")
         return self._producer
 
 
 class AsyncTransaction:
-    """As ``Transaction``."""
+    """The asyncio twin of ``Transaction``."""
 
     def __init__(self, producer: AsyncProducer, transaction: Transaction) -> None:
         self._producer = producer
         self._transaction = transaction
 
     async def send(self, topic: str, value: Any = None, **arguments: Any) -> AsyncDelivery:
-        """As ``Transaction.send``."""
+        """See ``Transaction.send``."""
         self._transaction.check_active()
         return await self._producer.send(topic, value, **arguments)
 
     async def send_offsets(self, consumer: Any, offsets: Sequence[Any] | None = None) -> None:
-        """As ``Transaction.send_offsets``; ``consumer`` may be an AsyncConsumer too."""
+        """See ``Transaction.send_offsets``; ``consumer`` may also be an AsyncConsumer."""
         if isinstance(consumer, AsyncConsumer):
             own, metadata = await consumer.transaction_offsets()
             await asyncio.to_thread(self._transaction.send_positions, own if offsets is None else offsets, metadata)

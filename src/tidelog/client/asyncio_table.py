@@ -1,4 +1,5 @@
-"""``Table`` for asyncio: the table is within, with its own thread; what may read a file or wait is awaited.
+"""``AsyncTable``: the asyncio twin of ``Table``. It wraps a table with its own thread, and awaits whatever may read a file or
+wait.
 
 async with AsyncTable("customers", values="json") as table:
     await table.wait_ready()
@@ -16,14 +17,13 @@ from tidelog.client.table import Table
 from tidelog.client.table.table import LOCAL_BROKER
 
 T = TypeVar("T")
-# Rows that are fetched from another thread at once.
+# How many rows are fetched from the other thread at once.
 _PAGE_ROWS = 500
 
 
 class AsyncTable:
-    """As ``Table``, with the same arguments and the same promises; what waits there is awaited here. It opens with its first
-    call, or at ``async with``. ``on_change`` may be a coroutine function: it runs in the event loop, and the table waits for
-    it."""
+    """The asyncio twin of ``Table``, with the same arguments and promises. It opens with its first call, or with ``async with``.
+    ``on_change`` may be a coroutine function: it runs in the event loop, and the table waits for it."""
 
     def __init__(self, topic: str, *, bootstrap: str | Sequence[str] = LOCAL_BROKER, **arguments: Any) -> None:
         self.topic = topic
@@ -35,11 +35,11 @@ class AsyncTable:
 
     @property
     def ready(self) -> bool:
-        """As ``Table.ready``."""
+        """See ``Table.ready``."""
         return self._table is not None and self._table.ready
 
     async def wait_ready(self, timeout: float | None = None) -> None:
-        """As ``Table.wait_ready``."""
+        """See ``Table.wait_ready``."""
         await self._call(lambda table: table.wait_ready(timeout))
 
     async def get(self, key: str | bytes, default: Any = None) -> Any:
@@ -54,7 +54,7 @@ class AsyncTable:
         return await self._call(found)
 
     async def contains(self, key: str | bytes) -> bool:
-        """Whether there is a row of that key."""
+        """Whether there is a row with that key."""
         return await self._call(lambda table: key in table)
 
     async def count(self) -> int:
@@ -73,7 +73,7 @@ class AsyncTable:
                 yield row
 
     async def close(self) -> None:
-        """As ``Table.close``."""
+        """See ``Table.close``."""
         if not self._is_closed:
             self._is_closed = True
             if self._table is not None:

@@ -1,11 +1,11 @@
-"""A message as consumers get it: an immutable view over librdkafka's.
+"""``Message``: an immutable view of librdkafka's message, as consumers get it.
 
-It is a tuple of key, value and confluent-kafka's message, because a tuple is what C code makes and reads fastest: a Python object
-with its own ``__init__`` costs more than all the rest of a poll. Key and value, which nearly everybody reads, are fetched when
-it is made; every other field is read when it is asked for, and not kept.
+It is a tuple of key, value and confluent-kafka's message, because C code makes and reads a tuple fastest: a Python object with
+its own ``__init__`` costs more than all the rest of a poll. Key and value, which nearly every caller reads, are fetched when the
+view is made; every other field is read on access and not kept.
 
-Two messages are equal when they are the same message: topic, partition and offset. What the tuple has of its own (its length, its
-items) is not part of the promise.
+Two messages are equal if they are the same message: topic, partition and offset. The length and the items of the tuple are not
+part of the interface.
 """
 
 import json
@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import Message as KafkaMessage
 from tidelog.client.errors import SerializationError
 from tidelog.client.topic_partition import TopicPartition
 
-# Of a value that cannot be decoded, as much as helps in an error message.
+# How much of a value that cannot be decoded an error message quotes.
 _EXCERPT_BYTES = 60
 
 _TIMESTAMP_TYPES = {TIMESTAMP_CREATE_TIME: "create", TIMESTAMP_LOG_APPEND_TIME: "log-append"}
@@ -28,8 +28,8 @@ _key_of = KafkaMessage.key
 _value_of = KafkaMessage.value
 
 
-class _Places(NamedTuple):
-    """Lends its readers of fields, which are written in C, to ``Message``. Its constructor is not, so it is no base class."""
+class _Fields(NamedTuple):
+    """Provides ``Message`` with accessors that are written in C. Its constructor is not, so it is not a base class."""
 
     key: bytes | None
     value: bytes | None
@@ -37,19 +37,19 @@ class _Places(NamedTuple):
 
 
 class Message(tuple[bytes | None, bytes | None, Any]):
-    """One message. ``Message.of(...)`` makes one for the test of a handler, with no broker.
+    """One message. ``Message.of(...)`` makes one without a broker, for testing a handler.
 
-    It cannot be changed, and stays valid however long it is kept; each one that is kept holds its own bytes in memory.
+    It is immutable, and valid for as long as it is kept; each message that is kept holds its own bytes in memory.
     """
 
     __slots__ = ()
 
-    key = _Places.key
+    key = _Fields.key
     """The key's bytes, or None."""
-    value = _Places.value
+    value = _Fields.value
     """The value's bytes, or None: a tombstone."""
-    raw = _Places.raw
-    """confluent-kafka's own message, for what is not here."""
+    raw = _Fields.raw
+    """confluent-kafka's own message, for fields that are missing here."""
 
     @classmethod
     def of(
@@ -65,7 +65,7 @@ class Message(tuple[bytes | None, bytes | None, Any]):
         timestamp_type: str = "create",
         leader_epoch: int | None = None,
     ) -> Self:
-        """A message from its fields, text as UTF-8: what a handler gets, without a broker."""
+        """A message from its fields, with text encoded as UTF-8: what a handler gets, without a broker."""
         key_bytes = key.encode() if isinstance(key, str) else key
         value_bytes = value.encode() if isinstance(value, str) else value
         fields: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset}
@@ -97,50 +97,50 @@ class Message(tuple[bytes | None, bytes | None, Any]):
 
     @property
     def headers_list(self) -> list[tuple[str, bytes | None]]:
-        """All headers in their order; a name may come more than once."""
+        """All headers in order; a name may occur more than once."""
         return self[2].headers() or []
 
     @property
     def headers(self) -> dict[str, bytes | None]:
-        """Headers by name; of several with one name the last counts, as in Kafka's ``lastHeader``."""
+        """Headers by name; of several with one name the last one counts, as in Kafka's ``lastHeader``."""
         return dict(self[2].headers() or ())
 
     @property
     def timestamp(self) -> int | None:
-        """Milliseconds since 1970 (UTC); None where the topic keeps none."""
+        """Milliseconds since 1970 (UTC); None if the topic keeps no timestamps."""
         kind, milliseconds = self[2].timestamp()
         return milliseconds if kind in _TIMESTAMP_TYPES else None
 
     @property
     def timestamp_type(self) -> str | None:
-        """``"create"``: the producer's clock; ``"log-append"``: the broker's; None where there is no timestamp."""
+        """``"create"``: the producer's clock; ``"log-append"``: the broker's; None without a timestamp."""
         return _TIMESTAMP_TYPES.get(self[2].timestamp()[0])
 
     @property
     def leader_epoch(self) -> int | None:
-        """Of the leader that took the message; None where the broker does not say."""
+        """The epoch of the leader that took the message; None if the broker does not say."""
         leader_epoch: int | None = self[2].leader_epoch()
         return leader_epoch
 
     def text(self) -> str | None:
-        """The value as UTF-8; None for a tombstone. SerializationError when it is no UTF-8."""
+        """The value decoded as UTF-8; None for a tombstone. SerializationError if it is not UTF-8."""
         if self[1] is None:
             return None
         try:
             return self[1].decode()
         except UnicodeDecodeError as error:
-            raise SerializationError(f"{self._place()}: the value is no UTF-8: {self[1][:_EXCERPT_BYTES]!r}") from error
+            raise SerializationError(f"{self._position()}: the value is not UTF-8: {self[1][:_EXCERPT_BYTES]!r}") from error
 
     def json(self) -> Any:
-        """The value as JSON; None for a tombstone. SerializationError when it is no JSON."""
+        """The value decoded as JSON; None for a tombstone. SerializationError if it is not JSON."""
         if self[1] is None:
             return None
         try:
             return json.loads(self[1])
         except ValueError as error:
-            raise SerializationError(f"{self._place()}: the value is no JSON: {self[1][:_EXCERPT_BYTES]!r}") from error
+            raise SerializationError(f"{self._position()}: the value is not JSON: {self[1][:_EXCERPT_BYTES]!r}") from error
 
-    def _place(self) -> str:
+    def _position(self) -> str:
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
     def __eq__(self, other: object) -> bool:
@@ -149,7 +149,7 @@ class Message(tuple[bytes | None, bytes | None, Any]):
         return (self.topic, self.partition, self.offset) == (other.topic, other.partition, other.offset)
 
     def __ne__(self, other: object) -> bool:
-        """Spelled out: that of tuples would compare items."""
+        """Defined because the one of tuples compares items."""
         return not self == other
 
     def __hash__(self) -> int:
@@ -157,10 +157,10 @@ class Message(tuple[bytes | None, bytes | None, Any]):
 
     def __repr__(self) -> str:
         value_bytes = "None" if self[1] is None else f"{len(self[1])} bytes"
-        return f"<Message {self._place()} key={self[0]!r} value={value_bytes}>"
+        return f"<Message {self._position()} key={self[0]!r} value={value_bytes}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Messages may be sent to another process; confluent-kafka's may not."""
+        """Messages can be pickled for another process; confluent-kafka's cannot."""
         fields = (self.topic, self.partition, self.offset, self.headers_list, self.timestamp, self.timestamp_type)
         return _rebuilt, (self[1], self[0], *fields, self.leader_epoch)
 
@@ -200,20 +200,20 @@ class MessageRun(NamedTuple):
 
 
 class Messages(Sequence[Message]):
-    """What a poll returns: a sequence of messages that are made when they are looked at.
+    """What a poll returns: a sequence of messages that are made on access.
 
-    Made all at once they would cost twice as much: most are read once, in order, and forgotten. ``list(messages)`` makes them
-    to keep.
+    Most are read once, in order, and forgotten; making all of them in advance would cost twice as much. ``list(messages)`` makes
+    messages to keep.
     """
 
     __slots__ = ("_raw",)
 
     def __init__(self, raw: list[Any]) -> None:
-        """``raw`` are confluent-kafka's, and must not change."""
+        """``raw`` are confluent-kafka's messages; the list must not change."""
         self._raw = raw
 
     def __iter__(self) -> Iterator[Message]:
-        # In C all the way.
+        # All of this runs in C.
         raw = self._raw
         return map(Message, zip(map(_key_of, raw), map(_value_of, raw), raw, strict=True))
 
@@ -249,12 +249,12 @@ class Messages(Sequence[Message]):
         return Message((raw.key(), raw.value(), raw))
 
     def __eq__(self, other: object) -> bool:
-        """With any sequence of the same messages."""
+        """Equal to any sequence of the same messages."""
         if not isinstance(other, Sequence):
             return NotImplemented
         return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]  # as of a list
+    __hash__ = None  # type: ignore[assignment]  # like a list
 
     def __repr__(self) -> str:
         return f"<{len(self)} messages>"

@@ -40,7 +40,7 @@ class OpenedBatch(NamedTuple):
 
 
 class _Batches(NamedTuple):
-    """Of each batch, by its number."""
+    """The header fields of the batches, by the number of the batch."""
 
     base_offsets: Integers
     last_offset_deltas: Integers
@@ -51,7 +51,7 @@ class _Batches(NamedTuple):
 
 
 class RecordRows(NamedTuple):
-    """The records that lie in ``data``, by row."""
+    """Where the records lie in ``data``, by row."""
 
     data: bytes
     array: Bytes
@@ -77,14 +77,14 @@ class ConstantColumns:
         return self._partition.slice(0, count)
 
     def timestamp_type(self, is_append_time: Integers) -> pa.Array:
-        """0 for the producer's time, 1 for the broker's; one topic may have both, when its setting was changed."""
+        """0 for the producer's time, 1 for the broker's. A topic has both if its setting was changed."""
         if not is_append_time.any():
             return self._create_time.slice(0, len(is_append_time))
         return pa.array(is_append_time.astype(np.int32))
 
 
 def lay_out(opened: Sequence[OpenedBatch]) -> RecordRows:
-    """All records' places. InvalidBatch when a batch is not what its header says."""
+    """Find all records. InvalidBatch if a batch does not match its header."""
     data = b"".join([batch.records for batch in opened])
     array = np.frombuffer(data, np.uint8)
     positions: list[Integers] = []
@@ -128,7 +128,7 @@ def record_batches(
 def decode_rows(
     rows: RecordRows, first: int, last: int, constants: ConstantColumns, start: int, end: int, include_headers: bool
 ) -> pa.RecordBatch:
-    """Rows ``first`` to before ``last``, without those whose offsets are not wanted."""
+    """Rows ``first`` to before ``last``, without those outside of ``start`` to ``end``."""
     try:
         return _decode_rows(rows, first, last, constants, start, end, include_headers)
     except IndexError:
@@ -151,7 +151,7 @@ def _decode_rows(
     batch_of_row = rows.batch_of_row[first:last]
     offsets = rows.batches.base_offsets[batch_of_row] + (offset_deltas >> 1)
     _check(lengths, offset_deltas, rows.batches.last_offset_deltas[batch_of_row], offsets)
-    # One byte at least must be left for the count of headers.
+    # At least one byte must be left for the count of headers.
     if (value_ends >= record_ends).any():
         raise InvalidBatch("a key or value claims more bytes than its record has")
     low, high = np.searchsorted(offsets, (start, end))
@@ -189,7 +189,7 @@ def _check(lengths: Integers, offset_deltas: Integers, last_offset_deltas: Integ
 
 
 def _picked(elements: pa.Array, first: int, lengths: Integers) -> pa.Array:
-    """Every fourth element from ``first`` on; null where the length says so."""
+    """Every fourth element from ``first`` on; null where the length is -1."""
     is_null = (lengths & 1).astype(np.bool_)
     if not is_null.any():
         return elements.take(pa.array(np.arange(first, first + 4 * len(lengths), 4)))
@@ -201,7 +201,7 @@ def _picked(elements: pa.Array, first: int, lengths: Integers) -> pa.Array:
 
 
 def _timestamps(batches: _Batches, batch_of_row: Integers, deltas: Integers) -> Integers:
-    """In microseconds."""
+    """The timestamps in microseconds."""
     times = batches.base_timestamps[batch_of_row] + deltas
     if batches.is_append_time.any():
         times = np.where(batches.is_append_time[batch_of_row], batches.append_timestamps[batch_of_row], times)
@@ -214,10 +214,10 @@ def _timestamps(batches: _Batches, batch_of_row: Integers, deltas: Integers) -> 
 
 
 def _headers_column(data: bytes, array: Bytes, positions: Integers, record_ends: Integers) -> pa.Array:
-    """Of the records whose counts of headers stand at ``positions`` and whose headers go up to ``record_ends``."""
+    """The headers of records whose header counts are at ``positions`` and whose headers end at ``record_ends``."""
     zigzags, positions = read_lengths(array, positions)
     counts = zigzags >> 1
-    # A header takes two bytes at least. The oracle of the tests allows no more than bytes, either.
+    # A header takes at least two bytes.
     if (zigzags & 1).any() or (zigzags > record_ends - positions).any():
         raise InvalidBatch("a record claims more headers than its bytes can hold")
     ends = np.concatenate(([0], np.cumsum(counts)))
@@ -240,7 +240,7 @@ def _headers_column(data: bytes, array: Bytes, positions: Integers, record_ends:
 def _read_rounds(
     array: Bytes, positions: Integers, counts: Integers, ends: Integers, places: Integers, is_null: np.typing.NDArray[np.bool_]
 ) -> Integers:
-    """Up to ``_ROUNDS_MAX`` headers of each record; the positions after them."""
+    """Read up to ``_ROUNDS_MAX`` headers of each record; returns the positions after them."""
     rows = np.flatnonzero(counts)
     for number in range(_ROUNDS_MAX):
         if not rows.size:
@@ -286,5 +286,5 @@ def _strings(data: bytes, places: Integers, is_null: np.typing.NDArray[np.bool_]
     try:
         return keys.cast(pa.string()), values
     except pa.ArrowInvalid:
-        # Not UTF-8, which no client forbids: as Kafka's own reads it.
+        # Not UTF-8, which no client forbids: decode it as Kafka's own client does.
         return pa.array([key.as_py().decode("utf-8", "replace") for key in keys], pa.string()), values

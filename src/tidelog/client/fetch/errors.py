@@ -1,10 +1,10 @@
-"""What a fetch gives up with, beside the errors of the whole toolkit: what is in a partition is not what was asked for."""
+"""The errors of a fetch beyond those of the whole toolkit: the partition does not have what was asked for."""
 
 from tidelog.client.errors import TidelogError
 
 
 class OffsetsLost(TidelogError):
-    """The log begins after the wanted offset: what was before is deleted, by retention or by request."""
+    """The log begins after the wanted offset: retention or a request has deleted what was before."""
 
     def __init__(self, topic: str, partition: int, wanted: int, log_start: int) -> None:
         super().__init__(
@@ -17,17 +17,17 @@ class OffsetsLost(TidelogError):
         self.log_start = log_start
 
     def __reduce__(self) -> tuple[type["OffsetsLost"], tuple[str, int, int, int]]:
-        """Tasks hand their errors on pickled, and an exception is otherwise rebuilt from its message."""
+        """Spark pickles the errors of its tasks, and by default an exception is rebuilt from its message alone."""
         return OffsetsLost, (self.topic, self.partition, self.wanted, self.log_start)
 
 
 class OffsetsMissing(TidelogError):
-    """The wanted offsets are not there and did not come in time: the log, or what is committed of it, ends before them."""
+    """The wanted offsets did not appear in time: the log, or its committed part, ends before them."""
 
 
 class TopicRecreated(TidelogError):
-    """The topic of this name is another one than it was: its offsets mean something else."""
+    """Another topic has this name now, so the offsets mean something else."""
 
 
 class BrokenBatch(TidelogError):
-    """What the broker sent is no batch of records, or one that is larger than is allowed; names the offset."""
+    """The broker sent something that is not a valid batch of records, or one that is too large. The message names the offset."""

@@ -1,9 +1,9 @@
-"""Fetching through librdkafka, where a setting is beyond our own connection: the same rows, an object per message.
+"""Fetching through librdkafka, where a setting is beyond our own connection. It gives the same rows, with an object per message.
 
-librdkafka tells only messages, and where a partition ends for now. So the end of a read is seen by a message at or after it, or
-by the end of the partition there; an end whose last offsets compaction removed just before an open transaction is seen by
-neither, and a read up to it gives up with OffsetsMissing. A broken batch is an error of librdkafka's, without its offset. Topic
-ids are compared before a read and after it: librdkafka fetches by name.
+librdkafka delivers only messages, and events where a partition ends for now. So a read has reached its end when it sees a message
+at or after it, or the end of the partition there. If compaction removed the last offsets before the end, just before an open
+transaction, there is neither, and the read fails with OffsetsMissing. A broken batch is an error of librdkafka's, without the
+offset. Topic ids are compared before and after a read, because librdkafka fetches by name.
 """
 
 import re
@@ -33,22 +33,22 @@ from tidelog.wire.primitives import ZERO_UUID
 
 CALL_SECONDS_MAX = 30.0
 STANDSTILL_SECONDS_MAX = 60.0
-# A call waits for this long where fewer messages come than it asked for; the end of a partition is one message of few.
+# How long a call waits if fewer messages arrive than it asked for.
 _POLL_SECONDS = 0.1
 _ISOLATION_LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
 }
 _READER_DEFAULTS: Mapping[str, object] = {
-    # Never joined: partitions are assigned by hand. librdkafka wants one all the same.
+    # Never joined, because partitions are assigned by hand; librdkafka requires a name all the same.
     "group.id": "tidelog-fetch",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
-    # What it reads ahead is memory of this process; by default it would be 64 MB.
+    # What it reads ahead is memory of this process; the default is 64 MB.
     "queued.max.messages.kbytes": 16 << 10,
-    # How long it pauses when that is full: by default a second, in which a reader of large messages has nothing to do.
+    # How long it pauses when that is full. The default is a second, in which a reader of large messages has nothing to do.
     "fetch.queue.backoff.ms": 10,
     "check.crcs": True,
 }
@@ -70,7 +70,7 @@ class LibrdkafkaSource:
             raise self._translated(error, "settings") from error
 
     def close(self) -> None:
-        """Connections end with the objects; there is nothing to wait for."""
+        """Connections end with their objects, so there is nothing to do."""
 
     def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
         self._greet()
@@ -129,7 +129,7 @@ class LibrdkafkaSource:
         self._checked_topic_id(wanted, topic_id)
 
     def _messages(self, consumer: Any, wanted: FetchRange) -> Iterator[list[Any]]:
-        """In portions of an Arrow batch's rows."""
+        """The messages in portions of one Arrow batch."""
         collected: list[Any] = []
         position = wanted.start
         deadline = time.monotonic() + STANDSTILL_SECONDS_MAX

@@ -1,10 +1,10 @@
 """From the records of a fetch response to opened batches: only those that a reader may see.
 
-Under read_committed the response names the transactions that were aborted: (producer id, first offset). From that offset on,
-until the producer's abort marker, its transactional batches are left out. The response names all that touch what it carries, so
-that nothing is remembered from one response to the next. Control batches are left out always.
+Under read_committed the response names the aborted transactions as (producer id, first offset). From that offset on until the
+producer's abort marker, its transactional batches are left out. The response names all transactions that concern its records, so
+nothing is remembered from one response to the next. Control batches are always left out.
 
-A response may end within a batch: what is cut off comes again with the next one.
+A response may end within a batch; the next response has that batch again.
 """
 
 from collections import deque
@@ -16,14 +16,14 @@ from tidelog.records.control import ControlType, read_control_type
 from tidelog.records.errors import CorruptBatch
 from tidelog.records.header import HEADER_SIZE, BatchHeader, crc_is_valid, iterate_headers
 
-# Of one batch. A producer fills a batch with a megabyte or so before it compresses; a hundred times that is a bomb.
+# The limit for one batch. A producer compresses about a megabyte at a time; a hundred times that is a bomb.
 DECOMPRESSED_BYTES_MAX = 100 << 20
 
 PlacedHeader = tuple[int, BatchHeader]
 
 
 class AbortedFilter:
-    """Batches must be shown to it in the order of their offsets."""
+    """Decides which batches belong to aborted transactions. It must see the batches in the order of their offsets."""
 
     __slots__ = ("_active", "_waiting")
 
@@ -54,7 +54,7 @@ def opened_batches(
     *,
     checks_crcs: bool,
 ) -> Iterator[OpenedBatch]:
-    """Those with offsets between ``start`` and ``end``. Each is decompressed when the caller comes to it, not before."""
+    """The batches with offsets between ``start`` and ``end``. Each is decompressed only when the caller reaches it."""
     is_hidden = AbortedFilter(aborted).is_aborted
     for position, header in placed:
         if checks_crcs and not crc_is_valid(records, position, header):

@@ -45,14 +45,14 @@ _LOOP_COUNT = 512
 def read_lengths(data: Bytes, positions: Integers) -> tuple[Integers, Integers]:
     """The varints at ``positions``, still zigzagged (so that the lowest bit is the sign), and the positions after them.
 
-    IndexError when the data ends first.
+    IndexError if the data ends first.
     """
     byte = data[positions]
     after = positions + 1
     if byte.max(initial=0) < _CONTINUES:
         return byte.astype(np.int64), after
     if byte.min() >= _CONTINUES:
-        # Two bytes in each, as the lengths of values above 63 bytes: no need to choose among them.
+        # Two bytes in each, as in the lengths of values above 63 bytes, so there is nothing to select.
         second = data[after]
         if second.max() < _CONTINUES:
             return (byte & 0x7F).astype(np.int64) | (second.astype(np.int64) << _SHIFT), after + 1
@@ -67,13 +67,13 @@ def read_deltas(data: Bytes, positions: Integers) -> tuple[Integers, Integers]:
         zigzag = byte.astype(np.int64)
     else:
         zigzag, after = _read_long(data, byte, after, VARLONG_BITS)
-    # The shift must not copy the sign of a number whose zigzag takes all 64 bits.
+    # An arithmetic shift would copy the sign of a number whose zigzag takes all 64 bits.
     magnitude = (zigzag.view(np.uint64) >> np.uint64(1)).view(np.int64)
     return magnitude ^ -(zigzag & 1), after
 
 
 def _read_long(data: Bytes, byte: Bytes, after: Integers, bits: int) -> tuple[Integers, Integers]:
-    """``byte`` has the first of each, some of which go on at ``after``."""
+    """``byte`` has the first byte of each number; some continue at ``after``."""
     zigzag = (byte & 0x7F).astype(np.int64)
     going_on = np.flatnonzero(byte >= _CONTINUES)
     for shift in range(_SHIFT, bits, _SHIFT):
@@ -92,9 +92,9 @@ def _read_long(data: Bytes, byte: Bytes, after: Integers, bits: int) -> tuple[In
 
 
 def record_positions(data: bytes, array: Bytes, begin: int, finish: int, count: int) -> list[Integers]:
-    """The positions of ``count`` records' lengths, in parts; the records must fill ``data[begin:finish]`` exactly.
+    """The positions of the lengths of ``count`` records, in parts; the records must fill ``data[begin:finish]`` exactly.
 
-    ``array`` is ``data`` for numpy. InvalidBatch when they do not fit; that no length is negative is left to who reads them.
+    ``array`` is ``data`` for numpy. InvalidBatch if the records do not fit. The caller checks for negative lengths.
     """
     if not 0 <= count <= (finish - begin) // RECORD_BYTES_MIN:
         raise InvalidBatch(f"{finish - begin} bytes cannot hold {count} records")

@@ -1,6 +1,6 @@
-"""The settings that our own connection knows; any other one, and any security, is for librdkafka.
+"""The settings that our own connection understands. Any other setting, and any security, is left to librdkafka.
 
-Names are librdkafka's, and Kafka's own for the few that differ: users of the stock Spark connector bring those.
+The names are librdkafka's, and for the few that differ also Kafka's own, which users of the stock Spark connector have.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tidelog.client.errors import InvalidArgument
 
-# How far a setting may go: no more than what one answer may take, and no pause that looks like a hang.
+# The limits of the settings: no more bytes than a response may have, and no pause that looks like a hang.
 _FETCH_BYTES_RANGE = (1024, 64 << 20)
 _WAIT_MS_RANGE = (0, 60_000)
 _TIMEOUT_MS_RANGE = (100, 600_000)
@@ -18,14 +18,14 @@ class OwnSettings(NamedTuple):
     client_id: str = "tidelog-fetch"
     connect_timeout_ms: int = 5_000
     timeout_ms: int = 60_000
-    """Of a request, and of waiting for anything new to read."""
+    """For a request, and for waiting until there is something new to read."""
     fetch_bytes_max: int = 4 << 20
-    """Of one answer: enough rows for an Arrow batch, and what is held of it at a time stays small."""
+    """For one response: enough rows for an Arrow batch, and little memory."""
     wait_ms_max: int = 500
     checks_crcs: bool = True
 
 
-# Name in the settings: field, and least and greatest value.
+# By name of the setting: the field, and the least and greatest value.
 _NUMBERS: Mapping[str, tuple[str, tuple[int, int]]] = {
     "socket.connection.setup.timeout.ms": ("connect_timeout_ms", _TIMEOUT_MS_RANGE),
     "socket.timeout.ms": ("timeout_ms", _TIMEOUT_MS_RANGE),
@@ -40,7 +40,7 @@ _KAFKA_NAMES: Mapping[str, str] = {"request.timeout.ms": "socket.timeout.ms", "f
 
 
 def own_settings(settings: Mapping[str, str]) -> OwnSettings | None:
-    """None when they are beyond our own connection. InvalidArgument for a value that is none of the setting's."""
+    """The settings for our own connection; None if they are beyond it. InvalidArgument for an invalid value."""
     found: dict[str, str | int | bool] = {}
     for name, value in settings.items():
         if name == "client.id":
@@ -58,7 +58,7 @@ def own_settings(settings: Mapping[str, str]) -> OwnSettings | None:
 
 
 def librdkafka_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """With Kafka's own names in librdkafka's words."""
+    """The settings with Kafka's own names replaced by librdkafka's."""
     return {_KAFKA_NAMES.get(name, name): value for name, value in settings.items()}
 
 

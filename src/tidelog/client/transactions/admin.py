@@ -31,13 +31,13 @@ from tidelog.wire.protocol import ApiKey
 
 CONNECT_TIMEOUT_MS = 3_000
 REQUEST_TIMEOUT_MS = 30_000
-# So that no request overwhelms a broker: a partition may have thousands of producers.
+# Limits the work of one request: a partition may have thousands of producers.
 BATCH_SIZE_MAX = 500
 TRANSACTION_KEY_TYPE = 1
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 LONGEST_TIMEOUT = "transaction.max.timeout.ms"
 DURATION_SINCE, PATTERN_SINCE = 1, 2
-# Answers after which no marker was written: somebody else is to be asked, or later.
+# After these errors no marker was written: ask another broker, or later.
 _NOT_WRITTEN = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.LEADER_NOT_AVAILABLE,
@@ -78,11 +78,11 @@ class TransactionAdmin:
         return self._brokers.patiently(self._brokers.metadata)
 
     def longest_timeout_ms(self) -> int:
-        """How long a transaction may be open: transaction.max.timeout.ms of the brokers, the least of them."""
+        """How long a transaction may be open: the smallest transaction.max.timeout.ms of the brokers."""
         return min(self._brokers.patiently(partial(self._ask_longest_timeout, node_id)) for node_id in self.metadata().brokers)
 
     def topic_config(self, topic: str, name: str) -> str:
-        """UnknownPartition when there is no such topic; one that was just created is waited for."""
+        """The value of a topic's setting. Waits for a topic that was just created; UnknownPartition if there is none."""
         return self._brokers.patiently(retried_while_unknown(partial(self._ask_topic_config, topic, name)))
 
     def _ask_topic_config(self, topic: str, name: str) -> str:
@@ -96,11 +96,11 @@ class TransactionAdmin:
     def _ask_longest_timeout(self, node_id: int) -> int:
         text = self._ask_config(node_id, BROKER_RESOURCE, str(node_id), LONGEST_TIMEOUT)
         if not text.isdigit():
-            raise InvalidAnswer(f"broker {node_id} tells no {LONGEST_TIMEOUT}")
+            raise InvalidAnswer(f"broker {node_id} does not report {LONGEST_TIMEOUT}")
         return int(text)
 
     def _ask_config(self, node_id: int | None, resource_type: int, resource: str, name: str) -> str:
-        """Of this broker, or of any."""
+        """Ask this broker, or any."""
         wanted = {"resource_type": resource_type, "resource_name": resource, "configuration_keys": [name]}
         fields = {"resources": [wanted]}
         if node_id is None:
@@ -111,7 +111,7 @@ class TransactionAdmin:
         check_code(result.error_code, f"{name} of {resource}", result.error_message)
         found = [config.value for config in result.configs if config.name == name]
         if len(found) != 1 or found[0] is None:
-            raise InvalidAnswer(f"{resource} tells no {name}")
+            raise InvalidAnswer(f"{resource} does not report {name}")
         return str(found[0])
 
     # -- what coordinators know -----------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class TransactionAdmin:
         duration_ms: int = -1,
         pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """By transactional id. Nothing given lets everything through; ``duration_ms``: only those that are older."""
+        """Sorted by transactional id. Without arguments all are listed; ``duration_ms`` selects those that are older."""
         fields = {
             "state_filters": list(states),
             "producer_id_filters": list(producer_ids),
@@ -148,7 +148,7 @@ class TransactionAdmin:
         return answer
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """Of those that their coordinators know; an id that is missing is one that no coordinator knows."""
+        """The descriptions by id. An id that no coordinator knows is left out."""
         found: dict[str, TransactionDescription] = {}
         self.metadata()
         for ids in _batches(list(dict.fromkeys(transactional_ids))):
@@ -157,7 +157,7 @@ class TransactionAdmin:
         return {transactional_id: found[transactional_id] for transactional_id in sorted(found)}
 
     def _describe(self, ids: Sequence[str], left: set[str], found: dict[str, TransactionDescription]) -> None:
-        """One round; whoever has answered leaves ``left``."""
+        """Ask once for all ids in ``left``, and remove those that were answered."""
         self._brokers.metadata()
         waiting = [transactional_id for transactional_id in ids if transactional_id in left]
         for node_id, theirs in self._find_coordinators(waiting).items():
@@ -182,7 +182,7 @@ class TransactionAdmin:
     # -- what partitions know -------------------------------------------------------------------------------------------------
 
     def describe_producers(self, partitions: Iterable[tuple[str, int]]) -> DescribedProducers:
-        """One that cannot be asked by the deadline does not keep the others from answering."""
+        """The producers of each partition. A partition that does not answer by the deadline does not affect the others."""
         wanted = list(dict.fromkeys(partitions))
         result = DescribedProducers({}, {})
         if wanted:
@@ -191,11 +191,11 @@ class TransactionAdmin:
                 self._brokers.patiently(partial(self._describe_producers, wanted, result))
             except ClientError:
                 if not result.failures:
-                    raise  # The cluster itself could not be asked.
+                    raise  # The cluster itself did not answer.
         return result
 
     def _describe_producers(self, wanted: Sequence[tuple[str, int]], result: DescribedProducers) -> None:
-        """One round over those that have not answered. Raises what may be different in the next one."""
+        """Ask once for those that have not answered. Raises an error that the next attempt may not meet."""
         places = self._brokers.metadata().partitions
         by_leader: dict[int, list[tuple[str, int]]] = {}
         for partition in wanted:
@@ -234,11 +234,11 @@ class TransactionAdmin:
     # -- ending one -----------------------------------------------------------------------------------------------------------
 
     def end_transaction(self, transaction: TransactionHandle, *, is_commit: bool) -> None:
-        """Ends a transaction that another process has open, and returns when the decision is durable; markers follow.
+        """End a transaction that another process has open, and return when the decision is durable; the markers follow.
 
-        Asked again for the same outcome it does nothing, so that lost answers are no trouble. Raises BrokerError: PRODUCER_FENCED
-        when another producer has the id by now, INVALID_PRODUCER_ID_MAPPING when no coordinator knows the id or it has another
-        producer id, INVALID_TXN_STATE when no transaction is open or it has ended the other way.
+        Repeating the call with the same outcome does nothing, so a lost answer is harmless. Raises BrokerError: PRODUCER_FENCED
+        if another producer has the id by now, INVALID_PRODUCER_ID_MAPPING if no coordinator knows the id or it has another
+        producer id, INVALID_TXN_STATE if no transaction is open or it has ended the other way.
         """
         for error in self.end_transactions([transaction], is_commit=is_commit).values():
             raise error
@@ -246,7 +246,7 @@ class TransactionAdmin:
     def end_transactions(
         self, transactions: Sequence[TransactionHandle], *, is_commit: bool
     ) -> dict[TransactionHandle, ClientError]:
-        """Likewise; those that were not ended, each with its reason. One does not keep the others from being ended."""
+        """End several transactions. Returns the error of each that was not ended; a failure does not affect the others."""
         failures: dict[TransactionHandle, ClientError] = {}
         for batch in _batches(list(dict.fromkeys(transactions))):
             left = list(batch)
@@ -282,7 +282,7 @@ class TransactionAdmin:
             raise problem
 
     def abort_transaction(self, specification: AbortSpecification) -> None:
-        """Returns when the abort marker is written and replicated."""
+        """Write an abort marker, and return when it is replicated."""
         retried(partial(self._write_marker, specification), self._seconds_max, _was_not_written)
 
     def _write_marker(self, specification: AbortSpecification) -> None:
@@ -298,7 +298,7 @@ class TransactionAdmin:
             "producer_epoch": producer_epoch,
             "transaction_result": False,
             "topics": [{"name": topic, "partition_indexes": [index]}],
-            # A producer without a marker in the partition yet: the lowest epoch that a coordinator may have.
+            # A producer without a marker in the partition gets the lowest epoch of a coordinator.
             "coordinator_epoch": max(0, coordinator_epoch),
         }
         answer = self._brokers.request(place.leader, ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
