@@ -11,10 +11,9 @@ from tests.cli.command import Command
 from tests.client.transactions.wire_producer import TIMEOUT_MS, WireProducer
 from tests.compatibility.apache_kafka import NODE_ID, ApacheKafka, KafkaUnavailable, kafka_classpath, run_tool, wait_until
 from tests.compatibility.kafka_client import admin_client, create_topic, read_partition
-from tidelog.client.transactions.admin import TransactionAdmin
+from tidelog.client.transactions.admin import AbortSpecification, TransactionAdmin
 from tidelog.client.transactions.fenced_writer import FencedWriter, WriterFenced
 from tidelog.client.transactions.hanging import find_hanging
-from tidelog.client.transactions.types import AbortSpecification
 from tidelog.client.wire.brokers import Brokers
 from tidelog.client.wire.errors import BrokerError, UnknownPartition
 from tidelog.wire.errors import ErrorCode

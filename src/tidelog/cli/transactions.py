@@ -18,9 +18,14 @@ from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, PlaintextOption, choose_one, plaintext_options
 from tidelog.cli.output import count_of, make_console, partitions_text, say, show_json, show_table, warn
 from tidelog.cli.times import UNKNOWN, age_text, duration_text, time_text, wall_clock_ms
-from tidelog.client.transactions.admin import TransactionAdmin
+from tidelog.client.transactions.admin import (
+    STATES,
+    ProducerDescription,
+    TransactionAdmin,
+    TransactionDescription,
+    TransactionListing,
+)
 from tidelog.client.transactions.hanging import OpenTransaction, TransactionVerdict, find_hanging, judge, open_transactions
-from tidelog.client.transactions.types import STATES, ProducerDescription, TransactionDescription, TransactionListing
 from tidelog.client.wire.errors import ClientError
 
 app = typer.Typer(help="List and describe transactions, find hanging ones and end them.", no_args_is_help=True)

@@ -10,8 +10,7 @@ import pytest
 
 from tests.client.transactions.wire_producer import TIMEOUT_MS, WireProducer
 from tests.compatibility.kafka_client import admin_client, create_topic, read_partition
-from tidelog.client.transactions.admin import TransactionAdmin
-from tidelog.client.transactions.types import AbortSpecification
+from tidelog.client.transactions.admin import AbortSpecification, TransactionAdmin
 from tidelog.client.wire.errors import BrokerError, BrokerUnreachable, UnknownPartition
 from tidelog.testing import Broker
 from tidelog.wire.errors import ErrorCode

@@ -7,9 +7,14 @@ from typing import cast
 import pytest
 
 from tests.client.transactions.wire_producer import WireProducer
-from tidelog.client.transactions.admin import TransactionAdmin
+from tidelog.client.transactions.admin import (
+    DescribedProducers,
+    ProducerDescription,
+    TransactionAdmin,
+    TransactionDescription,
+    TransactionListing,
+)
 from tidelog.client.transactions.hanging import HangingSearch, find_hanging, judge, open_transactions
-from tidelog.client.transactions.types import DescribedProducers, ProducerDescription, TransactionDescription, TransactionListing
 from tidelog.client.wire.errors import BrokerError, ClientError, UnknownPartition
 from tidelog.testing import Broker
 from tidelog.wire.errors import ErrorCode

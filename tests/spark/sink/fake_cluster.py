@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tidelog.client.transactions.types import TransactionDescription, TransactionHandle, TransactionListing
+from tidelog.client.transactions.admin import TransactionDescription, TransactionHandle, TransactionListing
 from tidelog.client.wire.errors import BrokerError, ClientError
 from tidelog.spark.sink.job import Decision, LedgerEntry
 from tidelog.wire.errors import ErrorCode

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.spark.sink.fake_cluster import Crash, FakeCluster
-from tidelog.client.transactions.types import TransactionDescription, TransactionHandle, TransactionListing
+from tidelog.client.transactions.admin import TransactionDescription, TransactionHandle, TransactionListing
 from tidelog.spark.sink.job import (
     ENTRY_BYTES_MAX,
     PAST_RUNS_MAX,

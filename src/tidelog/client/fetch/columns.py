@@ -1,9 +1,15 @@
-"""Records to Arrow columns, all records of many batches at once.
+"""From the records of a fetch response to Arrow columns, all records of many batches at once.
 
-Opened batches are laid end to end in one buffer. ``scan`` finds where each record begins; from there numpy reads every field of
-all records, first the varints and then the bytes. Keys and values are not collected one by one. The buffer itself is viewed as an
-Arrow array whose elements are in turn a key, a value and what lies between them (their ends ascend), and Arrow's ``take`` picks
-the keys and the values out of it at the speed of memcpy.
+**Opening.** Only batches that a reader may see are opened, that is checked and decompressed. Under read_committed the response
+names the aborted transactions as (producer id, first offset). From that offset on until the producer's abort marker, its
+transactional batches are left out. The response names all transactions that concern its records, so nothing is remembered from
+one response to the next. Control batches are always left out. A response may end within a batch; the next response has that batch
+again.
+
+**Columns.** Opened batches are laid end to end in one buffer. ``scan`` finds where each record begins; from there numpy reads
+every field of all records, first the varints and then the bytes. Keys and values are not collected one by one. The buffer itself
+is viewed as an Arrow array whose elements are in turn a key, a value and what lies between them (their ends ascend), and Arrow's
+``take`` picks the keys and the values out of it at the speed of memcpy.
 
 Nothing is trusted: each length is checked against the end of its record, offsets must ascend and lie within their batch, and
 whatever does not fit raises InvalidBatch. The checksum was checked before.
@@ -13,6 +19,7 @@ second of those that have two, and so on. The headers of a record with very many
 does not cost a pass over all records for each.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,9 +29,16 @@ import pyarrow as pa
 from tidelog.client.fetch.scan import Bytes, Integers, read_deltas, read_lengths, record_positions
 from tidelog.client.fetch.types import HEADERS_TYPE, MICROSECONDS, MILLISECONDS_MAX, SCHEMA, SCHEMA_WITH_HEADERS
 from tidelog.ports.disk import Buffer
-from tidelog.records.errors import InvalidBatch
-from tidelog.records.header import BatchHeader
+from tidelog.records.compression import CompressionType, decompress
+from tidelog.records.control import ControlType, read_control_type
+from tidelog.records.errors import CorruptBatch, InvalidBatch
+from tidelog.records.header import HEADER_SIZE, BatchHeader, crc_is_valid, iterate_headers
 from tidelog.records.varint import VARINT_BITS, read_zigzag
+
+# The limit for one batch. A producer compresses about a megabyte at a time; a hundred times that is a bomb.
+DECOMPRESSED_BYTES_MAX = 100 << 20
+
+PlacedHeader = tuple[int, BatchHeader]
 
 _NULL = 1
 _TIMESTAMP = SCHEMA.field("timestamp").type
@@ -37,6 +51,60 @@ class OpenedBatch(NamedTuple):
     header: BatchHeader
     records: Buffer
     """Decompressed."""
+
+
+# -- opening ------------------------------------------------------------------------------------------------------------------
+
+
+class AbortedFilter:
+    """Decides which batches belong to aborted transactions. It must see the batches in the order of their offsets."""
+
+    __slots__ = ("_active", "_waiting")
+
+    def __init__(self, aborted: Sequence[tuple[int, int]] | None) -> None:
+        self._waiting = deque(sorted(aborted or (), key=lambda transaction: transaction[1]))
+        self._active: set[int] = set()
+
+    def is_aborted(self, records: memoryview, position: int, header: BatchHeader) -> bool:
+        while self._waiting and self._waiting[0][1] <= header.last_offset:
+            self._active.add(self._waiting.popleft()[0])
+        if header.is_control:
+            if header.producer_id in self._active and read_control_type(records, position, header) is ControlType.ABORT:
+                self._active.discard(header.producer_id)
+            return False
+        return header.is_transactional and header.producer_id in self._active
+
+
+def whole_batches(records: memoryview) -> list[PlacedHeader]:
+    return list(iterate_headers(records))
+
+
+def opened_batches(
+    records: memoryview,
+    placed: Sequence[PlacedHeader],
+    aborted: Sequence[tuple[int, int]] | None,
+    start: int,
+    end: int,
+    *,
+    checks_crcs: bool,
+) -> Iterator[OpenedBatch]:
+    """The batches with offsets between ``start`` and ``end``. Each is decompressed only when the caller reaches it."""
+    is_hidden = AbortedFilter(aborted).is_aborted
+    for position, header in placed:
+        if checks_crcs and not crc_is_valid(records, position, header):
+            raise CorruptBatch(f"the batch at offset {header.base_offset} fails its checksum")
+        if is_hidden(records, position, header) or header.is_control:
+            continue
+        if header.last_offset < start or header.base_offset >= end or not header.record_count:
+            continue
+        body = records[position + HEADER_SIZE : position + header.size]
+        if header.compression is not CompressionType.NONE:
+            yield OpenedBatch(header, decompress(header.compression, body, DECOMPRESSED_BYTES_MAX))
+        else:
+            yield OpenedBatch(header, body)
+
+
+# -- columns ------------------------------------------------------------------------------------------------------------------
 
 
 class _Batches(NamedTuple):

@@ -17,10 +17,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from tidelog.client.errors import TimedOut
-from tidelog.client.fetch.columns import ConstantColumns, OpenedBatch, record_batches
+from tidelog.client.fetch.columns import ConstantColumns, OpenedBatch, PlacedHeader, opened_batches, record_batches, whole_batches
 from tidelog.client.fetch.errors import BrokenBatch, OffsetsLost, OffsetsMissing, TopicRecreated
 from tidelog.client.fetch.lookup import PartitionLookup
-from tidelog.client.fetch.opening import PlacedHeader, opened_batches, whole_batches
 from tidelog.client.fetch.settings import OwnSettings
 from tidelog.client.fetch.types import FetchRange, Isolation, OldFormat
 from tidelog.client.topic_partition import TopicPartition

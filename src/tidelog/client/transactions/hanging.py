@@ -12,11 +12,12 @@ Finally the partitions are asked once more, because a transaction that has ended
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tidelog.client.transactions.admin import BATCH_SIZE_MAX, TransactionAdmin
-from tidelog.client.transactions.types import (
+from tidelog.client.transactions.admin import (
+    BATCH_SIZE_MAX,
     AbortSpecification,
     DescribedProducers,
     ProducerDescription,
+    TransactionAdmin,
     TransactionDescription,
 )
 from tidelog.client.wire.errors import ClientError, UnknownPartition

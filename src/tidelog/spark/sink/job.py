@@ -37,7 +37,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from tidelog.client.errors import TidelogError
-from tidelog.client.transactions.types import TransactionDescription, TransactionHandle, TransactionListing
+from tidelog.client.transactions.admin import TransactionDescription, TransactionHandle, TransactionListing
 from tidelog.client.wire.errors import BrokerError, ClientError
 from tidelog.spark.sink.names import ATTEMPTS_PER_STAGE, shown, slot_in, slot_of, transactional_id
 

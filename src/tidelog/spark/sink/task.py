@@ -20,7 +20,7 @@ import pyarrow as pa
 from tidelog.client.errors import TidelogError
 from tidelog.client.message import Message
 from tidelog.client.raw_producer import RawProducer
-from tidelog.client.transactions.types import TransactionHandle
+from tidelog.client.transactions.admin import TransactionHandle
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.connections import MESSAGE_BYTES_MAX, SinkConnections
 from tidelog.spark.sink.rows import SHOWN_KEY_BYTES, RowRefused, SinkColumns, SinkRows

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, TidelogError
-from tidelog.client.transactions.types import TransactionHandle
+from tidelog.client.transactions.admin import TransactionHandle
 from tidelog.client.wire.errors import BrokerUnreachable
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.connections import SinkConnections, check_security, forget_connections, sink_connections
