@@ -161,32 +161,21 @@ class Message(tuple[bytes | None, bytes | None, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Messages can be pickled for another process; confluent-kafka's cannot."""
-        fields = (self.topic, self.partition, self.offset, self.headers_list, self.timestamp, self.timestamp_type)
-        return _rebuilt, (self[1], self[0], *fields, self.leader_epoch)
+        fields = {
+            "key": self.key,
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+            "headers": self.headers_list,
+            "timestamp": self.timestamp,
+            "timestamp_type": self.timestamp_type or "create",
+            "leader_epoch": self.leader_epoch,
+        }
+        return _rebuilt, (self.value, fields)
 
 
-def _rebuilt(
-    value: bytes | None,
-    key: bytes | None,
-    topic: str,
-    partition: int,
-    offset: int,
-    headers: list[tuple[str, bytes | None]],
-    timestamp: int | None,
-    timestamp_type: str | None,
-    leader_epoch: int | None,
-) -> Message:
-    return Message.of(
-        value,
-        key=key,
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        headers=headers,
-        timestamp=timestamp,
-        timestamp_type=timestamp_type or "create",
-        leader_epoch=leader_epoch,
-    )
+def _rebuilt(value: bytes | None, fields: dict[str, Any]) -> Message:
+    return Message.of(value, **fields)
 
 
 class MessageRun(NamedTuple):

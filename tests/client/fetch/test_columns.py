@@ -12,7 +12,7 @@ from tests.client.fetch.rows import Row, oracle_rows, rows_of, without_headers
 from tests.records.strategies import compressions, header_keys, record_lists, timestamps
 from tidelog.client.fetch import columns
 from tidelog.client.fetch.columns import ConstantColumns, OpenedBatch, lay_out, opened_batches, record_batches, whole_batches
-from tidelog.client.fetch.types import SCHEMA, SCHEMA_WITH_HEADERS
+from tidelog.client.fetch.types import SCHEMA, SCHEMA_WITH_HEADERS, FetchRange
 from tidelog.records.batch import build_batch, iterate_keys, read_records
 from tidelog.records.compression import CompressionType
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
@@ -32,7 +32,11 @@ def opened(log: bytes) -> list[OpenedBatch]:
 def decoded(
     batches: Sequence[OpenedBatch], *, start: int = 0, end: int = 1 << 62, rows_max: int = 1000, headers: bool = True
 ) -> list[Row]:
-    found = list(record_batches(batches, ConstantColumns("orders", 7, rows_max), start, end, rows_max, headers))
+    found = list(
+        record_batches(
+            batches, ConstantColumns("orders", 7, rows_max), FetchRange("orders", 7, start, end, None, rows_max, headers)
+        )
+    )
     for batch in found:
         assert batch.schema == (SCHEMA_WITH_HEADERS if headers else SCHEMA)
         assert 0 < batch.num_rows <= rows_max
@@ -111,7 +115,7 @@ def test_many_rows_of_each_size(sizes: tuple[int, ...], per_batch: int, compress
 
 def test_parts_are_about_equal() -> None:
     log = build_batch([Record(offset, 0, None, b"") for offset in range(2100)])
-    batches = list(record_batches(opened(log), ConstantColumns("t", 0, 1000), 0, 1 << 62, 1000, False))
+    batches = list(record_batches(opened(log), ConstantColumns("t", 0, 1000), FetchRange("t", 0, 0, 1 << 62, None, 1000, False)))
     assert [batch.num_rows for batch in batches] == [700, 700, 700]
 
 

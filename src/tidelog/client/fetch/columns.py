@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.client.fetch.scan import Bytes, Integers, read_deltas, read_lengths, record_positions
-from tidelog.client.fetch.types import HEADERS_TYPE, MICROSECONDS, MILLISECONDS_MAX, SCHEMA, SCHEMA_WITH_HEADERS
+from tidelog.client.fetch.types import HEADERS_TYPE, MICROSECONDS, MILLISECONDS_MAX, SCHEMA, FetchRange, schema_of
 from tidelog.ports.disk import Buffer
 from tidelog.records.compression import CompressionType, decompress
 from tidelog.records.control import ControlType, read_control_type
@@ -177,37 +177,31 @@ def lay_out(opened: Sequence[OpenedBatch]) -> RecordRows:
     return RecordRows(data, array, np.concatenate(positions) if positions else np.empty(0, np.int64), batch_of_row, batches)
 
 
-def record_batches(
-    opened: Sequence[OpenedBatch], constants: ConstantColumns, start: int, end: int, rows_max: int, include_headers: bool
-) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of up to ``rows_max`` rows, about equal in size, of the records with ``start <= offset < end``."""
+def record_batches(opened: Sequence[OpenedBatch], constants: ConstantColumns, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
+    """The wanted records as Arrow batches of about equal size, each within ``wanted.max_rows_per_batch`` rows."""
     rows = lay_out(opened)
     count = len(rows.positions)
     if not count:
         return
-    parts = -(-count // rows_max)
+    parts = -(-count // wanted.max_rows_per_batch)
     part_rows = -(-count // parts)
     for first in range(0, count, part_rows):
-        batch = decode_rows(rows, first, min(count, first + part_rows), constants, start, end, include_headers)
+        batch = decode_rows(rows, slice(first, min(count, first + part_rows)), constants, wanted)
         if batch.num_rows:
             yield batch
 
 
-def decode_rows(
-    rows: RecordRows, first: int, last: int, constants: ConstantColumns, start: int, end: int, include_headers: bool
-) -> pa.RecordBatch:
-    """Rows ``first`` to before ``last``, without those outside of ``start`` to ``end``."""
+def decode_rows(rows: RecordRows, part: slice, constants: ConstantColumns, wanted: FetchRange) -> pa.RecordBatch:
+    """A part of the rows, without those whose offsets are not wanted."""
     try:
-        return _decode_rows(rows, first, last, constants, start, end, include_headers)
+        return _decode_rows(rows, part, constants, wanted)
     except IndexError:
         raise InvalidBatch("a record claims more bytes than there are") from None
 
 
-def _decode_rows(
-    rows: RecordRows, first: int, last: int, constants: ConstantColumns, start: int, end: int, include_headers: bool
-) -> pa.RecordBatch:
+def _decode_rows(rows: RecordRows, part: slice, constants: ConstantColumns, wanted: FetchRange) -> pa.RecordBatch:
     data = rows.array
-    lengths, position = read_lengths(data, rows.positions[first:last])
+    lengths, position = read_lengths(data, rows.positions[part])
     record_ends = position + (lengths >> 1)
     timestamp_deltas, position = read_deltas(data, position + 1)
     offset_deltas, position = read_lengths(data, position)
@@ -216,35 +210,35 @@ def _decode_rows(
     value_lengths, value_starts = read_lengths(data, key_ends)
     value_ends = value_starts + (value_lengths >> 1)
 
-    batch_of_row = rows.batch_of_row[first:last]
+    batch_of_row = rows.batch_of_row[part]
     offsets = rows.batches.base_offsets[batch_of_row] + (offset_deltas >> 1)
     _check(lengths, offset_deltas, rows.batches.last_offset_deltas[batch_of_row], offsets)
     # At least one byte must be left for the count of headers.
     if (value_ends >= record_ends).any():
         raise InvalidBatch("a key or value claims more bytes than its record has")
-    low, high = np.searchsorted(offsets, (start, end))
-    wanted = slice(int(low), int(high))
+    low, high = np.searchsorted(offsets, (wanted.start, wanted.end))
+    chosen = slice(int(low), int(high))
     count = int(high - low)
 
     ends = np.empty((count, 4), np.int32)
     for column, places in enumerate((key_starts, key_ends, value_starts, value_ends)):
-        ends[:, column] = places[wanted]
+        ends[:, column] = places[chosen]
     elements = pa.Array.from_buffers(
         pa.binary(), max(0, 4 * count - 1), [None, pa.py_buffer(ends), pa.py_buffer(rows.data)], null_count=0
     )
-    times = _timestamps(rows.batches, batch_of_row[wanted], timestamp_deltas[wanted])
+    times = _timestamps(rows.batches, batch_of_row[chosen], timestamp_deltas[chosen])
     columns = [
-        _picked(elements, 0, key_lengths[wanted]),
-        _picked(elements, 2, value_lengths[wanted]),
+        _picked(elements, 0, key_lengths[chosen]),
+        _picked(elements, 2, value_lengths[chosen]),
         constants.topic(count),
         constants.partition(count),
-        pa.array(offsets[wanted]),
+        pa.array(offsets[chosen]),
         pa.Array.from_buffers(_TIMESTAMP, count, [None, pa.py_buffer(times)], null_count=0),
-        constants.timestamp_type(rows.batches.is_append_time[batch_of_row[wanted]]),
+        constants.timestamp_type(rows.batches.is_append_time[batch_of_row[chosen]]),
     ]
-    if include_headers:
-        columns.append(_headers_column(rows.data, data, value_ends[wanted], record_ends[wanted]))
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS if include_headers else SCHEMA)
+    if wanted.include_headers:
+        columns.append(_headers_column(rows.data, data, value_ends[chosen], record_ends[chosen]))
+    return pa.RecordBatch.from_arrays(columns, schema=schema_of(wanted.include_headers))
 
 
 def _check(lengths: Integers, offset_deltas: Integers, last_offset_deltas: Integers, offsets: Integers) -> None:

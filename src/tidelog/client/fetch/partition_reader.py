@@ -229,10 +229,7 @@ class PartitionReader:
         )
 
     def _columns(self, opened: list[OpenedBatch]) -> Iterator[pa.RecordBatch]:
-        wanted = self._wanted
-        return record_batches(
-            opened, self._constants, wanted.start, wanted.end, wanted.max_rows_per_batch, wanted.include_headers
-        )
+        return record_batches(opened, self._constants, self._wanted)
 
     def _broken(self, offset: int, error: RecordError) -> BrokenBatch:
         return BrokenBatch(f"{self._wanted.name} at offset {offset}: {error}")
