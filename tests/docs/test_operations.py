@@ -6,55 +6,31 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.docs.shell import ROOT, Shell, blocks
 from tidelog.config.file import text_of
 from tidelog.testing import Broker
 from tidelog.testing.environment import BrokerEnvironment
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "OPERATIONS.md").read_text()
-COMMANDS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-ADDRESS, METRICS_ADDRESS = "127.0.0.1:9092", "127.0.0.1:9644"
-# Asks the broker of the test instead of the one at the default address.
-WRAPPER = """#!/bin/sh
-case "$1" in
-  log) exec {python} -m tidelog "$@" ;;
-  *) exec {python} -m tidelog "$@" --bootstrap {address} ;;
-esac
-"""
+METRICS_ADDRESS = "127.0.0.1:9644"
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-    """A directory with ``data``, and the environment of somebody at its shell."""
+def test_the_commands_work_as_written(tmp_path: Path) -> None:
+    """One test for all: later commands need what earlier ones made."""
     metrics = BrokerEnvironment(None, {})
     settings = {
         **tomllib.loads((ROOT / "ops" / "tidelog.toml").read_text()),
         "tidelog.metrics.listener": metrics.bootstrap_servers,
     }
     with Broker(persist=tmp_path / "data", configs=settings) as broker:
-        programs = tmp_path / "bin"
-        programs.mkdir()
-        wrapper = programs / "tidelog"
-        wrapper.write_text(WRAPPER.format(python=sys.executable, address=broker.bootstrap_servers))
-        wrapper.chmod(0o755)
-        addresses = {"BROKER": broker.bootstrap_servers, "METRICS": metrics.bootstrap_servers}
-        yield tmp_path, {**os.environ, **addresses, "PATH": f"{programs}:{os.environ['PATH']}"}
+        shell = Shell(tmp_path, broker.bootstrap_servers)
+        for block in blocks(PAGE, "sh"):
+            shell.run(block, {METRICS_ADDRESS: metrics.bootstrap_servers})
     metrics.close()
-
-
-def test_the_commands_work_as_written(place: tuple[Path, dict[str, str]]) -> None:
-    """One test for all: later commands need what earlier ones made."""
-    path, environment = place
-    for block in COMMANDS:
-        command = block.replace(ADDRESS, environment["BROKER"]).replace(METRICS_ADDRESS, environment["METRICS"])
-        shell = ["bash", "-e", "-u", "-o", "pipefail", "-c", command]
-        done = subprocess.run(shell, cwd=path, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 def test_the_settings_file_has_only_known_settings() -> None:
