@@ -297,6 +297,83 @@ def test_what_is_fine_is_not_found(rule: Rule, path: str, text: str) -> None:
     assert list(rule(Source(path, text))) == []
 
 
+def classes_defined_twice(sources: list[Source]) -> list[str]:
+    """Public classes of ``src`` that share a name: a reader who searches for one would find the other."""
+    paths_by_name: dict[str, list[str]] = {}
+    for source in sources:
+        if source.path.startswith("src/"):
+            for node in source.tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    paths_by_name.setdefault(node.name, []).append(source.path)
+    return [f"{name}: {', '.join(paths)}" for name, paths in sorted(paths_by_name.items()) if len(paths) > 1]
+
+
+def test_a_public_class_name_stands_for_one_class() -> None:
+    doubles = classes_defined_twice(TREE)
+    assert not doubles, "\n" + "\n".join(doubles)
+
+
+def test_a_class_that_is_defined_twice_is_found() -> None:
+    one, other = Source("src/tidelog/a.py", "class Log: ...\n"), Source("src/tidelog/b.py", "class Log: ...\nclass _Own: ...\n")
+    private = Source("src/tidelog/c.py", "class _Own: ...\nclass Other: ...\n")
+    assert classes_defined_twice([one, other, private]) == ["Log: src/tidelog/a.py, src/tidelog/b.py"]
+
+
+def fields_of_classes(source: Source) -> set[str]:
+    """The names of all fields that classes of this module have: annotated, in ``__slots__``, or assigned to ``self``."""
+    fields = set()
+    for node in source.nodes:
+        if isinstance(node, ast.ClassDef):
+            for statement in node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    fields.add(statement.target.id)
+                elif isinstance(statement, ast.Assign) and [last_name(target) for target in statement.targets] == ["__slots__"]:
+                    fields |= set(ast.literal_eval(statement.value))
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and last_name(node.value) == "self":
+            fields.add(node.attr)
+    return fields
+
+
+def fields_assigned_by_others(sources: list[Source]) -> list[str]:
+    """Assignments to a field that only classes of other modules have. State has one owner; others call its methods.
+
+    Counting (``server.requests += 1``) is allowed: a counter holds no invariant, and a method call would cost more than the sum.
+    """
+    sources = [source for source in sources if source.path.startswith("src/")]
+    fields_by_path = {source.path: fields_of_classes(source) for source in sources}
+    all_fields = set().union(*fields_by_path.values())
+    found = []
+    for source in sources:
+        foreign = all_fields - fields_by_path[source.path]
+        counted = {id(node.target) for node in source.nodes if isinstance(node, ast.AugAssign)}
+        found += [
+            f"{source.path}:{node.lineno}: {ast.unparse(node)} is assigned outside of the module that owns it"
+            for node in source.nodes
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and last_name(node.value) not in ("self", "cls")
+            and node.attr in foreign
+            and id(node) not in counted
+        ]
+    return found
+
+
+def test_a_field_is_assigned_by_its_owner_only() -> None:
+    places = fields_assigned_by_others(TREE)
+    assert not places, "\n" + "\n".join(places)
+
+
+def test_a_field_that_another_module_assigns_is_found() -> None:
+    owner = Source(
+        "src/tidelog/a.py", "class Log:\n    __slots__ = ('end',)\n    count: int\n    def cut(self):\n        self.start = 0\n"
+    )
+    cut = "def cut(log):\n    log.{} = 1\n"
+    for field in ("end", "count", "start"):
+        assert len(fields_assigned_by_others([owner, Source("src/tidelog/b.py", cut.format(field))])) == 1
+    fine = Source("src/tidelog/b.py", "def count(log, other):\n    log.count += 1\n    other.timeout = 3\n")
+    assert fields_assigned_by_others([owner, fine]) == []
+
+
 def untested_packages(packages: set[str], test_directories: set[str]) -> list[str]:
     return sorted(packages - test_directories)
 

@@ -19,7 +19,6 @@ from tidelog.log.append_check import AppendOrigin
 from tidelog.log.errors import (
     CorruptRecord,
     DuplicateSequence,
-    FencedLeaderEpoch,
     InvalidProducerEpoch,
     InvalidRecord,
     InvalidTransactionState,
@@ -27,6 +26,7 @@ from tidelog.log.errors import (
     LogOffline,
     OutOfOrderSequence,
     RecordTooLarge,
+    StaleLeaderEpoch,
 )
 from tidelog.log.partition_log import LAST_OFFSET_MAX
 from tidelog.log.segments.segment import RELATIVE_OFFSET_MAX
@@ -113,7 +113,7 @@ def test_a_refused_append_leaves_nothing_behind(data: bytes, error: type[LogErro
 def test_a_leader_of_an_older_epoch_is_fenced() -> None:
     log = Store().create()
     append(log, leader_epoch=5)
-    with pytest.raises(FencedLeaderEpoch, match="epoch 5, but the append came with epoch 4"):
+    with pytest.raises(StaleLeaderEpoch, match="epoch 5, but the append came with epoch 4"):
         append(log, leader_epoch=4)
     append(log, leader_epoch=5)
     append(log, leader_epoch=7)

@@ -54,6 +54,14 @@ class RequestContext:
     def is_answered(self) -> bool:
         return self._slot.parts is not None
 
+    def handle(self, request: Any) -> None:
+        self.request = request
+        self.api.handle(self, request)
+
+    def meter(self, usage: "RequestUsage") -> None:
+        """From here on the request counts against its client's quotas."""
+        self.usage = usage
+
     def count_error(self, code: ErrorCode) -> None:
         """For a response that is encoded by its handler; ``reply`` looks for itself."""
         self.broker.request_metrics.count_error(self.header.api_key, code)

@@ -25,7 +25,7 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     log_errors.UnknownProducer: ErrorCode.UNKNOWN_PRODUCER_ID,
     log_errors.InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
     log_errors.TransactionCoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-    log_errors.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
+    log_errors.StaleLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
     log_errors.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
     log_errors.LogOffline: ErrorCode.KAFKA_STORAGE_ERROR,
     log_errors.CorruptLog: ErrorCode.KAFKA_STORAGE_ERROR,

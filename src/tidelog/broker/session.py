@@ -10,10 +10,11 @@ ends the connection, as Kafka does; everything else is answered with an error co
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tidelog.broker.api import Part, RequestContext
 from tidelog.broker.request_metrics import RequestTiming
+from tidelog.coordinator.machine import Cancellable
 from tidelog.wire.errors import MalformedRequest
 from tidelog.wire.messages import decode_request
 from tidelog.wire.protocol import parse_request_header
@@ -36,10 +37,6 @@ def _close_nothing(reason: str) -> None:
 
 def resume_nothing() -> None:
     """For a shell that does not stop reading, and for a session whose connection is gone."""
-
-
-class Cancellable(Protocol):
-    def cancel(self) -> None: ...
 
 
 class ReplySlot:
@@ -149,9 +146,8 @@ class ClientSession:
         except MalformedRequest as error:
             self.end(f"malformed {api.name} request, version {header.api_version}: {error}")
             return
-        context.request = request
         try:
-            api.handle(context, request)
+            context.handle(request)
         except Exception as error:
             self.fail(context, error)
         if timing is not None:
@@ -212,10 +208,10 @@ class ClientSession:
         """A request was answered with nothing, of which the shell does not hear."""
         self._resume()
 
-    def add_delayed(self, work: "Cancellable") -> None:
+    def add_delayed(self, work: Cancellable) -> None:
         self._delayed[work] = None
 
-    def remove_delayed(self, work: "Cancellable") -> None:
+    def remove_delayed(self, work: Cancellable) -> None:
         self._delayed.pop(work, None)
 
     def closed(self) -> None:

@@ -61,7 +61,7 @@ class Throttling:
     # -- a request's way -----------------------------------------------------------------------------------------------------
 
     def begin(self, context: "RequestContext", request_bytes: int) -> None:
-        context.usage = RequestUsage(context.header.client_id or "", request_bytes, context.session.now_ns())
+        context.meter(RequestUsage(context.header.client_id or "", request_bytes, context.session.now_ns()))
 
     def received(self, context: "RequestContext") -> None:
         """A produce request."""

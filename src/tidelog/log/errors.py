@@ -83,7 +83,7 @@ class TransactionCoordinatorFenced(LogError):
     """A transaction marker from a coordinator that has been replaced."""
 
 
-class FencedLeaderEpoch(LogError):
+class StaleLeaderEpoch(LogError):
     """A batch of an older leader epoch than the log has seen."""
 
 

@@ -33,7 +33,7 @@ from tidelog.log import names
 from tidelog.log.append_check import AppendOrigin, checked_batches, whole_batches_bytes
 from tidelog.log.durability.sync_plan import SyncPlan, Unsynced, leave_failed_sync_mark
 from tidelog.log.environment import NO_ROOM, LogEnvironment, OffsetPosition
-from tidelog.log.errors import FencedLeaderEpoch, InvalidRecord, LogOffline, StorageError
+from tidelog.log.errors import InvalidRecord, LogOffline, StaleLeaderEpoch, StorageError
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producers.producer_snapshot import (
     load_newest_snapshot,
@@ -182,7 +182,7 @@ class PartitionLog:
         if self.offline_reason is not None:
             self.check_online()
         if leader_epoch < self.epochs.latest_epoch:
-            raise FencedLeaderEpoch(
+            raise StaleLeaderEpoch(
                 f"{self.name} is led in epoch {self.epochs.latest_epoch}, but the append came with epoch {leader_epoch}"
             )
         view = records if type(records) is memoryview else memoryview(records)
@@ -321,7 +321,7 @@ class PartitionLog:
         try:
             segment.close_for_appends()
             # Synced with the segment: once the segment is deleted, the snapshot is all that is left of some producers.
-            self._unsynced.files = (*self._unsynced.files, self._write_snapshot())
+            self._unsynced.note_file(self._write_snapshot())
         except OSError as error:
             self.environment.report("segment_close_deferred", {"partition": self.name, "error": str(error)})
 
@@ -432,7 +432,7 @@ class PartitionLog:
 
     def note_unsynced_file(self, file: DiskFile) -> None:
         """A small file beside the segments must become durable before any record does."""
-        self._unsynced.files = (*self._unsynced.files, file)
+        self._unsynced.note_file(file)
         self.note_directory_change(self.directory)
 
     def _note_cut(self, segment: LogSegment) -> None:

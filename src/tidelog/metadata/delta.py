@@ -32,6 +32,9 @@ class ImageDelta:
             or self.quotas_changed
         )
 
+    def note_quotas(self) -> None:
+        self.quotas_changed = True
+
     def note_partition(self, topic: TopicImage, partition: int) -> None:
         self.partitions_changed.setdefault(topic.topic_id, {})[partition] = None
 

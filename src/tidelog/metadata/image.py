@@ -140,7 +140,7 @@ def _change_config(image: ClusterImage, record: ConfigRecord, delta: ImageDelta)
 
 def _change_quota(image: ClusterImage, record: ClientQuotaRecord, delta: ImageDelta) -> None:
     image.client_quotas.change(record)
-    delta.quotas_changed = True
+    delta.note_quotas()
 
 
 def _register_broker(image: ClusterImage, record: RegisterBrokerRecord, delta: ImageDelta) -> None:

@@ -60,6 +60,13 @@ class Reader:
         self.end = len(view)
         self.elements_left = elements_max
 
+    def nested(self, view: memoryview) -> "Reader":
+        """A reader of a part of the frame, with the same budget of array elements: give it back with ``leave``."""
+        return Reader(view, 0, self.elements_left)
+
+    def leave(self, nested: "Reader") -> None:
+        self.elements_left = nested.elements_left
+
     def remaining(self) -> int:
         return self.end - self.position
 

@@ -222,10 +222,10 @@ def struct_reader(schema: Struct, version: int, is_flexible: bool) -> ReadValue:
         for tag, view in reader.tagged_fields():
             if tag in tagged:
                 index, read_value = tagged[tag]
-                field_reader = Reader(view, 0, reader.elements_left)
+                field_reader = reader.nested(view)
                 values[index] = read_value(field_reader)
                 field_reader.expect_end()
-                reader.elements_left = field_reader.elements_left
+                reader.leave(field_reader)
 
     return read
 

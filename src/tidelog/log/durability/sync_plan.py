@@ -40,6 +40,9 @@ class Unsynced:
         self.files: tuple[DiskFile, ...] = ()
         self.directories: tuple[str, ...] = ()
 
+    def note_file(self, file: DiskFile) -> None:
+        self.files = (*self.files, file)
+
     def note_directory(self, directory: str) -> None:
         if directory not in self.directories:
             self.directories = (*self.directories, directory)
