@@ -1,7 +1,7 @@
 """An archive of Java's classes for the tests: with it, a Java that starts Spark needs half of the processor time.
 
 The tests start a dozen of them, each to be killed. The archive is made once for a PySpark, by ``python -m
-tests.spark.class_archive FILE``, and lies in the user's cache. Java itself checks that an archive fits, and goes without one that
+tests.spark.class_archive``, and lies in the user's cache. Java itself checks that an archive fits, and goes without one that
 does not.
 """
 
@@ -42,13 +42,16 @@ def ensure_archive() -> None:
         root = Path(__file__).parents[2]
         subprocess.run(command, cwd=root, env=environment, capture_output=True, timeout=_SECONDS_MAX, check=False)
         if draft.is_file():
+            # Each has some 150 MB. Java goes on with one that was removed while it is in use.
+            for old in archive.parent.glob("spark-*.jsa"):
+                old.unlink(missing_ok=True)
             draft.replace(archive)
     os.environ["SPARK_SUBMIT_OPTS"] = java_options()
 
 
 def _place() -> Path:
     """Java refuses an archive of other jars, or of another Java: each has its own."""
-    home = Path(pyspark.__file__).parent
+    home = Path(pyspark.__file__).resolve().parent
     try:
         java = java_home(os.environ)
     except JavaMissing:
