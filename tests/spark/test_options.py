@@ -121,7 +121,7 @@ def test_numbers_and_durations() -> None:
         ({"kafka.sasl.jaas.config": "x"}, "kafka.sasl.username"),
         ({"groupIdPrefix": "x"}, "option groupIdPrefix: no consumer group is needed"),
         ({"path": "orders"}, "load() takes no path"),
-        ({"subscribe": "a,,b"}, "names of topics with commas"),
+        ({"subscribe": "a,,b"}, "names of topics separated by commas"),
     ],
 )
 def test_what_is_wrong_is_said(options: dict[str, str], message: str) -> None:

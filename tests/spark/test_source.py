@@ -86,7 +86,10 @@ def test_bounds_and_splits(spark: SparkSession, kafka: ToolkitBroker) -> None:
     assert places(between) == [(1, offset) for offset in range(45, 50)]
     ranges = f'{{"{source.topic}": {{"0": [[0, 2], [7, 9]], "1": [[48, %d]]}}}}'
     assert places(source.batch(offsetRanges=ranges % 50)) == [(0, 0), (0, 1), (0, 7), (0, 8), (1, 48), (1, 49)]
-    for wrong, reason in ((ranges % 51, "ends at 50, and a range goes on"), (ranges.replace('"1"', '"2"') % 50, "is not read")):
+    for wrong, reason in (
+        (ranges % 51, "ends at 50, a range goes beyond"),
+        (ranges.replace('"1"', '"2"') % 50, "is not read"),
+    ):
         with pytest.raises(PySparkException, match=reason):
             source.batch(offsetRanges=wrong).count()
     by_time = source.batch(startingTimestamp=str(FIRST_MS + 20), endingTimestamp=str(FIRST_MS + 30))
@@ -276,7 +279,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_is_written(
 
     other = new_topic(kafka)
     send(sender, other, 5)
-    refuses(f"the checkpoint has {source.topic}, and this query reads {other}: it is of another query", subscribe=other)
+    refuses(f"the checkpoint has {source.topic}, and this query reads {other}: it belongs to another query", subscribe=other)
     admin = Admin(kafka.bootstrap)
     admin.delete_topic(source.topic)
     refuses(re.escape(source.topic))

@@ -72,7 +72,7 @@ class StreamOffset(NamedTuple):
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UnreadableOffsets(
                 f"the checkpoint has offsets that are damaged: {_shown(written)} ({type(error).__name__}: {error}). "
-                "Use a new checkpointLocation, with startingOffsets that say where to go on"
+                "Use a new checkpointLocation, with startingOffsets that say where to continue"
             ) from error
         return cls(ids, positions, begins, written.get("initial") is True)
 

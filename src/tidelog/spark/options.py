@@ -360,7 +360,7 @@ def parse_duration_ms(name: str, text: str) -> int:
 def parse_topic_names(name: str, text: str) -> tuple[str, ...]:
     names = [part.strip() for part in text.split(",")]
     if not all(names):
-        raise InvalidArgument(f"option {name} is names of topics with commas between them: not {text!r}")
+        raise InvalidArgument(f"option {name} lists names of topics separated by commas: not {text!r}")
     return tuple(dict.fromkeys(names))
 
 

@@ -105,7 +105,7 @@ def _ranged(client: OffsetLookup, options: SourceOptions, catalogue: Catalogue) 
         spans += [OffsetSpan(partition.topic, topic_id, partition.partition, start, end) for start, end in ranges]
         if ranges and max(end for _, end in ranges) > ends[partition]:
             raise InvalidArgument(
-                f"option offsetRanges: {partition.topic}[{partition.partition}] ends at {ends[partition]}, and a range goes on"
+                f"option offsetRanges: {partition.topic}[{partition.partition}] ends at {ends[partition]}, a range goes beyond"
             )
     return spans
 

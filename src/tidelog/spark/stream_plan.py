@@ -103,7 +103,7 @@ class StreamPlan:
             if span.size < 0:
                 raise TidelogError(
                     f"the batch ends before it begins: {span.topic}[{span.partition}] from {span.start} to {span.end}: "
-                    "the checkpoint was changed, or is of another query"
+                    "the checkpoint was changed, or belongs to another query"
                 )
         return split(spans, self._options.min_partitions, self._options.max_records_per_partition)
 
@@ -144,7 +144,7 @@ class StreamPlan:
                 partition, end = beyond[0]
                 raise OffsetsMissing(
                     f"{partition.topic}[{partition.partition}]: the checkpoint is at offset {start.positions[partition]}, and "
-                    f"the log ends at {end}: it was cut back, or the checkpoint is of another cluster"
+                    f"the log ends at {end}: it was truncated, or the checkpoint belongs to another cluster"
                 )
             self._sleep(_PAUSE_SECONDS)
 
@@ -160,7 +160,7 @@ class StreamPlan:
         ]
         if strange:
             raise InvalidArgument(
-                f"the checkpoint has {', '.join(strange)}, and this query reads {wanted}: it is of another query. Use a "
+                f"the checkpoint has {', '.join(strange)}, and this query reads {wanted}: it belongs to another query. Use a "
                 "checkpointLocation of its own for each query, and a new one when a topic is left out"
             )
 
@@ -177,7 +177,9 @@ class StreamPlan:
 
     def _topic_is_gone(self, topic: str) -> None:
         if self._options.fails_on_data_loss:
-            raise UnknownTopic(f"{topic} is gone, and was there when the checkpoint was written (failOnDataLoss=false goes on)")
+            raise UnknownTopic(
+                f"{topic} is gone, and was there when the checkpoint was written (failOnDataLoss=false continues without it)"
+            )
         if topic not in self._missing_topics:
             self._missing_topics.add(topic)
             warn_of_missing_topic(topic)

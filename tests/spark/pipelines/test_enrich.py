@@ -139,7 +139,7 @@ def test_what_is_refused(spark: SparkSession, orders: Orders, tmp_path: Path) ->
         ({"on": "client"}, InvalidArgument, "--on client is not a field of --schema, which has customer, amount"),
         ({"gap": "5m", "sum": ("customer",)}, InvalidArgument, "--sum customer is not a numeric field"),
         ({"take": ("town",)}, InvalidArgument, "--take town is not a column of .*city"),
-        ({"schema": "customer STRING, city STRING"}, InvalidArgument, "--take city: what goes out has a field of that name"),
+        ({"schema": "customer STRING, city STRING"}, InvalidArgument, "--take city: the output already has a field of that name"),
         ({"output": "no-such-topic"}, UnknownTopic, "no-such-topic"),
         ({"table": str(tmp_path / "none")}, TableMissing, "there is no table"),
     ):

@@ -66,7 +66,7 @@ TEXT = StringType()
     ("columns", "topic", "message"),
     [
         (schema(key=TEXT), "t", "the column value is missing: there are key"),
-        (VALUE, None, r"where to\? Give the option topic, or a column topic"),
+        (VALUE, None, "the destination is missing: give the option topic, or a column topic"),
         (schema(value=IntegerType()), "t", "the column value is string or binary: not int"),
         (schema(value=TEXT, key=LongType()), "t", "the column key is string or binary: not bigint"),
         (schema(value=TEXT, partition=LongType()), "t", "the column partition is int: not bigint"),
@@ -102,7 +102,7 @@ def test_where_security_is_beyond_our_calls_exactly_once_does_not_start(given: d
 def test_combinations_that_promise_what_cannot_be_kept() -> None:
     with pytest.raises(InvalidArgument, match="writeId is for batch writes"):
         stream_writer(options(writeId="x"), VALUE, False)
-    with pytest.raises(InvalidArgument, match="a write at least once is not remembered"):
+    with pytest.raises(InvalidArgument, match="an at-least-once write is not remembered"):
         batch_writer(options(writeId="x", deliveryGuarantee="at_least_once"), VALUE, False)
     for writer in (batch_writer, stream_writer):
         with pytest.raises(InvalidArgument, match="a topic cannot be overwritten"):

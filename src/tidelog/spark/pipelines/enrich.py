@@ -223,7 +223,9 @@ class EnrichOptions(TopicStreamOptions):
             if not getattr(self, name):
                 raise InvalidArgument(f"--{name} is missing")
         if self.topic == self.output:
-            raise InvalidArgument(f"--output {self.output} is the topic of the events: it would be read again for ever")
+            raise InvalidArgument(
+                f"--output {self.output} is the topic of the events: the pipeline would read its own output for ever"
+            )
         if self.start not in ("earliest", "latest"):
             raise InvalidArgument(f"--start is earliest or latest: not {self.start}")
         if self.sum and self.gap is None:
@@ -276,7 +278,7 @@ def chosen_columns(options: EnrichOptions, schema: StructType, table: LakeTable)
         if name not in table.columns.names:
             raise InvalidArgument(f"--take {name} is not a column of {table.place}, which has {', '.join(table.columns.names)}")
         if name.lower() in [field.lower() for field in fields]:
-            raise InvalidArgument(f"--take {name}: what goes out has a field of that name already; --take others")
+            raise InvalidArgument(f"--take {name}: the output already has a field of that name; take other columns")
     return found
 
 

@@ -111,7 +111,7 @@ class TopicLedger:
             except WriterFenced as error:
                 self._holds = False
                 if time.monotonic() > deadline:
-                    raise TimedOut(f"the ledger's entry of {shown(self._job)} is changed by others all the time") from error
+                    raise TimedOut(f"the ledger's entry of {shown(self._job)} is constantly being changed by others") from error
             # Tasks of one run come at the same time; the first that is done is enough for all.
             time.sleep(pause_seconds * random.random())  # noqa: S311 - no secret
             pause_seconds = min(2 * pause_seconds, UPDATE_PAUSE_SECONDS_MAX)
@@ -153,7 +153,9 @@ class TopicLedger:
         deadline = time.monotonic() + SETTLED_SECONDS_MAX
         while self._committed.offsets([place], "latest")[place] < end:
             if time.monotonic() > deadline:
-                raise TimedOut(f"{self._topic}[{self._partition}] has a transaction that does not end: tidelog transactions list")
+                raise TimedOut(
+                    f"{self._topic}[{self._partition}] has a transaction that does not end: see tidelog transactions list"
+                )
             time.sleep(SETTLED_PAUSE_SECONDS)
         return end
 

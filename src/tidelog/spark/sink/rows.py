@@ -66,7 +66,7 @@ def check_columns(schema: StructType, topic: str | None) -> SinkColumns:
     if "value" not in places:
         raise InvalidArgument(f"the column value is missing: there are {', '.join(schema.fieldNames()) or 'none'}")
     if "topic" not in places and topic is None:
-        raise InvalidArgument("where to? Give the option topic, or a column topic")
+        raise InvalidArgument("the destination is missing: give the option topic, or a column topic")
     return SinkColumns(
         places["value"],
         places.get("key"),

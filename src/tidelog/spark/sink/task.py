@@ -131,7 +131,7 @@ class TaskWriter:
         while self._identity is None:
             producer.poll(POLL_SECONDS)
             if time.monotonic() > deadline:
-                raise TidelogError(f"librdkafka does not tell the producer id of {self._transactional_id}")
+                raise TidelogError(f"librdkafka did not report the producer id of {self._transactional_id}")
         return TransactionHandle(self._transactional_id, *self._identity)
 
     def _abort(self) -> None:

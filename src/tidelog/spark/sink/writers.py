@@ -65,7 +65,7 @@ def stream_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> 
 def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
     _check(options, overwrite)
     if options.write_id is not None and options.delivery_guarantee == "at_least_once":
-        raise InvalidArgument("option writeId: a write at least once is not remembered, so that nothing could be skipped")
+        raise InvalidArgument("option writeId: an at-least-once write is not remembered, so a repetition cannot be skipped")
     return TidelogBatchWriter(options, check_columns(schema, options.topic))
 
 
@@ -85,7 +85,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         properties = [context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID)]
         query_id, run, batch = properties
         if query_id is None or run is None or batch is None:
-            raise TidelogError(f"Spark does not say of which query, run and batch this task is: {properties}")
+            raise TidelogError(f"Spark does not say which query, run and batch this task belongs to: {properties}")
         execution = SinkExecution(query_job(query_id), run, int(batch))
         return _write_task(self._options, self._columns, execution, None, iterator)
 

@@ -96,7 +96,7 @@ class LakeTable:
     @classmethod
     def _create(cls, path: Path, columns: pa.Schema, partition_by: tuple[str, ...], identity: Mapping[str, str]) -> "LakeTable":
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise WrongTable(f"{path} is no table, and is not empty: name a new directory")
+            raise WrongTable(f"{path} is not a table, and not empty: name a new directory")
         if outer := next((parent for parent in path.resolve().parents if (parent / LOG).is_dir()), None):
             raise WrongTable(f"{path} lies within the table {outer}, whose upkeep would remove its files: name another directory")
         properties = {f"{PREFIX}{name}": value for name, value in identity.items()}
@@ -254,7 +254,7 @@ def local_path(place: str | Path) -> Path:
     if "://" in text:
         raise WrongTable(f"{place}: a table is a directory that driver and executors see at the same path, not an address")
     if "%" in text:
-        raise WrongTable(f"{place}: a path with % is read in another way than it is written; name one without")
+        raise WrongTable(f"{place}: a path with % cannot be read back as it is written; name one without %")
     return Path(text).absolute()
 
 

@@ -159,7 +159,7 @@ def _checked_path(options: Mapping[str, str], schema: StructType, overwrite: boo
     if schema.names == [MESSAGE_COLUMN]:
         return place
     if missing := [name for name in PLACE_COLUMNS if name not in schema.names]:
-        raise WrongSchema(f"the rows have no column {missing[0]}: without it nobody can tell which of them the table has already")
+        raise WrongSchema(f"the rows have no column {missing[0]}: without it the table cannot tell which rows it already has")
     columns = LakeTable.open(place).columns
     if strange := [name for name in schema.names if name not in columns.names]:
         raise WrongSchema(f"the table {place} has no column {strange[0]}: leave it out, or add it to the table first")

@@ -192,9 +192,9 @@ def test_plain_parquet(scene: Scene) -> None:
     assert (outcome.figures["rows"], outcome.figures["bad_rows_in_all"]) == (20, 2)
     found = scene.spark.read.parquet(str(scene.place)).collect()
     assert sorted(row.key.decode() for row in found) == keys(20)
-    with pytest.raises(WrongTable, match="every message would come a second time"):
+    with pytest.raises(WrongTable, match="every message would be written a second time"):
         scene.run(format="parquet", checkpoint=str(scene.place.parent / "other"))
-    with pytest.raises(WrongTable, match="is no table, and is not empty"):
+    with pytest.raises(WrongTable, match="is not a table, and not empty"):
         scene.run()
 
 

@@ -284,8 +284,8 @@ def check_parquet_place(place: Path, checkpoint: Path) -> None:
     written = last_batch(place / "_spark_metadata")
     if written > last_batch(checkpoint / "offsets"):
         raise WrongTable(
-            f"{place} has files, and the checkpoint {checkpoint} does not know of them: every message would come a second time, "
-            "or be left out; name the old checkpoint, or a new directory"
+            f"{place} has files, and the checkpoint {checkpoint} does not know them: every message would be written a second "
+            "time, or be left out; name the old checkpoint, or a new directory"
         )
     if written < last_batch(checkpoint / "commits"):
         raise WrongTable(
@@ -293,7 +293,7 @@ def check_parquet_place(place: Path, checkpoint: Path) -> None:
             "name another checkpoint, and a new directory"
         )
     if place.exists() and not (place / "_spark_metadata").exists() and any(_parquet_files(place)):
-        raise WrongTable(f"{place} has Parquet files of somebody else: name a new directory")
+        raise WrongTable(f"{place} has Parquet files that this pipeline did not write: name a new directory")
 
 
 def last_batch(log: Path) -> int:

@@ -120,7 +120,7 @@ def scope_of(facts: TopicSnapshot, positions: dict[int, int], options: AuditOpti
     }
     every = clipped(bounds, parse_ranges("--offsets", options.offsets))
     if options.offsets and not total_size(every):
-        raise InvalidArgument(f"--offsets {', '.join(options.offsets)}: the archive has come to none of them")
+        raise InvalidArgument(f"--offsets {', '.join(options.offsets)}: the archive has not reached any of them")
     fraction = fraction_of(every, options.sample, options.whole)
     size = portion_size(total_size(every))
     later = clipped({number: (max(positions[number], facts.log_starts[number]), end) for number, end in facts.ends.items()})

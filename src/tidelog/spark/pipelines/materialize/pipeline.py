@@ -208,7 +208,7 @@ def check_deletes(table: LakeTable, facts: TopicSnapshot, now_ms: int) -> None:
     if now_ms - caught_up_ms > kept_ms // 2:
         raise DeletesMissed(
             f"the table {table.place} was last at the end of {facts.topic} {_hours(now_ms - caught_up_ms)} ago, and the topic "
-            f"keeps deletes for {_hours(kept_ms)}: rows may have been deleted that the table has still. "
+            f"keeps deletes for {_hours(kept_ms)}: the table may still have rows that were deleted. "
             "Remove it and run again, or go on with --skip-lost"
         )
 

@@ -171,7 +171,7 @@ class ReplayPlanFile:
         except OSError as error:
             raise self._unusable(error) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise PipelineFailed(f"{self._plan} is damaged ({error}): give another --id, and know what was sent") from error
+            raise PipelineFailed(f"{self._plan} is damaged ({error}): give another --id after checking what was sent") from error
         # Compared as JSON, which turns tuples into lists.
         if plan.arguments != json.loads(json.dumps(dict(arguments))):
             names = [name for name in plan.arguments if plan.arguments[name] != arguments.get(name)]
@@ -201,7 +201,7 @@ class ReplayPlanFile:
             raise self._unusable(error) from error
         found = self.read(plan.arguments)
         if found is None:
-            raise PipelineFailed(f"{self._plan} is gone while the replay begins: somebody removes it")
+            raise PipelineFailed(f"{self._plan} disappeared while the replay began: something removes it")
         return found
 
     def chunks_done(self, plan: ReplayPlan, now_seconds: float | None = None) -> int:
