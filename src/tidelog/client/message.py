@@ -26,6 +26,7 @@ _TIMESTAMP_CODES = {name: code for code, name in _TIMESTAMP_TYPES.items()}
 
 _key_of = KafkaMessage.key
 _value_of = KafkaMessage.value
+_offset_of = KafkaMessage.offset
 
 
 class _Fields(NamedTuple):
@@ -219,9 +220,9 @@ class Messages(Sequence[Message]):
             while end < count and raw[end].partition() == partition and raw[end].topic() == topic:
                 end += 1
             part = raw[begin:end]
-            messages, offsets = list(Messages(part)), [raw_message.offset() for raw_message in part]
+            offsets: list[Any] = list(map(_offset_of, part))
             # The length of confluent-kafka's message is that of its value.
-            found.append(MessageRun(TopicPartition(topic, partition), messages, offsets, sum(map(len, part))))
+            found.append(MessageRun(TopicPartition(topic, partition), list(Messages(part)), offsets, sum(map(len, part))))
             begin = end
         return found
 

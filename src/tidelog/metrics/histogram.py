@@ -73,6 +73,10 @@ class Histogram:
         self.counts[value.bit_length()] += weight
         self.sum += value * weight
 
+    def add_to_sum(self, total: int) -> None:
+        """For a loop that counts each value in ``counts`` itself: the sum of those values."""
+        self.sum += total
+
     def add(self, other: "Histogram") -> None:
         """Count everything that ``other`` has counted."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]

@@ -144,7 +144,7 @@ def make_attempt(handler: Handler, rules: AttemptRules) -> Callable[[WorkItem], 
     def traced(item: WorkItem) -> HandlerFailure | None:
         message = item.handler_message()
         # Most messages have no headers at all.
-        headers = message.headers_list
+        headers = message.raw.headers()
         traceparent = extract(headers) if headers else None
         if traceparent is None:
             return call(item, message)
@@ -200,7 +200,7 @@ def make_async_attempt(handler: AsyncHandler, rules: AttemptRules) -> Callable[[
 
     async def traced(item: WorkItem) -> HandlerFailure | None:
         message = item.handler_message()
-        headers = message.headers_list
+        headers = message.raw.headers()
         traceparent = extract(headers) if headers else None
         if traceparent is None:
             return await call(item, message)

@@ -71,18 +71,24 @@ class ThreadSlots:
             turn(bundle, monotonic_ns())
 
     def _run(self, bundle: Bundle, histogram: Histogram) -> None:
-        attempt, next_item, observe = self._attempt, self._execution.next, histogram.observe
+        attempt, next_item = self._attempt, self._execution.next
+        # As ``Histogram.observe``, without a call for each message.
+        counts, total_ns = histogram.counts, 0
         begun_ns = bundle.begun_ns
         item = bundle.current
         try:
             while item is not None:
                 outcome = attempt(item)
                 now_ns = monotonic_ns()
-                observe(now_ns - begun_ns)
+                taken_ns = now_ns - begun_ns
+                counts[taken_ns.bit_length()] += 1
+                total_ns += taken_ns
                 begun_ns = now_ns
                 item = next_item(bundle, item, outcome, now_ns)
         except BaseException as error:
             bundle.crash(error)
+        finally:
+            histogram.add_to_sum(total_ns)
 
 
 class LoopThread:
