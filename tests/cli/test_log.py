@@ -174,7 +174,7 @@ def test_a_damaged_log_comes_before_its_indexes(damaged: Path, capsys: Output) -
     assert main(["log", "repair", str(damaged), "--rebuild-indexes"]) == 1
     assert "the log itself is damaged" in capsys.readouterr().out
     assert main(["log", "repair", str(damaged), "--rebuild-indexes", "--yes"]) == 1
-    assert "comes before its indexes" in capsys.readouterr().err
+    assert "repair the log before its indexes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["dump", "verify", "repair"])
@@ -182,7 +182,7 @@ def test_a_damaged_log_comes_before_its_indexes(damaged: Path, capsys: Output) -
     ("name", "message"),
     [
         ("nothing", "there is no such file or directory"),
-        ("empty", "is no data directory"),
+        ("empty", "is not a data directory"),
         ("unknown.txt", "is not a file of a log"),
     ],
 )

@@ -34,7 +34,7 @@ def test_a_file_that_is_no_toml_is_named_with_the_line() -> None:
 
 
 def test_the_same_name_twice() -> None:
-    with pytest.raises(InvalidSetting, match=r"^log\.retention\.ms: tidelog\.toml has it twice"):
+    with pytest.raises(InvalidSetting, match=r"^log\.retention\.ms: tidelog\.toml sets it twice"):
         read_toml('"log.retention.ms" = 1\n[log.retention]\nms = 2\n', "tidelog.toml")
 
 

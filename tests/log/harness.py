@@ -56,7 +56,6 @@ class Store:
         # By default file by file: a syncfs would cover a sync that was forgotten.
         self.options = options if options is not None else DirectoryOptions(syncfs_files_min=10_000)
         self.events: list[tuple[str, dict[str, object]]] = []
-        self.synced: list[PartitionLog] = []
         self.directory: DataDirectory
         if is_open:
             self.open()
@@ -73,7 +72,6 @@ class Store:
             settings_for=lambda topic: self.settings,
             report=lambda event, facts: self.events.append((event, facts)),
             options=self.options,
-            on_synced=self.synced.extend,
         )
         return self.directory
 

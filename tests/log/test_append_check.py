@@ -76,7 +76,7 @@ def test_a_cut_off_header_is_corrupt(length: int) -> None:
 
 @pytest.mark.parametrize("cut", [1, 10, 39])
 def test_a_cut_off_batch_is_corrupt(cut: int) -> None:
-    with pytest.raises(CorruptRecord, match=f"100 bytes, but {100 - cut} are there"):
+    with pytest.raises(CorruptRecord, match=f"100 bytes, but only {100 - cut} were sent"):
         check(batch(size=100)[:-cut])
 
 
@@ -161,7 +161,7 @@ def test_more_records_than_bytes_could_hold_are_refused() -> None:
     assert len(check(smallest)) == 1
     for count in (4, 2**31 - 1):
         data = with_field(smallest, RECORD_COUNT, ">i", count)
-        with pytest.raises(InvalidRecord, match=f"says that it has {count} records, in 21 bytes"):
+        with pytest.raises(InvalidRecord, match=f"claims {count} records in 21 bytes"):
             check(with_field(data, LAST_OFFSET_DELTA, ">i", count - 1))
 
 

@@ -70,7 +70,7 @@ def test_a_stop_does_not_vouch_for_a_sync_that_is_still_under_way() -> None:
     store = Store()
     append(filled(store))
     store.directory.kick()
-    with pytest.raises(AssertionError, match="drain"):
+    with pytest.raises(AssertionError, match="wait for the running commit"):
         store.directory.close()
     store.close()
     store.crash()
@@ -118,9 +118,9 @@ def test_the_lock_is_held_until_the_stop() -> None:
 def test_a_start_that_fails_lets_the_lock_go() -> None:
     store = Store()
     store.close()
-    with pytest.raises(DirectoryUnusable, match="belongs to cluster cluster, this broker is of cluster other"):
+    with pytest.raises(DirectoryUnusable, match="belongs to cluster cluster, but this broker belongs to cluster other"):
         store.open(cluster_id="other")
-    with pytest.raises(DirectoryUnusable, match="belongs to broker 1, this is broker 2"):
+    with pytest.raises(DirectoryUnusable, match="belongs to broker 1, but this is broker 2"):
         store.open(node_id=2)
     store.open()
 
@@ -265,7 +265,7 @@ def test_a_partition_exists_once() -> None:
 def test_a_partition_that_finds_no_room_can_be_made_later() -> None:
     store = Store()
     store.disk.set_free_bytes(0)
-    with pytest.raises(StorageError, match="cannot be made: No space left"):
+    with pytest.raises(StorageError, match="cannot be created: No space left"):
         store.create()
     store.disk.set_free_bytes(None)
     append(store.create())

@@ -14,11 +14,11 @@ BROKER_MUTANTS = (
         "broker: acknowledged before the covering sync ended",
         "what is acknowledged with acks=all survives a power cut",
         "tidelog/log/durability/group_commit.py",
-        "        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
+        "        self._ports.executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
         "        for log, plan in zip(logs, plans, strict=True):\n            log.finish_sync(plan, None)\n"
         "            self._wake(log, None)\n"
         "            for listener in log.durability_listeners:\n                listener()\n"
-        "        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
+        "        self._ports.executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
     ),
     Mutant(
         "broker: high watermark ahead of what is durable",
@@ -138,8 +138,8 @@ BROKER_MUTANTS = (
         "broker: batches appended during a pass left to the next append",
         "what was appended while a sync ran is synced by the next one",
         "tidelog/log/durability/group_commit.py",
-        "            self._on_synced(logs)\n        self.kick()\n",
-        "            self._on_synced(logs)\n        self._dirty = {}\n",
+        "        self._on_pass_ended(logs)\n        self.kick()\n",
+        "        self._on_pass_ended(logs)\n        self._dirty = {}\n",
     ),
     Mutant(
         "broker: lost pages taken for durable by a start",

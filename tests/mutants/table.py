@@ -27,10 +27,10 @@ MUTANTS = (
         "acknowledged before the covering sync ended",
         "who is told that a record is durable is told so after its sync",
         "tidelog/log/durability/group_commit.py",
-        "        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
+        "        self._ports.executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
         "        for log, plan in zip(logs, plans, strict=True):\n            log.finish_sync(plan, None)\n"
         "            self._wake(log, None)\n"
-        "        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
+        "        self._ports.executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))\n",
     ),
     Mutant(
         "durable end taken when the sync ends",
@@ -101,7 +101,7 @@ MUTANTS = (
         "truncation without lowering the mark first",
         "a crash in a truncation is not taken for lost data",
         "tidelog/log/durability/truncation.py",
-        "        if end_offset < log.durable.offset:\n            self._marks.lower(log, end_offset)\n",
+        "        if end_offset < log.durable.offset:\n            marks.lower(log, end_offset)\n",
         "",
     ),
     Mutant(
@@ -129,10 +129,10 @@ MUTANTS = (
         "segments deleted before the log start is on the disk",
         "a log without its first segment is one whose start was written first",
         "tidelog/log/retention/retention.py",
-        "        self._start_offsets.request(written)\n",
-        "        for log in logs:\n            self._start_offsets.written = {\n"
-        "                **self._start_offsets.written, (log.topic, log.partition): log.log_start_offset}\n"
-        "            self._take_out(log)\n        self._start_offsets.request(written)\n",
+        "        self._ports.log_starts.request(written)\n",
+        "        starts = self._ports.log_starts\n        for log in logs:\n            self._to_take_out[log] = None\n"
+        "            starts.written = {**starts.written, (log.topic, log.partition): log.log_start_offset}\n"
+        "        self._take_out_some()\n        starts.request(written)\n",
     ),
     Mutant(
         "checkpoints keep the name of a deleted topic",
@@ -159,7 +159,7 @@ MUTANTS = (
         "waiters of truncated records acknowledged",
         "an acknowledgement is for the records that it was asked for",
         "tidelog/log/durability/truncation.py",
-        '        self._commit.give_up(log, end_offset, LogError(f"{log.name} was truncated to offset {end_offset}"))\n',
+        '        commit.fail_waiters_above(log, end_offset, LogError(f"{log.name} was truncated to offset {end_offset}"))\n',
         "",
     ),
     Mutant(

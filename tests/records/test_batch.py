@@ -213,7 +213,7 @@ def test_every_cut_with_a_fitting_length_is_a_record_error(read: Reader, compres
 @pytest.mark.parametrize("count", [-1, -(1 << 31), 6, (1 << 31) - 1])
 def test_a_count_out_of_range_raises_at_once(read: Reader, count: int) -> None:
     batch = changed(build_batch(GOLDEN_RECORDS), 57, ">i", count)
-    with pytest.raises(InvalidBatch, match=f"a batch of {count} records, where 0 to 5 are allowed"):
+    with pytest.raises(InvalidBatch, match=f"the batch has {count} records, but only 0 to 5 are allowed"):
         read(batch, 0, read_header(batch), size_max=SIZE_MAX, count_max=5)
 
 

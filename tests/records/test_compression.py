@@ -113,7 +113,7 @@ def test_snappy_raw_and_joined_xerial_streams_are_read() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "0 bytes are no snappy block"),
+        (b"", "0 bytes are not a snappy block"),
         (XERIAL_HEADER[:8], "ends within it"),
         (XERIAL_HEADER[:15], "ends within it"),
         (XERIAL_HEADER + b"\x00\x00\x00", "block at 16 ends at 20, past the 19 bytes"),
@@ -122,7 +122,7 @@ def test_snappy_raw_and_joined_xerial_streams_are_read() -> None:
         (xerial(TEXT)[:-1], "past the"),
         (xerial(TEXT) + b"\x00", "past the"),
         # A raw block that claims six bytes and holds three.
-        (XERIAL_HEADER + b"\x00\x00\x00\x05\x06\x08abc", "5 bytes are no snappy block"),
+        (XERIAL_HEADER + b"\x00\x00\x00\x05\x06\x08abc", "5 bytes are not a snappy block"),
     ],
 )
 def test_broken_xerial_framing(data: bytes, message: str) -> None:

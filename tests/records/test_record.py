@@ -110,7 +110,7 @@ def test_every_cut_is_invalid(decode: Callable[..., object]) -> None:
 def test_trailing_bytes_are_invalid(decode: Callable[..., object], count: int) -> None:
     data = encode_records([RECORD._replace(offset=5 + index) for index in range(count)], 5, 1000)
     decode(data, count)
-    with pytest.raises(InvalidBatch, match=f"take {len(data)} bytes, and 1 more follow"):
+    with pytest.raises(InvalidBatch, match=f"take {len(data)} bytes, but 1 more follow"):
         decode(data + b"\x00", count)
 
 
@@ -127,14 +127,14 @@ def test_trailing_bytes_are_invalid(decode: Callable[..., object], count: int) -
         (record_bytes("00" + "80" * 10 + "00 00 00 00 00"), "takes more than 64 bits"),
         (record_bytes("00 00 8080808080 00"), "takes more than 32 bits"),
         (record_bytes("00 00 00 03 00 00"), "the key of record 0 claims -2 bytes"),
-        (record_bytes("00 00 00 08 00 00 00"), "the key of record 0 claims 4 bytes, and 3 are left"),
+        (record_bytes("00 00 00 08 00 00 00"), "the key of record 0 claims 4 bytes, but only 3 are left"),
         (record_bytes("00 00 00 feffffff0f 00 00 00"), "the key of record 0 claims 2147483647 bytes"),
         (record_bytes("00 00 00 8080808020 00 00"), "takes more than 32 bits"),
         (record_bytes("00 00 00 01 03 00 00"), "the value of record 0 claims -2 bytes"),
-        (record_bytes("00 00 00 01 06 00 00"), "the value of record 0 claims 3 bytes, and 2 are left"),
+        (record_bytes("00 00 00 01 06 00 00"), "the value of record 0 claims 3 bytes, but only 2 are left"),
         (
             record_bytes("00 00 00 01 8001" + "61" * 64),
-            "the value of record 0 claims 64 bytes, and 64 are left|cut off after 72 bytes",
+            "the value of record 0 claims 64 bytes, but only 64 are left|cut off after 72 bytes",
         ),
         (record_bytes("00 00 00 01 ff01 00 00"), "the value of record 0 claims -128 bytes"),
         (record_bytes("00 00 00 01 8080808020 00"), "takes more than 32 bits"),
@@ -173,11 +173,11 @@ def test_offset_deltas_ascend_to_the_last(decode: Callable[..., object], deltas:
         ("feffffff0f 0000", "claims 2147483647 headers"),
         ("02 01 01", "a header without a key"),
         ("02 03 01", "the header key of record 0 claims -2 bytes"),
-        ("02 06 6b 01", "the header key of record 0 claims 3 bytes, and 2 are left"),
-        ("02 02 6b 04 61", "the header value of record 0 claims 2 bytes, and 1 are left"),
+        ("02 06 6b 01", "the header key of record 0 claims 3 bytes, but only 2 are left"),
+        ("02 02 6b 04 61", "the header value of record 0 claims 2 bytes, but only 1 are left"),
         ("02 02 6b 03 61", "the header value of record 0 claims -2 bytes"),
-        ("02 02 6b 01 00", "record 0 ends at byte 10 of the records, and its length says 11"),
-        ("00 00", "record 0 ends at byte 7 of the records, and its length says 8"),
+        ("02 02 6b 01 00", "record 0 ends at byte 10 of the records, but its length says 11"),
+        ("00 00", "record 0 ends at byte 7 of the records, but its length says 8"),
     ],
 )
 def test_headers_that_lie(headers: str, message: str) -> None:

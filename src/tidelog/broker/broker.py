@@ -36,7 +36,6 @@ from tidelog.controller.election import leadership_of_returning_broker
 from tidelog.controller.topics import TopicRules
 from tidelog.coordinator.shard import ShardState
 from tidelog.log.data_directory import DataDirectory
-from tidelog.log.partition_log import PartitionLog
 from tidelog.metadata.configs import ResourceType
 from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION, SUPPORTED_FEATURES
@@ -283,7 +282,7 @@ class BrokerNode:
         if delta.partitions_changed and self._creation is None:
             self._create_partitions()
 
-    def _on_synced(self, logs: list[PartitionLog]) -> None:  # noqa: ARG002 - the partitions listen to their logs
+    def _on_synced(self) -> None:
         self.partitions.appends.pass_ended()
         # Decisions that follow from this pass are part of the next one, which is about to begin.
         self._write_decisions()

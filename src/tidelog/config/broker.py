@@ -1,4 +1,4 @@
-"""All settings of a broker: those of its storage engine, and how it talks to the world.
+"""All settings of a broker: its storage engine, network, requests, quotas, topics, groups and transactions.
 
 Kafka's names and defaults, except where a laptop wants another default: one partition per topic, loopback, and ``./data``.
 
@@ -16,11 +16,16 @@ from tidelog.config.topic import MEBIBYTE
 from tidelog.config.transactions import TRANSACTIONS, check_transactions
 from tidelog.config.types import InvalidSetting, SettingType, Value
 
-# What a produce request holds beside its records: client id, topic name, counts. Names are short; a client id may be 32 KB.
+# What a produce request holds besides its records: client id, topic name, counts. Names are short; a client id may have 32 KB.
 REQUEST_OVERHEAD_BYTES_MAX = 64 * 1024
 
 _STORAGE_PLACE = (
-    Setting("log.dirs", SettingType.LIST, ("data",), "The data directory. One broker has one; more disks: more brokers."),
+    Setting(
+        "log.dirs",
+        SettingType.LIST,
+        ("data",),
+        "The data directory. A broker has exactly one; for more disks run more brokers.",
+    ),
 )
 
 _NETWORK = (
@@ -40,23 +45,23 @@ _NETWORK = (
         "socket.request.max.bytes",
         SettingType.INT,
         100 * MEBIBYTE,
-        "The largest request that is read; a larger one ends its connection before memory is taken for it.",
+        "The largest request that is read; a larger one ends its connection before memory is allocated for it.",
         AtLeast(1024),
     ),
     Setting("max.connections", SettingType.INT, 10_000, "How many connections the broker holds at once.", AtLeast(1)),
-    Setting("max.connections.per.ip", SettingType.INT, 10_000, "How many of them from one address.", AtLeast(1)),
+    Setting("max.connections.per.ip", SettingType.INT, 10_000, "How many connections one address may have.", AtLeast(1)),
     Setting(
         "connections.max.idle.ms",
         SettingType.LONG,
         600_000,
-        "After how long without a request a connection is closed.",
+        "How long a connection may stay without a request before it is closed.",
         AtLeast(1),
     ),
     Setting(
         "queued.max.request.bytes",
         SettingType.LONG,
         256 * MEBIBYTE,
-        "How many bytes of requests and responses may be under way in all; beyond that the broker reads slower.",
+        "How many bytes of requests and responses may be in flight in total; beyond that the broker reads more slowly.",
         AtLeast(MEBIBYTE),
     ),
 )
@@ -101,19 +106,19 @@ _QUOTAS = tuple(
     setting
     for prefix, what in (("", "client quotas"), ("controller.", "quotas of changes of metadata"))
     for setting in (
-        Setting(f"{prefix}quota.window.num", SettingType.INT, 11, f"How many samples {what} are measured over.", AtLeast(1)),
-        Setting(f"{prefix}quota.window.size.seconds", SettingType.INT, 1, f"How long each sample of {what} is.", AtLeast(1)),
+        Setting(f"{prefix}quota.window.num", SettingType.INT, 11, f"How many samples measure {what}.", AtLeast(1)),
+        Setting(f"{prefix}quota.window.size.seconds", SettingType.INT, 1, f"The length of each sample of {what}.", AtLeast(1)),
     )
 )
 
 _TOPICS = (
     Setting("auto.create.topics.enable", SettingType.BOOLEAN, True, "Whether a topic that a client asks for is created."),
-    Setting("num.partitions", SettingType.INT, 1, "How many partitions a topic has when nobody says.", AtLeast(1)),
+    Setting("num.partitions", SettingType.INT, 1, "How many partitions a topic has by default.", AtLeast(1)),
     Setting(
         "default.replication.factor",
         SettingType.INT,
         1,
-        "How many replicas a topic has when nobody says.",
+        "How many replicas a topic has by default.",
         Between(1, 2**15 - 1),
     ),
     Setting("delete.topic.enable", SettingType.BOOLEAN, True, "Whether topics can be deleted."),
@@ -140,7 +145,7 @@ def listener_of(values: Mapping[str, Value]) -> ListenerAddress:
 
 
 def advertised_listener_of(values: Mapping[str, Value], bound: ListenerAddress) -> ListenerAddress:
-    """What clients are told to connect to, once it is known what was bound. Port 0 stands for the bound port."""
+    """The address that clients are told to connect to, given the bound address. Port 0 stands for the bound port."""
     if values["advertised.listeners"] is None:
         return ListenerAddress(listener_of(values).host, bound.port)
     advertised = read_listener("advertised.listeners", _the_only("advertised.listeners", values["advertised.listeners"]))

@@ -3,9 +3,9 @@
 A setting is defined once: name, type, default, what is allowed, documentation, and for a topic setting the broker settings that
 give its default (its synonyms). The broker settings are derived from it, not written down a second time.
 
-``parse`` is the way in. It refuses an unknown name and says which one was probably meant, reads and checks each value, fills in
-defaults, and then runs the checks that need more than one value. It either returns a complete dictionary or raises. Only for what
-was taken before and has to do is there ``read_leniently``.
+``parse`` is the entry point. It refuses an unknown name and suggests the one that was probably meant, reads and checks each
+value, fills in defaults, and then runs the checks that need more than one value. It either returns a complete dictionary or
+raises. ``read_leniently`` is only for values that were accepted earlier and must not stop a broker now.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -87,7 +87,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """``default`` None means: nothing, unless it is set. ``synonyms`` come in order of precedence."""
+    """A setting without a value unless it is set has the default None. ``synonyms`` are in order of precedence."""
 
     name: str
     type: SettingType
@@ -148,8 +148,8 @@ def parse(definitions: Definitions, texts: Mapping[str, str], defaults: Mapping[
 def read_leniently(
     definitions: Definitions, texts: Mapping[str, str], defaults: Mapping[str, Value] | None = None
 ) -> dict[str, Value]:
-    """As ``parse``, for texts that were taken before, perhaps by another release or by Kafka, and have to do: what is not known
-    or cannot be read counts as not given, and whether values go together is not asked."""
+    """Like ``parse``, for texts that were accepted earlier, perhaps by another release or by Kafka: unknown names and unreadable
+    values count as not set, and the checks over several values do not run."""
     values = {setting.name: setting.default for setting in definitions.settings.values()}
     values.update(defaults or {})
     for name, text in texts.items():
@@ -170,7 +170,7 @@ def broker_settings(definitions: Definitions) -> list[Setting]:
 
 
 def inherit(definitions: Definitions, broker_texts: Mapping[str, str]) -> dict[str, Value]:
-    """The topic defaults that a broker's settings ask for: of each setting's synonyms the first one that was set."""
+    """The topic defaults that a broker's settings give: for each setting the first of its synonyms that is set."""
     inherited: dict[str, Value] = {}
     for setting in definitions.settings.values():
         for synonym in setting.synonyms:
@@ -183,7 +183,7 @@ def inherit(definitions: Definitions, broker_texts: Mapping[str, str]) -> dict[s
 
 
 def inherit_leniently(definitions: Definitions, broker_texts: Mapping[str, str]) -> dict[str, Value]:
-    """As ``inherit``; what cannot be read counts as not set."""
+    """Like ``inherit``, but what cannot be read counts as not set."""
     readable: dict[str, str] = {}
     for name, text in broker_texts.items():
         with suppress(InvalidSetting):
@@ -205,13 +205,13 @@ def _broker_setting(setting: Setting, synonym: Synonym, *, is_first: bool) -> Se
 
 
 def _in_larger_unit(allowed: Allowed | None) -> Allowed | None:
-    """The bounds of times are -1 (without end), 0 and 1: they bound hours as they bound milliseconds."""
+    """The lower bounds of times are -1 (unlimited), 0 and 1, which are the same in hours and in milliseconds."""
     assert allowed is None or (isinstance(allowed, AtLeast) and -1 <= allowed.low <= 1)
     return allowed
 
 
 def _in_topic_unit(value: Value, synonym: Synonym) -> Value:
-    """Negative times mean "without end" in every unit."""
+    """Negative times mean "unlimited" in every unit."""
     if synonym.unit_ms == 1 or not isinstance(value, int) or value < 0:
         return value
     return value * synonym.unit_ms

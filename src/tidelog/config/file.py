@@ -33,7 +33,7 @@ def read_toml(text: str, path: str) -> dict[str, str]:
     settings: dict[str, str] = {}
     for name, value in _flatten(document, ""):
         if name in settings:
-            raise InvalidSetting(name, None, f"{path} has it twice, in quotes and as a table")
+            raise InvalidSetting(name, None, f"{path} sets it twice, in quotes and as a table")
         settings[name] = text_of(name, value)
     return settings
 
@@ -47,7 +47,7 @@ def _flatten(table: dict[str, object], prefix: str) -> Iterator[tuple[str, objec
 
 
 def text_of(name: str, value: object) -> str:
-    """A value as it would stand in one of Kafka's own files."""
+    """A value as it would be written in one of Kafka's own files."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):

@@ -20,7 +20,7 @@ OFFSETS_SETTINGS = (
         "offsets.topic.num.partitions",
         SettingType.INT,
         50,
-        "How many partitions __consumer_offsets has: how many groups' coordinators work apart. Read when the topic is created.",
+        "How many partitions __consumer_offsets has, and so how many coordinators there are. Read when the topic is created.",
         AtLeast(1),
     ),
     Setting(
@@ -65,14 +65,14 @@ CLASSIC_GROUP_SETTINGS = (
         "group.min.session.timeout.ms",
         SettingType.INT,
         6_000,
-        "The shortest session time-out that a member of a classic group may ask for.",
+        "The shortest session timeout that a member of a classic group may ask for.",
         AtLeast(1),
     ),
     Setting(
         "group.max.session.timeout.ms",
         SettingType.INT,
         1_800_000,
-        "The longest session time-out that a member of a classic group may ask for.",
+        "The longest session timeout that a member of a classic group may ask for.",
         AtLeast(1),
     ),
     Setting(
@@ -90,7 +90,7 @@ CONSUMER_GROUP_SETTINGS = (
         "group.consumer.session.timeout.ms",
         SettingType.INT,
         45_000,
-        "After how long without a heartbeat a member of a consumer group is put out.",
+        "How long a member of a consumer group may go without a heartbeat before it is removed.",
         AtLeast(1),
     ),
     Setting(
@@ -118,7 +118,7 @@ CONSUMER_GROUP_SETTINGS = (
         "group.consumer.regex.refresh.interval.ms",
         SettingType.INT,
         600_000,
-        "How often regular expressions are matched against topics again, beyond when topics come and go.",
+        "How often regular expressions are matched against topics again, besides whenever topics are created or deleted.",
         AtLeast(10_000),
     ),
 )

@@ -1,7 +1,7 @@
 """Listeners: ``protocol://host:port``, as Kafka writes them.
 
-One listener, without encryption, is what there is so far; anything else is refused by name rather than ignored, so that nobody
-believes a connection to be protected that is not. An IPv6 address stands in brackets. An empty host means every address of the
+So far there is one listener, without encryption. Anything else is refused by name rather than ignored, so that nobody believes
+that a connection is protected when it is not. An IPv6 address is written in brackets. An empty host means every address of the
 machine, as in Kafka.
 """
 
@@ -27,7 +27,7 @@ class ListenerAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Only by what it says: a name is not looked up, since it may mean something else tomorrow."""
+        """Judged by the text alone: a name is not looked up, since it may mean something else tomorrow."""
         if self.host == "localhost":
             return True
         try:
@@ -48,7 +48,7 @@ def read_listener(name: str, text: str) -> ListenerAddress:
     protocol, separator, address = text.strip().rpartition("://")
     if separator and protocol.upper() != PLAINTEXT:
         known = protocol.upper() in KNOWN_PROTOCOLS
-        reason = "is not served yet, only PLAINTEXT is" if known else f"is no protocol; {EXPECTED}"
+        reason = "is not served yet, only PLAINTEXT is" if known else f"is not a protocol; {EXPECTED}"
         raise InvalidSetting(name, text, f"{protocol} {reason}")
     host, separator, port_text = address.rpartition(":")
     if not separator:
@@ -68,7 +68,7 @@ def _read_host(name: str, text: str, host: str) -> str:
             raise InvalidSetting(name, text, "expected an IPv6 address within the brackets")
         return host[1:-1]
     if ":" in host:
-        raise InvalidSetting(name, text, "an IPv6 address stands in brackets: [::1]:9092")
+        raise InvalidSetting(name, text, "write an IPv6 address in brackets: [::1]:9092")
     if any(character.isspace() or character in "/@[]" for character in host):
         raise InvalidSetting(name, text, EXPECTED)
     return host or ANY_HOST

@@ -10,7 +10,7 @@ _STATE_LOG = (
         "transaction.state.log.num.partitions",
         SettingType.INT,
         50,
-        "How many partitions __transaction_state has: how many coordinators work apart. Read when the topic is created.",
+        "How many partitions __transaction_state has, and so how many coordinators there are. Read when the topic is created.",
         AtLeast(1),
     ),
     Setting(
@@ -41,7 +41,7 @@ _COORDINATOR = (
         "transaction.max.timeout.ms",
         SettingType.INT,
         900_000,
-        "The longest transaction time-out that a producer may ask for.",
+        "The longest transaction timeout that a producer may ask for.",
         AtLeast(1),
     ),
     Setting(
@@ -55,21 +55,21 @@ _COORDINATOR = (
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         SettingType.INT,
         10_000,
-        "How often transactions that have timed out are looked for and aborted.",
+        "How often the coordinator looks for transactions that have timed out, to abort them.",
         AtLeast(1),
     ),
     Setting(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         SettingType.INT,
         3_600_000,
-        "How often transactional ids that have expired are looked for and forgotten.",
+        "How often the coordinator looks for transactional ids that have expired, to forget them.",
         AtLeast(1),
     ),
     Setting(
         "transaction.partition.verification.enable",
         SettingType.BOOLEAN,
         True,
-        "Whether a partition asks the coordinator before it takes the first records of a transaction.",
+        "Whether a partition asks the coordinator before it accepts the first records of a transaction.",
     ),
     Setting(
         "tidelog.transactional.ids.max",
@@ -84,7 +84,7 @@ TRANSACTIONS = (*_STATE_LOG, *_COORDINATOR)
 
 
 def check_transactions(values: Mapping[str, Value]) -> None:
-    """A topic whose partitions could never take a write would stop every transaction."""
+    """A topic whose partitions can never accept a write would stop every transaction."""
     min_isr, replicas = values["transaction.state.log.min.isr"], values["transaction.state.log.replication.factor"]
     assert isinstance(min_isr, int)
     assert isinstance(replicas, int)

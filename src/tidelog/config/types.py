@@ -1,9 +1,9 @@
 """The types a setting can have, and how its text becomes a value.
 
 Text comes from outside (a file, a command line, a client's request), so every reader checks it and says what it would have
-taken. The rules are Kafka's: blanks around a value do not count, booleans in any case, a list is separated by commas, INT and
-LONG have 32 and 64 bits. Numbers are plain ASCII decimals; what only Python takes (``1_000``, other scripts' digits, ``nan``) is
-refused, because the same text must mean the same in both.
+accepted. The rules are Kafka's: spaces around a value are ignored, booleans may have any case, lists are separated by commas, INT
+and LONG have 32 and 64 bits. Numbers are plain ASCII decimals; what only Python accepts (``1_000``, digits of other scripts,
+``nan``) is refused, because the same text must mean the same in both.
 """
 
 import math
@@ -14,13 +14,13 @@ from enum import IntEnum
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
-# More digits than any LONG has; longer text is refused before Python spends time on it.
+# More digits than any LONG has; longer text is refused before Python parses it.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _DOUBLE = re.compile(r"[+-]?([0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})([eE][+-]?[0-9]{1,4})?")
 
 
 class SettingType(IntEnum):
-    """The numbers are those of DescribeConfigs."""
+    """The types of DescribeConfigs, with its numbers."""
 
     BOOLEAN = 1
     STRING = 2
@@ -32,7 +32,7 @@ class SettingType(IntEnum):
 
 
 class Password:
-    """A secret that does not show itself in a log line, a traceback or an error."""
+    """A secret that stays hidden in log lines, tracebacks and errors."""
 
     __slots__ = ("_secret",)
 
@@ -56,7 +56,7 @@ Value = bool | int | float | str | tuple[str, ...] | Password | None
 
 
 class InvalidSetting(ValueError):
-    """A setting that cannot be taken: its name, the value given (hidden if secret) and the reason."""
+    """A setting that cannot be accepted: its name, the given value (hidden if it is secret) and the reason."""
 
     def __init__(self, name: str, value: str | None, reason: str) -> None:
         super().__init__(f"{name}: {reason}" if value is None else f"{name}={value}: {reason}")
@@ -66,7 +66,8 @@ class InvalidSetting(ValueError):
 
 
 class Unreadable(ValueError):
-    """Text that is not of the type; the message says what the type takes. Becomes ``InvalidSetting`` once the name is known."""
+    """Text that does not fit the type; the message says what the type accepts. It becomes ``InvalidSetting`` once the name is
+    known."""
 
 
 def read_boolean(text: str) -> bool:

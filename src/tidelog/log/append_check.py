@@ -39,25 +39,25 @@ COMPRESSION_CODE_MAX = int(max(CompressionType))
 RECORD_BYTES_MIN = 7
 # Compressed records grow by decoding; a key check on a compacted topic must not let a few kilobytes become gigabytes.
 DECODED_BYTES_PER_MESSAGE_BYTE_MAX = 64
-# To name the records of a refused batch it is decoded as far as records of this size on average: a small one must not take long.
+# A refused batch is decoded only up to this average record size to name its records: a small request must not cause much work.
 NAMED_RECORD_BYTES = 1024
 
 
 class AppendOrigin(Enum):
-    """Who wrote the batch: a client may not write control batches, and only its sequences are checked."""
+    """Who wrote the batch. A client may not write control batches, and sequence numbers are checked only for clients."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
     REPLICATION = "replication"
 
 
-# Reading a member of an enumeration takes longer than the comparison that needs it.
+# Looking up an enumeration member takes longer than the comparison that needs it.
 _CLIENT = AppendOrigin.CLIENT
 _REPLICATION = AppendOrigin.REPLICATION
 
 
 def checked_batches(view: memoryview, settings: LogSettings, origin: AppendOrigin, now_ms: int) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of each batch in ``view``, all of them valid, or a typed error that says what was wrong."""
+    """(position, header) of each batch in ``view``. Raises a typed error that says what is wrong unless all of them are valid."""
     end = len(view)
     position = 0
     batches = []
@@ -75,7 +75,7 @@ def checked_batches(view: memoryview, settings: LogSettings, origin: AppendOrigi
 
 
 def _checked_header(view: memoryview, position: int, end: int) -> BatchHeader:
-    """The header of a batch that is all there, with the right CRC."""
+    """The header of a batch, after checking that the batch is complete and its CRC is right."""
     remaining = end - position
     if remaining < HEADER_SIZE:
         if remaining > MAGIC_POSITION and view[position + MAGIC_POSITION] != MAGIC:
@@ -86,7 +86,7 @@ def _checked_header(view: memoryview, position: int, end: int) -> BatchHeader:
     if header[3] != MAGIC:
         raise _unsupported(header.magic)
     if not HEADER_SIZE <= size <= remaining:
-        raise CorruptRecord(f"a batch says that it has {size} bytes, but {remaining} are there")
+        raise CorruptRecord(f"the header says that the batch has {size} bytes, but only {remaining} were sent")
     if not crc_is_valid(view, position, header):
         raise CorruptRecord(f"the CRC of the batch at position {position} does not match its {size} bytes")
     return header
@@ -101,13 +101,13 @@ def _unsupported(magic: int) -> UnsupportedRecordFormat:
 def _check_batch(
     view: memoryview, position: int, header: BatchHeader, settings: LogSettings, is_of_client: bool, now_ms: int
 ) -> None:
-    # Taken apart once: a field of the named tuple costs more than a local, and its properties are calls.
+    # Unpacked once: a field of the named tuple costs more than a local, and its properties are calls.
     _, batch_length, _, _, _, attributes, last_offset_delta, _, _, producer_id, _, base_sequence, count = header
     size = batch_length + LOG_OVERHEAD
     if is_of_client and size > settings.message_bytes_max:
         raise RecordTooLarge(f"a batch of {size} bytes is larger than max.message.bytes={settings.message_bytes_max}")
     if count <= 0 or last_offset_delta != count - 1:
-        raise InvalidRecord(f"a batch with {count} records says that its last offset delta is {last_offset_delta}")
+        raise InvalidRecord(f"a batch with {count} records has a last offset delta of {last_offset_delta}")
     is_control = attributes & CONTROL_MASK
     if is_control:
         if is_of_client:
@@ -115,20 +115,20 @@ def _check_batch(
     elif attributes & COMPRESSION_MASK > COMPRESSION_CODE_MAX:
         raise UnsupportedRecordFormat(f"compression type {attributes & COMPRESSION_MASK} is not known")
     elif not attributes & COMPRESSION_MASK and count * RECORD_BYTES_MIN > size - HEADER_SIZE:
-        # Else a few bytes could use up offsets by the billion, and readers would get a batch that none can read.
-        raise InvalidRecord(f"a batch says that it has {count} records, in {size - HEADER_SIZE} bytes")
+        # Otherwise a few bytes could use up billions of offsets, and consumers would get a batch that none of them can read.
+        raise InvalidRecord(f"a batch claims {count} records in {size - HEADER_SIZE} bytes")
     if producer_id < 0:
         if attributes & TRANSACTIONAL_MASK:
             raise InvalidRecord("a transactional batch has no producer id")
     elif base_sequence < 0 and is_of_client:
-        # Offsets that a coordinator writes in a producer's transaction have none.
+        # The offsets that a coordinator writes as part of a producer's transaction have no sequence number.
         raise InvalidRecord(f"producer {producer_id} sent a batch without a sequence number")
     if is_control:
         return
     if not settings.log_append_time:
         _check_timestamp(view, position, header, settings, now_ms)
     if settings.compact and is_of_client:
-        # A coordinator's records have keys by their type.
+        # A coordinator's records always have keys.
         _check_keys(view, position, header, settings)
 
 
@@ -157,7 +157,7 @@ def _check_timestamp(view: memoryview, position: int, header: BatchHeader, setti
 def _timestamp_errors(
     view: memoryview, position: int, header: BatchHeader, earliest: int, latest: int, records_max: int
 ) -> list[tuple[int, str]]:
-    """The records with a timestamp outside of these; none when they cannot be read."""
+    """The records whose timestamp is out of bounds; none when the batch cannot be decoded."""
     errors: list[tuple[int, str]] = []
     try:
         records = read_records(view, position, header, size_max=records_max * NAMED_RECORD_BYTES, count_max=records_max)
@@ -183,7 +183,7 @@ def _check_keys(view: memoryview, position: int, header: BatchHeader, settings: 
 
 
 def _key_errors(view: memoryview, position: int, header: BatchHeader, records_max: int) -> list[tuple[int, str]]:
-    """The records without a key; none when they cannot be read."""
+    """The records without a key; none when the batch cannot be decoded."""
     try:
         keys = iterate_keys(view, position, header, size_max=records_max * NAMED_RECORD_BYTES, count_max=records_max)
         return [(index, "a record without a key in a compacted topic") for index, key, _ in keys if key is None]
@@ -192,7 +192,7 @@ def _key_errors(view: memoryview, position: int, header: BatchHeader, records_ma
 
 
 def whole_batches_bytes(view: memoryview) -> int:
-    """How many leading bytes of ``view`` are whole batches: a fetch may cut its last batch off."""
+    """How many leading bytes of ``view`` are complete batches: a fetch may return an incomplete last batch."""
     end = len(view)
     position = 0
     while position + 12 <= end:

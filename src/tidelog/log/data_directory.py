@@ -1,15 +1,15 @@
-"""A data directory: all partition logs of a broker, and what keeps them durable, small and recoverable (Kafka: LogManager).
+"""A data directory: all partition logs of a broker, and what keeps them durable, small and recoverable (Kafka's LogManager).
 
     data/
       .lock  meta.properties  durable-marks  .kafka_cleanshutdown
       recovery-point-offset-checkpoint  log-start-offset-checkpoint  replication-offset-checkpoint  cleaner-offset-checkpoint
       orders-0/  orders-1/  ...
 
-Everything is driven from outside: appends make logs dirty, ``kick`` starts a commit after a burst of them, ``tick`` does what
-time asks for in small slices. Nothing here blocks except opening and closing.
+Everything is driven from outside: appends make logs dirty, ``kick`` starts a commit after a burst of appends, ``tick`` does the
+periodic work in small slices. Only opening and closing block.
 
-After a clean stop (``close``) every log has its recovery point at its end and the clean-shutdown mark says so. After anything
-else the next start checks from the recovery points on.
+After a clean stop (``close``) every log has its recovery point at its end, and the clean-shutdown mark says so. After anything
+else the next start checks each log from its recovery point on.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from tidelog.log import names
 from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
 from tidelog.log.durability.checkpoints import CheckpointWriter, format_partition_metadata, write_clean_shutdown
 from tidelog.log.durability.durable_marks import MarkFlusher
-from tidelog.log.durability.group_commit import GroupCommit
+from tidelog.log.durability.group_commit import CommitPorts, GroupCommit
 from tidelog.log.durability.sync_plan import DirectorySync
-from tidelog.log.durability.truncation import DurableTruncation
+from tidelog.log.durability.truncation import DurableTruncation, TruncationPorts
 from tidelog.log.environment import LogEnvironment, Report
 from tidelog.log.errors import DirectoryUnusable, LogError, OffsetOutOfRange, StorageError
 from tidelog.log.leader_epochs import LeaderEpochs
@@ -29,7 +29,7 @@ from tidelog.log.producers.producer_expiry import ProducerExpiry
 from tidelog.log.producers.producer_state import ProducerState
 from tidelog.log.recovery.directory_opening import open_logs, read_state, refuse_records_in, sync_all, take_over
 from tidelog.log.retention.deletion_queue import DeletionQueue
-from tidelog.log.retention.retention import RetentionSweep
+from tidelog.log.retention.retention import RetentionPorts, RetentionSweep
 from tidelog.log.segments.file_handles import FileHandles
 from tidelog.log.segments.indexes import IndexCache
 from tidelog.log.segments.segment import Segments
@@ -57,10 +57,11 @@ class DataDirectory:
         settings_for: Callable[[str], LogSettings],
         report: Report,
         options: DirectoryOptions | None = None,
-        on_synced: Callable[[list[PartitionLog]], None] | None = None,
+        on_synced: Callable[[], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Opens it and recovers what a crash left. Blocks. DirectoryLocked, DirectoryUnusable or CorruptCheckpoint if not."""
+        """Open the directory and recover what a crash left. Blocks. Raises DirectoryLocked, DirectoryUnusable or
+        CorruptCheckpoint."""
         self.path = path
         self.disk = disk
         self.clock = clock
@@ -81,7 +82,7 @@ class DataDirectory:
     def _open(
         self,
         settings_for: Callable[[str], LogSettings],
-        on_synced: Callable[[list[PartitionLog]], None] | None,
+        on_synced: Callable[[], None] | None,
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
         disk, clock, executor, options, report = self.disk, self.clock, self._executor, self.options, self._report
@@ -89,17 +90,9 @@ class DataDirectory:
         self._names = DirectorySync(disk, executor, self.path)
         state = read_state(disk, self.path, report)
         self.marks = MarkFlusher(state.marks, clock, executor, report, self._go_offline)
-        self.commit = GroupCommit(
-            disk,
-            clock,
-            executor,
-            self._file_system,
-            self.marks,
-            options.recovery_point_interval_bytes,
-            options.syncfs_files_min,
-            self._on_synced,
-        )
-        self._on_synced_outside = on_synced
+        ports = CommitPorts(disk, clock, executor, self._file_system)
+        self.commit = GroupCommit(ports, self.marks, options, self._on_pass_ended)
+        self._on_synced = on_synced
         self.environment = LogEnvironment(
             disk=disk,
             clock=clock,
@@ -119,25 +112,25 @@ class DataDirectory:
         }
         self.deletions = DeletionQueue(disk, clock, executor, report)
         self._open_cleaner(state.offsets_by_file[names.CLEANER_CHECKPOINT])
-        self.retention = RetentionSweep(
-            clock,
-            lambda: list(self.logs.values()),
-            self.log_starts,
-            self.deletions,
-            report,
-            options.retention_check_interval_ms,
-            lambda log: self.cleaner.log_in_work is log,
+        retention_ports = RetentionPorts(
+            clock=clock,
+            logs=lambda: list(self.logs.values()),
+            log_starts=self.log_starts,
+            deletions=self.deletions,
+            report=report,
+            is_being_compacted=lambda log: self.cleaner.log_in_work is log,
         )
+        self.retention = RetentionSweep(retention_ports, options.retention_check_interval_ms)
         self._producer_expiry = ProducerExpiry(
             clock, lambda: list(self.logs.values()), options.producer_expiration_check_interval_ms
         )
         self._next_checkpoint_ms = clock.monotonic_ms() + options.checkpoint_interval_ms
         self._next_start_checkpoint_ms = clock.monotonic_ms() + options.start_offset_checkpoint_interval_ms
         self.logs: dict[TopicPartition, PartitionLog] = {}
-        # Deleted, but a compaction still works in their directories, or a checkpoint still names them.
+        # Deleted partitions in whose directory a compaction still works, or which a checkpoint still names.
         self._dying: set[TopicPartition] = set()
         self._unpurged: set[TopicPartition] = set()
-        # Deleted, but a crash may bring them back: the checkpoints go on naming them.
+        # Deleted partitions that a crash may bring back: the checkpoints keep naming them.
         self._leaving: dict[TopicPartition, PartitionLog] = {}
         opened = open_logs(self.environment, self.path, state, settings_for, on_progress)
         self.logs = opened.logs
@@ -172,18 +165,19 @@ class DataDirectory:
     def _writer(self, name: str, offset_of: Callable[[PartitionLog], int]) -> CheckpointWriter:
         def take() -> dict[TopicPartition, int]:
             offsets = {key: offset_of(log) for key, log in {**self._leaving, **self.logs}.items()}
-            # What the file says of partitions that could not be opened must outlive this run.
+            # Keep the entries of partitions that could not be opened: a later start needs them.
             before = self._state.offsets_by_file[name]
             return offsets | {key: before[key] for key in self.offline if key in before}
 
         return CheckpointWriter(self.disk, self._executor, self._report, names.join(self.path, name), take)
 
     def _finish_recovery(self) -> None:
-        """What recovery kept becomes durable here, and only then are the marks raised to it."""
+        """Make durable what recovery kept, and only then raise the marks to it."""
         recovered = self.commit.take_dirty()
         sync_all(self.disk, self._file_system, recovered, self.commit.syncfs_files_min)
-        # Before the marks: once they exist the first segment must be there and those above a recovery point must meet, which is
-        # not so in Kafka's directories. And what is said of partitions that are gone must not meet another of their name.
+        # Written before the marks: once marks exist, the first segment must be there and segments above a recovery point must
+        # meet, which does not hold in Kafka's directories. And entries of deleted partitions must not apply to new partitions of
+        # the same name.
         known = {*self.logs, *self.offline}
         for name, writer in self._writers.items():
             is_stale = not known.issuperset(self._state.offsets_by_file[name])
@@ -199,13 +193,14 @@ class DataDirectory:
     # -- logs ----------------------------------------------------------------------------------------------------------------
 
     def create(self, topic: str, partition: int, topic_id: bytes, settings: LogSettings) -> PartitionLog:
-        """A new, empty log. Its files become durable with its first commit, and until then hold nothing that could be lost."""
+        """Create an empty log. Its files become durable with its first commit; until then they hold nothing that could be
+        lost."""
         key = topic, partition
         problem = names.topic_name_problem(topic)
         if problem is not None:
             raise LogError(problem)
         if key in self._dying:
-            raise StorageError(f"{names.partition_directory_name(topic, partition)} is being deleted, try again")
+            raise StorageError(f"{names.partition_directory_name(topic, partition)} is still being deleted; try again later")
         if key in self.logs or key in self.offline:
             raise LogError(f"{names.partition_directory_name(topic, partition)} exists already")
         directory = names.join(self.path, names.partition_directory_name(topic, partition))
@@ -217,10 +212,10 @@ class DataDirectory:
             metadata.write(0, [format_partition_metadata(topic_id)])
             segment = environment.segment(directory, 0)
             segment.create_file()
-            # Empty, it has nothing to lose yet, and thousands of idle logs must not each hold a descriptor.
+            # An empty segment has nothing to lose, and thousands of idle logs must not hold a descriptor each.
             segment.note_synced()
         except OSError as error:
-            raise StorageError(f"{directory} cannot be made: {error.strerror or error}") from error
+            raise StorageError(f"{directory} cannot be created: {error.strerror or error}") from error
         producers = ProducerState(settings.producer_id_expiration_ms)
         epochs = LeaderEpochs(self.disk, names.join(directory, names.LEADER_EPOCH_CHECKPOINT))
         identity = LogIdentity(topic, partition, topic_id, directory)
@@ -231,11 +226,12 @@ class DataDirectory:
         return log
 
     def delete(self, log: PartitionLog, on_done: OnDone | None = None) -> None:
-        """The log is gone at once; its files are renamed now and removed later. ``on_done`` hears when a crash cannot undo it."""
+        """Delete a log: it is gone at once, its files are renamed now and removed later. ``on_done`` is called when a crash
+        cannot undo it."""
         self._retire(log, "delete", on_done)
 
     def set_aside(self, log: PartitionLog, on_done: OnDone | None = None) -> None:
-        """As ``delete``, but the files stay, under a name that says that nobody knows them."""
+        """Like ``delete``, but the files stay, under a name that marks them as stray."""
         self._retire(log, "stray", on_done)
 
     def _retire(self, log: PartitionLog, state: str, on_done: OnDone | None) -> None:
@@ -251,7 +247,7 @@ class DataDirectory:
             try:
                 self.disk.rename(log.directory, retired)
             except OSError as error:
-                # Out of use all the same; the next start finds it again.
+                # The log is out of use all the same; the next start finds it again.
                 self._report("log_not_deleted", {"partition": log.name, "error": str(error)})
                 if on_done is not None:
                     on_done(error)
@@ -261,11 +257,12 @@ class DataDirectory:
                 segment.forget_cached()
             self._let_go(key, retired, log.settings.file_delete_delay_ms if state == "delete" else None, on_done)
 
-        # Both work with names in this directory, which may soon be those of another log.
+        # Both the cleaner and a commit use names in this directory, which may soon belong to another log.
         self.cleaner.abort(log, lambda: self.commit.after_pass(take_away))
 
     def retire_offline(self, key: TopicPartition, state: str) -> None:
-        """What could not be opened is of no topic any more: "delete" it, or set it aside as "stray". OSError if it stays."""
+        """Remove a partition that could not be opened and no longer has a topic: "delete" it, or set it aside as "stray". Raises
+        OSError if it stays."""
         retired = names.join(self.path, names.retired_directory_name(*key, self._randomness.token(16), state))
         self.disk.rename(names.join(self.path, names.partition_directory_name(*key)), retired)
         del self.offline[key]
@@ -273,7 +270,7 @@ class DataDirectory:
         self._let_go(key, retired, 0 if state == "delete" else None, None)
 
     def _let_go(self, key: TopicPartition, retired: str, delete_delay_ms: int | None, on_done: OnDone | None) -> None:
-        """Its directory has another name now: forget what is known under the old one, which is then free again."""
+        """The directory was renamed: forget everything kept under its old name, and free that name."""
         self.cleaner.forget(key)
         self.marks.forget(names.partition_directory_name(*key))
         if delete_delay_ms is not None:
@@ -289,8 +286,8 @@ class DataDirectory:
         self._names.request(synced)
 
     def _purge_checkpoints(self, key: TopicPartition, on_done: OnDone | None) -> None:
-        """Marks and checkpoints know partitions by name: what they say of one that is gone must be gone too before another of its
-        name is made."""
+        """Marks and checkpoints know partitions by name: remove the entries of a deleted partition before another one of its name
+        is created."""
         writers = [self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets]
 
         def written(error: BaseException | None) -> None:
@@ -307,7 +304,7 @@ class DataDirectory:
         self.marks.flush(written)
 
     def delete_records(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
-        """Records below ``offset`` are no longer read, and ``on_done`` hears when that outlives a crash."""
+        """Hide the records below ``offset`` from readers. ``on_done`` is called when that survives a crash."""
         log.check_online()
         if offset > log.high_watermark:
             raise OffsetOutOfRange(offset, log.log_start_offset, log.high_watermark)
@@ -315,22 +312,20 @@ class DataDirectory:
         self.retention.apply([log], on_done)
 
     def truncate(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
-        """Cut the log back to ``offset``. What the disk says is durable is lowered first, so that a crash in between is not
-        taken for loss. The caller appends nothing to this log until ``on_done``."""
-        DurableTruncation(
-            log,
-            offset,
+        """Truncate the log to ``offset``, in such a way that a crash in between does not look like lost data. The caller appends
+        nothing to this log until ``on_done``."""
+        ports = TruncationPorts(
             commit=self.commit,
             marks=self.marks,
             recovery_points=self.recovery_points,
             log_starts=self.log_starts,
             cleaner=self.cleaner,
             cleaner_offsets=self.cleaner_offsets,
-            on_done=on_done,
-        ).start()
+        )
+        DurableTruncation(ports, log, offset, on_done).start()
 
     def checkpoint_recovery_point(self, log: PartitionLog, on_done: OnDone) -> None:
-        """Move the log's recovery point as far as its end and write it to the disk."""
+        """Move the log's recovery point to its end and write it to the checkpoint."""
 
         def moved(error: Exception | None) -> None:
             if error is None:
@@ -343,11 +338,11 @@ class DataDirectory:
     # -- time ----------------------------------------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """After a burst of appends: start a commit unless one is running."""
+        """Start a commit unless one is running. Called after a burst of appends."""
         self.commit.kick()
 
     def tick(self) -> None:
-        """Call it every few hundred milliseconds."""
+        """Do the periodic work. Called every few hundred milliseconds."""
         self.commit.tick()
         self.marks.tick()
         self.retention.tick()
@@ -367,10 +362,10 @@ class DataDirectory:
             for key in sorted(unpurged):
                 self._purge_checkpoints(key, None)
 
-    def _on_synced(self, logs: list[PartitionLog]) -> None:
+    def _on_pass_ended(self, logs: list[PartitionLog]) -> None:
         self._write_recovery_points(logs)
-        if self._on_synced_outside is not None:
-            self._on_synced_outside(logs)
+        if self._on_synced is not None:
+            self._on_synced()
 
     def _write_recovery_points(self, logs: list[PartitionLog]) -> None:
         """Write the recovery points unless the checkpoint has those of ``logs`` already."""
@@ -379,7 +374,7 @@ class DataDirectory:
             self.recovery_points.request()
 
     def _go_offline(self, error: BaseException) -> None:
-        """The journal of marks cannot be written any more: nothing on this disk can be promised to anyone."""
+        """The journal of marks cannot be written any more, so no write to this disk can be promised to be durable."""
         for log in self.logs.values():
             log.go_offline(f"the data directory {self.path} is broken: {error}")
 
@@ -387,14 +382,14 @@ class DataDirectory:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way on the executor: it may be closed."""
+        """True when nothing runs on the executor, so that it may be closed."""
         writers = (*self._writers.values(), self.cleaner_offsets)
         are_idle = self.commit.is_idle and self.marks.is_idle and self.deletions.is_idle and self._names.is_idle
         return are_idle and self.cleaner.log_in_work is None and all(writer.is_idle for writer in writers)
 
     def close(self, broker_epoch: int = -1) -> None:
-        """Stop cleanly. Blocks. Only when every log is whole does the clean-shutdown mark promise it to the next start."""
-        assert not self.commit.is_running, "what a running pass covers would be taken for durable: drain it first"
+        """Stop cleanly. Blocks. The clean-shutdown mark is written only when every log is saved completely."""
+        assert not self.commit.is_running, "wait for the running commit first: its writes would count as durable"
         self.commit.take_dirty()
         unsaved = [log for log in self.logs.values() if log.offline_reason is None and not log.is_saved]
         sync_all(self.disk, self._file_system, unsaved, self.commit.syncfs_files_min)

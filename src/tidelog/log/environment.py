@@ -1,4 +1,4 @@
-"""What all logs of one data directory share, and the offset with its place that they speak of."""
+"""What all logs of one data directory share."""
 
 import errno
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from tidelog.ports.randomness import Randomness
 if TYPE_CHECKING:
     from tidelog.log.partition_log import PartitionLog
 
-# The disk is full, the quota is used up, or too many files are open: it will pass. Every other error of a write or sync is a
-# broken disk.
+# The disk is full, the quota is used up, or too many files are open: these are temporary. Every other error of a write or sync
+# means that the disk is broken.
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE))
 
-# An event worth a line in the operator's log: its name and its facts. Cores do not know how it is shown.
+# An event for the operator's log: its name and its facts. How it is shown is decided elsewhere.
 Report = Callable[[str, dict[str, object]], None]
 
 
@@ -31,7 +31,7 @@ class LogEnvironment:
     handles: FileHandles
     index_cache: IndexCache
     on_dirty: "Callable[[PartitionLog], None]"
-    """Told when a log that was clean has something to sync."""
+    """Called when a clean log gets something to sync."""
     report: Report
 
     def segment(self, directory: str, base_offset: int, size: int = 0, state_suffix: str = "") -> LogSegment:

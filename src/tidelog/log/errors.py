@@ -1,14 +1,14 @@
-"""What can go wrong in a log, one type per cause.
+"""What can go wrong in a log: one exception type per cause.
 
-Every message says what was wrong, with numbers. Becoming an error code of the protocol happens elsewhere, at one boundary; here a
-type is a cause that some caller treats differently from the others.
+Every message says what is wrong, with numbers. Exceptions become error codes of the protocol at one boundary elsewhere; a type
+exists here when some caller treats its cause differently.
 """
 
 from collections.abc import Callable
 
 
 class LogError(Exception):
-    """Base of everything a log refuses or fails at."""
+    """Base class of everything that a log refuses or fails at."""
 
 
 class OffsetOutOfRange(LogError):
@@ -22,15 +22,15 @@ class OffsetOutOfRange(LogError):
 
 
 class CorruptRecord(LogError):
-    """A batch that was handed in to be written is damaged: its CRC or its sizes are wrong."""
+    """A batch that should be written is damaged: its CRC or its sizes are wrong."""
 
 
 class UnsupportedRecordFormat(LogError):
-    """A batch of a magic or compression that is not written here."""
+    """A batch has a magic or a compression type that is not supported."""
 
 
 class InvalidRecord(LogError):
-    """A batch that is whole but makes no sense: counts, deltas, attributes."""
+    """A batch is complete but makes no sense: counts, deltas or attributes contradict each other."""
 
 
 class RecordTooLarge(LogError):
@@ -38,16 +38,16 @@ class RecordTooLarge(LogError):
 
 
 class RecordsRefused(LogError):
-    """Some records of a batch may not be written, and so none is."""
+    """Some records of a batch may not be written, so the whole batch is refused."""
 
     def __init__(self, message: str, find: Callable[[int], list[tuple[int, str]]] | None = None) -> None:
-        """``find`` looks for them, in a batch with at most so many records; it reads the buffer that the batch came in."""
+        """``find`` lists the refused records of a batch with at most the given number of records; it reads the batch's buffer."""
         super().__init__(message)
         self._find = find
 
     def record_errors(self, records_max: int) -> list[tuple[int, str]]:
-        """Which: (index in the batch, why), as long as the batch's buffer is there. All records have to be looked at for that, so
-        none is named of a batch with more than ``records_max``."""
+        """The refused records as (index in the batch, reason); call it while the batch's buffer is still there. It has to decode
+        all records, so it returns nothing for a batch with more than ``records_max``."""
         return [] if self._find is None else self._find(records_max)
 
 
@@ -56,7 +56,7 @@ class InvalidTimestamp(RecordsRefused):
 
 
 class MissingKey(RecordsRefused):
-    """A record without a key, on a compacted topic."""
+    """A record for a compacted topic has no key."""
 
 
 class OutOfOrderSequence(LogError):
@@ -72,23 +72,23 @@ class InvalidProducerEpoch(LogError):
 
 
 class UnknownProducer(LogError):
-    """Nothing is known of this producer, and the request needs it to be known."""
+    """The request needs a known producer, and nothing is known about this one."""
 
 
 class InvalidTransactionState(LogError):
-    """A write that does not fit the producer's transaction: outside it while one is open, or in none."""
+    """A write does not fit the producer's transaction: it is outside of an open one, or belongs to none."""
 
 
 class TransactionCoordinatorFenced(LogError):
-    """A transaction marker from a coordinator that has been replaced."""
+    """A transaction marker came from a coordinator that has been replaced."""
 
 
 class StaleLeaderEpoch(LogError):
-    """A batch of an older leader epoch than the log has seen."""
+    """A batch has an older leader epoch than the log has seen."""
 
 
 class StorageError(LogError):
-    """The disk is full or the like: nothing was written, the log is as it was, and the caller may try again."""
+    """The disk is full or has a similar temporary problem: nothing was written, and the caller may try again."""
 
 
 class LogOffline(LogError):
@@ -101,7 +101,7 @@ class LogOffline(LogError):
 
 
 class CorruptLog(LogError):
-    """Damage in a segment below what is known to be durable: never cut, only reported."""
+    """A segment is damaged below the offset that is known to be durable: this is never cut, only reported."""
 
     def __init__(self, path: str, position: int, offset: int | None, reason: str) -> None:
         near = "" if offset is None else f", near offset {offset}"
@@ -113,15 +113,15 @@ class CorruptLog(LogError):
 
 
 class CorruptIndex(LogError):
-    """An index that contradicts itself; it can be rebuilt from its segment."""
+    """An index contradicts itself; it can be rebuilt from its segment."""
 
 
 class CorruptSnapshot(LogError):
-    """A producer snapshot that cannot be trusted; the state can be rebuilt from an older one and the log."""
+    """A producer snapshot cannot be trusted; the state can be rebuilt from an older one and the log."""
 
 
 class CorruptCheckpoint(LogError):
-    """A text file of the data directory that cannot be read; the message names the line."""
+    """A text file of the data directory cannot be read; the message names the line."""
 
 
 class DirectoryLocked(LogError):

@@ -38,10 +38,11 @@ class LeaderEpochs:
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
-        # A tuple, replaced on every change: there are few of them, changes are rare, and all empty ones are the same object.
+        # A tuple that is replaced on every change: there are few entries, changes are rare, and all empty tuples are the same
+        # object.
         self._entries: tuple[EpochEntry, ...] = ()
         self.path = path
-        # The last entry's epoch, -1 when there is none: compared with every batch that is written.
+        # The last entry's epoch, or -1. Every append compares its epoch with it.
         self.latest_epoch = UNDEFINED_EPOCH
         # Changed since the last flush.
         self.dirty = False
@@ -51,10 +52,10 @@ class LeaderEpochs:
         return self._entries
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """From ``start_offset`` on it is ``epoch``. False when that is known already.
+        """Note that ``epoch`` begins at ``start_offset``. Returns False when that was known already.
 
-        Entries that contradict the new one (a later epoch, or a start at or above the new start) go: they were of batches that
-        are no longer in the log.
+        Entries that contradict the new one (a later epoch, or a start at or above the new start) are dropped: they belong to
+        batches that are no longer in the log.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"a leader epoch and its start offset cannot be negative: {epoch}, {start_offset}")
@@ -67,14 +68,14 @@ class LeaderEpochs:
         return True
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch that wrote ``offset``; -1 when it lies before the first known."""
+        """The epoch that wrote ``offset``; -1 when it lies before the first known epoch."""
         count = bisect_right(self._entries, offset, key=_start_of)
         return self._entries[count - 1].epoch if count else UNDEFINED_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(epoch, end offset) of the greatest known epoch at or below ``epoch``, as OffsetForLeaderEpoch answers.
 
-        (-1, -1) for an epoch above all known. For one below all known: itself, ending where the first known one starts.
+        (-1, -1) for an epoch above all known ones. An epoch below all known ones ends where the first known one starts.
         """
         entries = self._entries
         if epoch == self.latest_epoch and epoch != UNDEFINED_EPOCH:
@@ -93,7 +94,8 @@ class LeaderEpochs:
             self._change(kept)
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log now starts at ``offset``: forget epochs that end there or below; the one that covers it starts there."""
+        """The log now starts at ``offset``: forget the epochs that end there or below, and let the one that covers it start
+        there."""
         count = bisect_right(self._entries, offset, key=_start_of)
         if not count:
             return
@@ -111,7 +113,7 @@ class LeaderEpochs:
         self.dirty = True
 
     def load(self) -> None:
-        """Take what the file holds; nothing when there is none. CorruptCheckpoint when it breaks its format."""
+        """Load the entries from the file, if there is one. Raises CorruptCheckpoint when the file breaks its format."""
         entries: list[EpochEntry] = []
         for line, (epoch_text, start_text) in read_checkpoint_rows(self._disk, self.path, ("epoch", "start-offset")):
             epoch = parse_number(self.path, line, "epoch", epoch_text, _EPOCH_MAX)

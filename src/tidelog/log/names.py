@@ -34,7 +34,7 @@ HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_MARK = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
-# Ours; Kafka ignores both.
+# Tidelog's own files; Kafka ignores both.
 DURABLE_MARKS = "durable-marks"
 FAILED_SYNC_MARK = ".failed-sync"
 
@@ -62,7 +62,7 @@ class OffsetFile(NamedTuple):
 
 
 class PartitionDirectory(NamedTuple):
-    """The parts of a partition directory's name; ``state`` is "" for one in use, else "delete", "future" or "stray"."""
+    """The parts of a partition directory's name; ``state`` is "" for one in use, otherwise "delete", "future" or "stray"."""
 
     topic: str
     partition: int
@@ -79,7 +79,7 @@ def segment_path(directory: str, base_offset: int, suffix: str) -> str:
 
 
 def strip_state(path: str) -> str:
-    """The path without a ``.deleted``, ``.cleaned`` or ``.swap`` at its end."""
+    """The path without a ``.deleted``, ``.cleaned`` or ``.swap`` suffix."""
     for suffix in _STATES:
         if path.endswith(suffix):
             return path[: -len(suffix)]
@@ -117,7 +117,7 @@ def base_offsets_of(names: Iterable[str], kind: str) -> list[int]:
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why this cannot be a topic's name; None when it can."""
+    """The reason why ``name`` is not a valid topic name; None when it is valid."""
     if not name:
         return "a topic name cannot be empty"
     if name in (".", ".."):
@@ -135,10 +135,10 @@ def partition_directory_name(topic: str, partition: int) -> str:
 
 
 def retired_directory_name(topic: str, partition: int, unique_id: bytes, state: str) -> str:
-    """What a partition's directory is renamed to: "delete" before its files are removed, "stray" when they are set aside for
-    somebody to look at. ``unique_id``: 16 random bytes."""
+    """The new name of a directory that goes out of use: "delete" before its files are removed, "stray" when an operator should
+    look at them. ``unique_id``: 16 random bytes."""
     suffix = f"-{partition}.{unique_id.hex()}-{state}"
-    # As Kafka does: the topic's name is cut so that the directory's fits; the unique id keeps two such apart.
+    # Like Kafka, shorten the topic's name until the directory name fits; the unique id keeps two of them apart.
     return topic[: DIRECTORY_NAME_LENGTH_MAX - len(suffix)] + suffix
 
 
@@ -157,7 +157,7 @@ def _parse_topic_partition(stem: str, unique_id: str, state: str) -> PartitionDi
     if not digits or not _DIGITS.issuperset(digits) or topic_name_problem(topic) is not None:
         return None
     partition = int(digits)
-    # "orders-03" is not what we or Kafka would write for partition 3: taking it would give two directories one name.
+    # Neither Tidelog nor Kafka writes "orders-03" for partition 3: accepting it would give two directories the same partition.
     if partition > PARTITION_MAX or str(partition) != digits:
         return None
     return PartitionDirectory(topic, partition, unique_id, state)

@@ -94,7 +94,7 @@ class LogIdentity:
     directory: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LogContents:
     """What a log starts with: what opening its directory found, or nothing."""
 
@@ -358,22 +358,20 @@ class PartitionLog:
 
     def _plan_recovery_point(self, plan: SyncPlan) -> None:
         """Add everything to the plan that recovery will trust below the present log end."""
+        files: list[DiskFile] = []
         try:
             for segment in self.segments.from_offset(self.recovery_point):
                 segment.write_indexes()
-                plan.files += segment.index_files()
-            plan.files.append(self._write_snapshot())
+                files += segment.index_files()
+            files.append(self._write_snapshot())
         except OSError as error:
             # Most likely the disk is full. The data itself is synced all the same; the recovery point has to wait.
             self.environment.report("recovery_point_deferred", {"partition": self.name, "error": str(error)})
             return
-        if self.epochs.dirty:
-            plan.epochs = self.epochs.begin_flush()
-        if self.directory not in plan.directories:
-            plan.directories.append(self.directory)
-        # This plan covers the snapshot's directory entry too.
+        epochs = self.epochs.begin_flush() if self.epochs.dirty else None
+        plan.move_recovery_point(self.log_end_offset, files, epochs, self.directory)
+        # The plan covers the snapshot's directory entry too.
         self._unsynced.forget_directories(plan.directories)
-        plan.recovery_point = self.log_end_offset
         self.bytes_since_recovery_point = 0
 
     def finish_sync(self, plan: SyncPlan, error: BaseException | None) -> None:
@@ -427,7 +425,7 @@ class PartitionLog:
         """Recovery read these segments from the page cache: none of their bytes count as durable until a sync covers them."""
         first = self.segments[0]
         self.durable = OffsetPosition(first.base_offset, first.base_offset, 0)
-        self._unsynced.segments = list(segments)
+        self._unsynced.segments[:] = segments
         self.note_directory_change(self.directory)
 
     def note_unsynced_file(self, file: DiskFile) -> None:

@@ -18,7 +18,7 @@ from tidelog.ports.disk import DiskFile
 
 
 class Isolation(Enum):
-    """How far a reader may see."""
+    """How far a reader may read."""
 
     LOG_END = "log end"  # followers
     HIGH_WATERMARK = "high watermark"  # read_uncommitted
@@ -59,11 +59,11 @@ def read(log: PartitionLog, offset: int, bytes_max: int, isolation: Isolation, a
             break
         found = segment.find_batch(offset)
         if found is None:
-            continue  # Compaction took the end of this segment; the next one goes on.
+            continue  # Compaction removed the end of this segment: continue with the next one.
         position, header = found
         end = segment.size
         if segment.base_offset == bound.segment_base_offset:
-            # Compaction may have made the segment shorter since the bound was noted; all of it is then below the bound.
+            # Compaction may have shortened the segment since the bound was noted; then all of it is below the bound.
             end = min(end, bound.position)
         size = header.batch_length + 12
         if position + size > end:
@@ -87,7 +87,7 @@ def _bound(log: PartitionLog, isolation: Isolation) -> OffsetPosition:
 
 
 def position_of(log: PartitionLog, offset: int) -> OffsetPosition:
-    """Where the first batch at or above ``offset`` begins. The offsets that every read asks for are known without a lookup."""
+    """Where the first batch at or above ``offset`` begins. The offsets that nearly every read asks for need no lookup."""
     active = log.segments.active
     if offset >= log.log_end_offset:
         return OffsetPosition(log.log_end_offset, active.base_offset, active.size)
@@ -104,8 +104,9 @@ def position_of(log: PartitionLog, offset: int) -> OffsetPosition:
 
 
 def _aborted(log: PartitionLog, index: int, offset: int, end_position: int, bound: OffsetPosition) -> list[AbortedTransaction]:
-    """Aborted transactions with records in [offset, end of the slice). A transaction is listed where its marker lies, maybe
-    segments later; an entry whose last stable offset has passed the slice says that nothing later can matter."""
+    """The aborted transactions with records in [offset, end of the slice). A transaction is listed in the segment that holds its
+    marker, which may be a later one; the search ends at an entry whose last stable offset is past the slice, because nothing
+    later can matter."""
     segments = log.segments
     upper = _offset_at_or_after(log, segments[index], end_position, bound)
     found: list[AbortedTransaction] = []
@@ -119,7 +120,7 @@ def _aborted(log: PartitionLog, index: int, offset: int, end_position: int, boun
 
 
 def _offset_at_or_after(log: PartitionLog, segment: LogSegment, end_position: int, bound: OffsetPosition) -> int:
-    """An offset that is not below any offset in the segment before ``end_position``."""
+    """An upper bound of the offsets in the segment before ``end_position``."""
     following = log.segments.base_offset_after(segment)
     upper = bound.offset if following is None else min(following, bound.offset)
     if end_position >= segment.size:

@@ -55,8 +55,9 @@ def build_batch(
 ) -> bytes:
     """A batch of ``records``, whose offsets ascend from ``base_offset`` on and may have gaps.
 
-    ``last_offset_delta`` is for a batch whose last records are gone, and needed when all are. ``max_timestamp`` overrides the one
-    that follows from the records. A batch without records is written uncompressed and without a base timestamp, as Kafka does.
+    ``last_offset_delta`` is for a batch whose last records are gone, and is required when all are. ``max_timestamp`` overrides
+    the one that follows from the records. A batch without records is written uncompressed and without a base timestamp, as in
+    Kafka.
     """
     attributes = (TRANSACTIONAL_MASK if transactional else 0) | (CONTROL_MASK if control else 0)
     base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
@@ -97,7 +98,8 @@ def build_batch(
 def build_batch_of_pairs(
     pairs: Sequence[tuple[bytes, bytes | None]], timestamp: int, producer_id: int, producer_epoch: int
 ) -> bytes:
-    """What a coordinator writes: keys and values of one moment, in a producer's transaction unless ``producer_id`` is -1."""
+    """The batch that a coordinator writes: keys and values with one timestamp, in a producer's transaction unless ``producer_id``
+    is -1."""
     attributes = 0 if producer_id == NO_PRODUCER_ID else TRANSACTIONAL_MASK
     return assemble_batch(
         encode_pairs(pairs), len(pairs), attributes, timestamp, producer_id=producer_id, producer_epoch=producer_epoch
@@ -115,13 +117,13 @@ def assemble_batch(
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
-    """Of ``count`` records that are encoded already, all of one time, without gaps and without sequence numbers."""
+    """A batch of ``count`` encoded records with one timestamp, without gaps and without sequence numbers."""
     fields = (attributes, count - 1, timestamp, timestamp, producer_id, producer_epoch, NO_SEQUENCE, count)
     return _joined(base_offset, leader_epoch, body, fields)
 
 
 def _joined(base_offset: int, leader_epoch: int, body: bytes, fields: tuple[int, ...]) -> bytes:
-    """``fields`` are those that the CRC covers."""
+    """``fields`` are the header fields that the CRC covers."""
     try:
         checksummed = CHECKSUMMED_HEADER.pack(*fields)
         crc = _crc32c(body, _crc32c(checksummed))
@@ -134,7 +136,7 @@ def _joined(base_offset: int, leader_epoch: int, body: bytes, fields: tuple[int,
 def read_records(buffer: Buffer, position: int, header: BatchHeader, *, size_max: int, count_max: int) -> Iterator[Record]:
     """The records of the batch at ``position``.
 
-    A batch too large or broken as a whole raises here, a broken record when the iterator comes to it.
+    A batch that is too large or broken as a whole raises at once, a broken record when the iterator reaches it.
     """
     data = _record_bytes(buffer, position, header, size_max, count_max)
     append_timestamp = header.max_timestamp if header.is_log_append_time else None
@@ -146,7 +148,8 @@ def read_records(buffer: Buffer, position: int, header: BatchHeader, *, size_max
 def iterate_keys(
     buffer: Buffer, position: int, header: BatchHeader, *, size_max: int, count_max: int
 ) -> Iterator[tuple[int, bytes | None, bool]]:
-    """(offset delta, key, value is null) of each record, for compaction and key checks; several times the speed of records."""
+    """(offset delta, key, value is null) of each record, for compaction and key checks; several times as fast as decoding
+    records."""
     data = _record_bytes(buffer, position, header, size_max, count_max)
     return decode_keys(data, header.record_count, header.last_offset_delta)
 
@@ -154,7 +157,7 @@ def iterate_keys(
 def _record_bytes(buffer: Buffer, position: int, header: BatchHeader, size_max: int, count_max: int) -> bytes:
     check_header(header, len(buffer) - position)
     if not 0 <= header.record_count <= count_max:
-        raise InvalidBatch(f"a batch of {header.record_count} records, where 0 to {count_max} are allowed")
+        raise InvalidBatch(f"the batch has {header.record_count} records, but only 0 to {count_max} are allowed")
     body = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
     # An empty batch keeps its codec's bits but has no stream to open.
     if not body:

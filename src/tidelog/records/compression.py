@@ -35,7 +35,7 @@ class CompressionType(IntEnum):
 GZIP_LEVEL_DEFAULT = 6
 ZSTD_LEVEL_DEFAULT = 3
 
-# The first guess at the decompressed size, and how the guess grows: most record data shrinks less than eightfold.
+# The first guess of the decompressed size, and how the guess grows: most record data shrinks to no less than an eighth.
 _EXPANSION_GUESS = 8
 _FIRST_BUFFER_MIN = 4096
 
@@ -45,10 +45,10 @@ _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_HEADER_SIZE = len(_XERIAL_HEADER)
 # The block size of Java's SnappyOutputStream.
 _XERIAL_BLOCK_BYTES = 32 * 1024
-# The best that snappy can do is a 3-byte copy of 64 bytes. A block that claims more is lying about its size.
+# At best snappy encodes 64 bytes as a 3-byte copy. A block that claims more states a wrong size.
 _SNAPPY_EXPANSION_MAX = 22
 
-# What cramjam says when the output buffer is full, and what zstd says of a frame that wants a window above 128 MiB.
+# The errors of cramjam when the output buffer is full, and of zstd for a frame that needs a window above 128 MiB.
 _OUTPUT_FULL = "failed to write whole buffer"
 _WINDOW_TOO_LARGE = "Frame requires too much memory"
 
@@ -56,14 +56,14 @@ _TYPES = tuple(CompressionType)
 
 
 def compression_type(code: int) -> CompressionType:
-    """The type with this code; UnsupportedCompression when Kafka has none."""
+    """The type with this code. Raises UnsupportedCompression when Kafka has none."""
     if 0 <= code < len(_TYPES):
         return _TYPES[code]
     raise UnsupportedCompression(f"compression type {code} is not one of 0 to {len(_TYPES) - 1}")
 
 
 def compress(kind: CompressionType, data: Buffer, level: int | None = None) -> bytes:
-    """``data`` as one compressed stream. ``level`` counts for gzip (0 to 9) and zstd; snappy and lz4 have none here."""
+    """``data`` as one compressed stream. ``level`` applies to gzip (0 to 9) and zstd; snappy and lz4 have none here."""
     if kind is CompressionType.NONE:
         return bytes(data)
     if kind is CompressionType.GZIP:
@@ -72,17 +72,18 @@ def compress(kind: CompressionType, data: Buffer, level: int | None = None) -> b
         return _compress_xerial(data)
     if kind is CompressionType.LZ4:
         compressor = cramjam.lz4.Compressor(level=0, content_checksum=False, block_linked=False)
-        # The streaming compressor, unlike the rest of cramjam, takes nothing but bytes.
+        # Unlike the rest of cramjam, the streaming compressor accepts only bytes.
         compressor.compress(bytes(data))
         return bytes(compressor.finish())
     return bytes(cramjam.zstd.compress(data, level=ZSTD_LEVEL_DEFAULT if level is None else level))
 
 
 def decompress(kind: CompressionType, data: Buffer, size_max: int) -> bytes:
-    """The bytes that ``data`` was made of, at most ``size_max`` of them.
+    """The decompressed bytes of ``data``, at most ``size_max`` of them.
 
     Raises DecompressionLimitExceeded without ever holding more than ``size_max`` decompressed bytes (zstd keeps as much again in
-    its window), and CorruptBatch for what is no stream of this type. Uncompressed data is given back as it is: it cannot grow.
+    its window), and CorruptBatch for bytes that are not a stream of this type. Uncompressed data is returned as it is, because it
+    cannot grow.
     """
     if kind is CompressionType.NONE:
         return bytes(data)
@@ -111,10 +112,10 @@ def _decompress_stream(
             if reason.startswith(_WINDOW_TOO_LARGE):
                 raise DecompressionLimitExceeded(f"{kind.name.lower()}: {reason}") from None
             if reason != _OUTPUT_FULL:
-                raise CorruptBatch(f"{len(data)} bytes are no {kind.name.lower()} stream: {reason}") from None
+                raise CorruptBatch(f"{len(data)} bytes are not a {kind.name.lower()} stream: {reason}") from None
             if capacity == size_max:
                 raise _limit_exceeded(kind, len(data), size_max) from None
-            # Frees the buffer before the next one is made: never two at a time.
+            # Free the buffer before the next one is allocated: there are never two at a time.
             del output
             capacity = min(size_max, capacity * _EXPANSION_GUESS)
             continue
@@ -145,7 +146,7 @@ def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
     position = 0
     while position < len(data):
         if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-            # The start, or another stream joined on.
+            # The start of the data, or of another stream appended to it.
             position += _XERIAL_HEADER_SIZE
             if position > len(data):
                 raise CorruptBatch(f"a xerial header takes {_XERIAL_HEADER_SIZE} bytes, and the data ends within it")
@@ -162,7 +163,7 @@ def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
 
 
 def _decompress_snappy_block(block: memoryview, room: int, compressed_size: int, size_max: int) -> bytearray:
-    """One raw block, which must not be larger than ``room``. That it fills what it claims, the codec checks."""
+    """Decompress one raw block, which must not be larger than ``room``. The codec checks that it has the size that it claims."""
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > _SNAPPY_EXPANSION_MAX * len(block):
@@ -172,5 +173,5 @@ def _decompress_snappy_block(block: memoryview, room: int, compressed_size: int,
         output = bytearray(size)
         cramjam.snappy.decompress_raw_into(block, output)
     except cramjam.DecompressionError as error:
-        raise CorruptBatch(f"{len(block)} bytes are no snappy block: {error}") from None
+        raise CorruptBatch(f"{len(block)} bytes are not a snappy block: {error}") from None
     return output

@@ -19,8 +19,8 @@ _KEY = struct.Struct(">hh")
 _END_TRANSACTION_VALUE = struct.Struct(">hi")
 _CONTROL_VERSION = 0
 
-# A marker's record as we write it, which every transaction does for each of its partitions: length, attributes and deltas, key
-# length; the key; value length; the value; no headers.
+# A marker's record, which every transaction writes to each of its partitions: length, attributes and deltas, key length; the key;
+# value length; the value; no headers.
 _MARKER = struct.Struct(">5shhchic")
 _MARKER_BEGIN = b"\x20\x00\x00\x00\x08"
 _MARKER_VALUE_LENGTH = b"\x0c"
@@ -56,7 +56,7 @@ def control_key(control_type: ControlType) -> bytes:
 
 
 def parse_control_key(key: bytes | None) -> ControlType:
-    """UNKNOWN for a type of a later Kafka, which is to be skipped, not refused."""
+    """UNKNOWN for a type of a later Kafka, which must be skipped, not refused."""
     if key is None or len(key) < _KEY.size:
         raise InvalidBatch(f"a control record needs a key of {_KEY.size} bytes, and has {'none' if key is None else len(key)}")
     version, code = _KEY.unpack_from(key)
@@ -99,7 +99,7 @@ def read_control_type(buffer: Buffer, position: int, header: BatchHeader) -> Con
 
 
 def read_end_transaction_marker(buffer: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker:
-    """InvalidBatch when the batch is no control batch, or a control batch of another type."""
+    """Raises InvalidBatch when the batch is not a control batch, or has another type."""
     if (
         header.batch_length == BATCH_LENGTH_MIN + _MARKER.size
         and header.attributes == _MARKER_ATTRIBUTES

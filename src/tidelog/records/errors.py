@@ -6,7 +6,7 @@ The message says what was wrong, with the numbers.
 
 
 class RecordError(Exception):
-    """Base of all errors about the bytes of a batch."""
+    """Base class of all errors about the bytes of a batch."""
 
 
 class CorruptBatch(RecordError):
@@ -14,11 +14,11 @@ class CorruptBatch(RecordError):
 
 
 class UnsupportedMagic(RecordError):
-    """A batch of another format than v2."""
+    """The batch has another format than v2."""
 
 
 class InvalidBatch(RecordError):
-    """The bytes may be as written, but they make no sense: counts, deltas, key and value lengths."""
+    """The bytes may be what was written, but they make no sense: counts, deltas, key and value lengths."""
 
 
 class DecompressionLimitExceeded(RecordError):
@@ -26,4 +26,4 @@ class DecompressionLimitExceeded(RecordError):
 
 
 class UnsupportedCompression(RecordError):
-    """A compression type that Kafka has not defined."""
+    """Kafka does not define this compression type."""

@@ -31,7 +31,7 @@ BATCH_LENGTH_MIN = HEADER_SIZE - LOG_OVERHEAD
 # A message of magic 0 without key and value.
 OLD_MESSAGE_LENGTH_MIN = 14
 MAGIC = 2
-# The magic byte stands here in every format that Kafka ever had, so an old one can be told from garbage.
+# The magic byte is here in every format that Kafka ever had, so an old format can be told from garbage.
 MAGIC_POSITION = 16
 # Base offset, batch length and leader epoch: all that a restamp changes or must repeat.
 PREFIX_SIZE = 16
@@ -95,7 +95,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record; compaction may have removed it, so it follows from the offsets, not the count."""
+        """The sequence number of the last record. Compaction may have removed that record, so this follows from the offsets, not
+        the count."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) % SEQUENCE_COUNT
@@ -123,7 +124,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on compaction may drop this batch's tombstones and markers; it lives in the base timestamp's field."""
+        """When compaction may drop this batch's tombstones and markers; stored in the field of the base timestamp."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_MASK else None
 
     @property
@@ -132,12 +133,12 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``, unchecked but for its presence."""
+    """The header at ``position``; only its presence is checked."""
     try:
         return _new_tuple(BatchHeader, _unpack_header(buffer, position))
     except struct.error:
         raise CorruptBatch(
-            f"a batch header takes {HEADER_SIZE} bytes, and {max(0, len(buffer) - position)} are left at position {position}"
+            f"a batch header takes {HEADER_SIZE} bytes, but only {max(0, len(buffer) - position)} are left at position {position}"
         ) from None
 
 
@@ -146,14 +147,14 @@ def check_header(header: BatchHeader, remaining_bytes: int) -> None:
     if header.magic != MAGIC or header.batch_length < BATCH_LENGTH_MIN:
         _raise_impossible(header.magic, header.batch_length, "the batch")
     if header.batch_length + LOG_OVERHEAD > remaining_bytes:
-        raise CorruptBatch(f"the batch takes {header.batch_length + LOG_OVERHEAD} bytes, and {remaining_bytes} are left")
+        raise CorruptBatch(f"the batch takes {header.batch_length + LOG_OVERHEAD} bytes, but only {remaining_bytes} are left")
 
 
 def iterate_headers(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
     """Each whole batch between ``start`` and ``end``, as (position, header).
 
-    Ends before a batch that is cut off; the caller tells from the last header whether bytes are left over. Raises at a batch
-    that is not v2 or shorter than its header. CRCs are not checked.
+    Ends before an incomplete batch; the caller sees from the last header whether bytes are left. Raises at a batch that is not v2
+    or is shorter than its header. CRCs are not checked.
     """
     length = len(buffer)
     if end is None or end > length:
@@ -173,7 +174,7 @@ def iterate_headers(buffer: Buffer, start: int = 0, end: int | None = None) -> I
             return
         yield position, header
         position = next_position
-    # Too short for a v2 header, but a message of an older format may be whole here and must not pass for a cut-off batch.
+    # Too short for a v2 header, but a message of an older format may be complete here and must not pass for an incomplete batch.
     if end - position > MAGIC_POSITION:
         magic = buffer[position + MAGIC_POSITION]
         batch_length = _PREFIX.unpack_from(buffer, position)[1]
@@ -182,11 +183,11 @@ def iterate_headers(buffer: Buffer, start: int = 0, end: int | None = None) -> I
 
 
 def _raise_impossible(magic: int, batch_length: int, subject: str) -> NoReturn:
-    """A length that no format allows means garbage (zeros, mostly), whatever stands where the magic byte should."""
+    """A length that no format allows means garbage (mostly zeros), whatever the magic byte is."""
     length_min = OLD_MESSAGE_LENGTH_MIN if magic in (0, 1) else BATCH_LENGTH_MIN
     if batch_length < length_min:
-        raise CorruptBatch(f"{subject} has length {batch_length}, and the least possible is {length_min}")
-    raise UnsupportedMagic(f"{subject} has magic {magic}, and only magic {MAGIC} is supported")
+        raise CorruptBatch(f"{subject} has length {batch_length}, but the minimum is {length_min}")
+    raise UnsupportedMagic(f"{subject} has magic {magic}, but only magic {MAGIC} is supported")
 
 
 def batch_crc(buffer: Buffer, position: int, size: int) -> int:
@@ -202,20 +203,21 @@ def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
 
 
 def restamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch at ``position`` its place in the log, in the buffer itself."""
+    """Write the base offset and leader epoch of the batch at ``position`` into the buffer itself."""
     batch_length = _PREFIX.unpack_from(buffer, position)[1]
     _PREFIX.pack_into(buffer, position, base_offset, batch_length, leader_epoch)
 
 
 def restamped_prefix(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes anew, to be written gathered with ``view[16:]`` of a batch that is read-only."""
+    """New first 16 bytes for a read-only batch, to be written together with its ``view[16:]``."""
     return _pack_prefix(base_offset, header[1], leader_epoch)
 
 
 def with_log_append_time(
     view: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, now_ms: int
 ) -> list[bytes | memoryview]:
-    """The batch that fills ``view``, stamped with its place and the broker's time: a new header, and the body as it is.
+    """The batch that fills ``view``, stamped with its offset, leader epoch and the broker's time: a new header, and the unchanged
+    body.
 
     The base timestamp stays, as in Kafka: the deltas in the body count from it.
     """

@@ -27,7 +27,7 @@ _new_tuple = tuple.__new__
 
 
 class Record(NamedTuple):
-    """Header keys that are not UTF-8 are kept by surrogate escapes, so that compaction writes back what it read."""
+    """One record. Header keys that are not UTF-8 are kept as surrogate escapes, so that compaction writes back what it read."""
 
     offset: int
     timestamp: int
@@ -80,8 +80,8 @@ def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: 
 
 
 def encode_pairs(pairs: Iterable[tuple[bytes, bytes | None]]) -> bytes:
-    """Records without headers, all of the batch's base timestamp, from its base offset on without a gap: a coordinator writes no
-    others, one or two at a time."""
+    """Records without headers, all with the batch's base timestamp, with consecutive offsets from its base offset on: a
+    coordinator writes no others, one or two at a time."""
     parts: list[bytes] = []
     small = SMALL_VARINTS
     small_count = SMALL_VARINTS_COUNT
@@ -128,7 +128,7 @@ def decode_records(
 ) -> Iterator[Record]:
     """``count`` records that fill ``data`` exactly; all have ``append_timestamp`` when it is given.
 
-    Numbers of one byte are read in place: a coordinator loads a hundred thousand records by this."""
+    One-byte numbers are read inline: a coordinator loads a hundred thousand records this way."""
     size = len(data)
     position = 0
     previous_delta = -1
@@ -181,7 +181,7 @@ def decode_records(
             else:
                 position += 1
             if position != end:
-                raise InvalidBatch(f"record {index} ends at byte {position} of the records, and its length says {end}")
+                raise InvalidBatch(f"record {index} ends at byte {position} of the records, but its length says {end}")
             yield _new_tuple(Record, (base_offset + delta, timestamp, key, value, headers))
     except IndexError:
         raise _too_short(size) from None
@@ -219,7 +219,7 @@ def _read_headers(data: bytes, position: int, end: int, index: int) -> tuple[Rec
 def decode_keys(data: bytes, count: int, last_offset_delta: int) -> Iterator[tuple[int, bytes | None, bool]]:
     """(offset delta, key, value is null) of ``count`` records that fill ``data`` exactly. Headers are not looked at.
 
-    Written out, one and two byte numbers read in place: twice as fast as calls, and it runs over all that compaction meets."""
+    Numbers of one and two bytes are read inline, twice as fast as calls: this runs over everything that compaction reads."""
     size = len(data)
     position = 0
     previous_delta = -1
@@ -290,7 +290,7 @@ def decode_keys(data: bytes, count: int, last_offset_delta: int) -> Iterator[tup
 
 def _bad_length(what: str, index: int, zigzag: int, room: int) -> InvalidBatch:
     length = zigzag >> 1 ^ -(zigzag & 1)
-    return InvalidBatch(f"the {what} of record {index} claims {length} bytes, and {room} are left")
+    return InvalidBatch(f"the {what} of record {index} claims {length} bytes, but only {room} are left")
 
 
 def _bad_delta(index: int, zigzag: int, previous_delta: int, last_offset_delta: int) -> InvalidBatch:
@@ -305,4 +305,4 @@ def _too_short(size: int) -> InvalidBatch:
 
 
 def _trailing_bytes(size: int, position: int) -> InvalidBatch:
-    return InvalidBatch(f"the records take {position} bytes, and {size - position} more follow")
+    return InvalidBatch(f"the records take {position} bytes, but {size - position} more follow")

@@ -12,12 +12,12 @@ from tidelog.records.errors import InvalidBatch
 VARINT_BITS = 32
 VARLONG_BITS = 64
 
-# Varints of small non-negative numbers, ready made: nearly all lengths and deltas of a batch are among them.
+# Precomputed varints of small non-negative numbers: nearly all lengths and deltas of a batch are among them.
 SMALL_VARINTS_COUNT = 2048
 
 
 def encode_varint(value: int) -> bytes:
-    """Any number of 64 bits; varint and varlong differ only in what they may hold."""
+    """Encode a number of up to 64 bits; varint and varlong differ only in their range."""
     remaining = value << 1 if value >= 0 else ~(value << 1)
     if remaining >> VARLONG_BITS:
         raise InvalidBatch(f"{value} takes more than {VARLONG_BITS} bits")
@@ -33,9 +33,9 @@ SMALL_VARINTS = tuple(encode_varint(value) for value in range(SMALL_VARINTS_COUN
 
 
 def read_zigzag(data: bytes, position: int, bits: int) -> tuple[int, int]:
-    """The number at ``position`` still zigzagged, so that its lowest bit is its sign, and the position after it.
+    """The zigzag-encoded number at ``position``, whose lowest bit is its sign, and the position after it.
 
-    IndexError when the data ends first: the decoders' loops catch it once, outside.
+    Raises IndexError when the data ends first: the decoders catch it once, outside of their loops.
     """
     byte = data[position]
     if byte < 0x80:

@@ -33,7 +33,7 @@ def test_statistics_add_up() -> None:
     bytes_before = sum(segment.size for segment in machine.log.segments.closed)
     machine.clean()
     statistics = machine.cleaner.statistics
-    assert (statistics.cleanings, statistics.failures, statistics.given_up) == (1, 0, 0)
+    assert (statistics.cleanings, statistics.failures, statistics.abandoned) == (1, 0, 0)
     assert (statistics.records_read, statistics.records_removed, statistics.segments_replaced) == (6, 2, 3)
     # Read for the map and again for the groups.
     assert statistics.bytes_read == 2 * bytes_before
@@ -184,7 +184,7 @@ def test_a_truncation_in_the_middle_is_noticed_without_abort() -> None:
     machine.scheduler.run_until(lambda: any(name.endswith(".log.cleaned") for name in machine.disk.list_directory(DIRECTORY)))
     machine.log.cut_to(2)
     machine.scheduler.run_until(lambda: machine.cleaner.log_in_work is None)
-    assert (machine.cleaner.statistics.given_up, machine.cleaner.statistics.cleanings) == (1, 0)
+    assert (machine.cleaner.statistics.abandoned, machine.cleaner.statistics.cleanings) == (1, 0)
     assert [record.offset for record in machine.records()] == [0, 1]
     assert scratch_files(machine) == []
 
@@ -197,7 +197,7 @@ def test_a_segment_that_retention_takes_is_no_failure() -> None:
     first.rename(".deleted")
     machine.log.segments.replace([first], [])
     machine.scheduler.run_until(lambda: machine.cleaner.log_in_work is None)
-    assert (machine.cleaner.statistics.given_up, machine.cleaner.statistics.failures) == (1, 0)
+    assert (machine.cleaner.statistics.abandoned, machine.cleaner.statistics.failures) == (1, 0)
     machine.clean()
     assert machine.cleaner.statistics.cleanings == 1
 
@@ -253,7 +253,7 @@ def test_a_lost_transaction_index_stops_the_cleaning_before_anything_is_taken_fo
     machine.disk.remove(machine.log.segments[0].transaction_index.path)
     records = machine.records()
     machine.clean_once()
-    assert "aborted a transaction at offset 2, and no index says so" in machine.cleaner.statistics.uncleanable[KEY]
+    assert "aborted a transaction at offset 2, but no index lists it" in machine.cleaner.statistics.uncleanable[KEY]
     assert machine.records() == records
 
 

@@ -8,7 +8,7 @@ from simulation.disk import Crashed, Keep, SimulatedDisk
 from tests.log.disks import write_file
 from tests.log.harness import BATCH_BYTES, PATH, START_MS, Store, append, base_offsets, batch, read_offsets
 from tidelog.log import names
-from tidelog.log.compaction.swap import Swap, decide_swap, finish_swaps
+from tidelog.log.compaction.swap import SegmentSwap, decide_swap, finish_swaps
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, offset_for_timestamp, read
 from tidelog.log.segments.segment import LogSegment
@@ -52,7 +52,7 @@ def swap(
     store: Store, log: PartitionLog, originals: list[LogSegment] | None = None
 ) -> tuple[list[LogSegment], BaseException | None]:
     done: list[tuple[list[LogSegment], BaseException | None]] = []
-    Swap(
+    SegmentSwap(
         log, store.executor, originals or [log.segments[0], log.segments[1]], lambda gone, error: done.append((gone, error))
     ).start()
     store.scheduler.run_until(lambda: bool(done))
@@ -188,7 +188,7 @@ def test_a_failing_disk_takes_the_log_offline_and_the_next_start_decides(struck:
     gone, error = swap(store, log)
     assert gone == []
     assert isinstance(error, OSError)
-    assert "compacted form failed" in str(log.offline_reason)
+    assert "by a compacted one failed" in str(log.offline_reason)
     store.disk.faults.clear()
     store.crash("all")
     assert read_offsets(store.log()) in (BEFORE, AFTER)

@@ -18,8 +18,8 @@ from tidelog.log.durability.durable_marks import (
     BLOCK_BYTES,
     FLUSH_MS,
     JOURNAL_BYTES,
+    DurableMark,
     DurableMarks,
-    Mark,
     decode_journal,
     encode_frame,
 )
@@ -163,7 +163,7 @@ def test_a_frame_never_shares_a_block_with_another() -> None:
         marks.flush()
     data = read_file(disk, JOURNAL_PATH)
     for number in range(3):
-        frame = encode_frame(number, {"orders-0": Mark(ID, number)})
+        frame = encode_frame(number, {"orders-0": DurableMark(ID, number)})
         assert data[number * BLOCK_BYTES :].startswith(frame + bytes(BLOCK_BYTES - len(frame)))
     assert not any(data[3 * BLOCK_BYTES :])
 
@@ -184,10 +184,10 @@ def test_nothing_after_a_damaged_frame_counts() -> None:
 
 
 def test_a_frame_in_the_wrong_place_does_not_count() -> None:
-    first, second = encode_frame(0, {"a-0": Mark(ID, 1)}), encode_frame(1, {"a-0": Mark(ID, 2)})
+    first, second = encode_frame(0, {"a-0": DurableMark(ID, 1)}), encode_frame(1, {"a-0": DurableMark(ID, 2)})
     padded = [frame.ljust(BLOCK_BYTES, b"\0") for frame in (first, second)]
-    assert decode_journal(b"".join(padded), "x")[0] == {"a-0": Mark(ID, 2)}
-    assert decode_journal(padded[0] + padded[0], "x")[0] == {"a-0": Mark(ID, 1)}
+    assert decode_journal(b"".join(padded), "x")[0] == {"a-0": DurableMark(ID, 2)}
+    assert decode_journal(padded[0] + padded[0], "x")[0] == {"a-0": DurableMark(ID, 1)}
     assert decode_journal(padded[1], "x")[0] == {}
 
 

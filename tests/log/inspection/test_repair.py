@@ -360,6 +360,6 @@ def test_indexes_of_a_damaged_log_are_not_rebuilt() -> None:
     store = stopped_store()
     flip_a_bit(store)
     before = everything(store.disk)
-    with pytest.raises(RepairImpossible, match="comes before its indexes"):
+    with pytest.raises(RepairImpossible, match="repair the log before its indexes"):
         rebuild(store)
     assert everything(store.disk) == before

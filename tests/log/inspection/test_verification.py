@@ -126,8 +126,8 @@ def test_a_truncated_segment() -> None:
     truncate(store.disk, path, 600)
     first, gap = damages(store.disk)
     assert (first.path, first.position, first.offset) == (path, 561, 16)
-    assert first.problem == "a batch header takes 61 bytes, and 39 are left"
-    assert gap.problem == "the segment ends at offset 16, and the next one begins at 18"
+    assert first.problem == "a batch header takes 61 bytes, but only 39 are left"
+    assert gap.problem == "the segment ends at offset 16, but the next one begins at 18"
 
 
 def test_a_segment_cut_between_two_batches() -> None:
@@ -145,7 +145,7 @@ def test_a_missing_segment() -> None:
     remove(store.disk, paths[2])
     found = the_one(damages(store.disk))
     assert (found.path, found.position) == (paths[1], 644)
-    assert found.problem == "the segment ends at offset 18, and the next one begins at 25"
+    assert found.problem == "the segment ends at offset 18, but the next one begins at 25"
 
 
 def test_a_missing_end() -> None:
@@ -182,16 +182,16 @@ INDEX_DAMAGES: list[tuple[str, int, Callable[[bytearray], object], int, str]] = 
     (".index", 0, lambda content: content.__setitem__(7, content[7] + 1), 0, "no batch begins at this position"),
     (".index", 0, lambda content: content.extend(content[:8]), 24, "does not come after"),
     (".index", 0, lambda content: content.extend(b"\0\0\0\x09\0\0\x09\0"), 24, "beyond the end of the segment"),
-    (".index", 0, lambda content: content.extend(b"\0\0\0"), 24, "no whole number of entries"),
-    (".index", 0, lambda content: content.extend(bytes(16) + content[:8]), 24, "zero bytes with an entry behind them"),
+    (".index", 0, lambda content: content.extend(b"\0\0\0"), 24, "not a whole number of entries"),
+    (".index", 0, lambda content: content.extend(bytes(16) + content[:8]), 24, "zero bytes with an entry after them"),
     (".timeindex", 0, lambda content: content.__setitem__(7, content[7] ^ 1), 0, "has timestamp"),
     (".timeindex", 0, lambda content: content.__setitem__(11, 200), 0, ""),
-    (".txnindex", 0, lambda content: content.__setitem__(9, 99), 0, "is of producer 7"),
+    (".txnindex", 0, lambda content: content.__setitem__(9, 99), 0, "belongs to producer 7"),
     (".txnindex", 0, lambda content: content.__setitem__(17, 5), 0, "the transaction begins at offset 3 already"),
     (".txnindex", 0, lambda content: content.__setitem__(25, 7), 0, "no abort marker at its last offset"),
     (".txnindex", 0, lambda content: content.__setitem__(33, 1), 0, "first offset and last stable offset"),
     (".txnindex", 0, lambda content: content.__setitem__(1, 1), 0, "its version is 1"),
-    (".txnindex", 0, lambda content: content.clear(), 0, "aborted at offset 8 has no entry"),
+    (".txnindex", 0, lambda content: content.clear(), 0, "was aborted at offset 8 has no entry"),
 ]
 
 
@@ -244,14 +244,14 @@ def test_a_snapshot_of_another_offset() -> None:
     snapshots = store.paths(".snapshot")
     store.disk.rename(snapshots[-1], f"{ORDERS}/{names.snapshot_file_name(5)}")
     problems = [finding.problem for finding in damages(store.disk)]
-    assert any("and it is of offset 5" in problem for problem in problems)
+    assert any("but was taken at offset 5" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         (b"0\n2\n3 22\n0 25\n", "does not come after"),
-        (b"0\n2\n0 0\n2 22\n", "offset 22 is of leader epoch 3, and the checkpoint says 2"),
+        (b"0\n2\n0 0\n2 22\n", "offset 22 has leader epoch 3, but the checkpoint says 2"),
         (b"nonsense", "line 1"),
     ],
 )

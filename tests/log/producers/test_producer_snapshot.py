@@ -113,10 +113,10 @@ def test_any_cut_is_noticed(state: list[ProducerEntry], data: st.DataObject) -> 
     [
         (b"", "a.snapshot has 0 bytes"),
         (with_crc(bytes(4), version=2), "a.snapshot has version 2"),
-        (struct.pack(">hIi", 1, 5, 0), "a.snapshot says that its CRC is 0x00000005"),
-        (with_crc(struct.pack(">i", 1)), "a.snapshot says that it has 1 producers, and has 10 bytes"),
-        (with_crc(struct.pack(">i", -1)), "a.snapshot says that it has -1 producers"),
-        (with_crc(struct.pack(">i", 2) + encode_snapshot([ProducerEntry(1)])[10:] * 2), "a.snapshot has a producer twice"),
+        (struct.pack(">hIi", 1, 5, 0), "a.snapshot states the CRC 0x00000005"),
+        (with_crc(struct.pack(">i", 1)), "a.snapshot claims 1 producers in 10 bytes"),
+        (with_crc(struct.pack(">i", -1)), "a.snapshot claims -1 producers"),
+        (with_crc(struct.pack(">i", 2) + encode_snapshot([ProducerEntry(1)])[10:] * 2), "a.snapshot lists a producer twice"),
     ],
 )
 def test_errors_say_what_is_wrong(data: bytes, problem: str) -> None:

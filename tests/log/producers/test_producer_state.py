@@ -100,14 +100,14 @@ def test_sequences_wrap() -> None:
 
 def test_an_older_epoch_is_fenced_even_for_a_copy() -> None:
     state = written((0, 1), epoch=4)
-    with pytest.raises(InvalidProducerEpoch, match="sent a batch of epoch 3 and is at epoch 4"):
+    with pytest.raises(InvalidProducerEpoch, match="sent a batch of epoch 3, but is at epoch 4"):
         state.check(batch_header(7, 3, 0, 1))
 
 
 def test_a_new_epoch_starts_at_zero() -> None:
     state = written((0, 5), epoch=4)
     assert state.check(batch_header(7, 5, 0, 1)) is None
-    with pytest.raises(OutOfOrderSequence, match="must start its new epoch 5 at sequence 0 and sent 5"):
+    with pytest.raises(OutOfOrderSequence, match="must start its new epoch 5 at sequence 0, but sent 5"):
         state.check(batch_header(7, 5, 5, 1))
     state.update(batch_header(7, 5, 0, 2), 105)
     assert state.check(batch_header(7, 5, 2, 1)) is None
@@ -120,7 +120,7 @@ def test_after_a_marker_of_a_new_epoch_sequences_start_at_zero() -> None:
     state = written((0, 5), epoch=4)
     state.update_marker(7, 5, ABORT, 105, 2000)
     assert state.check(batch_header(7, 5, 0, 1)) is None
-    with pytest.raises(OutOfOrderSequence, match="must start at sequence 0 and sent 5"):
+    with pytest.raises(OutOfOrderSequence, match="must start epoch 5 at sequence 0, but sent 5"):
         state.check(batch_header(7, 5, 5, 1))
 
 

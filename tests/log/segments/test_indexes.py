@@ -18,7 +18,7 @@ from tidelog.log.segments.indexes import (
     IndexCache,
     OffsetIndex,
     TimeIndex,
-    TimestampOffset,
+    TimeIndexEntry,
     TransactionIndex,
 )
 from tidelog.ports.disk import Disk
@@ -140,7 +140,7 @@ def test_part_of_an_entry_at_the_end_is_left_out_and_reported() -> None:
     index = offset_index(disk)
     index.load()
     assert list(index.entries()) == entries[:4]
-    with pytest.raises(CorruptIndex, match="37 bytes, which is no multiple of 8"):
+    with pytest.raises(CorruptIndex, match="37 bytes, which is not a multiple of 8"):
         index.check()
 
 
@@ -478,7 +478,7 @@ def test_bytes_are_kafkas_both_ways() -> None:
     again = TimeIndex(disk, IndexCache(1 << 20), TIME_INDEX_PATH, BASE_OFFSET)
     again.load()
     assert list(again.entries()) == [(0x0000018D_01020304, BASE_OFFSET + 7), (2**62, BASE_OFFSET + 2**31 - 1)]
-    assert again.last_entry == TimestampOffset(2**62, BASE_OFFSET + 2**31 - 1)
+    assert again.last_entry == TimeIndexEntry(2**62, BASE_OFFSET + 2**31 - 1)
 
 
 def test_only_a_later_timestamp_is_entered() -> None:
@@ -493,8 +493,8 @@ def test_only_a_later_timestamp_is_entered() -> None:
 
 def test_an_empty_index_answers_with_its_base() -> None:
     index = new_time_index()
-    assert index.lookup(10**15) == TimestampOffset(NO_TIMESTAMP, BASE_OFFSET)
-    assert index.last_entry == TimestampOffset(NO_TIMESTAMP, BASE_OFFSET)
+    assert index.lookup(10**15) == TimeIndexEntry(NO_TIMESTAMP, BASE_OFFSET)
+    assert index.last_entry == TimeIndexEntry(NO_TIMESTAMP, BASE_OFFSET)
 
 
 @pytest.mark.parametrize(

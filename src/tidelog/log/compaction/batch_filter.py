@@ -58,7 +58,7 @@ class TransactionScan:
         self._taken_for_committed: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """For each batch of records."""
+        """Was this batch of records aborted? Called for each batch of records, in log order."""
         if not header.is_transactional:
             return False
         self.producers_with_data.add(header.producer_id)
@@ -71,7 +71,8 @@ class TransactionScan:
         return False
 
     def end_transaction(self, header: BatchHeader, batch: memoryview) -> tuple[bool, AbortedTransaction | None]:
-        """For each control batch: (may it go once its horizon has passed?, the index entry that must be kept with it)."""
+        """Called for each control batch, in log order. Returns (may it be removed once its horizon has passed?, the index entry
+        that must be kept with it)."""
         if not header.record_count:
             return True, None
         control_type = read_control_type(batch, 0, header)
@@ -85,9 +86,9 @@ class TransactionScan:
         if control_type is ControlType.COMMIT:
             return False, None
         if had_committed_records:
-            # Better no compaction than one that prefers aborted records to committed ones.
+            # Better no compaction than one that keeps aborted records instead of committed ones.
             raise CorruptIndex(
-                f"producer {header.producer_id} aborted a transaction at offset {header.base_offset}, and no index says so"
+                f"producer {header.producer_id} aborted a transaction at offset {header.base_offset}, but no index lists it"
             )
         return False, self._by_marker.get(header.base_offset)
 
@@ -97,7 +98,8 @@ def _first_offset(transaction: AbortedTransaction) -> int:
 
 
 def keep_records(header: BatchHeader, batch: memoryview, kept: Collection[int]) -> bytes:
-    """The batch with only the records at these places, one at least. Its records have been read before, so their lengths hold."""
+    """The batch with only the records at these indexes, at least one. The records have been read before, so their lengths are
+    valid."""
     data = decompress(header.compression, batch[HEADER_SIZE:], DECODED_BATCH_BYTES_MAX)
     body, max_timestamp_delta = _cut_out(data, header.record_count, kept)
     if header.compression is not CompressionType.NONE:
@@ -119,7 +121,7 @@ def keep_records(header: BatchHeader, batch: memoryview, kept: Collection[int]) 
 
 
 def _cut_out(data: bytes, count: int, kept: Collection[int]) -> tuple[bytes, int]:
-    """The bytes of the records at these places, and the largest of their timestamp deltas."""
+    """The bytes of the records at these indexes, and the largest of their timestamp deltas."""
     parts: list[bytes] = []
     deltas: list[int] = []
     position = 0
@@ -144,7 +146,7 @@ def _cut_out(data: bytes, count: int, kept: Collection[int]) -> tuple[bytes, int
 
 
 def with_horizon(header: BatchHeader, batch: memoryview, kept: Collection[int], horizon_ms: int) -> bytes:
-    """The batch with only the records at these places, and this delete horizon."""
+    """The batch with only the records at these indexes, and this delete horizon."""
     records = read_records(batch, 0, header, size_max=DECODED_BATCH_BYTES_MAX, count_max=DECODED_BATCH_RECORDS_MAX)
     kept_records = [
         record._replace(timestamp=_bounded(record.timestamp)) for index, record in enumerate(records) if index in kept
@@ -153,12 +155,12 @@ def with_horizon(header: BatchHeader, batch: memoryview, kept: Collection[int], 
 
 
 def _bounded(timestamp: int) -> int:
-    """Nobody has checked the deltas that clients send: what they add up to must not stop the log's compaction for good."""
+    """Nobody has checked the deltas that clients send: a sum that overflows must not stop the log's compaction for good."""
     return max(NO_TIMESTAMP, min(timestamp, LONG_MAX))
 
 
 def emptied(header: BatchHeader) -> bytes:
-    """The batch without records; its newest timestamp stays, for its producer is as young as that."""
+    """The batch without records. It keeps its newest timestamp, from which its producer's age is known."""
     return _build(header, [], None)
 
 
@@ -218,7 +220,7 @@ class BatchFilter:
     def filter_control(
         self, header: BatchHeader, batch: memoryview, is_last: bool
     ) -> tuple[Buffer | None, AbortedTransaction | None]:
-        """What is left of a control batch, and the entry for the transaction index that goes with it."""
+        """What stays of a control batch, and the entry for the transaction index that belongs to it."""
         self.records_read += header.record_count
         may_go, aborted = self._transactions.end_transaction(header, batch)
         kept: Buffer | None = batch
@@ -236,7 +238,7 @@ class BatchFilter:
         return kept, aborted
 
     def _is_last_marker_of_producer(self, header: BatchHeader) -> bool:
-        """A producer without data in its epoch is known by its markers alone; any of that epoch may be the last."""
+        """A producer without data in its epoch is known only by its markers; any marker of that epoch may be the last."""
         return self._active_producers.get(header.producer_id) == (header.producer_epoch, -1)
 
     # -- batches of records ----------------------------------------------------------------------------------------------------
@@ -262,7 +264,7 @@ class BatchFilter:
         return keep_records(header, batch, frozenset(kept))
 
     def _kept_records(self, header: BatchHeader, batch: memoryview) -> tuple[list[int], bool]:
-        """Which records stay, by their place in the batch, and whether a tombstone is among them."""
+        """The indexes of the records that stay, and whether a tombstone is among them."""
         newest_offset = self._offsets.get
         base_offset = header.base_offset
         horizon_ms = header.delete_horizon_ms

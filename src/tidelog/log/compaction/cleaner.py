@@ -6,7 +6,7 @@ log is cleaned again, no more. If it were too *high*, a tombstone could be remov
 whoever truncates or deletes a log calls ``abort`` first, works in its callback, and corrects the offset with ``lower`` or
 ``forget``.
 
-``Cleaning`` is one pass over one log, from the key map to the last swap, as it runs on the event loop between the child's
+``CleaningPass`` is one pass over one log, from the key map to the last swap, as it runs on the event loop between the child's
 tasks:
 
     recovery point checkpointed -> map_keys -> (clean -> swap) for each group -> finished
@@ -31,7 +31,7 @@ from typing import Protocol
 
 from tidelog.log.compaction.key_map import remove_key_map
 from tidelog.log.compaction.plan import CleaningPlan, plan_cleaning
-from tidelog.log.compaction.swap import Swap
+from tidelog.log.compaction.swap import SegmentSwap
 from tidelog.log.compaction.tasks import (
     CleanArguments,
     CleanResult,
@@ -54,8 +54,8 @@ from tidelog.records.topic_partition import TopicPartition
 
 
 class OnFinished(Protocol):
-    def __call__(self, cleaning: "Cleaning", error: BaseException | None) -> None:
-        """``cleaning.end_offset`` is None when the pass was given up; ``error`` says when that was a failure."""
+    def __call__(self, cleaning: "CleaningPass", error: BaseException | None) -> None:
+        """``cleaning.end_offset`` is None when the pass was abandoned; ``error`` is set when that was a failure."""
         ...
 
 
@@ -68,8 +68,9 @@ class PassCounts:
     segments_replaced: int = 0
 
 
-class Cleaning:
-    """``rest`` is called after each task with the bytes it moved, and with what goes on when they are paid for."""
+class CleaningPass:
+    """One pass over one log. ``rest`` is called after each task with the bytes that it moved and a continuation for when the
+    throttle allows it."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Cleaning:
         self._producers_with_data: list[int] = []
 
     def stop(self) -> None:
-        """Give up at the next event. A swap that has begun is finished first: half of one cannot be undone."""
+        """Abandon the pass at the next event. A swap that has begun is finished first, because half a swap cannot be undone."""
         self._is_stopped = True
 
     # -- the key map -----------------------------------------------------------------------------------------------------------
@@ -123,7 +124,8 @@ class Cleaning:
         self._executor.submit_child(ChildTask(map_keys, to_json(arguments)), self._mapped)
 
     def _later_aborted(self) -> list[list[int]]:
-        """From segments that still change, or whose index may not be written yet: the child cannot read those."""
+        """The aborted transactions in segments that still change, or whose index may not be written yet: the child cannot read
+        those."""
         upper_offset = self._plan.upper_offset
         return [
             list(transaction)
@@ -134,7 +136,7 @@ class Cleaning:
 
     def _mapped(self, completion: Completion) -> None:
         if not self._may_go_on(self._plan.segments):
-            # Whatever the child says then: it may have missed a file that was taken away meanwhile.
+            # Ignore what the child reports: it may have missed a file that was removed in the meantime.
             self._finish(None)
             return
         if completion.error is not None:
@@ -192,7 +194,7 @@ class Cleaning:
         self.counts.records_read += result.records_read
         self.counts.records_kept += result.records_kept
         moved_bytes = (result.bytes_read, result.bytes_written)
-        swap = Swap(self.log, self._executor, group, lambda originals, error: self._swapped(originals, error, moved_bytes))
+        swap = SegmentSwap(self.log, self._executor, group, lambda originals, error: self._swapped(originals, error, moved_bytes))
         swap.start()
 
     def _swapped(self, originals: list[LogSegment], error: BaseException | None, moved_bytes: tuple[int, int]) -> None:
@@ -221,7 +223,7 @@ class Cleaning:
         return all(id(segment) in in_use for segment in segments)
 
     def _finish(self, error: BaseException | None, cleaned_base_offset: int | None = None) -> None:
-        """Take the scratch files away first: nothing of this pass touches the directory once ``on_finished`` is called."""
+        """Remove the scratch files first: this pass does not touch the directory any more once ``on_finished`` is called."""
         disk, directory = self.log.environment.disk, self.log.directory
 
         def remove_scratch() -> None:
@@ -229,20 +231,20 @@ class Cleaning:
             if cleaned_base_offset is not None:
                 remove_cleaned(disk, directory, cleaned_base_offset)
 
-        # Whether that worked does not matter: the next cleaning writes over them, and the next start removes them.
+        # Whether that worked does not matter: the next cleaning overwrites them, and the next start removes them.
         self._executor.submit(remove_scratch, lambda _: self._on_finished(self, error))
 
 
-# A full disk heals, a damaged segment does not; either way trying more often would only burn the child's time.
+# A full disk recovers, a damaged segment does not; either way trying more often would only waste the child's time.
 UNCLEANABLE_RETRY_MS = 15 * 60_000
-# Segments of the logs that one tick looks at: two milliseconds or three.
+# How many segments one tick looks at: this takes two or three milliseconds.
 SEGMENTS_PER_LOOK = 1_000
 
 
 @dataclass(slots=True)
 class CleanerStatistics:
     cleanings: int = 0
-    given_up: int = 0
+    abandoned: int = 0
     failures: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
@@ -251,7 +253,7 @@ class CleanerStatistics:
     segments_replaced: int = 0
     last_duration_ms: int = 0
     uncleanable: dict[TopicPartition, str] = field(default_factory=dict)
-    """Logs that are left alone for now, and why."""
+    """The logs that are left alone for now, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +301,8 @@ class Cleaner:
         bytes_per_second_max: float,
         backoff_ms: int,
     ) -> None:
-        """``first_dirty_offsets``: the checkpoint's content, from now on the cleaner's own. ``backoff_ms``: how long it rests
-        when no log is due."""
+        """``first_dirty_offsets`` is the content of the checkpoint, which the cleaner owns from now on. ``backoff_ms``: how long
+        it rests when no log is due."""
         self.statistics = CleanerStatistics()
         self._ports = ports
         self._first_dirty_offsets = first_dirty_offsets
@@ -308,17 +310,17 @@ class Cleaner:
         self._bytes_per_second_max = bytes_per_second_max
         self._backoff_ms = backoff_ms
         self._next_look_ms = 0
-        # The logs that are still to be looked at, and the one with the largest dirty part so far.
+        # The logs that have not been looked at yet, and the one with the largest dirty part so far.
         self._look: Iterator[PartitionLog] | None = None
         self._best: PartitionLog | None = None
         self._best_ratio = -1.0
         self._horizons_ms: dict[TopicPartition, int] = {}
         self._retry_ms: dict[TopicPartition, int] = {}
-        # The log that is worked on; its cleaning, once its recovery point is on the disk.
+        # The log that is being cleaned; and its pass, once the log's recovery point is on the disk.
         self._picked: PartitionLog | None = None
-        self._cleaning: Cleaning | None = None
+        self._cleaning: CleaningPass | None = None
         self._started_ms = 0
-        # A throttled cleaning goes on with this, not before that.
+        # How and when a throttled cleaning continues.
         self._continuation: Callable[[], None] | None = None
         self._resume_ms = 0
         self._on_idle: list[Callable[[], None]] = []
@@ -338,7 +340,7 @@ class Cleaner:
     # -- driving ---------------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Go on with a cleaning that has rested long enough, or begin one if a log is due."""
+        """Continue a cleaning that has rested long enough, or begin one if a log is due."""
         now_ms = self._ports.clock.monotonic_ms()
         if self._picked is not None:
             if self._continuation is not None and now_ms >= self._resume_ms:
@@ -360,7 +362,7 @@ class Cleaner:
         self._ports.checkpoint_recovery_point(log, checkpointed)
 
     def _look_on(self) -> bool:
-        """Look at a slice of the logs; true when all have been looked at and ``_best`` is the one to clean, if any is."""
+        """Look at a slice of the logs. Returns True when all have been looked at; ``_best`` is then the one to clean, if any."""
         if self._look is None:
             self._look = iter(list(self._ports.logs()))
             self._best, self._best_ratio = None, -1.0
@@ -380,7 +382,7 @@ class Cleaner:
 
     def _compare(self, log: PartitionLog) -> None:
         try:
-            # The recovery point will have been moved to the log's end by the time it counts.
+            # By the time that it matters, the recovery point will have moved to the log's end.
             plan = self._plan(log, log.log_end_offset)
         except (LogError, OSError) as error:
             self._leave_alone(log, str(error))
@@ -401,17 +403,17 @@ class Cleaner:
             self._become_idle()
             return
         try:
-            # What was appended meanwhile may have moved the recovery point in memory, but not on the disk.
+            # Later appends may have moved the recovery point in memory, but not on the disk.
             plan = self._plan(log, min(end_offset, log.recovery_point))
         except (LogError, OSError) as failure:
             error = failure
         if error is not None or not plan.is_due:
-            # Picked again at the next tick, it would keep all others waiting.
+            # If it were picked again at the next tick, it would keep all others waiting.
             self._leave_alone(log, str(error) if error is not None else "its recovery point has not moved")
             self._become_idle()
             return
         ports = self._ports
-        self._cleaning = Cleaning(
+        self._cleaning = CleaningPass(
             log, ports.executor, plan, self._key_map_bytes_max, self._rest, ports.delete_later, self._finished
         )
         self._cleaning.start()
@@ -432,7 +434,7 @@ class Cleaner:
 
     # -- the end of a cleaning -------------------------------------------------------------------------------------------------
 
-    def _finished(self, cleaning: Cleaning, error: BaseException | None) -> None:
+    def _finished(self, cleaning: CleaningPass, error: BaseException | None) -> None:
         log, counts, statistics = cleaning.log, cleaning.counts, self.statistics
         key = (log.topic, log.partition)
         statistics.bytes_read += counts.bytes_read
@@ -445,7 +447,7 @@ class Cleaner:
             statistics.failures += 1
             self._leave_alone(log, str(error))
         elif cleaning.end_offset is None:
-            statistics.given_up += 1
+            statistics.abandoned += 1
         else:
             statistics.cleanings += 1
             statistics.uncleanable.pop(key, None)
@@ -456,7 +458,7 @@ class Cleaner:
         self._become_idle()
 
     def _set_horizon(self, log: PartitionLog, horizon_ms: int | None) -> None:
-        """None for a log without tombstones: then nothing is due until something new is written."""
+        """``horizon_ms`` is None for a log without tombstones: then nothing is due until something new is written."""
         never_ms = 2**63 - 1
         self._horizons_ms[log.topic, log.partition] = never_ms if horizon_ms is None else horizon_ms
 
@@ -478,7 +480,8 @@ class Cleaner:
     # -- what others do to a log -----------------------------------------------------------------------------------------------
 
     def abort(self, log: PartitionLog, on_idle: Callable[[], None]) -> None:
-        """Before a log is truncated or deleted: no work touches it any more when ``on_idle`` is called, perhaps at once."""
+        """Stop working on a log that will be truncated or deleted. ``on_idle`` is called, perhaps at once, when no work touches
+        it any more."""
         if self._picked is not log:
             on_idle()
             return
@@ -489,14 +492,14 @@ class Cleaner:
                 self._go_on()
 
     def lower(self, log: PartitionLog, offset: int) -> None:
-        """The log is about to be truncated to ``offset``: what comes there next is dirty."""
+        """The log is about to be truncated to ``offset``: whatever is written there next is dirty."""
         key = (log.topic, log.partition)
         if self._first_dirty_offsets.get(key, offset) > offset:
             self._first_dirty_offsets[key] = offset
             self._save()
 
     def forget(self, key: TopicPartition) -> None:
-        """Its log is about to be deleted: another of that name begins anew."""
+        """The log is about to be deleted: a new one of the same name starts from the beginning."""
         for table in (self._horizons_ms, self._retry_ms, self.statistics.uncleanable):
             table.pop(key, None)
         if self._first_dirty_offsets.pop(key, None) is not None:

@@ -30,7 +30,7 @@ _ENTRIES_PER_WRITE = 32_768
 
 
 def digest(key: bytes) -> bytes:
-    """What a key of ``DIGEST_BYTES`` or more is known by."""
+    """The digest that stands for a key of ``DIGEST_BYTES`` or more."""
     return blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
@@ -42,11 +42,11 @@ class KeyMap:
         self.offsets: dict[bytes, int] = {}
 
     def has_room_for(self, record_count: int) -> bool:
-        """A first batch always has: else one batch of many keys would stop compaction for good."""
+        """The first batch always fits: otherwise one batch with many keys would stop compaction for good."""
         return not self.offsets or len(self.offsets) + record_count <= self.capacity
 
     def add_batch(self, base_offset: int, keys: Iterable[tuple[int, bytes | None, bool]]) -> None:
-        """Batches come in the order of the log, so each record is the newest of its key so far."""
+        """Batches come in log order, so each record is the newest of its key so far."""
         offsets = self.offsets
         for delta, key, _ in keys:
             if key is not None:
@@ -72,12 +72,12 @@ class KeyMap:
 
 
 def read_key_map(disk: Disk, directory: str) -> dict[bytes, int]:
-    """CorruptIndex when the file is not what ``KeyMap.write`` left."""
+    """Raises CorruptIndex when the file is not what ``KeyMap.write`` wrote."""
     path = names.join(directory, KEY_MAP_FILE)
     file = disk.open(path, "read")
     size = file.size() - _CRC.size
     if size < 0 or size % _ENTRY.size:
-        raise CorruptIndex(f"{path} has {size + _CRC.size} bytes, which is no whole number of entries")
+        raise CorruptIndex(f"{path} has {size + _CRC.size} bytes, which is not a whole number of entries")
     offsets: dict[bytes, int] = {}
     crc = _crc32c(b"")
     step = _ENTRIES_PER_WRITE * _ENTRY.size

@@ -36,7 +36,8 @@ class CleaningPlan(NamedTuple):
 def plan_cleaning(
     log: PartitionLog, first_dirty_offset: int | None, recovery_point: int, horizon_ms: int | None, now_ms: int
 ) -> CleaningPlan:
-    """``first_dirty_offset`` as the checkpoint has it; ``horizon_ms``: when the first of the log's tombstones may go."""
+    """``first_dirty_offset`` comes from the checkpoint; ``horizon_ms`` is when the first of the log's tombstones may be
+    removed."""
     first_dirty_offset = _valid_first_dirty(log, first_dirty_offset)
     segments, upper_offset = _cleanable(log, first_dirty_offset, recovery_point, now_ms)
     clean_bytes = dirty_bytes = 0
@@ -53,14 +54,14 @@ def plan_cleaning(
 
 
 def _valid_first_dirty(log: PartitionLog, first_dirty_offset: int | None) -> int:
-    """A checkpoint that does not fit the log is worth nothing; cleaning all of it again is always right."""
+    """A checkpoint that does not fit the log is ignored; cleaning the whole log again is always right."""
     if first_dirty_offset is None or not log.log_start_offset <= first_dirty_offset <= log.log_end_offset:
         return log.log_start_offset
     return first_dirty_offset
 
 
 def _cleanable(log: PartitionLog, first_dirty_offset: int, recovery_point: int, now_ms: int) -> tuple[list[LogSegment], int]:
-    """The segments and where the last of them ends."""
+    """The segments that may be cleaned, and where the last of them ends."""
     bound = min(log.last_stable_offset, recovery_point, log.segments.active.base_offset)
     lag_ms = log.settings.min_compaction_lag_ms
     segments: list[LogSegment] = []
@@ -89,7 +90,7 @@ def _is_due(log: PartitionLog, plan: CleaningPlan, first_dirty: LogSegment | Non
 
 
 def _first_timestamp(segment: LogSegment) -> int:
-    """By the first batch, as Kafka does; without a timestamp there is no age to speak of."""
+    """The timestamp of the first batch, as in Kafka; without a timestamp the age is unknown."""
     found = segment.find_batch(segment.base_offset)
     timestamp = found[1].max_timestamp if found is not None else -1
     return timestamp if timestamp > 0 else LONG_MAX

@@ -26,7 +26,8 @@ INDEX_SUFFIXES = (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX, names.TRANSACTION
 
 
 def decide_swap(disk: Disk, directory: str, base_offset: int) -> None:
-    """Steps 2 and 3. Blocks on syncs: on the executor. When it returns, the swap will happen, whatever comes."""
+    """Steps 2 and 3. Blocks on syncs, so it runs on the executor. Once it has returned, the swap will happen even after a
+    crash."""
     found = frozenset(disk.list_directory(directory))
     for suffix in INDEX_SUFFIXES:
         name = names.offset_file_name(base_offset, suffix)
@@ -38,7 +39,7 @@ def decide_swap(disk: Disk, directory: str, base_offset: int) -> None:
     disk.sync_directory(directory)
 
 
-class Swap:
+class SegmentSwap:
     """Steps 2 to 5 on a live log: the renames that readers could notice happen on the loop, the syncs on the executor."""
 
     def __init__(
@@ -48,7 +49,8 @@ class Swap:
         originals: list[LogSegment],
         on_done: Callable[[list[LogSegment], BaseException | None], None],
     ) -> None:
-        """``on_done`` gets the originals, renamed and out of the log, to be removed when nobody reads them; or the error."""
+        """``on_done`` gets the originals, renamed and out of the log, which the caller removes when nobody reads them; or the
+        error."""
         self._log = log
         self._executor = executor
         self._originals = originals
@@ -93,13 +95,13 @@ class Swap:
         self._on_done(self._originals, None)
 
     def _fail(self, error: BaseException) -> None:
-        """Half a swap cannot be undone by a disk that fails; a restart finishes or forgets it."""
-        self._log.go_offline(f"replacing segments by their compacted form failed: {error}")
+        """Half a swap cannot be undone on a failing disk; a restart finishes or drops it."""
+        self._log.go_offline(f"replacing segments by a compacted one failed: {error}")
         self._on_done([], error)
 
 
 def finish_swaps(disk: Disk, directory: str) -> None:
-    """At start: roll decided swaps forward, forget the others. Safe to be interrupted and run again."""
+    """At a start, finish the swaps that were decided and drop the others. It may be interrupted and run again."""
     found = disk.list_directory(directory)
     parsed = [(name, file) for name in found if (file := names.parse_offset_file_name(name)) is not None]
     decided = [file.base_offset for _, file in parsed if file.state == names.SWAP_SUFFIX and file.kind == names.LOG_SUFFIX]

@@ -42,12 +42,13 @@ TaskValue = TypeVar("TaskValue", "MapKeysArguments", "MapKeysResult", "CleanArgu
 class MapKeysArguments:
     directory: str
     base_offsets: list[int]
-    """Of every segment from the log's start up to ``upper_offset``."""
+    """The base offsets of all segments from the log's start up to ``upper_offset``."""
     first_dirty_offset: int
     upper_offset: int
-    """Where the last of these segments ends."""
+    """The end of the last of these segments."""
     aborted: list[list[int]]
-    """Aborted transactions that began below ``upper_offset`` and whose marker lies above, where only the loop may look."""
+    """Aborted transactions that began below ``upper_offset`` and whose marker lies above it, where only the event loop may
+    read."""
     key_map_bytes_max: int
     segment_bytes: int
     segment_index_bytes: int
@@ -56,10 +57,10 @@ class MapKeysArguments:
 @dataclass(frozen=True, slots=True)
 class MapKeysResult:
     end_offset: int
-    """The map covers [first dirty, end offset). Below the upper offset when there were more keys than fit."""
+    """The map covers [first dirty, end offset). It ends below the upper offset when not all keys fit."""
     keys: int
     groups: list[list[int]]
-    """Base offsets of the segments that are to become one, group by group."""
+    """The base offsets of the segments that become one, group by group."""
     bytes_read: int
     bytes_written: int
 
@@ -72,7 +73,7 @@ class CleanArguments:
     upper_offset: int
     aborted: list[list[int]]
     producers_with_data: list[int]
-    """Those with transactional data in the groups before this one, and no marker after it yet."""
+    """The producers with transactional data in earlier groups, and no marker after it yet."""
     active_producers: list[list[int]]
     """Producer id, epoch, last data offset (-1: none in this epoch)."""
     delete_retention_ms: int
@@ -87,7 +88,7 @@ class CleanResult:
     records_kept: int
     producers_with_data: list[int]
     horizon_ms: int | None
-    """From when on the first of the tombstones and markers that were kept may go."""
+    """When the first of the kept tombstones and markers may be removed."""
 
 
 def to_json(value: TaskValue) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def from_json(kind: type[TaskValue], values: Mapping[str, Any]) -> TaskValue:
     return kind(**values)
 
 
-# Room for a few transaction indexes; each is read once.
+# Enough for a few transaction indexes; each is read once.
 INDEX_CACHE_BYTES = 1 << 20
 
 
@@ -107,7 +108,7 @@ def open_segment(disk: Disk, directory: str, base_offset: int) -> DiskFile:
 
 
 def checked_batches(file: DiskFile) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of every batch; CorruptLog at the first damaged one."""
+    """(position, header, bytes) of every batch. Raises CorruptLog at the first damaged one."""
     for position, header, batch in scan_batches(file, 0, file.size()):
         if not crc_is_valid(batch, 0, header):
             raise CorruptLog(file.path, position, header.base_offset, "a batch's CRC does not match its bytes")
@@ -117,8 +118,8 @@ def checked_batches(file: DiskFile) -> Iterator[tuple[int, BatchHeader, memoryvi
 def read_aborted(
     disk: Disk, directory: str, from_offset: int, upper_offset: int, later: Iterable[Iterable[int]]
 ) -> list[AbortedTransaction]:
-    """Those whose marker is at or above ``from_offset``: by the index files below ``upper_offset``, which no longer change, and
-    ``later``, what the loop knows from there on."""
+    """The aborted transactions whose marker is at or above ``from_offset``: from the index files below ``upper_offset``, which no
+    longer change, and from ``later``, which the event loop knows."""
     found: list[AbortedTransaction] = []
     base_offsets = names.base_offsets_of(disk.list_directory(directory), names.TRANSACTION_INDEX_SUFFIX)
     for base_offset in base_offsets:
@@ -132,8 +133,8 @@ def read_aborted(
     return found
 
 
-# The originals of a group are renamed at once, on the loop: four files each, a few milliseconds for so many. A log of more small
-# segments than that becomes smaller with every cleaning.
+# The originals of a group are renamed together on the event loop: four files each, a few milliseconds for this many. A log with
+# more small segments gets smaller with every cleaning.
 GROUP_SEGMENTS_MAX = 64
 
 
@@ -149,7 +150,7 @@ def map_keys(disk: Disk, clock: Clock, arguments: Mapping[str, Any]) -> Mapping[
 
 
 def _map_dirty_section(disk: Disk, work: MapKeysArguments, key_map: KeyMap) -> tuple[int, int]:
-    """(end of the pass, bytes read)."""
+    """Returns (end of the pass, bytes read)."""
     first_dirty_offset = work.first_dirty_offset
     dirty = [base for base, end in _ranges(work) if end > first_dirty_offset]
     bytes_read = 0
@@ -178,7 +179,8 @@ def _ranges(work: MapKeysArguments) -> Iterator[tuple[int, int]]:
 
 
 def _groups(disk: Disk, work: MapKeysArguments, end_offset: int) -> Iterator[list[int]]:
-    """Neighbours that fit into one segment, by their sizes now. An empty segment has no last batch to keep, and stays out."""
+    """Neighbours that fit into one segment by their present sizes. An empty segment has no last batch to keep, and is left
+    out."""
     group: list[int] = []
     group_bytes = [0, 0, 0]
     bytes_max = (work.segment_bytes, work.segment_index_bytes, work.segment_index_bytes)
@@ -200,14 +202,14 @@ def _groups(disk: Disk, work: MapKeysArguments, end_offset: int) -> Iterator[lis
 
 
 def _segment_bytes(disk: Disk, directory: str, base_offset: int) -> list[int]:
-    """Of the log, the offset index and the time index."""
+    """The sizes of the log, the offset index and the time index."""
     return [
         disk.file_size(path) if disk.exists(path := names.segment_path(directory, base_offset, suffix)) else 0
         for suffix in (names.LOG_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
     ]
 
 
-# Large enough that the calls do not count, small beside the key map.
+# Large enough that the number of calls does not matter, small compared with the key map.
 WRITE_BYTES = 1 << 20
 _OPEN_FILES_MAX = 4
 
@@ -291,7 +293,7 @@ class _CleanedSegment:
         self._pending = bytearray()
 
     def finish(self) -> None:
-        """Everything is durable under its ``.cleaned`` name when this returns."""
+        """Make everything durable under its ``.cleaned`` name."""
         segment = self.segment
         self._write()
         segment.close_for_appends()
@@ -302,7 +304,7 @@ class _CleanedSegment:
 
 
 def remove_cleaned(disk: Disk, directory: str, base_offset: int) -> None:
-    """Remove what an earlier attempt left. Also run on the executor when a cleaning is given up."""
+    """Remove what an earlier attempt left. Also runs on the executor when a cleaning is abandoned."""
     for suffix in names.SEGMENT_SUFFIXES:
         path = names.segment_path(directory, base_offset, suffix) + names.CLEANED_SUFFIX
         if disk.exists(path):

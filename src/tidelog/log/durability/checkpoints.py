@@ -28,7 +28,7 @@ from tidelog.records.topic_partition import TopicPartition
 
 
 class StagedFile:
-    """A replacement in two steps, for whoever syncs many of them together: ``stage``, sync, ``publish``, sync."""
+    """The replacement of a file in two steps, for callers that sync many at once: ``stage``, sync, ``publish``, sync."""
 
     __slots__ = ("_data", "_disk", "path")
 
@@ -42,7 +42,7 @@ class StagedFile:
         return self.path.rpartition("/")[0] or "/"
 
     def stage(self) -> DiskFile:
-        """Write the bytes beside the old ones; they must be durable before ``publish``."""
+        """Write the bytes to a temporary file; they must be durable before ``publish``."""
         file = self._disk.open(self.path + TEMPORARY_SUFFIX, "create")
         # A file that a crash left here may be longer than the new bytes.
         file.truncate(0)
@@ -50,12 +50,12 @@ class StagedFile:
         return file
 
     def publish(self) -> None:
-        """Give them their name; durable with the next sync of the directory."""
+        """Rename the temporary file over the old one; durable with the next sync of the directory."""
         self._disk.rename(self.path + TEMPORARY_SUFFIX, self.path)
 
 
 def write_atomically(disk: Disk, path: str, data: bytes) -> None:
-    """Blocks until ``data`` is durable under ``path``. On an error the old file may or may not have been replaced."""
+    """Block until ``data`` is durable under ``path``. On an error the old file may or may not have been replaced."""
     staged = StagedFile(disk, path, data)
     staged.stage().sync()
     staged.publish()
@@ -78,14 +78,14 @@ PARTITION_METADATA_VERSION = "0"
 _OFFSET_MAX = 2**63 - 1
 _ID_BYTES = 16
 _NODE_ID_MAX = 2**31 - 1
-# What Java writes with a backslash before it.
+# The characters that Java escapes with a backslash.
 _ESCAPED_IN_PROPERTIES = frozenset("\\=:#! ")
 
 
 class MetaProperties(NamedTuple):
     cluster_id: str
     node_id: int
-    # None in a directory made before Kafka 3.7.
+    # None in a directory that was created before Kafka 3.7.
     directory_id: bytes | None
 
 
@@ -98,7 +98,7 @@ def read_offset_checkpoint(disk: Disk, path: str) -> dict[TopicPartition, int]:
             raise CorruptCheckpoint(f"{path}: line {line}: {problem}")
         key = topic, parse_number(path, line, "partition", partition_text, PARTITION_MAX)
         if key in offsets:
-            raise CorruptCheckpoint(f"{path}: line {line}: {topic}-{partition_text} is there twice")
+            raise CorruptCheckpoint(f"{path}: line {line}: {topic}-{partition_text} occurs twice")
         offsets[key] = parse_number(path, line, "offset", offset_text, _OFFSET_MAX)
     return offsets
 
@@ -130,20 +130,20 @@ def read_checkpoint_rows(disk: Disk, path: str, field_names: tuple[str, ...]) ->
             raise CorruptCheckpoint(f"{path}: line {number}: {line!r} is not of the form '{' '.join(field_names)}'")
         rows.append((number, fields))
     if len(rows) != count:
-        raise CorruptCheckpoint(f"{path}: line 2: says {count} entries, and there are {len(rows)}")
+        raise CorruptCheckpoint(f"{path}: line 2: the file should have {count} entries, but has {len(rows)}")
     return rows
 
 
 def parse_number(path: str, line: int, what: str, text: str, maximum: int) -> int:
-    """A number from 0 on, in plain digits."""
-    # int() alone would also take "1_000", "+1" and digits of other scripts; and no number here has more than 19 digits.
+    """A number from 0 to ``maximum``, in plain digits."""
+    # int() alone would also accept "1_000", "+1" and digits of other scripts; no number here has more than 19 digits.
     if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > maximum:
         raise CorruptCheckpoint(f"{path}: line {line}: {what} {text!r} is not a number from 0 to {maximum}")
     return int(text)
 
 
 def read_meta_properties(disk: Disk, path: str) -> MetaProperties | None:
-    """None when there is no file: a directory that was never used."""
+    """None when there is no file: the directory was never used."""
     if not disk.exists(path):
         return None
     values: dict[str, tuple[int, str]] = {}
@@ -182,7 +182,7 @@ def read_partition_metadata(disk: Disk, path: str) -> bytes | None:
         return None
     lines = _read_lines(disk, path)
     if len(lines) != 2:
-        raise CorruptCheckpoint(f"{path}: line {min(len(lines), 2) + 1}: a version and a topic id are expected, on two lines")
+        raise CorruptCheckpoint(f"{path}: line {min(len(lines), 2) + 1}: expected a version and a topic id, on two lines")
     version = _parse_metadata_line(path, 1, "version", lines[0])
     if version != PARTITION_METADATA_VERSION:
         raise CorruptCheckpoint(f"{path}: line 1: version {version!r} where only {PARTITION_METADATA_VERSION!r} is known")
@@ -199,18 +199,18 @@ def write_partition_metadata(disk: Disk, path: str, topic_id: bytes) -> None:
 
 
 def was_cleanly_shut_down(disk: Disk, directory: str) -> bool:
-    """Presence is all that counts, as in Kafka: older ones left the file empty."""
+    """Only the file's presence counts, as in Kafka: older versions left it empty."""
     return disk.exists(join(directory, CLEAN_SHUTDOWN_MARK))
 
 
 def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
-    """Blocks until it is durable. Everything that it vouches for must be durable already."""
+    """Blocks until it is durable. Everything that the mark vouches for must be durable already."""
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(disk, join(directory, CLEAN_SHUTDOWN_MARK), text.encode())
 
 
 def remove_clean_shutdown(disk: Disk, directory: str) -> None:
-    """Blocks until it is gone for good: it must not come back in a crash after the first write."""
+    """Blocks until the removal is durable: a crash after the first write must not bring the mark back."""
     path = join(directory, CLEAN_SHUTDOWN_MARK)
     if disk.exists(path):
         disk.remove(path)
@@ -229,7 +229,7 @@ def _parse_id(path: str, line: int, what: str, text: str) -> bytes:
         identifier = urlsafe_b64decode(text + "==")
     except (Base64Error, ValueError):
         identifier = b""
-    # The decoder skips what is not base64, so only the way back shows that the text was exactly an id.
+    # The decoder skips characters that are not base64, so only encoding it again shows that the text was exactly an id.
     if len(identifier) != _ID_BYTES or format_id(identifier) != text:
         raise CorruptCheckpoint(f"{path}: line {line}: {what} {text!r} is not {_ID_BYTES} bytes of base64url without padding")
     return identifier
@@ -244,17 +244,17 @@ def _parse_metadata_line(path: str, number: int, key: str, line: str) -> str:
 
 def _property(path: str, values: dict[str, tuple[int, str]], key: str) -> tuple[int, str]:
     if key not in values:
-        raise CorruptCheckpoint(f"{path}: line 1: {key} is missing, in the whole file")
+        raise CorruptCheckpoint(f"{path}: line 1: {key} is missing from the file")
     return values[key]
 
 
 def _parse_property(path: str, number: int, line: str) -> tuple[str, str]:
-    """Key and value, in the part of Java's format that a single line without escapes of other characters takes."""
+    """Key and value in a subset of Java's format: one line, and no escapes but those of single characters."""
     separators = [position for position in (line.find("="), line.find(":")) if position > 0]
     if not separators:
         raise CorruptCheckpoint(f"{path}: line {number}: {line!r} is not of the form 'key=value'")
     at = min(separators)
-    # As in Java, space at the end belongs to the value.
+    # As in Java, trailing spaces belong to the value.
     value = line[at + 1 :].lstrip()
     unescaped: list[str] = []
     characters = iter(value)
@@ -270,7 +270,7 @@ def _escape_property(value: str) -> str:
 
 
 def _read_lines(disk: Disk, path: str) -> list[str]:
-    """The lines without their ends; none when there is no file."""
+    """The lines without line ends; an empty list when there is no file."""
     try:
         data = read_whole(disk, path)
     except OSError as error:
@@ -295,7 +295,7 @@ class CheckpointWriter:
     def __init__(
         self, disk: Disk, executor: Executor, report: Report, path: str, take: Callable[[], Mapping[TopicPartition, int]]
     ) -> None:
-        """``take`` gives the offsets to write, as they are now."""
+        """``take`` returns the offsets to write, as they are at the time of the call."""
         self._disk = disk
         self._executor = executor
         self._report = report
@@ -304,7 +304,7 @@ class CheckpointWriter:
         self._in_flight = False
         self._wanted = False
         self._waiting: list[OnWritten] = []
-        # What the file on the disk is known to hold.
+        # The offsets that the file on the disk is known to hold.
         self.written: Mapping[TopicPartition, int] = {}
 
     @property

@@ -30,6 +30,7 @@ and shares nothing with the loop but the write itself. ``MarkFlusher`` runs one 
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
@@ -43,9 +44,9 @@ from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk, DiskFile
 from tidelog.ports.executor import Completion, Executor
 
-# Room for four minutes of a flush each second, if these are small.
+# Enough for four minutes with a small flush each second.
 JOURNAL_BYTES = 1024 * 1024
-# What today's disks write as one; a power cut in mid-write may spoil all of it.
+# Today's disks write this much at once; a power cut during the write may spoil all of it.
 BLOCK_BYTES = 4096
 FORGOTTEN = -1
 
@@ -57,39 +58,27 @@ _ENTRY_FIXED_BYTES = _NAME_LENGTH.size + _ID_OFFSET.size
 _NO_ID = bytes(16)
 
 
-class Mark(NamedTuple):
+class DurableMark(NamedTuple):
     topic_id: bytes
     offset: int
 
 
-_FORGET = Mark(_NO_ID, FORGOTTEN)
+_FORGET = DurableMark(_NO_ID, FORGOTTEN)
 
 
+@dataclass(slots=True)
 class JournalWrite:
-    """One flush: a frame for the open file, or a whole new file. Made on the loop, run on the executor."""
+    """One flush: a frame for the open file, or a whole new file. Made on the event loop, run on the executor."""
 
-    __slots__ = ("_directory", "_disk", "_marks", "file", "frame_number", "oldest_ms", "position", "size_bytes")
-
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        marks: Mapping[str, Mark],
-        file: DiskFile | None,
-        frame_number: int,
-        position: int,
-        size_bytes: int,
-        oldest_ms: int,
-    ) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._marks = marks
-        # None: write a new file. Afterwards the file to go on with, and where.
-        self.file = file
-        self.frame_number = frame_number
-        self.position = position
-        self.size_bytes = size_bytes
-        self.oldest_ms = oldest_ms
+    _disk: Disk
+    _directory: str
+    _marks: Mapping[str, DurableMark]
+    file: DiskFile | None
+    """None: write a new file. After the run: the file to append the next frame to."""
+    frame_number: int
+    position: int
+    size_bytes: int
+    oldest_ms: int
 
     @property
     def is_rewrite(self) -> bool:
@@ -110,12 +99,12 @@ class JournalWrite:
         temporary_path = path + TEMPORARY_SUFFIX
         file = self._disk.open(temporary_path, "create")
         try:
-            # A crash may have left a longer one, whose old frames must not follow the new one.
+            # A crash may have left a longer file, whose old frames must not follow the new one.
             file.truncate(0)
             file.write(0, [frame, bytes(self.size_bytes - len(frame))])
             file.sync()
         except OSError:
-            # On a full disk what was written so far is room that the logs need.
+            # The disk is full: free what was written so far, because the logs need the space.
             with suppress(OSError):
                 file.truncate(0)
             raise
@@ -144,10 +133,10 @@ class DurableMarks:
         self._disk = disk
         self._directory = directory
         self._journal_bytes = journal_bytes
-        self._marks: dict[str, Mark] = {}
-        # What has changed since the last flush began. The values are those of _marks, or _FORGET.
-        self._pending: dict[str, Mark] = {}
-        # When the oldest of it was recorded, by the clock that the caller of ``record`` uses; None when nothing is pending.
+        self._marks: dict[str, DurableMark] = {}
+        # The changes since the last flush began. The values are those of _marks, or _FORGET.
+        self._pending: dict[str, DurableMark] = {}
+        # When the oldest pending change was recorded, by the clock of ``record``'s caller; None when nothing is pending.
         self.oldest_pending_ms: int | None = None
         # The file to append to; None when the next flush must write a new one.
         self._file: DiskFile | None = None
@@ -155,12 +144,13 @@ class DurableMarks:
         self._position = 0
         self._size_bytes = 0
         self._flush_in_flight = False
-        # What was found in the file after the last frame that counts; None for a file that ends as it should.
+        # What was wrong in the file after the last valid frame; None for a file that ends as it should.
         self.damage: str | None = None
 
     @classmethod
     def open(cls, disk: Disk, directory: str, journal_bytes: int = JOURNAL_BYTES) -> "DurableMarks":
-        """Read the journal. Writes nothing; what was read counts as pending until the first flush has made it durable."""
+        """Read the journal. Writes nothing; the marks that were read count as pending until the first flush has made them
+        durable."""
         marks = cls(disk, directory, journal_bytes)
         path = join(directory, DURABLE_MARKS)
         if disk.exists(path):
@@ -173,12 +163,12 @@ class DurableMarks:
         return marks
 
     def mark(self, name: str, topic_id: bytes) -> int | None:
-        """What was recorded last; None when nothing was, or of another topic that had the same name."""
+        """The mark that was recorded last; None when there is none, or when it belongs to another topic of the same name."""
         found = self._marks.get(name)
         return found.offset if found is not None and found.topic_id == topic_id else None
 
     def topic_id(self, name: str) -> bytes | None:
-        """Of the topic whose mark was recorded last."""
+        """The id of the topic whose mark was recorded last under this name."""
         found = self._marks.get(name)
         return found.topic_id if found is not None else None
 
@@ -186,9 +176,9 @@ class DurableMarks:
         return list(self._marks)
 
     def record(self, name: str, topic_id: bytes, offset: int, now_ms: int = 0) -> None:
-        """Below ``offset`` this partition is durable. Without ``now_ms`` it counts as pending since ever."""
+        """Note that this partition is durable below ``offset``. Without ``now_ms`` the next flush is due at once."""
         assert offset >= 0, offset
-        mark = Mark(topic_id, offset)
+        mark = DurableMark(topic_id, offset)
         if self._marks.get(name) == mark:
             return
         assert name.isascii(), name
@@ -210,7 +200,7 @@ class DurableMarks:
         return self.oldest_pending_ms is not None
 
     def begin_flush(self) -> JournalWrite | None:
-        """Take what is pending; None when nothing is, or while a flush is under way. ``finish_flush`` must follow."""
+        """Take the pending changes; None when there are none, or while a flush is under way. ``finish_flush`` must follow."""
         oldest_ms = self.oldest_pending_ms
         if self._flush_in_flight or oldest_ms is None:
             return None
@@ -226,7 +216,7 @@ class DurableMarks:
         return write
 
     def finish_flush(self, write: JournalWrite, error: BaseException | None) -> None:
-        """``write.run()`` has returned, or raised ``error``: then all of it is pending again, and goes to a new file."""
+        """``write.run()`` has returned, or raised ``error``; in that case everything is pending again and goes to a new file."""
         assert self._flush_in_flight
         self._flush_in_flight = False
         if error is not None:
@@ -241,8 +231,8 @@ class DurableMarks:
         self._frame_number = write.frame_number + 1
 
     def flush(self) -> None:
-        """All of it at once, for starting and stopping. Blocks until all recorded is durable and the file is there: without
-        it the next start would take the directory for one that another program wrote."""
+        """Write everything at once, when starting and stopping. Blocks until it is durable. The file is written even when nothing
+        was recorded: without it the next start would think that another program wrote the directory."""
         if self.oldest_pending_ms is None and self._file is None:
             self.oldest_pending_ms = 0
         write = self.begin_flush()
@@ -256,7 +246,7 @@ class DurableMarks:
         self.finish_flush(write, None)
 
 
-def encode_frame(number: int, marks: Mapping[str, Mark]) -> bytes:
+def encode_frame(number: int, marks: Mapping[str, DurableMark]) -> bytes:
     parts = [_NUMBER.pack(number)]
     for name, mark in marks.items():
         encoded_name = name.encode("ascii")
@@ -265,9 +255,9 @@ def encode_frame(number: int, marks: Mapping[str, Mark]) -> bytes:
     return _HEADER.pack(len(checked) - _NUMBER.size, crc32c(checked), number) + checked[_NUMBER.size :]
 
 
-def decode_journal(data: bytes, path: str) -> tuple[dict[str, Mark], str | None]:
-    """The marks that the frames add up to, and what is wrong with the rest, if anything is."""
-    marks: dict[str, Mark] = {}
+def decode_journal(data: bytes, path: str) -> tuple[dict[str, DurableMark], str | None]:
+    """The marks that result from all valid frames, and what is wrong with the rest, if anything."""
+    marks: dict[str, DurableMark] = {}
     position = number = 0
     view = memoryview(data)
     while (body := _frame_body(view, position, number)) is not None:
@@ -284,7 +274,7 @@ def decode_journal(data: bytes, path: str) -> tuple[dict[str, Mark], str | None]
 
 
 def _frame_body(view: memoryview, position: int, number: int) -> memoryview | None:
-    """The body of frame ``number`` at ``position``; None when what is there is not that frame, whole."""
+    """The body of frame ``number`` at ``position``; None when there is no such frame, or not all of it."""
     start = position + _HEADER.size
     if start > len(view):
         return None
@@ -296,8 +286,8 @@ def _frame_body(view: memoryview, position: int, number: int) -> memoryview | No
     return view[start : start + length]
 
 
-def _entries(body: memoryview, path: str) -> Iterator[tuple[str, Mark]]:
-    """The entries of a body whose CRC was right: if they make no sense, they were written so."""
+def _entries(body: memoryview, path: str) -> Iterator[tuple[str, DurableMark]]:
+    """The entries of a body whose CRC is right: if they make no sense, they were written that way."""
     position = 0
     try:
         while position < len(body):
@@ -305,21 +295,21 @@ def _entries(body: memoryview, path: str) -> Iterator[tuple[str, Mark]]:
             position += _NAME_LENGTH.size
             name = str(body[position : position + name_length], "ascii")
             position += name_length
-            yield name, Mark(*_ID_OFFSET.unpack_from(body, position))
+            yield name, DurableMark(*_ID_OFFSET.unpack_from(body, position))
             position += _ID_OFFSET.size
     except (struct.error, UnicodeDecodeError) as error:
-        raise CorruptCheckpoint(f"{path}: an entry of a whole frame makes no sense: {error}") from error
+        raise CorruptCheckpoint(f"{path}: an entry of a valid frame makes no sense: {error}") from error
 
 
 def _next_block(position: int) -> int:
     return -(-position // BLOCK_BYTES) * BLOCK_BYTES
 
 
-def _frame_bytes(marks: Mapping[str, Mark]) -> int:
+def _frame_bytes(marks: Mapping[str, DurableMark]) -> int:
     return _HEADER.size + sum(map(len, marks)) + len(marks) * _ENTRY_FIXED_BYTES
 
 
-# Marks may be one second late in all: half of it to wait, half for the disk.
+# A mark may be one second late: half of that is for waiting, half for the disk.
 FLUSH_MS = 500
 FAILURES_MAX = 2
 
@@ -347,7 +337,7 @@ class MarkFlusher:
         self._note_pending()
 
     def lower(self, log: PartitionLog, offset: int) -> None:
-        """Before a truncation: flush it, and truncate only when that is done."""
+        """Lower a mark before a truncation. Flush it, and truncate only when that is done."""
         self._marks.record(log.name, log.topic_id, offset)
         self._note_pending()
 
@@ -356,14 +346,14 @@ class MarkFlusher:
         self._note_pending()
 
     def forget_all_but(self, known: set[str]) -> None:
-        """A crash may keep that a partition was deleted and lose that its mark was forgotten."""
+        """Needed at a start: a crash may keep the deletion of a partition and lose the removal of its mark."""
         for name in self._marks.names():
             if name not in known:
                 self.forget(name)
 
     @property
     def is_idle(self) -> bool:
-        """Also when the disk was given up: nobody must wait for marks that will never be written."""
+        """True also after the disk has failed for good: nobody must wait for marks that will never be written."""
         return not self._in_flight and (not self._marks.has_pending or self._failures >= FAILURES_MAX)
 
     def tick(self) -> None:
@@ -371,14 +361,14 @@ class MarkFlusher:
             self.flush()
 
     def flush(self, on_flushed: OnFlushed | None = None) -> None:
-        """Write what was recorded before this call. ``on_flushed`` hears when it is durable, or of the error."""
+        """Write everything that was recorded before this call. ``on_flushed`` is called when it is durable, or with the error."""
         if on_flushed is not None:
             self._waiting.append(on_flushed)
         if not self._in_flight:
             self._start()
 
     def flush_now(self) -> None:
-        """For starting and stopping. Blocks until everything recorded is durable."""
+        """Block until everything recorded is durable. For starting and stopping."""
         self._since_ms = None
         self._marks.flush()
 
@@ -403,7 +393,7 @@ class MarkFlusher:
         self._marks.finish_flush(write, error)
         if error is not None:
             if isinstance(error, OSError) and error.errno in NO_ROOM:
-                # Nothing can be appended either; the marks stay pending and the next tick tries again.
+                # The logs cannot be appended to either; the marks stay pending and the next tick tries again.
                 self._note_pending()
                 for on_flushed in waiting:
                     on_flushed(error)

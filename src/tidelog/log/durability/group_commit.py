@@ -1,17 +1,17 @@
 """Group commit: one pass of syncs covers everything that waits.
 
-Appends only make logs dirty. A pass takes the sync plans of all dirty logs at once, runs them on the executor, and when they
-have ended moves each log's durable offset and wakes who waited for it. While a pass runs, new appends gather for the next one:
-the slower the disk, the more each sync covers.
+Appends only make logs dirty. A pass takes the sync plans of all dirty logs at once, runs them on the executor, and then moves
+each log's durable offset, wakes the waiters and calls the log's durability listeners. While a pass runs, new appends collect for
+the next one: the slower the disk, the more each sync covers.
 
-For a few files a pass syncs one by one; from ``syncfs_files_min`` on, one ``syncfs`` is cheaper than that many calls. A file
-whose sync fails takes its own log offline; a failed ``syncfs`` names no file, so all logs of that pass go offline. It may have
-struck a file written since the pass began, whose log is not among them, and will not be told again: from then on every file is
-synced through its own descriptor, which still knows.
+A pass with few files syncs them one by one; from ``syncfs_files_min`` files on, one ``syncfs`` is cheaper. A file whose sync
+fails takes its own log offline. A failed ``syncfs`` names no file, so all logs of that pass go offline. The error may even
+concern a file that was written after the pass began, whose log is not among them, and the kernel does not report it again: from
+then on every file is synced through its own descriptor, which still knows.
 
-Logs that asked for relaxed durability do not start a pass; they join one by their own ``flush.messages`` and ``flush.ms``.
+Logs with relaxed durability do not start a pass; they join one according to their ``flush.messages`` and ``flush.ms``.
 
-What became durable goes into the journal of durable marks, which is flushed beside the passes.
+The new durable offsets go into the journal of durable marks, which is flushed separately.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,13 @@ from tidelog.log.durability.sync_plan import NEVER_SYNCFS, SyncOutcome, SyncPlan
 from tidelog.log.environment import NO_ROOM
 from tidelog.log.errors import LogOffline
 from tidelog.log.partition_log import PartitionLog
+from tidelog.log.settings import DirectoryOptions
 from tidelog.metrics.histogram import Histogram
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk, FileSystem
 from tidelog.ports.executor import Completion, Executor
 
-# What a relaxed topic may lose with the machine; the kernel's own write-back takes about as long.
+# How much a relaxed topic may lose when the machine fails; the kernel's own write-back takes about as long.
 RELAXED_SYNC_MS = 5_000
 
 OnDurable = Callable[[Exception | None], None]
@@ -43,9 +44,17 @@ class CommitStatistics:
     pass_logs: Histogram = field(default_factory=Histogram)
     """How many logs each pass covered."""
     sync_ns: Histogram = field(default_factory=Histogram)
-    """How long the syncs of each pass took, in their thread."""
+    """How long the syncs of each pass took, measured in their thread."""
     pass_ns: Histogram = field(default_factory=Histogram)
-    """From the start of a pass until it was known to have ended."""
+    """From the start of a pass until the event loop heard of its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPorts:
+    disk: Disk
+    clock: Clock
+    executor: Executor
+    file_system: FileSystem
 
 
 class GroupCommit:
@@ -54,12 +63,10 @@ class GroupCommit:
         "_began_ns",
         "_clock",
         "_dirty",
-        "_disk",
-        "_executor",
-        "_file_system",
         "_in_flight",
         "_marks",
-        "_on_synced",
+        "_on_pass_ended",
+        "_ports",
         "_recovery_point_interval_bytes",
         "_recovery_point_waiting",
         "_relaxed_since_ms",
@@ -70,25 +77,19 @@ class GroupCommit:
 
     def __init__(
         self,
-        disk: Disk,
-        clock: Clock,
-        executor: Executor,
-        file_system: FileSystem,
+        ports: CommitPorts,
         marks: MarkFlusher,
-        recovery_point_interval_bytes: int,
-        syncfs_files_min: int,
-        on_synced: Callable[[list[PartitionLog]], None] | None = None,
+        options: DirectoryOptions,
+        on_pass_ended: Callable[[list[PartitionLog]], None],
     ) -> None:
-        """``on_synced`` gets the logs of each pass that has ended, those that went offline among them."""
-        self._disk = disk
-        self._clock = clock
-        self._executor = executor
-        self._file_system = file_system
+        """``on_pass_ended`` gets the logs of each pass, including those that went offline."""
+        self._ports = ports
+        self._clock = ports.clock
         self._marks = marks
-        self._recovery_point_interval_bytes = recovery_point_interval_bytes
-        self.syncfs_files_min = syncfs_files_min
-        self._on_synced = on_synced
-        # Dictionaries for their order: a simulated run must not depend on hashes.
+        self._recovery_point_interval_bytes = options.recovery_point_interval_bytes
+        self.syncfs_files_min = options.syncfs_files_min
+        self._on_pass_ended = on_pass_ended
+        # Dictionaries instead of sets, because they keep their order: a simulated run must not depend on hashes.
         self._dirty: dict[PartitionLog, None] = {}
         self._relaxed_since_ms: dict[PartitionLog, int] = {}
         self._waiting: dict[PartitionLog, list[tuple[int, OnDurable]]] = {}
@@ -107,7 +108,7 @@ class GroupCommit:
             self._dirty[log] = None
 
     def wait(self, log: PartitionLog, offset: int, on_durable: OnDurable) -> None:
-        """Call back once everything below ``offset`` is durable, or with the error that makes it impossible to say so."""
+        """Call back once everything below ``offset`` is durable, or with the error that prevents it."""
         if log.offline_reason is not None:
             on_durable(LogOffline(log.name, log.offline_reason))
         elif log.durable.offset >= offset:
@@ -118,8 +119,8 @@ class GroupCommit:
                 del self._relaxed_since_ms[log]
                 self._dirty[log] = None
 
-    def give_up(self, log: PartitionLog, end_offset: int, error: Exception) -> None:
-        """The log will be cut at ``end_offset``: who waits for more is told so. Other records will get those offsets."""
+    def fail_waiters_above(self, log: PartitionLog, end_offset: int, error: Exception) -> None:
+        """The log will be cut at ``end_offset``: fail whoever waits for more, because other records will get those offsets."""
         waiting = self._waiting.pop(log, [])
         still = [entry for entry in waiting if entry[0] <= end_offset]
         if still:
@@ -129,14 +130,14 @@ class GroupCommit:
                 on_durable(error)
 
     def move_recovery_point(self, log: PartitionLog, on_moved: OnDurable) -> None:
-        """Move it as far as the log's end with the next pass. It may stay where it was when the disk is full."""
+        """Move the recovery point to the log's end with the next pass. When the disk is full it may stay where it was."""
         self._recovery_point_waiting.setdefault(log, []).append(on_moved)
         self._relaxed_since_ms.pop(log, None)
         self._dirty[log] = None
         self.kick()
 
     def take_dirty(self) -> list[PartitionLog]:
-        """All dirty logs, for a caller that syncs them by itself (starting and stopping)."""
+        """Take all dirty logs, for a caller that syncs them itself (starting and stopping)."""
         logs = [*self._dirty, *self._relaxed_since_ms]
         self._dirty = {}
         self._relaxed_since_ms = {}
@@ -151,7 +152,7 @@ class GroupCommit:
         return not (self._in_flight or self._dirty)
 
     def forget(self, log: PartitionLog) -> None:
-        """The log is being deleted: nobody needs it durable, and who waits is told."""
+        """The log is being deleted: it need not become durable, and whoever waits for it gets an error."""
         self._dirty.pop(log, None)
         self._relaxed_since_ms.pop(log, None)
         error = LogOffline(log.name, "the partition was deleted")
@@ -162,7 +163,7 @@ class GroupCommit:
     # -- passes --------------------------------------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """Start a pass if something is dirty and none is running. Call it after a burst of appends, not after each."""
+        """Start a pass if a log is dirty and no pass is running. Called after a burst of appends, not after each append."""
         if self._in_flight or not self._dirty:
             return
         dirty, self._dirty = self._dirty, {}
@@ -183,35 +184,35 @@ class GroupCommit:
             return
         self._began_ns = self._clock.monotonic_ns()
         work = partial(self._run, plans)
-        self._executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))
+        self._ports.executor.submit(work, lambda completion: self._finish(logs, plans, wanted, completion))
 
     def _run(self, plans: list[SyncPlan]) -> tuple[SyncOutcome, int]:
-        """In a helper thread: the outcome, and the nanoseconds that it took."""
+        """Runs in a helper thread. Returns the outcome and the nanoseconds that it took."""
         began_ns = self._clock.monotonic_ns()
-        outcome = run_plans(self._disk, self._file_system, plans, self.syncfs_files_min)
+        outcome = run_plans(self._ports.disk, self._ports.file_system, plans, self.syncfs_files_min)
         return outcome, self._clock.monotonic_ns() - began_ns
 
     def _leave_out(self, log: PartitionLog, recovery_point_waiting: list[OnDurable], error: OSError) -> None:
-        """A file of it cannot even be opened: the others must not wait for that."""
+        """A file of this log cannot even be opened: leave the log out, because the others must not wait for it."""
         if error.errno in NO_ROOM:
             self._dirty[log] = None
             if recovery_point_waiting:
                 self._recovery_point_waiting[log] = recovery_point_waiting
             return
-        offline = log.go_offline(f"a file that is to be synced cannot be opened: {error}", sync_failed=True)
+        offline = log.go_offline(f"a file that has to be synced cannot be opened: {error}", sync_failed=True)
         self._wake(log, offline)
         for callback in recovery_point_waiting:
             callback(offline)
 
     def after_pass(self, callback: Callable[[], None]) -> None:
-        """Call back when no pass is under way, perhaps at once: a pass knows some files by their names."""
+        """Call back when no pass is under way, perhaps at once: a pass refers to some files by their names."""
         if self._in_flight:
             self._after_pass.append(callback)
         else:
             callback()
 
     def tick(self) -> None:
-        """Time has passed: relaxed logs that have waited long enough join the next pass."""
+        """Let the relaxed logs that have waited long enough join the next pass."""
         now_ms = self._clock.monotonic_ms()
         due = [log for log, since_ms in self._relaxed_since_ms.items() if _is_due(log, now_ms - since_ms)]
         for log in due:
@@ -257,8 +258,7 @@ class GroupCommit:
         for log in logs:
             for listener in log.durability_listeners:
                 listener()
-        if self._on_synced is not None:
-            self._on_synced(logs)
+        self._on_pass_ended(logs)
         self.kick()
 
     def _wake(self, log: PartitionLog, error: Exception | None) -> None:
@@ -275,7 +275,7 @@ class GroupCommit:
 
 
 def _is_due(log: PartitionLog, waited_ms: int) -> bool:
-    """``flush.messages`` and ``flush.ms`` of a relaxed topic, and never later than the default."""
+    """Is a relaxed topic due by its ``flush.messages`` and ``flush.ms``, or by RELAXED_SYNC_MS?"""
     settings = log.settings
     unsynced_messages = log.log_end_offset - log.durable.offset
     return unsynced_messages >= settings.flush_messages or waited_ms >= min(settings.flush_ms, RELAXED_SYNC_MS)

@@ -28,14 +28,15 @@ from tidelog.ports.executor import Completion, Executor
 
 if TYPE_CHECKING:
     from tidelog.log.durability.checkpoints import StagedFile
-    from tidelog.log.segments.segment import LogSegment
 
 
 class Unsynced:
+    """What a log has written that no sync covers yet."""
+
     __slots__ = ("directories", "files", "segments")
 
     def __init__(self) -> None:
-        # In order of base offset: the old segment is synced before the new one.
+        # Ordered by base offset: the old segment is synced before the new one.
         self.segments: list[LogSegment] = []
         self.files: tuple[DiskFile, ...] = ()
         self.directories: tuple[str, ...] = ()
@@ -52,11 +53,11 @@ class Unsynced:
         self.directories = tuple(directory for directory in self.directories if directory not in synced)
 
     def forget_segments(self, gone: list[LogSegment]) -> None:
-        """They have left the log: nobody needs their bytes durable any more."""
+        """The segments have left the log: nobody needs their bytes to be durable any more."""
         self.segments = [segment for segment in self.segments if segment not in gone]
 
 
-# More files than there can be: sync each by itself.
+# More files than there can ever be: each file is synced by itself.
 NEVER_SYNCFS = 2**63 - 1
 
 
@@ -64,16 +65,24 @@ NEVER_SYNCFS = 2**63 - 1
 class SyncPlan:
     end: OffsetPosition
     truncations: int
-    segments: "list[LogSegment]"
+    segments: list[LogSegment]
     files: list[DiskFile]
     directories: list[str]
     epochs: "StagedFile | None" = None
-    """The leader epochs' checkpoint, when it changed and the recovery point is to move."""
+    """The leader epochs' checkpoint, when it changed and the recovery point should move."""
     recovery_point: int | None = None
     had_no_room: bool = False
 
+    def move_recovery_point(self, offset: int, files: list[DiskFile], epochs: "StagedFile | None", directory: str) -> None:
+        """Sync also what recovery trusts below ``offset``: ``files``, the leader epochs if they changed, and their names."""
+        self.files += files
+        self.epochs = epochs
+        if directory not in self.directories:
+            self.directories.append(directory)
+        self.recovery_point = offset
+
     def run(self, disk: Disk) -> None:
-        """One file after the other, oldest segment first: the old segment is durable before the new one."""
+        """Sync one file after the other, oldest segment first: the old segment is durable before the new one."""
         for file in self.files:
             file.sync()
         staged = self.stage()
@@ -84,8 +93,8 @@ class SyncPlan:
             disk.sync_directory(directory)
 
     def stage(self) -> DiskFile | None:
-        """Write the epochs beside the old ones. Without room for them the data is durable all the same; only the recovery point,
-        which relies on them, must wait."""
+        """Write the epochs to a temporary file. If there is no space for them, the data becomes durable all the same; only the
+        recovery point, which relies on them, has to wait."""
         if self.epochs is None:
             return None
         try:
@@ -113,19 +122,18 @@ class SyncOutcome(NamedTuple):
 
     @property
     def file_system_failed(self) -> bool:
-        """From now on only a file's own descriptor can be believed: ``syncfs`` tells of an error once, also of one that struck a
-        file which was not part of this pass, and the next call would succeed."""
+        """From now on only a file's own descriptor can be trusted: ``syncfs`` reports an error only once, even one that concerns
+        a file outside of this pass, and the next call would succeed."""
         return self.used_file_system_sync and any(error is not None for error in self.errors)
 
 
 def run_plans(disk: Disk, file_system: FileSystem, plans: Sequence[SyncPlan], syncfs_files_min: int) -> SyncOutcome:
-    """Run them all. Blocks; errors belong to single logs, so they are gathered rather than raised.
+    """Run all plans. Blocks. Errors belong to single logs, so they are collected rather than raised.
 
-    From ``syncfs_files_min`` files on one ``syncfs`` stands for all of them. When it fails it names no file: every plan has
-    failed.
+    From ``syncfs_files_min`` files on, one ``syncfs`` covers all of them. When it fails it names no file: every plan has failed.
     """
     if sum([plan.sync_count for plan in plans]) >= syncfs_files_min:
-        # Short, as nearly always: what a helper thread does in Python, the event loop waits for.
+        # Kept short: while a helper thread runs Python code, the event loop waits.
         has_epochs = any(plan.epochs is not None for plan in plans)
         errors: list[OSError | None] = [None] * len(plans)
         if has_epochs:
@@ -191,7 +199,7 @@ REASON_BYTES_MAX = 1024
 
 
 def leave_failed_sync_mark(disk: Disk, directory: str, reason: str) -> None:
-    """Blocks on two syncs of a disk that is failing: there is nothing better to do with this partition any more."""
+    """Blocks on two syncs of a failing disk: there is nothing better to do for this partition any more."""
     file = disk.open(_failed_sync_path(directory), "create")
     file.write(0, [reason.encode()[:REASON_BYTES_MAX]])
     file.sync()

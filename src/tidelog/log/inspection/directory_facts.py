@@ -24,7 +24,7 @@ from tidelog.log.durability.checkpoints import (
     read_whole,
     was_cleanly_shut_down,
 )
-from tidelog.log.durability.durable_marks import Mark, decode_journal
+from tidelog.log.durability.durable_marks import DurableMark, decode_journal
 from tidelog.log.errors import CorruptCheckpoint, CorruptLog, LogError
 from tidelog.log.segments.batch_scan import SCAN_CHUNK_BYTES, scan_headers
 from tidelog.log.settings import LONG_MAX
@@ -34,9 +34,9 @@ from tidelog.records.topic_partition import TopicPartition
 
 class Severity(StrEnum):
     DAMAGE = "damage"
-    """Something that was once whole is not any more: bytes, or what finds them."""
+    """Something is damaged that was once sound: bytes of the log, or an index to them."""
     NOTE = "note"
-    """What a crash leaves and the next start puts in order, or what merely looks odd."""
+    """Something that a crash leaves and the next start repairs, or that merely looks odd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class Finding:
     """The partition directory's name; "" for the data directory's own files."""
     path: str
     position: int | None
-    """The byte in that file; None when it is about the file as a whole."""
+    """The byte in that file; None when the finding concerns the file as a whole."""
     offset: int | None
     problem: str
     meaning: str
 
 
 OnFinding = Callable[[Finding], None]
-# Told how many more bytes of log have been read.
+# Called with the number of further bytes of log that have been read.
 OnBytes = Callable[[int], None]
 
 
@@ -74,19 +74,19 @@ _MEANING_BY_CHECKPOINT = {
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """What is known of a partition beside its own files."""
+    """What is known about a partition from outside of its own files."""
 
     name: str
     log_start_offset: int = 0
     recovery_point: int = 0
     durable_mark: int | None = None
-    """Everything below it was synced once; None when there is no data directory around that would say."""
+    """Everything below this offset was synced; None when the partition does not lie in a data directory, which would know."""
     was_stopped_cleanly: bool = False
     has_marks: bool = False
 
     @property
     def rebuilt_from(self) -> int:
-        """From this offset on the next start checks the log and rebuilds what is derived from it."""
+        """The next start checks the log from this offset on, and rebuilds what is derived from it."""
         return LONG_MAX if self.was_stopped_cleanly or self.durable_mark is None else self.recovery_point
 
 
@@ -96,7 +96,7 @@ class DirectoryFacts:
     cluster_id: str | None = None
     node_id: int | None = None
     offsets_by_file: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
-    marks: dict[str, Mark] = field(default_factory=dict)
+    marks: dict[str, DurableMark] = field(default_factory=dict)
     has_marks: bool = False
     was_stopped_cleanly: bool = False
     problems: list[Finding] = field(default_factory=list)
@@ -126,7 +126,7 @@ class DirectoryFacts:
 
 
 def read_topic_id(disk: Disk, directory: str) -> bytes:
-    """Zeros when it is missing or unreadable, as a start takes it."""
+    """Zeros when it is missing or unreadable, as for a start."""
     try:
         return read_partition_metadata(disk, names.join(directory, names.PARTITION_METADATA)) or NO_TOPIC_ID
     except CorruptCheckpoint:
@@ -173,9 +173,9 @@ DAMAGED_SUFFIX = "-damaged"
 class SegmentFiles(NamedTuple):
     base_offset: int
     stem: str
-    """Directory and twenty digits: a suffix per kind makes a path of it."""
+    """The directory and twenty digits; a suffix for each kind of file completes the path."""
     state: str
-    """".swap" for compaction's result that a start will put in place, else ""."""
+    """".swap" for compaction's result that a start will put in place, otherwise ""."""
 
     def path(self, suffix: str) -> str:
         return f"{self.stem}{suffix}{self.state}"
@@ -186,7 +186,7 @@ class SegmentFiles(NamedTuple):
 
 
 def find_segments(disk: Disk, directory: str) -> list[SegmentFiles]:
-    """The segments in order of their base offsets."""
+    """The segments, ordered by base offset."""
     in_use: list[int] = []
     swaps: list[int] = []
     for name in disk.list_directory(directory):
@@ -207,7 +207,7 @@ def find_segments(disk: Disk, directory: str) -> list[SegmentFiles]:
 
 
 def _end_offset(disk: Disk, segment: SegmentFiles) -> int:
-    """As far as the swap file can be read."""
+    """Where the readable part of the swap file ends."""
     file = disk.open(segment.log_path, "read")
     end_offset = segment.base_offset + 1
     try:
@@ -229,20 +229,20 @@ _DATA_DIRECTORY_FILES = frozenset((names.META_PROPERTIES, names.DURABLE_MARKS, *
 
 
 class UnknownTarget(LogError):
-    """The path is nothing that these tools know."""
+    """These tools do not know what the path is."""
 
 
 class FileTarget(NamedTuple):
     path: str
     kind: str
-    """A segment file's suffix, or the whole name of a small file."""
+    """The suffix of a segment's file, or the whole name of a small file."""
     base_offset: int
 
 
 class PartitionTarget(NamedTuple):
     path: str
     data_directory: str | None
-    """The data directory that it lies in; None for a copy that lies elsewhere."""
+    """The data directory around it; None for a copy that lies elsewhere."""
 
     @property
     def name(self) -> str:
@@ -258,7 +258,8 @@ Target = FileTarget | PartitionTarget | DirectoryTarget
 
 
 def recognise(disk: Disk, path: str) -> Target:
-    """``path``: absolute, without a slash at its end. UnknownTarget says why it is none of them; OSError if it cannot be read."""
+    """What ``path`` is: a data directory, a partition's directory, or one of their files. ``path`` is absolute and has no
+    trailing slash. Raises UnknownTarget with the reason, or OSError if it cannot be read."""
     if not disk.exists(path):
         raise UnknownTarget(f"{path}: there is no such file or directory")
     if not disk.is_directory(path):
@@ -279,7 +280,7 @@ def recognise(disk: Disk, path: str) -> Target:
     if data_directory is not None:
         return PartitionTarget(path, data_directory)
     raise UnknownTarget(
-        f"{path} is no data directory: it has no {names.META_PROPERTIES}, and no directory such as orders-0 in it"
+        f"{path} is not a data directory: it contains neither {names.META_PROPERTIES} nor a directory such as orders-0"
     )
 
 
@@ -303,7 +304,7 @@ def _recognise_file(path: str) -> FileTarget:
 
 
 def facts_of(disk: Disk, partition: PartitionTarget, directory: DirectoryFacts | None = None) -> PartitionFacts:
-    """``directory``: what was read of its data directory already."""
+    """``directory``: the facts of its data directory, if they were read already."""
     if directory is None and partition.data_directory is not None:
         directory = read_directory_facts(disk, partition.data_directory)
     return PartitionFacts(partition.name) if directory is None else directory.of_partition(disk, partition.name)

@@ -40,14 +40,14 @@ from tidelog.records.header import BatchHeader
 from tidelog.records.record import Record
 
 Item = dict[str, object]
-_LAST_TIMESTAMP_MS = 253402300799999  # The end of the year 9999: what a calendar can show.
+_LAST_TIMESTAMP_MS = 253402300799999  # The end of the year 9999: later times have no calendar date.
 
 
 class DumpOptions(NamedTuple):
     records: bool = False
     offset: int = 0
     limit: int | None = None
-    """How many items; of a partition or log file: how many batches."""
+    """How many items to show at most; for a partition or log file, how many batches."""
 
 
 def dump(disk: Disk, target: Target, options: DumpOptions) -> Iterator[Item]:
@@ -61,7 +61,7 @@ def dump(disk: Disk, target: Target, options: DumpOptions) -> Iterator[Item]:
         items = _dump_file(disk, target, options.offset)
     count = 0
     for item in items:
-        # Records belong to their batch, and what introduces a part does not count.
+        # Records belong to their batch, and headings do not count.
         if item["kind"] not in ("record", "segment", "damage"):
             count += 1
             if options.limit is not None and count > options.limit:
@@ -70,7 +70,7 @@ def dump(disk: Disk, target: Target, options: DumpOptions) -> Iterator[Item]:
 
 
 def format_timestamp(timestamp_ms: int) -> str:
-    """ISO 8601 in UTC; "none" for -1, and the bare number for what no calendar has."""
+    """ISO 8601 in UTC; "none" for -1, and the plain number for times without a calendar date."""
     if timestamp_ms == -1:
         return "none"
     if not 0 <= timestamp_ms <= _LAST_TIMESTAMP_MS:
@@ -83,7 +83,7 @@ def format_timestamp(timestamp_ms: int) -> str:
 
 
 def _dump_directory(disk: Disk, target: DirectoryTarget) -> Iterator[Item]:
-    """An overview: the batches of a whole directory would be no answer to any question."""
+    """Show an overview: nobody wants to read the batches of a whole directory."""
     facts = read_directory_facts(disk, target.path)
     yield {
         "kind": "data directory",
@@ -149,7 +149,8 @@ def _dump_log(disk: Disk, path: str, options: DumpOptions) -> Iterator[Item]:
 
 
 def _position_of(file: DiskFile, end: int, offset: int) -> int:
-    """Where the batch begins that holds ``offset``, or the first one after it. By headers only: the index may lie."""
+    """Where the batch begins that holds ``offset``, or the first one after it. It reads only headers, because the index may be
+    wrong."""
     for position, header in scan_headers(file, 0, end, SCAN_CHUNK_BYTES):
         if header.last_offset >= offset:
             return position
@@ -233,7 +234,7 @@ def _record_item(record: Record, is_control: bool) -> Item:
 
 
 def _bytes_fields(name: str, content: bytes | None) -> Item:
-    """As text where it is printable, else as hexadecimal digits under ``<name>_hex``."""
+    """The value as text if it is printable, otherwise as hexadecimal digits under ``<name>_hex``."""
     if content is None:
         return {name: None}
     try:
@@ -289,7 +290,7 @@ def _dump_index(file: DiskFile, kind: str, base_offset: int, from_offset: int) -
 
 
 def _index_item(kind: str, base_offset: int, fields: tuple[int, ...]) -> tuple[int, Item]:
-    """The entry's offset, and the entry."""
+    """(the entry's offset, the entry as an item)."""
     if kind == names.INDEX_SUFFIX:
         offset = base_offset + fields[0]
         return offset, {"kind": "index entry", "offset": offset, "position": fields[1]}

@@ -33,7 +33,7 @@ class WalkedBatch(NamedTuple):
 
 
 def walk_batches(file: DiskFile, position: int, end: int) -> Iterator[WalkedBatch]:
-    """From ``position``, a batch boundary, up to ``end``. CorruptLog where the structure breaks."""
+    """Walk from ``position``, a batch boundary, up to ``end``. Raises CorruptLog where the structure breaks."""
     chunk = memoryview(b"")
     chunk_start = position
     while position < end:
@@ -59,7 +59,7 @@ def _read(file: DiskFile, position: int, end: int) -> memoryview:
 def _checked_header(file: DiskFile, chunk: memoryview, at: int, position: int, end: int) -> BatchHeader:
     left = len(chunk) - at
     if left < HEADER_SIZE:
-        raise CorruptLog(file.path, position, None, f"a batch header takes {HEADER_SIZE} bytes, and {left} are left")
+        raise CorruptLog(file.path, position, None, f"a batch header takes {HEADER_SIZE} bytes, but only {left} are left")
     header = read_header(chunk, at)
     try:
         check_header(header, end - position)
@@ -106,7 +106,7 @@ class IndexEntry(NamedTuple):
 
 
 def read_entries(file: DiskFile, entry: Struct) -> Iterator[IndexEntry | Fault]:
-    """Every entry before the padding; a Fault ends it."""
+    """Yields every entry before the padding, and a Fault where something is wrong, which ends it."""
     size = file.size()
     entry_bytes = entry.size
     zeros_from: int | None = None
@@ -121,10 +121,10 @@ def read_entries(file: DiskFile, entry: Struct) -> Iterator[IndexEntry | Fault]:
                 continue
             if zeros_from is not None:
                 if zeros_from or number > 1:
-                    yield Fault(zeros_from, None, f"{position - zeros_from} zero bytes with an entry behind them")
+                    yield Fault(zeros_from, None, f"{position - zeros_from} zero bytes with an entry after them")
                     return
                 yield IndexEntry(0, 0, (0,) * len(fields))
                 zeros_from = None
             yield IndexEntry(number, position, fields)
     if size % entry_bytes:
-        yield Fault(size - size % entry_bytes, None, f"{size} bytes are no whole number of entries of {entry_bytes} bytes")
+        yield Fault(size - size % entry_bytes, None, f"{size} bytes are not a whole number of entries of {entry_bytes} bytes")

@@ -62,21 +62,21 @@ from tidelog.records.header import NO_LEADER_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """``problem`` is None when there is nothing that a start would refuse."""
+    """What a repair would do. ``problem`` is None when a start would refuse nothing."""
 
     facts: PartitionFacts
     directory: str
     cut_offset: int
-    """The log ends here: at the damage, or where it ends already."""
+    """Where the log will end: at the damage, or where it ends already."""
     problem: str | None = None
     path: str = ""
     position: int = 0
     is_torn_tail: bool = False
-    """The damage is at or above the durable mark: the next start cuts it by itself."""
+    """The damage is at or above the durable mark, so the next start cuts it without a repair."""
     cut_segment: SegmentFiles | None = None
-    """The segment that loses its tail, or stays as the last one. None when none is left."""
+    """The segment that loses its tail, or stays as the last one. None when no segment is left."""
     cut_bytes: int = 0
-    """Of ``cut_segment``."""
+    """Where ``cut_segment`` is cut."""
     later_segments: tuple[SegmentFiles, ...] = ()
     later_bytes: int = 0
 
@@ -90,13 +90,13 @@ class RepairPlan:
 
     @property
     def lost_offsets(self) -> int:
-        """Acknowledged as durable, and not in the log afterwards."""
+        """How many offsets were acknowledged as durable and will not be in the log afterwards."""
         return max(0, self.durable_mark - max(self.cut_offset, self.facts.log_start_offset))
 
 
 def plan_repair(disk: Disk, directory: str, facts: PartitionFacts, *, deep: bool, on_bytes: OnBytes) -> RepairPlan:
     segments = find_segments(disk, directory)
-    # A start removes segments wholly below the log start before it looks at any.
+    # A start removes the segments that lie wholly below the log start before it checks any.
     while len(segments) > 1 and segments[1].base_offset <= facts.log_start_offset:
         segments.pop(0)
     if not segments:
@@ -128,7 +128,7 @@ def plan_repair(disk: Disk, directory: str, facts: PartitionFacts, *, deep: bool
 
 
 class _Start(NamedTuple):
-    """Where a check begins: the number of a segment, a batch boundary in it, and the offset below which the rest is trusted."""
+    """Where a check begins: the index of a segment, a batch boundary in it, and the offset below which everything is trusted."""
 
     number: int
     position: int
@@ -136,7 +136,7 @@ class _Start(NamedTuple):
 
 
 def _find_start(disk: Disk, segments: list[SegmentFiles], facts: PartitionFacts) -> _Start:
-    """As a start does: from the recovery point, or from the first segment whose indexes are missing."""
+    """Begin where a start does: at the recovery point, or at the first segment whose indexes are missing."""
     recovery_point = facts.recovery_point
     for number, segment in enumerate(segments):
         if segment.base_offset < recovery_point and disk.file_size(segment.log_path):
@@ -179,7 +179,7 @@ def _leader_epoch_before(disk: Disk, directory: str, offset: int) -> int:
 
 
 class _Check:
-    """Recovery's check, read-only. ``number``, ``position`` and ``next_offset`` say how far it came."""
+    """Recovery's check without changes. ``number``, ``position`` and ``next_offset`` say how far it came."""
 
     def __init__(self, disk: Disk, facts: PartitionFacts, segments: list[SegmentFiles], on_bytes: OnBytes) -> None:
         self._disk = disk
@@ -192,7 +192,7 @@ class _Check:
         self.problem: str | None = None
         self._leader_epoch = NO_LEADER_EPOCH
         self._trusted_below = 0
-        # How far it had come before the last batch, if that one did not follow directly.
+        # How far the check had come before the last batch, if that one did not follow directly.
         self._jump: tuple[int, int] | None = None
 
     def run(self, start: _Start, leader_epoch: int) -> None:
@@ -212,7 +212,7 @@ class _Check:
                 return
 
     def _is_gap(self, segment: SegmentFiles) -> bool:
-        """Below the recovery point compaction may have left one."""
+        """Is there a gap before this segment that is not allowed? Compaction may have left gaps below the recovery point."""
         if segment.base_offset > self.next_offset:
             return self._facts.has_marks and self.next_offset >= self._facts.recovery_point
         return segment.base_offset < self.next_offset
@@ -258,7 +258,7 @@ class _Check:
         return None
 
     def _step_back(self) -> None:
-        """Offsets fall. If the batch before had jumped ahead, that one is the damaged one: offsets lie outside of the CRC."""
+        """The offsets fall. If the previous batch had jumped ahead, that one is damaged: the CRC does not cover offsets."""
         if self._jump is not None:
             self.position, self.next_offset = self._jump
 
@@ -266,12 +266,12 @@ class _Check:
 _COPY_BYTES = 1 << 20
 _OPEN_FILES_MAX = 64
 _INDEX_CACHE_BYTES = 64 << 20
-# A repair syncs one log: file by file, whatever their number.
+# A repair syncs a single log: file by file, however many there are.
 _NEVER_SYNCFS = 1 << 30
 
 
 class RepairImpossible(LogError):
-    """What is wrong is nothing that cutting or rebuilding mends."""
+    """The problem cannot be solved by cutting or rebuilding."""
 
 
 def lock_directory(disk: Disk, path: str) -> DirectoryLock:
@@ -284,7 +284,7 @@ def lock_directory(disk: Disk, path: str) -> DirectoryLock:
 
 
 def read_facts_for_repair(disk: Disk, path: str) -> DirectoryFacts:
-    """RepairImpossible when the directory's own files are so damaged that no broker would start here."""
+    """Raises RepairImpossible when the directory's own files are so damaged that no broker would start here."""
     facts = read_directory_facts(disk, path)
     for problem in facts.problems:
         if problem.severity is Severity.DAMAGE and "will not start" in problem.meaning:
@@ -293,7 +293,7 @@ def read_facts_for_repair(disk: Disk, path: str) -> DirectoryFacts:
 
 
 class Repair:
-    """Of one partition, whose data directory is locked by the caller. ``report`` hears what recovery does."""
+    """The repair of one partition, whose data directory the caller has locked. ``report`` is called with recovery's events."""
 
     def __init__(
         self, disk: Disk, clock: Clock, randomness: Randomness, data_directory: str, name: str, report: Report, on_bytes: OnBytes
@@ -307,7 +307,7 @@ class Repair:
         self._report = report
         self._on_bytes = on_bytes
         self.set_aside: list[str] = []
-        """Where the bytes are that were taken out of the log."""
+        """The files that hold the bytes that were cut from the log."""
 
     def plan(self, facts: PartitionFacts, *, deep: bool = False) -> RepairPlan:
         """What ``cut`` would do; changes nothing."""
@@ -316,8 +316,9 @@ class Repair:
         return plan_repair(self._disk, self._directory, facts, deep=deep, on_bytes=self._on_bytes)
 
     def cut(self, facts: PartitionFacts, *, deep: bool = False) -> PartitionLog:
-        """Do it. Blocks until the repaired log is durable."""
-        # Compaction's swaps first, as a start does: a plan made before says the same, for it looks at the swap files.
+        """Cut the log. Blocks until the repaired log is durable."""
+        # Finish compaction's swaps first, as a start does. A plan that was made before stays valid, because it considers swap
+        # files.
         finish_swaps(self._disk, self._directory)
         plan = self.plan(facts, deep=deep)
         if not plan.is_needed:
@@ -333,12 +334,12 @@ class Repair:
         return self._open(facts, min(base_offset, facts.recovery_point), plan.cut_offset)
 
     def rebuild_indexes(self, facts: PartitionFacts) -> PartitionLog:
-        """Blocks until they are durable. RepairImpossible when the log itself is damaged."""
+        """Rebuild the indexes. Blocks until they are durable. Raises RepairImpossible when the log itself is damaged."""
         finish_swaps(self._disk, self._directory)
         plan = self.plan(facts, deep=True)
         if plan.is_needed:
             raise RepairImpossible(
-                f"{plan.path} is damaged at byte {plan.position}: {plan.problem}; the log comes before its indexes"
+                f"{plan.path} is damaged at byte {plan.position}: {plan.problem}; repair the log before its indexes"
             )
         self._lower_checkpoints((names.RECOVERY_POINT_CHECKPOINT,), 0)
         log = self._open(facts, 0, facts.durable_mark or 0)
@@ -369,7 +370,7 @@ class Repair:
         self.set_aside.append(copy_path)
 
     def _lower(self, offset: int, base_offset: int) -> None:
-        """The recovery point comes down to the segment's beginning: all that is derived from it is to be rebuilt."""
+        """Lower the recovery point to the segment's beginning: everything that is derived from it will be rebuilt."""
         self._lower_checkpoints((names.RECOVERY_POINT_CHECKPOINT,), min(base_offset, offset))
         self._lower_checkpoints((names.HIGH_WATERMARK_CHECKPOINT, names.CLEANER_CHECKPOINT), offset)
         marks = DurableMarks.open(self._disk, self._data_directory)
@@ -380,7 +381,7 @@ class Repair:
             marks.flush()
 
     def _lower_checkpoints(self, file_names: tuple[str, ...], offset: int) -> None:
-        # It says that recovery points are log ends, which is about to become untrue.
+        # The mark says that recovery points are log ends, which is about to become false.
         remove_clean_shutdown(self._disk, self._data_directory)
         for file_name in file_names:
             self._change_checkpoint(file_name, lambda before: min(before, offset))
@@ -393,7 +394,8 @@ class Repair:
         try:
             offsets = read_offset_checkpoint(self._disk, path)
         except CorruptCheckpoint:
-            return  # A start takes it for empty, and to write it would make one offset of it look like all that there ever was.
+            # A start treats this checkpoint as empty. Writing one offset would make it look as if there were no others.
+            return
         if key in offsets and change(offsets[key]) != offsets[key]:
             write_offset_checkpoint(self._disk, path, offsets | {key: change(offsets[key])})
 
@@ -420,7 +422,7 @@ class Repair:
             log_start_offset=facts.log_start_offset,
             durable_mark=durable_mark,
             was_stopped_cleanly=False,
-            # The plan has found the gaps that count; the others are compaction's.
+            # The plan has found the gaps that matter; compaction left the others.
             has_marks=False,
         )
         log = open_log(environment, opening)

@@ -53,7 +53,7 @@ from tidelog.records.header import NO_LEADER_EPOCH, BatchHeader
 
 
 class IndexCheck:
-    """``fault`` is the first thing that is wrong."""
+    """The check of one index. ``fault`` is the first thing that is wrong."""
 
     KIND: str
 
@@ -90,7 +90,7 @@ class IndexCheck:
         self._next = None
 
     def finish(self) -> None:
-        """The segment has ended: no entry may be left."""
+        """The segment has ended: there must be no entry left."""
         if self.fault is None and self._next is not None:
             self._fail(self._next, "it points beyond the end of the segment")
 
@@ -111,7 +111,7 @@ class OffsetIndexCheck(IndexCheck):
     KIND = names.INDEX_SUFFIX
 
     def __init__(self, file: DiskFile | None, base_offset: int) -> None:
-        # An entry whose batch was not the last one of its append: the batch that ends at its offset must follow.
+        # An entry's batch was not the last one of its append: the batch that ends at its offset must follow.
         self._open: IndexEntry | None = None
         super().__init__(file, base_offset)
 
@@ -167,7 +167,7 @@ class TimeIndexCheck(IndexCheck):
                 self._fail(entry, "no batch holds this offset")
             elif timestamp < self._max_timestamp:
                 self._fail(entry, f"an earlier batch has timestamp {self._max_timestamp}")
-            # Older Kafkas name the record that carries the timestamp, not the end of its batch.
+            # Older Kafka versions name the record that carries the timestamp, not the end of its batch.
             elif timestamp > header.max_timestamp or (offset == header.last_offset and timestamp != header.max_timestamp):
                 self._fail(entry, f"the batch of this offset has timestamp {header.max_timestamp}")
             else:
@@ -193,8 +193,8 @@ class TransactionIndexCheck(IndexCheck):
             self._fail(entry, "there is no abort marker at its last offset")
 
     def on_abort(self, header: BatchHeader, first_offset: int | None, expected: tuple[int, int] | None) -> None:
-        """An abort marker. ``first_offset``: of the first record in the log that it aborts; None when there is none left.
-        ``expected``: exactly what the entry's first offset and last stable offset are, if that is known."""
+        """Check the entry of an abort marker. ``first_offset`` is the offset of the first record in the log that it aborts; None
+        when none is left. ``expected`` holds the exact first offset and last stable offset of the entry, if they are known."""
         entry = self._next
         offset = header.base_offset
         if entry is not None and self._offset(entry.fields) < offset:
@@ -202,20 +202,20 @@ class TransactionIndexCheck(IndexCheck):
         elif entry is not None and self._offset(entry.fields) == offset:
             version, producer_id, entry_first_offset, _, last_stable_offset = entry.fields
             if version != 0:
-                self._fail(entry, f"its version is {version}, and only 0 is known")
+                self._fail(entry, f"its version is {version}, but only 0 is known")
             elif producer_id != header.producer_id:
-                self._fail(entry, f"the marker at its last offset is of producer {header.producer_id}")
+                self._fail(entry, f"the marker at its last offset belongs to producer {header.producer_id}")
             elif entry_first_offset > (offset if first_offset is None else first_offset):
                 self._fail(entry, f"the transaction begins at offset {first_offset} already")
             elif expected is not None and expected != (entry_first_offset, last_stable_offset):
                 said = f"{entry_first_offset} and {last_stable_offset}"
                 self._fail(
-                    entry, f"first offset and last stable offset are {said}, and should be {expected[0]} and {expected[1]}"
+                    entry, f"first offset and last stable offset are {said}, but should be {expected[0]} and {expected[1]}"
                 )
             else:
                 self._advance()
         elif self.fault is None and first_offset is not None:
-            reason = f"the transaction of producer {header.producer_id} aborted at offset {offset} has no entry"
+            reason = f"the transaction of producer {header.producer_id} that was aborted at offset {offset} has no entry"
             self.fault = Fault(0 if entry is None else entry.position, offset, reason)
 
     def _comes_after(self, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
@@ -254,7 +254,7 @@ class PartitionSummary:
 def verify_partition(
     disk: Disk, directory: str, facts: PartitionFacts, on_finding: OnFinding, on_bytes: OnBytes, only_segment: int | None = None
 ) -> PartitionSummary:
-    """``only_segment``: the base offset of the one segment to look at."""
+    """``only_segment``: the base offset of the only segment to check."""
     return _PartitionVerification(disk, directory, facts, on_finding, on_bytes).run(only_segment)
 
 
@@ -268,13 +268,13 @@ class _PartitionVerification:
         self._summary = PartitionSummary(facts.name, durable_mark=facts.durable_mark)
         self._next_offset = 0
         self._first_base_offset = 0
-        # False behind a damaged batch: nothing says where it ended.
+        # False after a damaged batch: its end is unknown.
         self._end_is_known = True
         self._leader_epoch = NO_LEADER_EPOCH
-        # By producer: the first offset in the log of its transaction that is not ended yet.
+        # For each producer, the first offset in the log of its open transaction.
         self._open_transactions: dict[int, int] = {}
         self._epochs: LeaderEpochs | None = None
-        # Records are missing between or in batches: only compaction removes them one by one.
+        # Records are missing between or within batches: only compaction removes single records.
         self._is_compacted = False
         # A damaged batch may have been a marker, or the beginning of a transaction.
         self._transactions_are_known = True
@@ -322,7 +322,7 @@ class _PartitionVerification:
         self._find(Severity.NOTE, path, None, None, problem, meaning)
 
     def _report_damage(self, path: str, position: int, offset: int, problem: str) -> bool:
-        """Damage in the log. False when it is a torn tail: all behind it is cut too."""
+        """Report damage in the log. Returns False when it is a torn tail, so that everything after it is cut too."""
         mark = self._facts.durable_mark
         if mark is None:
             self._find(
@@ -357,9 +357,9 @@ class _PartitionVerification:
     # -- the log -------------------------------------------------------------------------------------------------------------
 
     def _is_damaging_gap(self, before: SegmentFiles, segment: SegmentFiles) -> bool:
-        """Two segments do not meet. True when all from here on is a torn tail."""
+        """Two segments do not meet. Returns True when everything from here on is a torn tail."""
         facts, path = self._facts, before.log_path
-        problem = f"the segment ends at offset {self._next_offset}, and the next one begins at {segment.base_offset}"
+        problem = f"the segment ends at offset {self._next_offset}, but the next one begins at {segment.base_offset}"
         position = self._disk.file_size(path)
         if segment.base_offset < self._next_offset:
             return not self._report_damage(segment.log_path, 0, segment.base_offset, problem)
@@ -376,7 +376,7 @@ class _PartitionVerification:
         return False
 
     def _verify_segment(self, segment: SegmentFiles) -> bool:
-        """False when it ends in a torn tail."""
+        """Returns False when the segment ends in a torn tail."""
         disk, path = self._disk, segment.log_path
         try:
             file = disk.open(path, "read")
@@ -395,7 +395,7 @@ class _PartitionVerification:
                     self._take(path, batch, checks if is_whole else [])
                     continue
                 is_whole = self._transactions_are_known = False
-                # A batch that falls back shows that one before it went too far: offsets lie outside of the CRC.
+                # A batch whose offsets fall back shows that an earlier one went too far: the CRC does not cover offsets.
                 offset = min(self._next_offset, max(batch.header.base_offset, segment.base_offset))
                 goes_on = self._report_damage(path, batch.position, offset, problem)
                 if not goes_on:
@@ -418,7 +418,7 @@ class _PartitionVerification:
         return None
 
     def _step_over(self, batch: WalkedBatch) -> None:
-        """What a damaged batch says of itself is worth nothing; only its place in the order is kept, if it has one."""
+        """The fields of a damaged batch mean nothing; only its position in the order is kept, if it has one."""
         self._next_offset = max(self._next_offset, batch.header.base_offset) + 1
         self._end_is_known = False
 
@@ -445,7 +445,7 @@ class _PartitionVerification:
             return
         known = epochs.epoch_for_offset(offset)
         if known != epoch and offset < self._facts.rebuilt_from:
-            problem = f"offset {offset} is of leader epoch {epoch}, and the checkpoint says {known}"
+            problem = f"offset {offset} has leader epoch {epoch}, but the checkpoint says {known}"
             self._find(
                 Severity.DAMAGE, epochs.path, None, offset, problem, "followers may part from this log at the wrong offset"
             )
@@ -477,7 +477,8 @@ class _PartitionVerification:
                     check.on_abort(header, first_offset, self._expected_transaction(header, first_offset))
 
     def _expected_transaction(self, header: BatchHeader, first_offset: int | None) -> tuple[int, int] | None:
-        """The (first offset, last stable offset) of an aborted transaction; None when compaction or retention took what tells."""
+        """The (first offset, last stable offset) of an aborted transaction; None when compaction or retention removed the
+        evidence."""
         if first_offset is None or self._is_compacted or self._first_base_offset or not self._transactions_are_known:
             return None
         return first_offset, min(self._open_transactions.values(), default=header.base_offset + 1)
@@ -521,7 +522,7 @@ class _PartitionVerification:
             meaning = f"everything below offset {mark} was durable: {mark - end_offset} offsets are missing; {REPAIR_HINT}"
             self._find(Severity.DAMAGE, path, position, end_offset, problem, meaning)
         elif facts.was_stopped_cleanly and segments and end_offset != max(facts.recovery_point, segments[0].base_offset):
-            problem = f"the log ends at offset {end_offset}, and was stopped cleanly at {facts.recovery_point}"
+            problem = f"the log ends at offset {end_offset}, but was stopped cleanly at {facts.recovery_point}"
             self._find(
                 Severity.DAMAGE, path, None, end_offset, problem, "something wrote to it since, or damaged its last offset"
             )
@@ -531,7 +532,7 @@ class _PartitionVerification:
             and self._epochs.entries[-1].start_offset > max(end_offset, facts.log_start_offset)
         ):
             epoch, start_offset = self._epochs.entries[-1]
-            problem = f"leader epoch {epoch} begins at offset {start_offset}, and the log ends at {end_offset}"
+            problem = f"leader epoch {epoch} begins at offset {start_offset}, but the log ends at {end_offset}"
             self._note(self._epochs.path, problem, "the next start forgets this epoch")
 
     def _verify_snapshots(self) -> None:
@@ -540,10 +541,10 @@ class _PartitionVerification:
             path = names.segment_path(self._directory, offset, names.SNAPSHOT_SUFFIX)
             data = read_whole(disk, path)
             if data is None:
-                continue  # A running broker takes the old ones away.
+                continue  # A running broker removes the old snapshots.
             problem = snapshot_problem(data, path, offset)
             if problem is None and offset > max(self._next_offset, facts.log_start_offset):
-                problem = f"it is of offset {offset}, and the log ends at {self._next_offset}"
+                problem = f"the snapshot was taken at offset {offset}, but the log ends at {self._next_offset}"
             if problem is not None:
                 severity = Severity.NOTE if offset > facts.rebuilt_from else Severity.DAMAGE
                 meaning = "the next start discards it and rebuilds the producers' state from an older one and the log"
@@ -570,7 +571,7 @@ def snapshot_problem(data: bytes, path: str, offset: int) -> str | None:
     for entry in entries:
         last_known = max(entry.last_offset, entry.current_transaction_first_offset)
         if last_known >= offset and last_known != NO_TRANSACTION:
-            return f"producer {entry.producer_id} has offset {last_known} in it, and it is of offset {offset}"
+            return f"it has offset {last_known} of producer {entry.producer_id}, but was taken at offset {offset}"
     return None
 
 
@@ -580,7 +581,7 @@ def _index_checks(disk: Disk, segment: SegmentFiles) -> list[IndexCheck]:
 
 
 def verify_file(disk: Disk, target: FileTarget) -> Finding | None:
-    """None when it is sound. Not for a segment's files."""
+    """Check a small file; None when it is sound. A segment's files cannot be checked alone."""
     path = target.path
     try:
         problem = _problem(disk, target)

@@ -38,29 +38,29 @@ _ENTRIES_POSITION = _VERSION_CRC.size + _COUNT.size
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """Ordered by producer id, so that the same state gives the same bytes."""
+    """The entries are ordered by producer id, so that the same state gives the same bytes."""
     rows = sorted(entry.snapshot_fields() for entry in entries)
     body = b"".join((_COUNT.pack(len(rows)), *(_ENTRY.pack(*row) for row in rows)))
     return _VERSION_CRC.pack(SNAPSHOT_VERSION, crc32c(body)) + body
 
 
 def decode_snapshot(data: bytes, path: str) -> list[ProducerEntry]:
-    """The producers in a snapshot; CorruptSnapshot, naming ``path``, when it is not exactly one."""
+    """The producers in a snapshot. Raises CorruptSnapshot, which names ``path``, when the bytes are not a valid snapshot."""
     if len(data) < _ENTRIES_POSITION:
-        raise CorruptSnapshot(f"{path} has {len(data)} bytes, a producer snapshot has at least {_ENTRIES_POSITION}")
+        raise CorruptSnapshot(f"{path} has {len(data)} bytes, but a producer snapshot has at least {_ENTRIES_POSITION}")
     version, crc = _VERSION_CRC.unpack_from(data)
     if version != SNAPSHOT_VERSION:
         raise CorruptSnapshot(f"{path} has version {version}, only {SNAPSHOT_VERSION} is known")
     body = memoryview(data)[_VERSION_CRC.size :]
     computed_crc = crc32c(body)
     if computed_crc != crc:
-        raise CorruptSnapshot(f"{path} says that its CRC is {crc:#010x}, but it is {computed_crc:#010x}")
+        raise CorruptSnapshot(f"{path} states the CRC {crc:#010x}, but its bytes have {computed_crc:#010x}")
     (count,) = _COUNT.unpack_from(body)
     if count < 0 or len(data) != _ENTRIES_POSITION + count * _ENTRY.size:
-        raise CorruptSnapshot(f"{path} says that it has {count} producers, and has {len(data)} bytes")
+        raise CorruptSnapshot(f"{path} claims {count} producers in {len(data)} bytes")
     entries = [_entry(*fields) for fields in _ENTRY.iter_unpack(body[_COUNT.size :])]
     if len({entry.producer_id for entry in entries}) != count:
-        raise CorruptSnapshot(f"{path} has a producer twice")
+        raise CorruptSnapshot(f"{path} lists a producer twice")
     return entries
 
 
@@ -100,11 +100,11 @@ def note_batch_of_producer(
     base_offset: int,
     marker: EndTransactionMarker | None,
 ) -> None:
-    """``header`` was written at ``base_offset``; ``marker`` is its content when it is a control batch. Without a segment the
-    transaction index is left alone: it already knows."""
+    """``header`` was written at ``base_offset``; ``marker`` is the content of a control batch. Without a segment the transaction
+    index is left alone, because it already has the transaction."""
     if marker is None:
         if header.attributes & CONTROL_MASK:
-            return  # An emptied marker: its transaction is long over.
+            return  # An emptied marker: its transaction ended long ago.
         producers.update(header, base_offset)
         return
     completed = producers.update_marker(header.producer_id, header.producer_epoch, marker, base_offset, header.max_timestamp)
@@ -121,10 +121,11 @@ def note_batch_of_producer(
 def load_newest_snapshot(
     disk: Disk, directory: str, trusted_below: int, producers: ProducerState, report: Report, replayable_from: int = 0
 ) -> int | None:
-    """Load the newest snapshot taken at or below ``trusted_below``; returns its offset, None when there is none. Others go.
+    """Load the newest snapshot taken at or below ``trusted_below`` and return its offset, or None when there is none. Snapshots
+    that cannot be used are removed.
 
-    ``replayable_from`` is where the log's first segment begins: an older snapshot lacks batches that are gone, and to know
-    nothing of a producer is better than to hold it to a sequence that it has long passed.
+    ``replayable_from`` is where the log's first segment begins: an older snapshot lacks batches that are gone, and knowing
+    nothing about a producer is better than expecting a sequence number that it has long passed.
     """
     offsets = names.base_offsets_of(disk.list_directory(directory), names.SNAPSHOT_SUFFIX)
     for offset in reversed(offsets):
@@ -145,7 +146,8 @@ def load_newest_snapshot(
 
 
 def replay_producers(producers: ProducerState, segments: Segments, from_offset: int, to_offset: int) -> None:
-    """Bring the state from ``from_offset`` to ``to_offset`` by the headers between. The transaction index knows them."""
+    """Bring the state from ``from_offset`` to ``to_offset`` by reading the headers in between. The transaction index already has
+    them."""
     if from_offset >= to_offset:
         return
     for segment in segments.from_offset(from_offset):
@@ -167,7 +169,7 @@ def _replay_segment(producers: ProducerState, segment: LogSegment, from_offset: 
                 marker = marker_of(file.read(position, header.size), 0, header)
             note_batch_of_producer(producers, None, header, base_offset, marker)
         if header.next_offset >= to_offset:
-            return  # What follows is not checked yet, and may be torn.
+            return  # The rest is not checked yet, and may be torn.
 
 
 def remove_snapshots_above(disk: Disk, directory: str, offset: int) -> None:

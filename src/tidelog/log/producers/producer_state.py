@@ -33,7 +33,7 @@ from tidelog.log.errors import (
 from tidelog.records.control import ControlType, EndTransactionMarker
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, SEQUENCE_COUNT, TRANSACTIONAL_MASK, BatchHeader
 
-# Kafka's number: an idempotent producer has at most five requests in flight, so an older batch is never sent again.
+# Kafka's number: an idempotent producer has at most five requests in flight, so it never resends an older batch.
 BATCHES_KEPT_MAX = 5
 NO_TRANSACTION = -1
 NO_COORDINATOR_EPOCH = -1
@@ -45,7 +45,7 @@ _pack = _BATCH.pack
 
 
 class BatchMetadata(NamedTuple):
-    """A batch that was written, in as far as it takes to recognise it when it is sent again."""
+    """What is needed of a written batch to recognise it when it is sent again."""
 
     last_sequence: int
     last_offset: int
@@ -62,7 +62,8 @@ class BatchMetadata(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer's epoch, its last batches in that epoch, and its open transaction."""
+    """One producer's epoch, its last batches in that epoch, and its open transaction. A log may have a hundred thousand of these,
+    so the batches are packed, newest first: five objects would take 900 bytes, the packed bytes take 150."""
 
     __slots__ = (
         "_packed",
@@ -98,7 +99,7 @@ class ProducerEntry:
         self._packed = _pack(last_sequence, last_offset, offset_delta, timestamp) + self._packed[:_EARLIER_BYTES_MAX]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Sequences begin anew, and no batch of before can come again."""
+        """Sequence numbers start again, and no earlier batch can be resent."""
         self.epoch = epoch
         self.last_sequence = NO_SEQUENCE
         self._packed = b""
@@ -110,7 +111,7 @@ class ProducerEntry:
 
     @property
     def last_offset(self) -> int:
-        """Of its last batch of records; -1 when it has written none in this epoch."""
+        """The last offset of its last batch of records; -1 when it has written none in this epoch."""
         return _BATCH.unpack_from(self._packed)[1] if self._packed else -1
 
     @property
@@ -118,7 +119,7 @@ class ProducerEntry:
         return _BATCH.unpack_from(self._packed)[2] if self._packed else 0
 
     def snapshot_fields(self) -> tuple[int, int, int, int, int, int, int, int]:
-        """What a snapshot keeps of it, in the snapshot's order."""
+        """The fields of a snapshot entry, in its order."""
         return (
             self.producer_id,
             self.epoch,
@@ -135,7 +136,7 @@ _SEQUENCE_MASK = SEQUENCE_COUNT - 1
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that a marker has ended; ``last_offset`` is the marker's own."""
+    """A transaction that a marker has ended; ``last_offset`` is the marker's offset."""
 
     producer_id: int
     first_offset: int
@@ -149,7 +150,7 @@ class ProducerState:
     def __init__(self, expiration_ms: int) -> None:
         self._expiration_ms = expiration_ms
         self._producers: dict[int, ProducerEntry] = {}
-        # First offset -> producer id. Transactions begin at ever higher offsets, so that insertion order is offset order.
+        # First offset -> producer id. Transactions begin at ever higher offsets, so insertion order is offset order.
         self._ongoing: dict[int, int] = {}
         # First offset -> offset of the marker: ended, but the marker is not below the high watermark yet.
         self._undecided: dict[int, int] = {}
@@ -170,7 +171,7 @@ class ProducerState:
 
     @property
     def oldest_open_transaction(self) -> int | None:
-        """The first offset of the transaction that has been open for longest."""
+        """The first offset of the transaction that has been open the longest."""
         return next(iter(self._ongoing), None)
 
     @property
@@ -179,12 +180,12 @@ class ProducerState:
 
     @property
     def oldest_open_producer(self) -> ProducerEntry | None:
-        """Whose transaction has been open for longest."""
+        """The producer whose transaction has been open the longest."""
         producer_id = next(iter(self._ongoing.values()), None)
         return None if producer_id is None else self._producers.get(producer_id)
 
     def check(self, header: BatchHeader) -> BatchMetadata | None:
-        """May this batch of a client be written next? Returns the batch that was written already when this is a copy of it."""
+        """May this client's batch be written next? Returns the batch that was already written when this one is a duplicate."""
         entry = self._producers.get(header.producer_id)
         first_sequence = header.base_sequence
         if entry is None:
@@ -203,7 +204,7 @@ class ProducerState:
         return None
 
     def update(self, header: BatchHeader, base_offset: int) -> None:
-        """A batch of records was written, or read back, at ``base_offset``; what the header itself says of offsets is ignored."""
+        """A batch of records was written, or read back, at ``base_offset``; the offsets in the header itself are ignored."""
         producer_id = header.producer_id
         entry = self._producers.get(producer_id)
         if entry is None:
@@ -266,7 +267,7 @@ class ProducerState:
         self._undecided[completed.first_offset] = completed.last_offset
 
     def on_high_watermark(self, offset: int) -> None:
-        """Transactions whose marker is below ``offset`` are decided. Also right for a log start offset that has moved up."""
+        """Transactions whose marker is below ``offset`` are decided. Also called when the log start offset has moved up."""
         undecided = self._undecided
         if not undecided:
             return
@@ -303,7 +304,7 @@ class ProducerState:
         self.first_unstable_offset = None
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
-        """Become the state that a snapshot holds. The entries are now this state's own."""
+        """Take over the state of a snapshot, and ownership of its entries."""
         self.clear()
         self._producers = {entry.producer_id: entry for entry in entries}
         ongoing = [
@@ -315,7 +316,7 @@ class ProducerState:
         self._find_first_unstable()
 
     def describe(self) -> dict[str, object]:
-        """What a state that was rebuilt from a snapshot and the log must have in common with this one."""
+        """Everything that a state rebuilt from a snapshot and the log must share with this one."""
         return {
             "producers": sorted(entry.snapshot_fields() for entry in self._producers.values()),
             "open_transactions": list(self._ongoing.items()),
@@ -323,22 +324,22 @@ class ProducerState:
 
 
 def _check_unusual(header: BatchHeader, entry: ProducerEntry) -> BatchMetadata | None:
-    """A batch that does not simply follow its producer's last one: a copy, a first one of its epoch, or an error."""
+    """Check a batch that does not simply follow its producer's last one: a duplicate, the first one of an epoch, or an error."""
     producer_id, epoch, first_sequence = header.producer_id, header.producer_epoch, header.base_sequence
     if epoch < entry.epoch:
-        raise InvalidProducerEpoch(f"producer {producer_id} sent a batch of epoch {epoch} and is at epoch {entry.epoch}")
+        raise InvalidProducerEpoch(f"producer {producer_id} sent a batch of epoch {epoch}, but is at epoch {entry.epoch}")
     if first_sequence < 0:
         raise _no_sequence(header)
     if epoch > entry.epoch:
         if first_sequence != 0:
             raise OutOfOrderSequence(
-                f"producer {producer_id} must start its new epoch {epoch} at sequence 0 and sent {first_sequence}"
+                f"producer {producer_id} must start its new epoch {epoch} at sequence 0, but sent {first_sequence}"
             )
         return None
     batches = entry.batches
     if not batches:
         if first_sequence != 0:
-            raise OutOfOrderSequence(f"producer {producer_id} must start at sequence 0 and sent {first_sequence}, epoch {epoch}")
+            raise OutOfOrderSequence(f"producer {producer_id} must start epoch {epoch} at sequence 0, but sent {first_sequence}")
         return None
     last_sequence = (first_sequence + header.last_offset_delta) & _SEQUENCE_MASK
     for batch in batches:
@@ -357,11 +358,12 @@ def _check_unusual(header: BatchHeader, entry: ProducerEntry) -> BatchMetadata |
 
 
 def _is_older_than_kept(batches: list[BatchMetadata], first_sequence: int, last_sequence: int) -> bool:
-    """Written for certain, and long ago?
+    """Was this batch certainly written, and long ago?
 
-    A producer takes this for success, so it must not be said of a batch that was never written. With fewer than five batches
-    known, the oldest may be the first that this log has seen: a producer may start anywhere when its state had expired, and an
-    earlier batch may have been refused. With five, a producer that keeps five in flight has had answers to all earlier ones.
+    A producer treats the answer as success, so it must not be given for a batch that was never written. With fewer than five
+    known batches, the oldest may be the first that this log has seen: a producer may start anywhere after its state has expired,
+    and an earlier batch may have been refused. With five, a producer that keeps five in flight has had answers to all earlier
+    ones.
     """
     if len(batches) < BATCHES_KEPT_MAX:
         return False

@@ -1,4 +1,4 @@
-"""Open a data directory: whose it is, what is in it, and which of its partitions can be served.
+"""Open a data directory: check its owner, read its files, and open the partitions that can be served.
 
 Taking a directory over happens in this order: the lock (nobody else uses it), ``meta.properties`` (it belongs to this broker),
 the checkpoints and durable marks, and the clean-shutdown mark, which is removed *before* anything is written, so that it can
@@ -36,13 +36,13 @@ from tidelog.ports.randomness import Randomness
 from tidelog.records.topic_partition import TopicPartition
 
 NO_TOPIC_ID = bytes(16)
-# A plan holds about five files open (segment, indexes, snapshot): ten thousand at once are more than a process may have.
+# A plan holds about five open files (segment, indexes, snapshot): ten thousand plans at once would exceed a process's limit.
 SYNC_LOGS_AT_ONCE = 128
 
 
 @dataclass(slots=True)
 class DirectoryState:
-    """What the files of a data directory said."""
+    """What the files of a data directory say."""
 
     offsets_by_file: dict[str, dict[TopicPartition, int]]
     marks: DurableMarks
@@ -59,7 +59,7 @@ class OpenedLogs:
 def take_over(
     disk: Disk, randomness: Randomness, path: str, cluster_id: str, node_id: int
 ) -> tuple[DirectoryLock, MetaProperties]:
-    """Make the directory if it is missing, lock it, and check or write whose it is."""
+    """Create the directory if it is missing, lock it, and check or write its owner."""
     try:
         _make_durable_directory(disk, path)
         lock = disk.lock(names.join(path, names.LOCK_FILE))
@@ -75,15 +75,15 @@ def take_over(
 
 
 def _make_durable_directory(disk: Disk, path: str) -> None:
-    """Its name in its parent is as much a part of every record's path as any other. Synced even when the directory is there: it
-    may be there only since a start that a kill cut short."""
+    """Create the directory, and sync its entry in the parent: every record's path depends on it. Sync it even when the directory
+    exists: it may have been created by a start that was killed."""
     is_there = disk.is_directory(path)
     disk.make_directory(path)
     parent = path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
     try:
         disk.sync_directory(parent)
     except PermissionError:
-        # A parent that we may not even read was not written by us either.
+        # A parent directory that we may not even read was not written by us either.
         if not is_there:
             raise
 
@@ -98,17 +98,17 @@ def _check_owner(disk: Disk, randomness: Randomness, path: str, cluster_id: str,
     except OSError as error:
         raise DirectoryUnusable(f"{path} cannot be written: {error.strerror or error}") from error
     if found.cluster_id != cluster_id:
-        raise DirectoryUnusable(f"{path} belongs to cluster {found.cluster_id}, this broker is of cluster {cluster_id}")
+        raise DirectoryUnusable(f"{path} belongs to cluster {found.cluster_id}, but this broker belongs to cluster {cluster_id}")
     if found.node_id != node_id:
-        raise DirectoryUnusable(f"{path} belongs to broker {found.node_id}, this is broker {node_id}")
+        raise DirectoryUnusable(f"{path} belongs to broker {found.node_id}, but this is broker {node_id}")
     return found
 
 
 def read_state(disk: Disk, path: str, report: Report) -> DirectoryState:
-    """Read checkpoints and marks, and take the clean-shutdown mark away."""
+    """Read checkpoints and marks, and remove the clean-shutdown mark."""
 
     def lenient(name: str) -> dict[TopicPartition, int]:
-        """Losing it only costs time: recovery starts earlier, cleaning starts anew."""
+        """Losing one of these only costs time: recovery starts earlier, or cleaning starts from the beginning."""
         try:
             return read_offset_checkpoint(disk, names.join(path, name))
         except CorruptCheckpoint as error:
@@ -120,7 +120,7 @@ def read_state(disk: Disk, path: str, report: Report) -> DirectoryState:
         remove_clean_shutdown(disk, path)
     lenient_names = (names.RECOVERY_POINT_CHECKPOINT, names.HIGH_WATERMARK_CHECKPOINT, names.CLEANER_CHECKPOINT)
     offsets_by_file = {name: lenient(name) for name in lenient_names}
-    # Not lenient: without it records that were deleted would come back.
+    # Not lenient: without this file deleted records would come back.
     start_name = names.LOG_START_OFFSET_CHECKPOINT
     offsets_by_file[start_name] = read_offset_checkpoint(disk, names.join(path, start_name))
     marks = DurableMarks.open(disk, path)
@@ -158,7 +158,7 @@ def open_logs(
             key = parsed.topic, parsed.partition
             try:
                 opened.logs[key] = _open_one(environment, path, directory, key, state, settings_for(parsed.topic))
-            except Exception as error:  # Whatever its bytes made us stumble over: the other partitions must open.
+            except Exception as error:  # Whatever is wrong with this partition's bytes, the others must open.
                 opened.offline[key] = str(error)
                 environment.report("partition_offline", {"partition": name, "reason": str(error)})
         if on_progress is not None:
@@ -177,7 +177,7 @@ def _open_one(
 
     def lower_recovery_point(offset: int) -> None:
         if state.has_marks:
-            # The mark takes over what the recovery point said of durability.
+            # From now on the mark says what the recovery point said about durability.
             state.marks.record(name, topic_id, durable_mark)
             state.marks.flush()
         recovery_points = state.offsets_by_file[names.RECOVERY_POINT_CHECKPOINT]
@@ -206,8 +206,9 @@ def _open_one(
 
 
 def _read_topic_id(environment: LogEnvironment, directory: str, marked_id: bytes | None) -> bytes:
-    """From the partition's own file; when that is missing or damaged, from the journal of marks, and it is written anew. Zeros
-    when neither knows: both are durable with the first record, so such a log has none to lose."""
+    """Read the topic id from the partition's own file; when that is missing or damaged, take it from the journal of marks and
+    write the file again. Zeros when neither has it: both become durable with the first record, so such a log has no record to
+    lose."""
     path = names.join(directory, names.PARTITION_METADATA)
     try:
         topic_id = read_partition_metadata(environment.disk, path)
@@ -223,7 +224,7 @@ def _read_topic_id(environment: LogEnvironment, directory: str, marked_id: bytes
 
 
 def sync_all(disk: Disk, file_system: FileSystem, logs: list[PartitionLog], syncfs_files_min: int) -> None:
-    """Blocks, for starting and stopping: all that these logs hold is durable afterwards, or they are offline."""
+    """Make everything durable that these logs hold, or take them offline. Blocks; for starting and stopping."""
     for first in range(0, len(logs), SYNC_LOGS_AT_ONCE):
         some = logs[first : first + SYNC_LOGS_AT_ONCE]
         plans = [log.begin_sync(with_recovery_point=True) for log in some]
@@ -235,14 +236,14 @@ def sync_all(disk: Disk, file_system: FileSystem, logs: list[PartitionLog], sync
 
 
 def refuse_records_in(disk: Disk, directory: str) -> None:
-    """A new log would be written over them."""
+    """A new log would overwrite them."""
     for name in disk.list_directory(directory):
         if name.endswith(names.LOG_SUFFIX) and disk.file_size(names.join(directory, name)):
             raise StorageError(f"{directory} holds records of a log that is not open: restart the broker, or move it away")
 
 
 def topic_id_of(disk: Disk, path: str, key: TopicPartition) -> bytes | None:
-    """What the directory of a partition says by itself, whether or not its log can be opened."""
+    """The topic id in a partition's own directory, whether or not its log can be opened."""
     try:
         directory = names.join(path, names.partition_directory_name(*key))
         return read_partition_metadata(disk, names.join(directory, names.PARTITION_METADATA))

@@ -44,7 +44,7 @@ from tidelog.ports.disk import Disk, DiskFile
 from tidelog.records.errors import RecordError
 from tidelog.records.header import MAGIC_POSITION, NO_LEADER_EPOCH, crc_is_valid
 
-# The least that a disk writes as one.
+# The smallest unit that a disk writes.
 SECTOR_BYTES = 512
 
 
@@ -57,17 +57,17 @@ class Damage(NamedTuple):
     reason: str
 
 
-class Start(NamedTuple):
+class CheckStart(NamedTuple):
     """Where a check begins: a batch boundary, and the offset below which all derived state is trusted."""
 
     position: int
     offset: int
 
 
-def find_start(segment: LogSegment, recovery_point: int) -> Start:
-    """As near to the recovery point as the segment's indexes reach; its very beginning when they cannot be trusted."""
+def find_start(segment: LogSegment, recovery_point: int) -> CheckStart:
+    """Start as near to the recovery point as the segment's indexes allow, or at its beginning when they cannot be trusted."""
     if recovery_point <= segment.base_offset:
-        return Start(0, segment.base_offset)
+        return CheckStart(0, segment.base_offset)
     indexes = (segment.offset_index, segment.time_index, segment.transaction_index)
     try:
         for index in indexes:
@@ -75,14 +75,14 @@ def find_start(segment: LogSegment, recovery_point: int) -> Start:
             index.truncate_to(recovery_point)
         position = segment.offset_index.last_position
         if position == 0 or _ends_at(segment, position, segment.offset_index.last_offset):
-            return Start(position, recovery_point)
+            return CheckStart(position, recovery_point)
     except CorruptIndex:
         pass
-    return Start(0, segment.base_offset)
+    return CheckStart(0, segment.base_offset)
 
 
 def _ends_at(segment: LogSegment, position: int, last_offset: int) -> bool:
-    """Is there a batch at this position that ends at this offset? An index entry that says so has not gone astray."""
+    """Is there a batch at this position that ends at this offset? Then the index entry that says so can be trusted."""
     try:
         for _, header in scan_headers(segment.file(), position, segment.size, LOOKUP_CHUNK_BYTES):
             return header.last_offset == last_offset
@@ -92,7 +92,7 @@ def _ends_at(segment: LogSegment, position: int, last_offset: int) -> bool:
 
 
 def _is_torn(base_offset: int, position: int, next_offset: int) -> bool:
-    """Is this the next offset without the bytes that lie in the sector before? A power cut may lose that and keep the next."""
+    """Is this the next offset, minus the bytes in the previous sector? A power cut may lose one sector and keep the next."""
     lost_bytes = -position % SECTOR_BYTES
     return 0 < lost_bytes <= MAGIC_POSITION and base_offset == next_offset & ((1 << 8 * max(0, 8 - lost_bytes)) - 1)
 
@@ -108,10 +108,10 @@ class SegmentCheck:
         self.next_offset = trusted_below
 
     def run(self, segment: LogSegment, position: int) -> Damage | None:
-        """From ``position``, 0 unless it is the first segment. None when the segment is sound to its end."""
+        """Check from ``position``, which is 0 except in the first segment. None when the segment is sound to its end."""
         end = segment.size
         if position == 0:
-            # Transactions that ended where the state is trusted are not met again: their entries stay.
+            # The check does not meet transactions again that ended where the state is trusted: their entries stay.
             segment.reset_indexes(with_transactions=segment.base_offset >= self._trusted_below)
             self.next_offset = segment.base_offset
         segment.count_bytes_below(position)
@@ -125,14 +125,14 @@ class SegmentCheck:
                 if not crc_is_valid(batch, 0, header):
                     return Damage(segment, at, end - at, self.next_offset, "a batch's CRC does not match its bytes")
                 if base_offset < self.next_offset or header.last_offset_delta < 0:
-                    # A base offset is outside of the CRC. Either this one is wrong, or one before it that was taken for sound.
+                    # The CRC does not cover the base offset. Either this one is wrong, or an earlier one that looked sound.
                     is_wrong = base_offset < segment.base_offset or _is_torn(base_offset, at, self.next_offset)
                     sound_below = self.next_offset if is_wrong else min(base_offset, self.next_offset)
                     reason = f"a batch has offsets {base_offset} to {last_offset} after {self.next_offset - 1}"
                     return Damage(segment, at, end - at, sound_below, reason)
                 if base_offset >= self._trusted_below:
                     if NO_LEADER_EPOCH < header.leader_epoch < self._epochs.latest_epoch:
-                        # A truncation that was not synced: the end of the old history is back, behind the new one.
+                        # A truncation was not synced: the end of the old history is back, after the new one.
                         reason = f"a batch of leader epoch {header.leader_epoch} after one of {self._epochs.latest_epoch}"
                         return Damage(segment, at, end - at, self.next_offset, reason)
                     if header.leader_epoch > self._epochs.latest_epoch:
@@ -154,7 +154,7 @@ class SegmentCheck:
 
 @dataclass(frozen=True, slots=True)
 class LogOpening:
-    """What the data directory knows of a partition before its files are looked at."""
+    """What the data directory knows about a partition before it reads the partition's files."""
 
     topic: str
     partition: int
@@ -164,16 +164,19 @@ class LogOpening:
     recovery_point: int
     log_start_offset: int
     durable_mark: int
-    """Everything below it was synced once; at least the recovery point."""
+    """Everything below this offset was synced. At least the recovery point."""
     was_stopped_cleanly: bool
     has_marks: bool
-    """Written by us: two segments above the recovery point then meet exactly. Kafka's compaction leaves gaps there."""
+    """The directory was written by Tidelog, so segments above the recovery point meet exactly. Kafka's compaction leaves gaps
+    there."""
     lower_recovery_point: Callable[[int], None] = lambda _: None
-    """Called before anything below the recovery point is made anew: a crash in between must not trust what is half made."""
+    """Called before anything below the recovery point is rebuilt: a start after a crash in between must not trust what is
+    half-built."""
 
 
 def open_log(environment: LogEnvironment, opening: LogOpening) -> PartitionLog:
-    """CorruptLog when acknowledged bytes are damaged or missing. A recovered log is not durable before its first sync."""
+    """Open a log. Raises CorruptLog when acknowledged bytes are damaged or missing. A recovered log is not durable before its
+    first sync."""
     disk, directory = environment.disk, opening.directory
     sync_failed = has_failed_sync_mark(disk, directory)
     if sync_failed:
@@ -198,7 +201,8 @@ def open_log(environment: LogEnvironment, opening: LogOpening) -> PartitionLog:
 
 
 def _remove_leftovers(disk: Disk, directory: str) -> frozenset[str]:
-    """Remove files on their way out, and indexes whose log file is gone: a later segment of the same name must not meet them."""
+    """Remove files that were being deleted, and indexes whose log file is gone: a later segment of the same name must not find
+    them."""
     found = disk.list_directory(directory)
     base_offsets = frozenset(names.base_offsets_of(found, names.LOG_SUFFIX))
     kept = []
@@ -216,7 +220,7 @@ def _find_segments(environment: LogEnvironment, opening: LogOpening, found: froz
     disk, directory = environment.disk, opening.directory
 
     base_offsets = names.base_offsets_of(found, names.LOG_SUFFIX)
-    # Segments wholly below the log start were being deleted; a crash may have kept any of them.
+    # Segments that lie wholly below the log start were being deleted; a crash may have kept any of them.
     while len(base_offsets) > 1 and base_offsets[1] <= opening.log_start_offset:
         remove_segment_files(disk, directory, base_offsets.pop(0))
     if opening.has_marks and base_offsets and 0 < base_offsets[0] - opening.log_start_offset <= RELATIVE_OFFSET_MAX:
@@ -235,8 +239,9 @@ def _find_segments(environment: LogEnvironment, opening: LogOpening, found: froz
 
 
 def _drop_headless(environment: LogEnvironment, opening: LogOpening, base_offsets: list[int]) -> None:
-    """The first segment is missing. The log start is written before a segment goes, so it was not deleted: its name was never
-    durable, and then nothing behind it is, or the file was lost."""
+    """The first segment is missing. It was not deleted, because the log start is written before a segment is removed. Either its
+    directory entry was never synced, so nothing after it is durable and all of it is dropped; or the file was lost, and the log
+    is corrupt."""
     if opening.durable_mark > opening.log_start_offset:
         path = names.segment_path(opening.directory, opening.log_start_offset, names.LOG_SUFFIX)
         reason = f"the log begins at offset {base_offsets[0]}, but everything below offset {opening.durable_mark} was durable"
@@ -268,7 +273,7 @@ def _lowest_unindexed(segments: Segments, found: frozenset[str], recovery_point:
 
 
 def _end_by_index(segment: LogSegment) -> int | None:
-    """Where the log ends, as the segment's index leads there. None where it leads astray: an index can be made again."""
+    """Where the log ends according to the segment's index. None when the index is wrong: it can be rebuilt."""
     try:
         return segment.next_offset()
     except CorruptLog:
@@ -286,6 +291,7 @@ def _open_clean(environment: LogEnvironment, opening: LogOpening, segments: Segm
         segments,
         producers,
         epochs,
+        log_start_offset=_log_start(opening, segments),
         log_end_offset=log_end_offset,
         recovery_point=log_end_offset,
         snapshot_offset=-1 if snapshot_offset is None else snapshot_offset,
@@ -293,18 +299,21 @@ def _open_clean(environment: LogEnvironment, opening: LogOpening, segments: Segm
     return _new_log(environment, opening, contents)
 
 
+def _log_start(opening: LogOpening, segments: Segments) -> int:
+    return max(opening.log_start_offset, segments[0].base_offset)
+
+
 def _new_log(environment: LogEnvironment, opening: LogOpening, contents: LogContents) -> PartitionLog:
-    contents.log_start_offset = max(opening.log_start_offset, contents.segments[0].base_offset)
     contents.epochs.truncate_from_start(contents.log_start_offset)
     identity = LogIdentity(opening.topic, opening.partition, opening.topic_id, opening.directory)
     log = PartitionLog(environment, identity, opening.settings, contents)
-    # Recovery has met transactions that ended below the high watermark, with which the log starts: they are decided.
+    # Recovery has seen transactions that ended below the high watermark with which the log starts: they are decided.
     log.producers.on_high_watermark(log.high_watermark)
     return log
 
 
 def load_epochs(environment: LogEnvironment, directory: str, segments: Segments, trusted_below: int) -> LeaderEpochs:
-    """From the checkpoint; when it is missing or cannot be read, from the batches below ``trusted_below`` themselves."""
+    """Load the leader epochs from the checkpoint; when it is missing or unreadable, from the batches below ``trusted_below``."""
     epochs = LeaderEpochs(environment.disk, names.join(directory, names.LEADER_EPOCH_CHECKPOINT))
     if environment.disk.exists(epochs.path):
         try:
@@ -321,16 +330,16 @@ def load_epochs(environment: LogEnvironment, directory: str, segments: Segments,
             if header.leader_epoch > epochs.latest_epoch:
                 epochs.assign(header.leader_epoch, header.base_offset)
             if header.next_offset >= trusted_below:
-                break  # What follows is not checked yet, and may be torn.
+                break  # The rest is not checked yet, and may be torn.
     return epochs
 
 
 def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segments, recovery_point: int) -> PartitionLog:
     disk, directory, report = environment.disk, opening.directory, environment.report
-    # From the last trusted batch on: behind it, in its own segment, may be what a truncation that was not synced had cut off.
+    # Start at the last trusted batch: after it, in the same segment, may be bytes that a truncation had cut but not synced.
     unchecked = segments.from_offset(max(0, recovery_point - 1))
     for segment in unchecked:
-        # A sync may have failed without leaving its mark: the process was killed before it heard of it, or the disk took no mark.
+        # A sync may have failed without leaving its mark: the process was killed first, or the disk could not store the mark.
         disk.drop_cache(segment.path)
     start = find_start(unchecked[0], recovery_point)
     if start.offset < opening.recovery_point:
@@ -357,30 +366,36 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
         if damage is not None:
             break
     sound_below = check.next_offset if damage is None else damage.offset
-    # When all that was durable has been deleted, some of its segments may be back without the others: nobody misses them.
+    # When everything durable has been deleted, a crash may bring back some of its segments without the others; that is no loss.
     if sound_below < opening.durable_mark and opening.log_start_offset < opening.durable_mark:
         raise _corrupt(kept[-1], damage, sound_below, opening.durable_mark)
     if damage is not None:
         _cut(environment, segments, damage, unchecked[len(kept) :], check.next_offset)
-    contents = LogContents(segments, producers, epochs, log_end_offset=check.next_offset)
-    contents.recovery_point = min(recovery_point, check.next_offset)
+    contents = LogContents(
+        segments,
+        producers,
+        epochs,
+        log_start_offset=_log_start(opening, segments),
+        log_end_offset=check.next_offset,
+        recovery_point=min(recovery_point, check.next_offset),
+    )
     log = _new_log(environment, opening, contents)
     log.note_unsynced(kept)
     for file in snapshots:
         log.note_unsynced_file(file)
     metadata_path = names.join(directory, names.PARTITION_METADATA)
     if disk.exists(metadata_path):
-        # It came from the page cache as well, and without it the next start would not know the topic nor its mark.
+        # This file came from the page cache too, and without it the next start would know neither the topic nor its mark.
         log.note_unsynced_file(disk.open(metadata_path, "write"))
     if log.log_start_offset > log.log_end_offset:
-        # A relaxed topic: records were deleted up to an offset that the crash has taken back.
+        # A relaxed topic: records were deleted up to an offset that the crash has lost again.
         log.start_over_at(log.log_start_offset)
     return log
 
 
 def _write_snapshot(environment: LogEnvironment, directory: str, offset: int, producers: ProducerState) -> list[DiskFile]:
-    """The producers' state at a segment's beginning, as a roll leaves it: truncation needs it where compaction has taken older
-    batches of a producer away. None on a full disk, as in a roll."""
+    """Write the producers' state at the beginning of a segment, as a roll does: truncation needs it where compaction has removed
+    older batches of a producer. Nothing is written on a full disk, as in a roll."""
     try:
         return [write_snapshot(environment.disk, directory, offset, producers)]
     except OSError as error:
@@ -389,7 +404,7 @@ def _write_snapshot(environment: LogEnvironment, directory: str, offset: int, pr
 
 
 def _meet(segment: LogSegment, next_offset: int, following: LogSegment) -> bool:
-    """Does ``following`` begin where ``segment`` ends? Only a gap that no segment's indexes can span lies between two."""
+    """Does ``following`` begin where ``segment`` ends? The only gap allowed is one that is too large for a segment's indexes."""
     return following.base_offset == next_offset or following.base_offset - segment.base_offset > RELATIVE_OFFSET_MAX
 
 
@@ -400,7 +415,7 @@ def _corrupt(last: LogSegment, damage: Damage | None, next_offset: int, durable_
 
 
 def _cut(environment: LogEnvironment, segments: Segments, damage: Damage, later: list[LogSegment], next_offset: int) -> None:
-    """Take off everything from the damage on. Removal of later segments is part of the sync that ends recovery."""
+    """Cut everything from the damage on. The sync that ends recovery also covers the removal of later segments."""
     segment = damage.segment
     environment.report(
         "torn_tail_cut",

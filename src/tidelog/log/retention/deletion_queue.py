@@ -15,7 +15,7 @@ from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Completion, Executor
 
-# Removals that one job does, so that a stop does not wait long for it.
+# How many removals one job does at most, so that a stop need not wait long for it.
 REMOVALS_PER_JOB_MAX = 64
 
 
@@ -46,7 +46,7 @@ class DeletionQueue:
         self._due.append((self._clock.monotonic_ms() + delay_ms, lambda: remove_tree(disk, path)))
 
     def tick(self) -> None:
-        """Start removing what is due. Topics differ in their delay, so the queue is looked through, not only its head."""
+        """Start removing what is due. Topics have different delays, so the whole queue is searched, not only its head."""
         if self._in_flight or not self._due:
             return
         now_ms = self._clock.monotonic_ms()

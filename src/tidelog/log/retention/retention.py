@@ -16,6 +16,7 @@ whose start moved; their segments are taken out afterwards, in slices again.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from tidelog.log.durability.checkpoints import CheckpointWriter
 from tidelog.log.environment import Report
@@ -29,15 +30,17 @@ from tidelog.ports.clock import Clock
 
 
 def retained_start_offset(log: PartitionLog, now_ms: int, segments_max: int = sys.maxsize) -> int:
-    """Where the log should start by time and by size; its present start when nothing has to go. May roll the active segment.
+    """Where the log should start by time and by size; its present start when nothing has to be deleted. May roll the active
+    segment.
 
-    ``segments_max``: so many more go at most, since the age of each may have to be read from the disk; then ask again."""
+    At most ``segments_max`` more segments are passed, since the age of each may have to be read from the disk; then call
+    again."""
     settings = log.settings
     if not settings.delete:
         return log.log_start_offset
     limit = min(log.high_watermark, log.durable.offset)
     if settings.retention_ms >= 0:
-        # Without room for a new segment the closed ones must go all the same: that makes room.
+        # Without space for a new segment the closed ones must be deleted all the same: that frees space.
         with suppress(StorageError):
             _roll_expired(log, now_ms, limit)
     excess_bytes = log.size - settings.retention_bytes if settings.retention_bytes != UNLIMITED else 0
@@ -75,50 +78,36 @@ def _age_ms(log: PartitionLog, segment: LogSegment, now_ms: int) -> int:
     return now_ms - (newest if newest >= 0 else log.environment.disk.modified_ms(segment.path))
 
 
-# About a millisecond of work, and some more where the age of segments has to be read from the disk.
+# About a millisecond of work, or more where the age of segments has to be read from the disk.
 LOGS_PER_TICK = 50
-# Segments whose age is looked at in one slice, each perhaps for the first time.
+# How many segments' ages one slice checks, each perhaps for the first time.
 SEGMENTS_PER_TICK = 50
-# Segments taken out in one slice: four renames each, and a snapshot removed.
+# How many segments one slice takes out: each costs four renames and the removal of a snapshot.
 SEGMENTS_TAKEN_OUT_PER_TICK = 16
-# Between two looks at the clock.
+# How many segments are taken out between two looks at the clock.
 SEGMENTS_AT_ONCE = 4
 
 
-class RetentionSweep:
-    __slots__ = (
-        "_clock",
-        "_deletions",
-        "_interval_ms",
-        "_is_being_compacted",
-        "_logs",
-        "_next_ms",
-        "_report",
-        "_start_offsets",
-        "_to_take_out",
-        "_walk",
-    )
+@dataclass(frozen=True, slots=True)
+class RetentionPorts:
+    clock: Clock
+    logs: Callable[[], list[PartitionLog]]
+    log_starts: CheckpointWriter
+    deletions: DeletionQueue
+    report: Report
+    is_being_compacted: Callable[[PartitionLog], bool]
 
-    def __init__(
-        self,
-        clock: Clock,
-        logs: Callable[[], list[PartitionLog]],
-        start_offsets: CheckpointWriter,
-        deletions: DeletionQueue,
-        report: Report,
-        interval_ms: int,
-        is_being_compacted: Callable[[PartitionLog], bool],
-    ) -> None:
-        self._clock = clock
-        self._logs = logs
-        self._start_offsets = start_offsets
-        self._deletions = deletions
-        self._report = report
+
+class RetentionSweep:
+    __slots__ = ("_clock", "_interval_ms", "_next_ms", "_ports", "_to_take_out", "_walk")
+
+    def __init__(self, ports: RetentionPorts, interval_ms: int) -> None:
+        self._ports = ports
+        self._clock = ports.clock
         self._interval_ms = interval_ms
-        self._next_ms = clock.monotonic_ms() + interval_ms
-        self._is_being_compacted = is_being_compacted
+        self._next_ms = ports.clock.monotonic_ms() + interval_ms
         self._walk: Iterator[list[PartitionLog]] | None = None
-        # Their starts are on the disk; a dictionary for its order.
+        # The logs whose new start is on the disk. A dictionary, because it keeps its order.
         self._to_take_out: dict[PartitionLog, None] = {}
 
     def tick(self) -> None:
@@ -137,7 +126,7 @@ class RetentionSweep:
                 self.apply(moved)
 
     def apply(self, logs: list[PartitionLog], on_done: Callable[[BaseException | None], None] | None = None) -> None:
-        """Their log starts were raised: make it durable (``on_done`` hears of that), then take their segments out."""
+        """Make the raised starts of ``logs`` durable, call ``on_done``, and then take their segments out."""
 
         def written(error: BaseException | None) -> None:
             if error is None:
@@ -148,14 +137,14 @@ class RetentionSweep:
             if on_done is not None:
                 on_done(error)
 
-        self._start_offsets.request(written)
+        self._ports.log_starts.request(written)
 
     def _sweep(self) -> Iterator[list[PartitionLog]]:
-        """One slice after the other: the logs that have segments to take out."""
+        """Yields, slice by slice, the logs that have segments to take out."""
         moved: dict[PartitionLog, None] = {}
         logs, segments_left = TimeBudget(self._clock, LOGS_PER_TICK), SEGMENTS_PER_TICK
-        for log in self._logs():
-            # A log with more to expire than a slice may have is looked at again in the next one.
+        for log in self._ports.logs():
+            # A log with more expired segments than a slice allows is visited again in the next one.
             is_done = False
             while not is_done and log.offline_reason is None:
                 if logs.is_over or not segments_left:
@@ -172,29 +161,29 @@ class RetentionSweep:
         yield list(moved)
 
     def _expire(self, log: PartitionLog, segments_max: int) -> int:
-        """Raise its start by at most so many segments; how many they were."""
+        """Raise the log's start by at most ``segments_max`` segments; returns by how many."""
         now_ms = self._clock.now_ms()
         segments = log.segments
         before = segments.floor_index(log.log_start_offset)
         try:
             log.raise_start(retained_start_offset(log, now_ms, segments_max))
         except (LogError, OSError) as error:
-            self._report("retention_failed", {"partition": log.name, "error": str(error)})
+            self._ports.report("retention_failed", {"partition": log.name, "error": str(error)})
         return segments.floor_index(log.log_start_offset) - before
 
     def _take_out_some(self) -> None:
         work = TimeBudget(self._clock, SEGMENTS_TAKEN_OUT_PER_TICK)
         while self._to_take_out and not work.is_over:
             log = next(iter(self._to_take_out))
-            # Not below the log start itself, which may have risen again since: a crash must find it written.
-            start_offset = self._start_offsets.written.get((log.topic, log.partition), 0)
+            # Use the start that is on the disk: the log's own may have risen since, and a crash must find it written.
+            start_offset = self._ports.log_starts.written.get((log.topic, log.partition), 0)
             self._take_out(log, start_offset, work)
-            if log.offline_reason is not None or self._is_being_compacted(log) or not log.has_segment_below(start_offset):
+            if log.offline_reason is not None or self._ports.is_being_compacted(log) or not log.has_segment_below(start_offset):
                 del self._to_take_out[log]
 
     def _take_out(self, log: PartitionLog, start_offset: int, work: TimeBudget) -> None:
-        # A segment may be in the middle of a swap. Its records are out of sight already; a later sweep removes the file.
-        if log.offline_reason is not None or self._is_being_compacted(log):
+        # A segment may be in the middle of a swap. Readers no longer see its records; a later sweep removes the file.
+        if log.offline_reason is not None or self._ports.is_being_compacted(log):
             return
         try:
             segments = log.drop_segments_below(start_offset, min(work.left, SEGMENTS_AT_ONCE))
@@ -202,4 +191,4 @@ class RetentionSweep:
             log.go_offline(f"renaming deleted segments failed: {error}")
             return
         work.spend(len(segments))
-        self._deletions.add_segments(segments, log.settings.file_delete_delay_ms)
+        self._ports.deletions.add_segments(segments, log.settings.file_delete_delay_ms)

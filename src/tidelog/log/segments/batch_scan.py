@@ -1,7 +1,7 @@
 """Walk the batch headers of a segment file without reading more than is needed.
 
-Headers are read out of chunks: many small batches come out of one read, and a batch larger than the chunk is stepped over without
-reading its body. Whoever needs the bodies (recovery, verification) asks for whole batches instead.
+Headers are read in chunks: one read yields many small batches, and the body of a batch larger than the chunk is skipped. Callers
+that need the bodies (recovery, compaction) use ``scan_batches`` instead.
 
 The loops read and check headers in place: with batches of one record, recovery's time is the calls it makes for each.
 """
@@ -14,9 +14,9 @@ from tidelog.ports.disk import DiskFile
 from tidelog.records.errors import RecordError
 from tidelog.records.header import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, check_header, read_header
 
-# One read covers what lies between two index entries at their default distance.
+# One read covers the distance between two index entries by default.
 LOOKUP_CHUNK_BYTES = 4096
-# Long walks are bounded by calls, not by memory.
+# Long walks cost calls rather than memory.
 SCAN_CHUNK_BYTES = 1 << 20
 
 
@@ -25,7 +25,8 @@ _new_tuple = tuple.__new__
 
 
 def scan_headers(file: DiskFile, position: int, end: int, chunk_bytes: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) from ``position``, a batch boundary, up to ``end``. CorruptLog names the first damaged byte."""
+    """Yield (position, header) from ``position``, a batch boundary, up to ``end``. Raises CorruptLog at the first damaged
+    byte."""
     chunk = b""
     chunk_size = 0
     chunk_start = position
@@ -47,7 +48,8 @@ def scan_headers(file: DiskFile, position: int, end: int, chunk_bytes: int) -> I
 
 
 def scan_batches(file: DiskFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yield (position, header, the whole batch's bytes). CorruptLog where the structure breaks; the caller checks CRCs."""
+    """Yield (position, header, bytes of the whole batch). Raises CorruptLog where the structure breaks; the caller checks
+    CRCs."""
     chunk = memoryview(b"")
     chunk_size = 0
     chunk_start = position
@@ -74,7 +76,7 @@ def scan_batches(file: DiskFile, position: int, end: int) -> Iterator[tuple[int,
 
 
 def _raise_damage(file: DiskFile, chunk: bytes | memoryview, at: int, position: int, end: int) -> NoReturn:
-    """The header at ``at`` is not all there, or impossible: have it said in the records' own words."""
+    """The header at ``at`` is incomplete or impossible: let check_header say why."""
     try:
         check_header(read_header(chunk, at), end - position)
     except RecordError as error:

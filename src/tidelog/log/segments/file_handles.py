@@ -1,8 +1,8 @@
 """Open files on demand, within a limit.
 
-Ten thousand partitions have more segments than a process may open. Files are opened on use and the least recently used is
-dropped when there are too many. To drop is only to let go: a reader that holds a slice, or a log that has bytes in the file
-which no sync covers yet, keeps its own reference, and the descriptor closes when the last one goes.
+Ten thousand partitions have more segments than a process may open. Files are opened on use, and the least recently used one is
+dropped when there are too many. Dropping only releases this reference: a reader that holds a slice, or a log with unsynced bytes
+in the file, keeps its own, and the descriptor closes with the last reference.
 """
 
 from collections import OrderedDict
@@ -36,7 +36,7 @@ class FileHandles:
         return file
 
     def forget(self, path: str) -> None:
-        """The name now means another file, or none."""
+        """The name now refers to another file, or to none."""
         self._files.pop(path, None)
 
     def _keep(self, path: str, file: DiskFile) -> None:

@@ -47,7 +47,7 @@ class IndexCache:
         return content
 
     def put(self, path: str, content: bytearray) -> None:
-        """Keep ``content``, now the file's own. One larger than the whole cache is not kept."""
+        """Keep ``content``, which is the file's content now. Content larger than the whole cache is not kept."""
         self.discard(path)
         if len(content) <= self.bytes_max:
             self._contents[path] = content
@@ -55,7 +55,7 @@ class IndexCache:
             self._evict()
 
     def extend(self, path: str, data: bytes | bytearray) -> None:
-        """``data`` was appended to the file; a file that is not held stays so."""
+        """``data`` was appended to the file. A file that is not cached stays so."""
         content = self._contents.get(path)
         if content is not None:
             content += data
@@ -73,7 +73,7 @@ class IndexCache:
             self.bytes_held -= len(content)
 
 
-# One page: small enough to hold for every active segment, large enough that opening the file per spill does not count.
+# One page: small enough to keep for every active segment, large enough that opening the file for each spill does not matter.
 SPILL_BYTES = 4096
 
 
@@ -81,7 +81,7 @@ class IndexFile:
     __slots__ = ("_cache", "_disk", "_tail", "_written_count", "base_offset", "entry_count", "path")
 
     ENTRY_BYTES: ClassVar[int]
-    # The offset and time index of a closed segment are always there; a transaction index only when it has entries.
+    # A closed segment always has an offset and a time index, but a transaction index only when it has entries.
     EMPTY_FILE_IS_WRITTEN: ClassVar[bool] = True
 
     def __init__(self, disk: Disk, cache: IndexCache, path: str, base_offset: int) -> None:
@@ -95,15 +95,15 @@ class IndexFile:
         self._restore_last(b"")
 
     def _restore_last(self, entry: bytes) -> None:
-        """The last entry is now this one; empty when there is none."""
+        """``entry`` is the last entry now; it is empty when there is none."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """Read it all and raise CorruptIndex if it contradicts itself."""
+        """Read the whole index and raise CorruptIndex if it contradicts itself."""
         raise NotImplementedError
 
     def load(self) -> bool:
-        """Take the file as it is; only its end is read. False when there is none, and the index is then empty."""
+        """Load the file, reading only its end. Returns False when there is none; the index is empty then."""
         self._cache.discard(self.path)
         self._tail = None
         count, last_entry = 0, b""
@@ -139,7 +139,7 @@ class IndexFile:
         return (low, last_entry) if any(last_entry) else (0, b"")
 
     def write_tail(self) -> None:
-        """All entries are in the file when this returns, and nothing else; not yet durable."""
+        """Write all entries to the file, and nothing else. They are not durable yet."""
         tail = self._tail
         if tail is None and not self.entry_count and not self.EMPTY_FILE_IS_WRITTEN:
             return
@@ -157,8 +157,8 @@ class IndexFile:
     def _spill(self) -> None:
         """Write the tail out from within an append.
 
-        The batch is in the log already, so a full disk must not turn its append into a failure: the tail stays in memory, and
-        is tried again after as many entries more. Rolling and closing call ``write_tail``, which does report it.
+        The batch is in the log already, so a full disk must not make its append fail: the tail stays in memory, and is tried
+        again after as many further entries. Rolling and closing call ``write_tail``, which does report the error.
         """
         try:
             self.write_tail()
@@ -166,7 +166,7 @@ class IndexFile:
             return
 
     def sync(self) -> None:
-        """Make the file durable; ``write_tail`` was called before. Blocks, and touches nothing but the file."""
+        """Make the file durable, after ``write_tail``. Blocks, and touches nothing but the file."""
         if self.entry_count or self.EMPTY_FILE_IS_WRITTEN:
             self._disk.open(self.path, "write").sync()
 
@@ -182,7 +182,7 @@ class IndexFile:
         return content
 
     def _content(self) -> bytes:
-        """All entries, for the rare callers that want every one."""
+        """All entries, for the few callers that want every one."""
         body = self._body() if self._written_count else b""
         return b"".join((body, self._tail or b""))
 
@@ -221,7 +221,7 @@ class IndexFile:
         self.relocate(new_path)
 
     def relocate(self, new_path: str) -> None:
-        """The directory was renamed: the same file is now found here."""
+        """The directory was renamed: the file is now at ``new_path``."""
         self._cache.discard(self.path)
         self._cache.discard(new_path)
         self.path = new_path
@@ -236,11 +236,11 @@ class IndexFile:
         self._restore_last(b"")
 
     def _check_size(self) -> None:
-        """The file must hold whole entries; a crash of the process in mid-write can leave part of one."""
+        """The file must hold complete entries; a crash in the middle of a write can leave part of one."""
         if self._disk.exists(self.path):
             size_bytes = self._disk.file_size(self.path)
             if size_bytes % self.ENTRY_BYTES:
-                raise CorruptIndex(f"{self.path} has {size_bytes} bytes, which is no multiple of {self.ENTRY_BYTES}")
+                raise CorruptIndex(f"{self.path} has {size_bytes} bytes, which is not a multiple of {self.ENTRY_BYTES}")
 
 
 _OFFSET_ENTRY = Struct(">II")
@@ -275,7 +275,7 @@ class OffsetIndex(IndexFile):
             self._spill()
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """The greatest entry at or below ``offset`` as (offset, position); the segment's very start when there is none."""
+        """The greatest entry at or below ``offset`` as (offset, position); the beginning of the segment when there is none."""
         if offset >= self.last_offset:
             return self.last_offset, self.last_position
         base_offset = self.base_offset
@@ -292,7 +292,8 @@ class OffsetIndex(IndexFile):
         return base_offset + relative_offset, position
 
     def first_offset_at(self, position: int) -> int | None:
-        """The offset of the first entry at or after ``position``; a batch that begins before it ends below that offset."""
+        """The offset of the first entry at or after ``position``; a batch that begins before ``position`` ends below that
+        offset."""
         if not self.entry_count or position > self.last_position:
             return None
         content = self._tail
@@ -361,7 +362,7 @@ _unpack_timestamp = Struct(">q").unpack_from
 _SPILL_BYTES = SPILL_BYTES // 12 * 12
 
 
-class TimestampOffset(NamedTuple):
+class TimeIndexEntry(NamedTuple):
     timestamp: int
     offset: int
 
@@ -379,9 +380,9 @@ class TimeIndex(IndexFile):
         self.last_offset = self.base_offset + relative_offset
 
     @property
-    def last_entry(self) -> TimestampOffset:
+    def last_entry(self) -> TimeIndexEntry:
         """(-1, base offset) when there is none."""
-        return TimestampOffset(self.last_timestamp, self.last_offset)
+        return TimeIndexEntry(self.last_timestamp, self.last_offset)
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
         """Append, unless the last entry is at least as late."""
@@ -398,14 +399,14 @@ class TimeIndex(IndexFile):
         if not len(tail) % _SPILL_BYTES:
             self._spill()
 
-    def lookup(self, timestamp: int) -> TimestampOffset:
+    def lookup(self, timestamp: int) -> TimeIndexEntry:
         """The greatest entry at or below ``timestamp``; (-1, base offset) when there is none."""
         if timestamp >= self.last_timestamp:
             return self.last_entry
         content = self._tail
         if content is None or _unpack_timestamp(content)[0] > timestamp:
             if not self._written_count:
-                return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+                return TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
             content = self._body()
         low = 0
         high = len(content) // 12
@@ -416,9 +417,9 @@ class TimeIndex(IndexFile):
             else:
                 high = middle
         if not low:
-            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+            return TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
         found, relative_offset = _unpack_time_entry(content, (low - 1) * 12)
-        return TimestampOffset(found, self.base_offset + relative_offset)
+        return TimeIndexEntry(found, self.base_offset + relative_offset)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at or above ``offset``."""
@@ -431,10 +432,10 @@ class TimeIndex(IndexFile):
         else:
             self._keep(0)
 
-    def entries(self) -> Iterator[TimestampOffset]:
+    def entries(self) -> Iterator[TimeIndexEntry]:
         base_offset = self.base_offset
         for timestamp, relative_offset in _TIME_ENTRY.iter_unpack(self._content()):
-            yield TimestampOffset(timestamp, base_offset + relative_offset)
+            yield TimeIndexEntry(timestamp, base_offset + relative_offset)
 
     def check(self) -> None:
         self._check_size()
@@ -493,13 +494,13 @@ class TransactionIndex(IndexFile):
             self._spill()
 
     def collect(self, first_offset: int, upper_bound_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that have records in [first_offset, upper_bound_offset), as far as this segment tells."""
+        """The aborted transactions with records in [first_offset, upper_bound_offset) whose marker is in this segment."""
         found: list[AbortedTransaction] = []
         self.collect_into(found, first_offset, upper_bound_offset)
         return found
 
     def collect_into(self, found: list[AbortedTransaction], first_offset: int, upper_bound_offset: int) -> bool:
-        """As ``collect``, added to ``found``. True when later segments can hold none that matter, so that the search may end."""
+        """Like ``collect``, but adds to ``found``. Returns True when no later segment can matter, so that the search may end."""
         if self.last_offset < first_offset:
             return False
         for transaction in self.entries(from_offset=first_offset):
@@ -515,7 +516,7 @@ class TransactionIndex(IndexFile):
             self._keep(_transaction_entries_below(self._content(), offset))
 
     def entries(self, from_offset: int = 0) -> Iterator[AbortedTransaction]:
-        """Those whose marker is at or above ``from_offset``, in order."""
+        """The transactions whose marker is at or above ``from_offset``, in order."""
         content = self._content()
         start = _transaction_entries_below(content, from_offset) if from_offset else 0
         for _, *fields in _TRANSACTION_ENTRY.iter_unpack(memoryview(content)[start * 34 :]):

@@ -35,10 +35,10 @@ from tidelog.records.record import Record
 RELATIVE_OFFSET_MAX = 2**31 - 1
 OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
-# Our own reads decode what was validated at append: the bound only stops a damaged file from eating memory.
+# Our own reads decode what was validated at append: the limit only stops a damaged file from using up the memory.
 DECODED_BATCH_BYTES_MAX = 1 << 30
 DECODED_BATCH_RECORDS_MAX = 1 << 26
-# A lookup by time holds the loop, and only compacted topics have their records read before they are written.
+# A lookup by time blocks the event loop, and only the records of compacted topics are decoded before they are written.
 LOOKUP_BATCH_BYTES_MAX = 32 << 20
 LOOKUP_BATCH_RECORDS_MAX = 1 << 18
 NO_TIMESTAMP = -1
@@ -89,10 +89,10 @@ class LogSegment:
         self._transaction_index = TransactionIndex(
             disk, cache, f"{stem}{names.TRANSACTION_INDEX_SUFFIX}{state_suffix}", base_offset
         )
-        # A closed segment of a log that nobody reads never has its indexes looked at.
+        # The indexes of a closed segment are loaded on first use: in a log that nobody reads they never are.
         self._indexes_are_loaded = size == 0
-        # Held from the first un-synced write until a sync covers it: the kernel reports a lost write only through a descriptor
-        # that was open when it was lost, so this one must not be evicted and opened again in between.
+        # Kept from the first unsynced write until a sync covers it: the kernel reports a lost write only through a descriptor
+        # that was open when the write was lost, so this one must not be evicted and reopened in between.
         self.dirty_file: DiskFile | None = None
         self._bytes_since_index_entry = 0
         self._first_timestamp: int | None = None
@@ -126,7 +126,7 @@ class LogSegment:
         self._indexes_are_loaded = True
 
     def reset_indexes(self, with_transactions: bool = True) -> None:
-        """Forget them; ``note_batch`` fills them again from the log; the transactions come from the producers' state."""
+        """Empty the indexes. ``note_batch`` fills them again from the log; the transactions come from the producers' state."""
         self._offset_index.reset()
         self._time_index.reset()
         if with_transactions:
@@ -142,7 +142,8 @@ class LogSegment:
         self.dirty_file = self._handles.create(self.path)
 
     def write(self, buffers: Sequence[Buffer], size: int) -> int:
-        """Append bytes in one gathered write; returns their position. On OSError nothing has moved and ``cut`` must follow."""
+        """Append bytes in one gathered write and return their position. After an OSError the size is unchanged, and ``cut`` must
+        follow."""
         file = self.dirty_file
         if file is None:
             file = self.dirty_file = self._handles.open(self.path)
@@ -160,7 +161,7 @@ class LogSegment:
         self.size = position
 
     def cut(self) -> None:
-        """Take a failed write's partial bytes off again."""
+        """Remove the partial bytes of a failed write."""
         file = self.dirty_file or self._handles.open(self.path)
         if file.size() > self.size:
             file.truncate(self.size)
@@ -181,8 +182,8 @@ class LogSegment:
         self._bytes_since_index_entry += size
 
     def close_for_appends(self) -> None:
-        """The newest timestamp gets its entry, so that the segment's age is known without reading it. OSError when the indexes
-        cannot be written now; they stay whole in memory and ``write_indexes`` may be called again."""
+        """Add an entry for the newest timestamp, so that the segment's age is known without reading it, and write the indexes.
+        After an OSError they are still complete in memory, and ``write_indexes`` may be called again."""
         if self.size:
             self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset)
         self.write_indexes()
@@ -193,7 +194,8 @@ class LogSegment:
         self.transaction_index.write_tail()
 
     def index_files(self) -> list[DiskFile]:
-        """Open, so that a sync on the executor does not depend on names that may change meanwhile. After ``write_indexes``."""
+        """The index files, opened, so that a sync on the executor does not depend on names that may change. Call
+        ``write_indexes`` first."""
         paths = [self.offset_index.path, self.time_index.path]
         if self.transaction_index.entry_count:
             paths.append(self.transaction_index.path)
@@ -204,7 +206,7 @@ class LogSegment:
     def should_roll(
         self, settings: LogSettings, jitter_ms: int, size: int, last_offset: int, timestamp: int, now_ms: int
     ) -> bool:
-        """Must a batch of these measures go into a new segment?"""
+        """Must a write of this size, last offset and timestamp go into a new segment?"""
         if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
             return True
         size_now = self.size
@@ -220,7 +222,7 @@ class LogSegment:
             return True
         if not self._indexes_are_loaded:
             self._load_indexes()
-        # Room for one entry more; in the time index also for the one that closing adds.
+        # One more entry must fit; in the time index also the one that closing adds.
         entries_bytes_max = settings.segment_index_bytes
         return (self._offset_index.entry_count + 1) * OFFSET_ENTRY_BYTES > entries_bytes_max or (
             self._time_index.entry_count + 2
@@ -239,7 +241,7 @@ class LogSegment:
 
     @property
     def max_timestamp(self) -> int:
-        """Newest timestamp in this segment, -1 when no record carries one."""
+        """The newest timestamp in this segment; -1 when no record has one."""
         if self._max_timestamp == _NOT_LOADED:
             self._load_max_timestamp()
         return self._max_timestamp
@@ -252,7 +254,8 @@ class LogSegment:
         return self._max_timestamp_offset
 
     def max_timestamp_from(self, offset: int) -> int:
-        """The newest timestamp of a record at or above ``offset``. Reads on from there only when the newest of all lies below."""
+        """The newest timestamp of a record at or above ``offset``. Reads from there on only when the newest of all lies below
+        it."""
         newest = self.find_batch(self.max_timestamp_offset) if offset > self.base_offset else None
         if offset <= self.base_offset or (newest is not None and newest[1].base_offset >= offset):
             return self.max_timestamp
@@ -269,12 +272,12 @@ class LogSegment:
 
     def _load_max_timestamp(self) -> None:
         timestamp, offset = self.time_index.last_entry
-        # Both indexes get their entries together, so only batches behind the last entry can be newer.
+        # Both indexes get their entries together, so only batches after the last entry can be newer.
         position = self.offset_index.last_position
         for _, header in scan_headers(self.file(), position, self.size, LOOKUP_CHUNK_BYTES):
             if header.max_timestamp > timestamp:
                 timestamp, offset = header.max_timestamp, header.last_offset
-        # Only now: a read that fails must not leave the segment with a timestamp that is too old.
+        # Assigned last: a read that fails must not leave the segment with a timestamp that is too old.
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
 
     def find_batch(self, offset: int) -> tuple[int, BatchHeader] | None:
@@ -306,10 +309,10 @@ class LogSegment:
             try:
                 for record in self._records(at, header):
                     if record.timestamp >= timestamp and record.offset >= start_offset:
-                        # A client's numbers may add up to more than a timestamp can be; its header's newest cannot.
+                        # The deltas that a client sent may add up to more than a timestamp can hold; the header's maximum cannot.
                         return min(record.timestamp, header.max_timestamp), record.offset, header.leader_epoch
             except RecordError:
-                # Nonsense or too much, but the client's own: its reader will judge it. The header tells when it was.
+                # The records cannot be decoded, or are too many. That is the client's affair; the header has a timestamp.
                 return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
         return None
 
@@ -322,7 +325,7 @@ class LogSegment:
     # -- cutting and removing --------------------------------------------------------------------------------------------------
 
     def truncate_to(self, position: int, offset: int) -> None:
-        """Keep the bytes before ``position``, whose first lost offset is ``offset``."""
+        """Keep the bytes before ``position``; ``offset`` is the first offset that is lost."""
         file = self.file()
         file.truncate(position)
         self.dirty_file = file
@@ -338,7 +341,7 @@ class LogSegment:
             self._max_timestamp = _NOT_LOADED
 
     def rename(self, state_suffix: str) -> None:
-        """Give every file of this segment another state (``.deleted``, ``.swap`` or none)."""
+        """Rename every file of this segment to another state (``.deleted``, ``.swap`` or none)."""
         self._handles.forget(self.path)
         new_path = names.segment_path(self._directory, self.base_offset, names.LOG_SUFFIX) + state_suffix
         self._disk.rename(self.path, new_path)
@@ -347,16 +350,17 @@ class LogSegment:
             index.rename(names.strip_state(index.path) + state_suffix)
 
     def remove(self) -> None:
-        """Delete this segment's files. Freeing a large file takes milliseconds: on the executor, except in recovery."""
+        """Delete this segment's files. Freeing a large file takes milliseconds, so it runs on the executor, except in
+        recovery."""
         self._handles.forget(self.path)
-        # Compacted twice within the delay, two segments had the same name on their way out.
+        # When a segment is compacted twice within the delay, two deleted segments have the same name.
         if self._disk.exists(self.path):
             self._disk.remove(self.path)
         for index in (self._offset_index, self._time_index, self._transaction_index):
             index.remove()
 
     def forget_cached(self) -> None:
-        """The directory was renamed: whatever was cached under the old names must not be met by a new log of the same name."""
+        """The directory was renamed: a new log of the same name must not find what is cached under the old names."""
         for index in (self._offset_index, self._time_index, self._transaction_index):
             index.relocate(index.path)
 
@@ -387,7 +391,7 @@ class Segments:
         return self._segments[:-1]
 
     def floor_index(self, offset: int) -> int:
-        """Where the segment that may hold ``offset`` stands; 0 when the offset is below all of them."""
+        """The index of the segment that may hold ``offset``; 0 when the offset is below all segments."""
         index = bisect_right(self._base_offsets, offset) - 1
         return index if index > 0 else 0
 
@@ -405,7 +409,7 @@ class Segments:
         self._base_offsets.append(segment.base_offset)
 
     def replace(self, old: list[LogSegment], new: list[LogSegment]) -> None:
-        """Put ``new`` where ``old``, a run of neighbours, stood."""
+        """Replace ``old``, a run of neighbours, by ``new``."""
         start = self._segments.index(old[0])
         assert self._segments[start : start + len(old)] == old, "only neighbours are replaced together"
         self._segments[start : start + len(old)] = new
