@@ -6,7 +6,7 @@ from tests.broker.harness import NODE_ID, PATH, Machine, offsets_in
 from tests.log.harness import batch
 from tidelog.broker.broker import STOP_MS_MAX
 from tidelog.broker.partitions import Partitions
-from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.runtime import partition_for
 from tidelog.coordinator.shard import ShardState
 from tidelog.log.retention.deletion_queue import DeletionQueue
 from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION, METADATA_VERSION_LEVEL, TRANSACTION_VERSION

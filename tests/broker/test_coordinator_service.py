@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from tests.broker.harness import FakeClient, Machine
-from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.runtime import partition_for
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey

@@ -26,7 +26,7 @@ from tidelog.metadata.records import (
     SupportedFeature,
     encode_record,
 )
-from tidelog.raft.leader_change import build_leader_change
+from tidelog.raft.single_voter import build_leader_change
 from tidelog.records.batch import build_batch
 from tidelog.records.record import Record
 

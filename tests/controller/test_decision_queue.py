@@ -1,9 +1,8 @@
 from collections.abc import Callable, Sequence
 
 from tests.controller.cluster import RULES, STATIC, new_image, randomness, replay
-from tidelog.controller.decision_queue import WAITING_MAX, DecisionQueue
+from tidelog.controller.decision_queue import WAITING_MAX, ControllerResult, DecisionQueue
 from tidelog.controller.errors import ApiError
-from tidelog.controller.result import ControllerResult
 from tidelog.controller.topics import NewTopic, TopicCreation, create_topics
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import MetadataRecord, NoOpRecord

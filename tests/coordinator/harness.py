@@ -9,10 +9,9 @@ from simulation.executor import SimulatedExecutor
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Event, Scheduler
 from tidelog.coordinator.errors import UnreadableShard
-from tidelog.coordinator.machine import CoordinatorResult, OnCommitted
+from tidelog.coordinator.machine import CoordinatorResult, OnCommitted, ShardTimers
 from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard import Shard, ShardState
-from tidelog.coordinator.shard_timers import ShardTimers
 from tidelog.log.reading import LogSlice
 from tidelog.ports.disk import Buffer
 from tidelog.records.header import iterate_headers, restamp

@@ -10,10 +10,9 @@ from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
 from tests.coordinator.harness import MemoryLog, SimulatedTimers
 from tidelog.config.groups import BROKER_GROUP_SETTINGS
-from tidelog.coordinator.machine import CoordinatorResult, MachineType
+from tidelog.coordinator.machine import CoordinatorResult, MachineType, ShardTimers
 from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard import Shard, ShardState
-from tidelog.coordinator.shard_timers import ShardTimers
 from tidelog.groups.environment import GroupEnvironment
 from tidelog.groups.records import RECORD_CODEC
 from tidelog.metadata.image import ClusterImage

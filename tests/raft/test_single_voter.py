@@ -7,9 +7,10 @@ from tests.metadata.kafka_fixture import LOG_PATH, read_batches
 from tests.raft.memory_log import MemoryLog
 from tidelog.raft.errors import CorruptMetadataLog, NotQuorumLeader
 from tidelog.raft.quorum_state import QuorumState, QuorumStateFile
-from tidelog.raft.single_voter import CommittedBatch, MetadataQuorum
-from tidelog.records.batch import build_batch
-from tidelog.records.header import iterate_headers
+from tidelog.raft.single_voter import CommittedBatch, MetadataQuorum, build_leader_change, leader_change_value
+from tidelog.records.batch import build_batch, read_records
+from tidelog.records.control import ControlType, control_key
+from tidelog.records.header import iterate_headers, read_header
 from tidelog.records.record import Record
 
 
@@ -186,3 +187,23 @@ def test_a_damaged_log_is_a_typed_error(data: bytes) -> None:
     with pytest.raises(CorruptMetadataLog):
         node.quorum.start(node.heard.append)
     assert node.heard == []
+
+
+def test_the_bytes_are_those_that_kafka_wrote() -> None:
+    of_kafka = [value for batch in read_batches() if batch.is_control for value in batch.values]
+    assert of_kafka == [leader_change_value(1, [1], [1])] * 2
+
+
+def test_several_voters() -> None:
+    value = leader_change_value(2, [1, 2, 3], [2, 3])
+    assert value == bytes.fromhex("0000 00000002 04 0000000100 0000000200 0000000300 03 0000000200 0000000300 00")
+
+
+def test_it_is_a_control_batch() -> None:
+    batch = build_leader_change(1, [1], [1], 1234)
+    header = read_header(batch, 0)
+    assert header.is_control
+    assert header.max_timestamp == 1234
+    (record,) = read_records(batch, 0, header, size_max=1000, count_max=1)
+    assert record.key == control_key(ControlType.LEADER_CHANGE)
+    assert record.value == leader_change_value(1, [1], [1])

@@ -12,10 +12,9 @@ from tests.coordinator.harness import MemoryLog, SimulatedTimers
 from tidelog.config.broker import BROKER
 from tidelog.config.definition import parse
 from tidelog.coordinator.errors import NotCoordinator
-from tidelog.coordinator.machine import CoordinatorResult
+from tidelog.coordinator.machine import CoordinatorResult, ShardTimers
 from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard import Shard, ShardState
-from tidelog.coordinator.shard_timers import ShardTimers
 from tidelog.records.control import ControlType
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.coordinator import (

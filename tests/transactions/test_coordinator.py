@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.transactions.harness import TIMEOUT_MS, TransactionBench
-from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.runtime import partition_for
 from tidelog.transactions.coordinator import (
     ABORTS_PER_SLICE,
     IDS_PER_SLICE,

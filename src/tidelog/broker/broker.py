@@ -37,9 +37,8 @@ from tidelog.controller.topics import TopicRules
 from tidelog.coordinator.shard import ShardState
 from tidelog.log.data_directory import DataDirectory
 from tidelog.metadata.configs import ResourceType
-from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION, SUPPORTED_FEATURES
-from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.image import ClusterImage, ImageDelta
 from tidelog.metadata.records import (
     AbortTransactionRecord,
     BrokerEndpoint,

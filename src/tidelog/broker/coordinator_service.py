@@ -12,15 +12,13 @@ from tidelog.broker.partitions import Partitions
 from tidelog.controller.errors import ApiError
 from tidelog.controller.topics import NewTopic
 from tidelog.coordinator.errors import CoordinatorError, CoordinatorNotAvailable, NotCoordinator
-from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.machine import CoordinatorResult, MachineType, OnCommitted, OnDone, Scheduler
-from tidelog.coordinator.runtime import CoordinatorRuntime
+from tidelog.coordinator.runtime import CoordinatorRuntime, partition_for
 from tidelog.coordinator.shard import NO_PRODUCER, Producer, Shard
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.errors import LogOffline, StorageError
 from tidelog.log.reading import Isolation, LogSlice, read
-from tidelog.metadata.delta import ImageDelta
-from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.image import ClusterImage, ImageDelta
 from tidelog.metadata.topics import PartitionImage, TopicImage
 from tidelog.ports.disk import Buffer
 from tidelog.replication.errors import NotLeader

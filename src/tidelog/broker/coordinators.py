@@ -10,14 +10,13 @@ from tidelog.controller.errors import ApiError
 from tidelog.controller.producer_ids import BLOCK_SIZE, allocate_producer_ids
 from tidelog.controller.topics import NewTopic, TopicCreation, create_topics
 from tidelog.coordinator.errors import NotCoordinator
-from tidelog.coordinator.machine import MachineType, RecordCodec
+from tidelog.coordinator.machine import MachineType, RecordCodec, ShardTimers
 from tidelog.coordinator.runtime import CoordinatorRuntime
-from tidelog.coordinator.shard_timers import ShardTimers
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.groups.environment import GroupEnvironment
 from tidelog.groups.records import RECORD_CODEC as GROUP_RECORD_CODEC
-from tidelog.metadata.delta import ImageDelta
 from tidelog.metadata.features import TRANSACTION_VERSION
+from tidelog.metadata.image import ImageDelta
 from tidelog.metadata.topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from tidelog.ports.executor import Executor
 from tidelog.transactions.coordinator import TransactionCoordinator

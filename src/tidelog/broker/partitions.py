@@ -17,8 +17,7 @@ from tidelog.log.errors import LogOffline, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery.directory_opening import topic_id_of
 from tidelog.log.time_budget import TimeBudget
-from tidelog.metadata.delta import ImageDelta
-from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.image import ClusterImage, ImageDelta
 from tidelog.metadata.topics import METADATA_TOPIC, TopicImage
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.replication.errors import NotLeader

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tidelog.controller.decision_queue import ControllerResult
 from tidelog.controller.errors import ApiError
-from tidelog.controller.result import ControllerResult
 from tidelog.metadata.client_quotas import CLIENT_ID, IP, USER, QuotaEntity, quota_entity
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import ClientQuotaRecord, MetadataRecord

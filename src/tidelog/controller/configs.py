@@ -6,18 +6,18 @@ records.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from tidelog.config.broker import BROKER
+from tidelog.config.definition import inherit, inherit_leniently, parse
 from tidelog.config.groups import GROUP
 from tidelog.config.topic import TOPIC
-from tidelog.config.types import SettingType
-from tidelog.controller.config_sources import StaticConfig, describe_topic, inherited_values, show
-from tidelog.controller.config_validation import check_broker_texts, check_group_texts, check_topic_texts, check_topics_under
+from tidelog.config.types import InvalidSetting, SettingType, Value
+from tidelog.controller.config_sources import DYNAMIC_BROKER_SETTINGS, StaticConfig, describe_topic, inherited_values, show
+from tidelog.controller.decision_queue import ControllerResult
 from tidelog.controller.errors import ApiError
-from tidelog.controller.result import ControllerResult
 from tidelog.metadata.configs import ALL_BROKERS, ResourceType
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import ConfigRecord, MetadataRecord
@@ -178,3 +178,63 @@ def _combined(
 
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def check_topic_texts(texts: Mapping[str, str], defaults: Mapping[str, Value], changed: Collection[str]) -> None:
+    """All of a topic's settings. Those that are not among ``changed`` may be of another release and unknown to this one."""
+    known = {name: text for name, text in texts.items() if name in changed or name in TOPIC.settings}
+    try:
+        parse(TOPIC, known, defaults)
+    except InvalidSetting as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def check_group_texts(texts: Mapping[str, str], static_texts: Mapping[str, str], changed: Collection[str]) -> None:
+    """All of a group's settings. Those that are not among ``changed`` may be of another release and unknown to this one."""
+    known = {name: text for name, text in texts.items() if name in changed or name in GROUP.settings}
+    try:
+        parse(GROUP, known, inherit(GROUP, static_texts))
+    except InvalidSetting as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def check_broker_texts(texts: Mapping[str, str], static_texts: Mapping[str, str], changed: Collection[str]) -> None:
+    """All of a broker's dynamic settings; each of ``changed`` must be one that can change."""
+    try:
+        for name in changed:
+            setting = BROKER.find(name)
+            if name not in DYNAMIC_BROKER_SETTINGS:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST, f"{name} cannot be changed while the broker runs: set it in its configuration"
+                )
+            setting.read(texts[name])
+        known = {name: text for name, text in texts.items() if name in DYNAMIC_BROKER_SETTINGS}
+        parse(TOPIC, {}, {**inherit(TOPIC, static_texts), **inherit(TOPIC, known)})
+    except InvalidSetting as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def check_topics_under(image: ClusterImage, static: StaticConfig, broker: str, texts: Mapping[str, str]) -> None:
+    """Would the topics that have settings of their own still make sense if the broker (or all of them) had these?"""
+    if broker not in (ALL_BROKERS, str(static.node_id)):
+        return
+    layers = {name: image.configs_of(ResourceType.BROKER, name) for name in (ALL_BROKERS, str(static.node_id))}
+    layers[broker] = texts
+    dynamic = {**layers[ALL_BROKERS], **layers[str(static.node_id)]}
+    before = inherited_values(image, static)
+    after = {**inherit(TOPIC, static.texts), **inherit_leniently(TOPIC, dynamic)}
+    for topic in image.topics:
+        own = image.configs_of(ResourceType.TOPIC, topic.name)
+        if not own or _problem(own, before) is not None:
+            continue  # It made no sense before, so it is not this change that is wrong.
+        problem = _problem(own, after)
+        if problem is not None:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"with this, topic {topic.name} would have {problem}")
+
+
+def _problem(own: Mapping[str, str], defaults: Mapping[str, Value]) -> str | None:
+    try:
+        check_topic_texts(own, defaults, ())
+    except ApiError as error:
+        return error.message
+    return None

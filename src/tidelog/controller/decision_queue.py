@@ -1,28 +1,40 @@
-"""Decisions one after the other, each on the image that the one before it left.
+"""The controller's decisions, one after the other: each sees the image that the one before it left.
 
-A decision looks at the image, but its records change the image only when they are committed. Two decisions at once could both
-create the same topic, so the next one waits until the last one's records were replayed (about one sync of the disk).
+A decision reads the image, but its records change the image only when they are committed. Two decisions at once could both
+create the same topic, so the next one waits until the records of the last one are replayed (about one sync of the disk).
 
-Clients can ask faster than a disk syncs. So no more than ``WAITING_MAX`` wait, and one whose asker has gone or was told that time
-is up is dropped when its turn comes, not begun.
+Clients can send requests faster than a disk syncs. So at most ``WAITING_MAX`` decisions wait, and a decision whose client has
+disconnected or timed out is dropped when its turn comes.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from tidelog.controller.errors import ApiError
-from tidelog.controller.result import ControllerResult
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import MetadataRecord
 from tidelog.wire.errors import ErrorCode
+
+Response = TypeVar("Response")
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerResult(Generic[Response]):
+    """The outcome of a decision: records for the metadata log, and the response that holds once they are committed."""
+
+    records: list[MetadataRecord]
+    """One atomic batch. If it is empty, nothing changes and the response holds at once."""
+    response: Response
+
 
 Decide = Callable[[ClusterImage], ControllerResult[Any]]
 OnDecided = Callable[[Any, Exception | None], None]
 IsWanted = Callable[[], bool]
 Propose = Callable[[Sequence[MetadataRecord], Callable[[Exception | None], None]], None]
 
-# Some ten seconds of a disk's syncs; who would wait for longer does better to ask again.
+# About ten seconds of disk syncs; a client that would wait for longer had better retry.
 WAITING_MAX = 5_000
 
 
@@ -44,17 +56,19 @@ class DecisionQueue:
         return len(self._waiting)
 
     def submit(self, decide: Decide, on_decided: OnDecided, is_wanted: IsWanted = _always) -> None:
-        """``on_decided`` gets the response when it is true, or the error that ``decide`` raised or that committing met. Nothing
-        is decided, and nobody called, if ``is_wanted`` says no when the turn comes."""
+        """``on_decided`` gets the response once it holds, or the error of ``decide`` or of the commit. If ``is_wanted`` returns
+        False when the turn comes, nothing is decided and nobody is called."""
         if len(self._waiting) >= WAITING_MAX:
-            on_decided(None, ApiError(ErrorCode.REQUEST_TIMED_OUT, f"{WAITING_MAX} changes of metadata wait already: ask again"))
+            on_decided(
+                None, ApiError(ErrorCode.REQUEST_TIMED_OUT, f"{WAITING_MAX} metadata changes are already waiting; retry later")
+            )
             return
         self._waiting.append((decide, on_decided, is_wanted))
         if not self._is_busy:
             self._run()
 
     def _run(self) -> None:
-        """A loop and not a recursion: hundreds of decisions may wait that change nothing and end at once."""
+        """A loop and not a recursion, because hundreds of waiting decisions may change nothing and end at once."""
         while self._waiting and not self._is_busy:
             decide, on_decided, is_wanted = self._waiting.popleft()
             if not is_wanted():
@@ -87,5 +101,5 @@ class DecisionQueue:
         try:
             self._propose(result.records, committed)
         except Exception as error:
-            # Nothing was proposed. Without this nothing would ever be decided again.
+            # Nothing was proposed. Without this the queue would stay busy for ever.
             committed(error)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from tidelog.controller.decision_queue import ControllerResult
 from tidelog.controller.errors import ApiError
-from tidelog.controller.result import ControllerResult
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import NO_LEADER, MetadataRecord, PartitionChangeRecord
 from tidelog.metadata.topics import PartitionImage, TopicImage

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from tidelog.controller.decision_queue import ControllerResult
 from tidelog.controller.errors import ApiError
-from tidelog.controller.result import ControllerResult
 from tidelog.metadata.features import METADATA_VERSION, SUPPORTED_FEATURES
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import FeatureLevelRecord, MetadataRecord

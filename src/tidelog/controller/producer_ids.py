@@ -1,7 +1,7 @@
 """Blocks of producer ids: each is given to one broker, and never again to anybody."""
 
+from tidelog.controller.decision_queue import ControllerResult
 from tidelog.controller.errors import ApiError
-from tidelog.controller.result import ControllerResult
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import ProducerIdsRecord
 from tidelog.wire.errors import ErrorCode

@@ -9,9 +9,9 @@ wrote is listed, and can be cancelled: the partition keeps the replicas that it 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from tidelog.controller.decision_queue import ControllerResult
 from tidelog.controller.errors import ApiError
 from tidelog.controller.placement import Replicas, check_assignment
-from tidelog.controller.result import ControllerResult
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import NO_LEADER_CHANGE, MetadataRecord, PartitionChangeRecord
 from tidelog.metadata.topics import PartitionImage, TopicImage

@@ -1,6 +1,6 @@
-"""What the runtime and a coordinator's state machine know of each other."""
+"""The interfaces between the runtime, a coordinator's state machine, and the log, timers and codec that the broker hands in."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidelog.log.reading import LogSlice
@@ -11,23 +11,24 @@ OnDone = Callable[[Any, Exception | None], None]
 
 
 class CoordinatorResult(NamedTuple):
-    """What a decision gives."""
+    """The outcome of a decision."""
 
     records: Sequence[Any] = ()
     """One atomic batch: replayed at once, and either all of them are found after a crash or none."""
     response: Any = None
-    """True once the records, and all before them, are committed: whoever asked hears it then."""
+    """Sent to the client once the records, and all before them, are committed."""
     on_committed: OnCommitted | None = None
-    """Called at the same moment, for answers to others than the one who asked. With an error when the shard was dropped first, or
-    at once when the records do not fit into a batch (DecisionTooLarge): then nothing was written and the machine lives on."""
+    """Called at the same moment, to answer clients other than the one that asked. It gets an error when the shard was dropped
+    first, or at once when the records do not fit into a batch (DecisionTooLarge): then nothing was written and the machine
+    carries on."""
     on_replayed: Callable[[], None] | None = None
-    """Called as soon as the state has the records, long before they are committed: for decisions that waited for this one and
-    then go into the same batch. Not called when the shard was dropped over it."""
+    """Called as soon as the records are replayed, long before they are committed: for decisions that waited for this one and
+    then go into the same batch. Not called when the replay made the shard drop."""
 
 
 class Machine(Protocol):
-    """The state of one shard. Nothing but ``replay`` changes what the log holds; what it does not hold (who waits for an answer,
-    when somebody was last heard of) is lost with the machine, and its clients must be able to live with that."""
+    """The state of one shard. Only ``replay`` changes the state that the log holds. Other state, such as which clients wait for a
+    response and when a member last sent a heartbeat, is lost with the machine, and clients must cope with that."""
 
     def replay(self, record: Any, offset: int, producer_id: int, producer_epoch: int) -> None:
         """One record, in the order of the log. ``producer_id`` is -1 outside of transactions."""
@@ -38,11 +39,11 @@ class Machine(Protocol):
         ...
 
     def on_loaded(self) -> None:
-        """All of the log was replayed: from now on there are requests. Time-outs begin here."""
+        """The whole log was replayed and requests will follow. Time-outs begin here."""
         ...
 
     def on_dropped(self, error: Exception) -> None:
-        """The shard is gone: whoever waits for an answer gets this error."""
+        """The shard is dropped: every client that waits for a response gets this error."""
         ...
 
 
@@ -95,3 +96,44 @@ class Cancellable(Protocol):
 
 class Scheduler(Protocol):
     def schedule(self, delay_ms: int, action: Callable[[], None]) -> Cancellable: ...
+
+
+TimedDecision = Callable[[], CoordinatorResult]
+
+
+class ShardTimers:
+    """The time-outs of one shard, by name. Each runs a decision on the shard, and all of them end with it. Scheduling a name
+    again replaces its time-out."""
+
+    __slots__ = ("_by_name", "_scheduler", "run")
+
+    def __init__(self, scheduler: Scheduler, run: Callable[[TimedDecision], None]) -> None:
+        self._scheduler = scheduler
+        self.run = run
+        """Runs a decision at once."""
+        self._by_name: dict[Hashable, Cancellable] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __contains__(self, name: Hashable) -> bool:
+        return name in self._by_name
+
+    def schedule(self, name: Hashable, delay_ms: int, decide: TimedDecision) -> None:
+        self.cancel(name)
+
+        def due() -> None:
+            del self._by_name[name]
+            self.run(decide)
+
+        self._by_name[name] = self._scheduler.schedule(max(0, delay_ms), due)
+
+    def cancel(self, name: Hashable) -> None:
+        timer = self._by_name.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def cancel_all(self) -> None:
+        by_name, self._by_name = self._by_name, {}
+        for timer in by_name.values():
+            timer.cancel()

@@ -1,11 +1,15 @@
-"""All shards of one coordinator on this broker: taken over when it leads their partition, given up when it no longer does."""
+"""All shards of one coordinator on this broker.
+
+The broker takes a shard over when it becomes the leader of the shard's partition and releases it when it no longer is. A group
+or transactional id belongs to the shard that Kafka would choose (``partition_for``), so that Kafka's data directories open here.
+"""
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Generic
 
-from tidelog.coordinator.machine import MachineType, RecordCodec, Scheduler, ShardLog
+from tidelog.coordinator.machine import MachineType, RecordCodec, Scheduler, ShardLog, ShardTimers
 from tidelog.coordinator.shard import Shard
-from tidelog.coordinator.shard_timers import ShardTimers
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Executor
 
@@ -41,7 +45,7 @@ class CoordinatorRuntime(Generic[MachineType]):
         return self._shards.get(index)
 
     def take_over(self, index: int, log: ShardLog) -> Shard[MachineType]:
-        """Begin to load; an empty log is loaded when this returns."""
+        """Begin to load the shard; if its log is empty, it is active when this returns."""
         assert index not in self._shards, f"{self.topic}-{index} is led already"
         shard: Shard[MachineType] = Shard(
             f"{self.topic}-{index}",
@@ -68,8 +72,32 @@ class CoordinatorRuntime(Generic[MachineType]):
         self._dirty[shard] = None
 
     def flush(self) -> None:
-        """The end of a burst: each shard that decided something writes one batch."""
+        """Call at the end of a burst: each shard that has new records writes them as one batch."""
         while self._dirty:
             dirty, self._dirty = self._dirty, {}
             for shard in dirty:
                 shard.flush()
+
+
+# Every request of every member needs its group's shard, and hashing takes 0.2 us per character. Long keys are hashed each time,
+# so that the cache holds a few megabytes at most, whatever clients send.
+CACHED_KEYS_MAX = 10_000
+CACHED_KEY_LENGTH_MAX = 100
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """Java's ``String.hashCode`` without its sign, modulo the number of partitions."""
+    return (_cached_hash(key) if len(key) <= CACHED_KEY_LENGTH_MAX else _positive_hash(key)) % partitions
+
+
+def _positive_hash(key: str) -> int:
+    value = 0
+    data = key.encode("utf-16-be", "surrogatepass")
+    for index in range(0, len(data), 2):
+        value = (31 * value + (data[index] << 8 | data[index + 1])) & 0xFFFFFFFF
+    if value == 0x80000000:
+        return 0  # The one number whose absolute value does not fit 32 bits.
+    return value if value < 0x80000000 else 0x100000000 - value
+
+
+_cached_hash = lru_cache(CACHED_KEYS_MAX)(_positive_hash)

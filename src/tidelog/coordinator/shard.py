@@ -1,15 +1,18 @@
 """One shard: a state machine, the partition that holds its records, and the answers that wait for them.
 
-Decisions run at once and one after the other. Their records are replayed at once too, and gathered: the log gets one batch for
-all decisions of a burst (``flush``). An answer is kept with the batch that it depends on, which is the newest one, and given when
-that is committed. So nobody hears of anything that a crash could take back, and decisions still need not wait for each other.
+Decisions run at once and one after the other. Their records are replayed at once too, and collected: the log gets one batch for
+all decisions of a burst (``flush``). A response waits for the newest batch, on which it may depend, and is sent when that is
+committed. So no client hears of anything that a crash could take back, and decisions still need not wait for each other.
 
-The end of a shard: an append that fails, a batch that can no longer be committed, a replay that fails. Then memory and log may
-differ, so the machine is dropped, everybody who waits is told to try again, and the shard is loaded anew.
+A shard is dropped when an append fails, when a batch can no longer be committed, or when a replay fails. Memory and log may then
+differ, so the machine is discarded, every waiting client is told to try again, and the shard is reloaded from its log.
+
+Loading replays the log from start to end. A helper thread reads the bytes. Decoding and replaying is Python and stays on the
+loop, in slices, so that other shards, and all clients that produce and fetch, are served in between.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, Generic
@@ -20,34 +23,38 @@ from tidelog.coordinator.errors import (
     CoordinatorNotAvailable,
     DecisionTooLarge,
     NotCoordinator,
+    UnreadableShard,
 )
-from tidelog.coordinator.loading import ShardLoader
 from tidelog.coordinator.machine import (
     Cancellable,
     CoordinatorResult,
+    Machine,
     MachineType,
     OnCommitted,
     OnDone,
     RecordCodec,
     Scheduler,
     ShardLog,
+    ShardTimers,
+    TimedDecision,
 )
-from tidelog.coordinator.shard_timers import ShardTimers, TimedDecision
+from tidelog.log.append_check import whole_batches_bytes
 from tidelog.ports.clock import Clock
-from tidelog.ports.executor import Executor
-from tidelog.records.batch import build_batch_of_pairs
-from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
-from tidelog.records.header import HEADER_SIZE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from tidelog.ports.executor import Completion, Executor
+from tidelog.records.batch import build_batch_of_pairs, read_records
+from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker, read_control_type
+from tidelog.records.errors import RecordError
+from tidelog.records.header import HEADER_SIZE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, BatchHeader, crc_is_valid, iterate_headers
 
-# What a record needs beside its key and value: lengths, deltas, the count of headers.
+# The bytes of a record in addition to its key and value: lengths, deltas, the count of headers.
 RECORD_OVERHEAD_BYTES = 32
 # A batch that has grown to this size is written without waiting for the end of the burst.
 FLUSH_BYTES = 256 << 10
-# Between a failure and the next try to load.
+# The delay between a failure and the next attempt to load.
 RELOAD_MS_MIN = 100
 RELOAD_MS_MAX = 10_000
 
-# Id and epoch.
+# A producer's id and epoch.
 Producer = tuple[int, int]
 NO_PRODUCER = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
@@ -60,12 +67,12 @@ class ShardState(Enum):
 
 
 class _Batch:
-    """Records of some decisions, and who waits for them. A batch is of one transaction's producer, or of none."""
+    """The records of some decisions, and the responses that wait for them. All are of one transaction, or of none."""
 
     __slots__ = ("first_offset", "producer", "records", "size", "size_max", "waiting")
 
     def __init__(self, first_offset: int, producer: Producer = NO_PRODUCER, size_max: int = 0) -> None:
-        """``size_max`` is where the next decision begins another batch."""
+        """A decision that would make the batch larger than ``size_max`` begins another one."""
         self.first_offset = first_offset
         self.producer = producer
         self.size_max = size_max
@@ -156,7 +163,7 @@ class Shard(Generic[MachineType]):
         self._loader.start()
 
     def _wait_for_tail(self) -> None:
-        """What was loaded but is not committed yet: answers wait for it as for a batch of our own."""
+        """Responses wait for what was loaded but is not committed yet, as for a batch of our own."""
         end_offset = self._log.end_offset
         if self._log.committed_offset < end_offset:
             batch = _Batch(end_offset)
@@ -165,7 +172,7 @@ class Shard(Generic[MachineType]):
 
     @property
     def machine(self) -> MachineType | None:
-        """For figures that nobody takes for an answer: it may be ahead of what is committed. None unless active."""
+        """None unless active. For metrics only, never for a response: it may be ahead of what is committed."""
         return self._machine
 
     # -- requests ------------------------------------------------------------------------------------------------------------
@@ -176,8 +183,8 @@ class Shard(Generic[MachineType]):
         on_done: OnDone | None = None,
         producer: Producer = NO_PRODUCER,
     ) -> None:
-        """Decide, replay, and answer when it is committed. ``on_done`` gets the response, or what ``decide`` raised (at once), or
-        why the decision was lost. With a ``producer`` the records are part of its transaction."""
+        """Decide, replay, and respond when it is committed. ``on_done`` gets the response, or the exception of ``decide`` (at
+        once), or the reason why the decision was lost. With a ``producer`` the records are part of its transaction."""
         try:
             machine = self._machine or self._active()
             records, response, on_committed, on_replayed = decide(machine)
@@ -202,14 +209,14 @@ class Shard(Generic[MachineType]):
             self._go_on(on_replayed)
 
     def _go_on(self, on_replayed: Callable[[], None]) -> None:
-        """What waited for a decision is not that decision's business, nor is how it fails."""
+        """A failure of what waited for a decision does not concern the decision itself."""
         try:
             on_replayed()
         except Exception as unexpected:
             self._report("unexpected_error", {"where": f"what followed a decision of {self.name}", "error": repr(unexpected)})
 
     def read(self, query: Callable[[MachineType], Any], on_done: OnDone) -> None:
-        """Answer from the state, when all of it that was there is committed."""
+        """Respond from the state, once everything that was in it is committed."""
         self.write(lambda machine: CoordinatorResult(response=query(machine)), on_done)
 
     def _active(self) -> MachineType:
@@ -244,7 +251,7 @@ class Shard(Generic[MachineType]):
         size: int,
         producer: Producer,
     ) -> bool:
-        """Replay the records and keep them for the next flush. False when the shard was lost over it."""
+        """Replay the records and keep them for the next flush. False when the shard was dropped meanwhile."""
         batch = self._open
         if batch is not None and (batch.size + size > batch.size_max or batch.producer != producer):
             self.flush()
@@ -328,7 +335,7 @@ class Shard(Generic[MachineType]):
 
     def _committed(self, batch: _Batch, error: Exception | None) -> None:
         if batch not in self._in_flight:
-            return  # Of before a drop.
+            return  # The shard was dropped since.
         if error is not None:
             self.drop(error)
             return
@@ -343,7 +350,7 @@ class Shard(Generic[MachineType]):
             self._finish(on_done, response, on_committed, error)
 
     def _finish(self, on_done: OnDone | None, response: Any, on_committed: OnCommitted | None, error: Exception | None) -> None:
-        """One answer that fails must not keep others from theirs."""
+        """A callback that fails must not keep other clients from their responses."""
         try:
             if on_committed is not None:
                 on_committed(error)
@@ -360,7 +367,7 @@ class Shard(Generic[MachineType]):
             return
         self.drops += 1
         self._report("coordinator_shard_dropped", {"shard": self.name, "error": str(reason) or repr(reason)})
-        self._unload(ShardState.FAILED, NotCoordinator(f"{self.name} is loaded anew: {reason}"))
+        self._unload(ShardState.FAILED, NotCoordinator(f"{self.name} is being reloaded: {reason}"))
         self._reload = self._scheduler.schedule(self._reload_ms, self.load)
         self._reload_ms = min(self._reload_ms * 2, RELOAD_MS_MAX)
 
@@ -387,3 +394,128 @@ class Shard(Generic[MachineType]):
             self._finish_all(still_open, error)
         if machine is not None:
             machine.on_dropped(error)
+
+
+READ_BYTES = 1 << 20
+# About 2 ms of decoding and replaying, whichever comes first.
+SLICE_RECORDS = 200
+SLICE_BYTES = 64 << 10
+# Above the size of any batch of an internal topic; a damaged one must not exhaust the memory.
+BATCH_BYTES_MAX = 256 << 20
+BATCH_RECORDS_MAX = 10_000_000
+
+_END_OF_TRANSACTION = {ControlType.COMMIT: True, ControlType.ABORT: False}
+
+
+class ShardLoader:
+    __slots__ = (
+        "_codec",
+        "_executor",
+        "_is_cancelled",
+        "_log",
+        "_machine",
+        "_offset",
+        "_on_loaded",
+        "_scheduler",
+        "_step",
+        "records",
+    )
+
+    def __init__(
+        self,
+        log: ShardLog,
+        codec: RecordCodec,
+        machine: Machine,
+        executor: Executor,
+        scheduler: Scheduler,
+        on_loaded: Callable[[Exception | None], None],
+    ) -> None:
+        """``on_loaded`` may be called from within ``start``."""
+        self._log = log
+        self._codec = codec
+        self._machine = machine
+        self._executor = executor
+        self._scheduler = scheduler
+        self._on_loaded = on_loaded
+        self._offset = log.start_offset
+        self._is_cancelled = False
+        self._step: Cancellable | None = None
+        self.records = 0
+
+    def start(self) -> None:
+        self._read_on()
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._step is not None:
+            self._step.cancel()
+
+    def _read_on(self) -> None:
+        try:
+            found = self._log.read(self._offset, READ_BYTES)
+        except Exception as error:
+            self._on_loaded(error)
+            return
+        if found is None:
+            self._on_loaded(None)
+            return
+        file, position, length = found
+
+        def read(completion: Completion) -> None:
+            if self._is_cancelled:
+                return
+            if completion.error is not None:
+                self._on_loaded(_as_exception(completion.error))
+                return
+            data = completion.result
+            self._run(self._replay(data[: whole_batches_bytes(memoryview(data))]))
+
+        self._executor.submit(lambda: file.read(position, length), read)
+
+    def _run(self, replaying: Iterator[None]) -> None:
+        """One slice."""
+        self._step = None
+        try:
+            next(replaying)
+        except StopIteration:
+            self._read_on()
+        except RecordError as error:
+            self._on_loaded(UnreadableShard(str(error)))
+        except Exception as error:
+            self._on_loaded(error)
+        else:
+            self._step = self._scheduler.schedule(0, lambda: self._run(replaying))
+
+    def _replay(self, data: bytes) -> Iterator[None]:
+        records_max = self.records + SLICE_RECORDS
+        bytes_left = SLICE_BYTES
+        begin = self._offset
+        for position, header in iterate_headers(data):
+            if not crc_is_valid(data, position, header):
+                raise UnreadableShard(f"the batch at offset {header.base_offset} fails its checksum")
+            self._offset = header.next_offset
+            if header.is_control:
+                self._replay_marker(data, position, header)
+                continue
+            producer_id, producer_epoch = (header.producer_id, header.producer_epoch) if header.is_transactional else (-1, -1)
+            for record in read_records(data, position, header, size_max=BATCH_BYTES_MAX, count_max=BATCH_RECORDS_MAX):
+                key, value = record.key, record.value
+                if record.offset < begin or key is None:
+                    continue  # It precedes the start, or is not a coordinator's: those have keys.
+                known = self._codec.decode(key, value)
+                if known is not None:
+                    self._machine.replay(known, record.offset, producer_id, producer_epoch)
+                self.records += 1
+                bytes_left -= len(key) + len(value or b"")
+                if self.records >= records_max or bytes_left <= 0:
+                    yield
+                    records_max, bytes_left = self.records + SLICE_RECORDS, SLICE_BYTES
+
+    def _replay_marker(self, data: bytes, position: int, header: BatchHeader) -> None:
+        is_commit = _END_OF_TRANSACTION.get(read_control_type(data, position, header))
+        if is_commit is not None:
+            self._machine.replay_end_transaction(header.producer_id, is_commit)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else UnreadableShard(repr(error))

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidelog.config.groups import GROUP, broker_setting_of
 from tidelog.config.types import InvalidSetting
-from tidelog.coordinator.shard_timers import ShardTimers
+from tidelog.coordinator.machine import ShardTimers
 from tidelog.metadata.configs import ResourceType
 from tidelog.metadata.image import ClusterImage
 from tidelog.ports.clock import Clock

@@ -1,18 +1,19 @@
-"""The image: the cluster's metadata as the committed records say it is.
+"""The image: the cluster's metadata, as replayed from the committed records.
 
 ``replay`` is the only way to change it, live and at a start alike; everything else reads. It takes a whole batch and returns what
-changed. ``version`` moves with every batch that changed something: a cache made from the image is good while it stands still.
+changed (``ImageDelta``). ``version`` grows with every batch that changed something, so a cache made from the image is valid while
+the version stays the same.
 
 Records between BeginTransaction and EndTransaction are kept aside until the end, and dropped by AbortTransaction: whoever reads
 the image sees all of them or none.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tidelog.metadata.brokers import BrokersImage
 from tidelog.metadata.client_quotas import ClientQuotasImage
-from tidelog.metadata.configs import ConfigsImage
-from tidelog.metadata.delta import ImageDelta
+from tidelog.metadata.configs import ConfigsImage, Resource
 from tidelog.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -36,6 +37,46 @@ from tidelog.metadata.records import (
     UnregisterBrokerRecord,
 )
 from tidelog.metadata.topics import TopicImage, TopicsImage
+
+
+@dataclass(slots=True)
+class ImageDelta:
+    """The changes of a replayed batch, so that a broker looks at those and not at the whole image. Topics are named by their ids.
+    Dictionaries serve as ordered sets: the order in which a broker acts must not depend on hashes."""
+
+    topics_created: dict[bytes, TopicImage] = field(default_factory=dict)
+    topics_deleted: dict[bytes, TopicImage] = field(default_factory=dict)
+    """The topics as they were before."""
+    partitions_changed: dict[bytes, dict[int, None]] = field(default_factory=dict)
+    """Created or changed partitions, including those of new topics but not those of deleted ones."""
+    configs_changed: dict[Resource, None] = field(default_factory=dict)
+    brokers_changed: dict[int, None] = field(default_factory=dict)
+    features_changed: dict[str, None] = field(default_factory=dict)
+    quotas_changed: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return not (
+            self.topics_created
+            or self.topics_deleted
+            or self.partitions_changed
+            or self.configs_changed
+            or self.brokers_changed
+            or self.features_changed
+            or self.quotas_changed
+        )
+
+    def note_quotas(self) -> None:
+        self.quotas_changed = True
+
+    def note_partition(self, topic: TopicImage, partition: int) -> None:
+        self.partitions_changed.setdefault(topic.topic_id, {})[partition] = None
+
+    def note_deleted(self, topic: TopicImage) -> None:
+        """A topic that was created and deleted within the batch was never visible."""
+        self.partitions_changed.pop(topic.topic_id, None)
+        if self.topics_created.pop(topic.topic_id, None) is None:
+            self.topics_deleted[topic.topic_id] = topic
 
 
 class ClusterImage:
@@ -63,7 +104,7 @@ class ClusterImage:
         self.next_producer_id = 0
         """The first id of the next block that a broker is given."""
         self.last_offset = -1
-        """Of the last record replayed."""
+        """The offset of the last replayed record."""
         self.version = 0
         self._open_transaction: list[MetadataRecord] | None = None
 
@@ -74,7 +115,7 @@ class ClusterImage:
 
     @property
     def in_transaction(self) -> bool:
-        """A transaction was begun and not ended: whoever leads next must abort it."""
+        """A transaction was begun and not ended: the next leader must abort it."""
         return self._open_transaction is not None
 
     def topic(self, name: str) -> TopicImage | None:

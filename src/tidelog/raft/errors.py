@@ -1,4 +1,4 @@
-"""Why the quorum refuses."""
+"""Errors of the metadata quorum."""
 
 
 class QuorumError(Exception):
@@ -6,7 +6,7 @@ class QuorumError(Exception):
 
 
 class QuorumStateUnusable(QuorumError):
-    """The quorum-state file cannot be read: the node's vote is not known, and to guess it could elect two leaders."""
+    """The quorum-state file cannot be read. Without it the node does not know its vote, and guessing could elect two leaders."""
 
 
 class NotQuorumLeader(QuorumError):

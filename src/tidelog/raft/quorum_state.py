@@ -1,11 +1,11 @@
-"""The ``quorum-state`` file: in which epoch this node is, who leads it, and whom it voted for.
+"""The ``quorum-state`` file: this node's epoch, the leader of that epoch, and the candidate that the node voted for.
 
 One JSON object, as Kafka writes it::
 
     {"leaderId":1,"leaderEpoch":2,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}
 
 Version 0 (Kafka without directory ids) is read too. A node that forgot its vote could vote twice in one epoch, so the file is
-replaced atomically and is durable before anyone acts on it; a crash leaves the old state or the new one.
+replaced atomically and is durable before the node acts on it; a crash leaves either the old state or the new one.
 """
 
 import base64
@@ -49,10 +49,10 @@ def parse_state(data: bytes) -> QuorumState:
     except ValueError as error:
         raise QuorumStateUnusable(f"{FILE_NAME} is not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise QuorumStateUnusable(f"{FILE_NAME} holds no JSON object")
+        raise QuorumStateUnusable(f"{FILE_NAME} is not a JSON object")
     version = _integer(fields, "data_version", 0)
     if version > DATA_VERSION:
-        raise QuorumStateUnusable(f"{FILE_NAME} has data_version {version}, known are 0 to {DATA_VERSION}")
+        raise QuorumStateUnusable(f"{FILE_NAME} has data_version {version}; this release reads versions 0 to {DATA_VERSION}")
     return QuorumState(
         leader_epoch=_integer(fields, "leaderEpoch", 0),
         leader_id=_integer(fields, "leaderId", NOBODY),
@@ -64,7 +64,7 @@ def parse_state(data: bytes) -> QuorumState:
 def _integer(fields: dict[str, Any], name: str, low: int) -> int:
     value = fields.get(name)
     if type(value) is not int or value < low:
-        raise QuorumStateUnusable(f"{FILE_NAME}: {name} is {value!r}, expected a whole number from {low} on")
+        raise QuorumStateUnusable(f"{FILE_NAME}: {name} is {value!r}, but must be an integer of at least {low}")
     return value
 
 
@@ -76,7 +76,7 @@ def _directory_id(text: object) -> bytes:
     except (binascii.Error, ValueError):
         value = b""
     if len(value) != len(NO_DIRECTORY):
-        raise QuorumStateUnusable(f"{FILE_NAME}: votedDirectoryId is {text!r}, expected 22 characters of base64")
+        raise QuorumStateUnusable(f"{FILE_NAME}: votedDirectoryId is {text!r}, but must be 22 characters of base64")
     return value
 
 
@@ -88,7 +88,7 @@ class QuorumStateFile:
         self.path = f"{directory}/{FILE_NAME}"
 
     def load(self) -> QuorumState:
-        """Epoch 0 without leader or vote when there is no file: a node that never took part."""
+        """Without a file the node has never taken part: epoch 0, no leader, no vote."""
         try:
             file = self._disk.open(self.path, "read")
         except FileNotFoundError:
@@ -99,7 +99,7 @@ class QuorumStateFile:
         """Blocks until the state is durable."""
         temporary_path = self.path + ".tmp"
         file = self._disk.open(temporary_path, "create")
-        # A crash may have left a longer one.
+        # A crash may have left a longer file.
         file.truncate(0)
         file.write(0, [format_state(state)])
         file.sync()

@@ -1,27 +1,71 @@
 """The metadata quorum with one voter: it elects itself, and what is durable on its disk is committed.
 
 A start replays what is in the log, moves to the next epoch (the quorum state is durable before anything is written in that epoch)
-and appends a leader change; once that is durable, this node leads. A proposal is one batch, so it is committed whole or not at
-all. Committed batches are handed on in the order of the log: ``on_committed`` first, then the proposer's ``on_done``.
+and appends a leader change; once that is durable, this node leads. A proposal is one batch, so it is committed as a whole or not
+at all. Committed batches are delivered in the order of the log: ``on_committed`` first, then the proposer's ``on_done``.
 
-A proposal whose append fails is not in the log. One whose sync fails may or may not be found there by the next start; it is not
-handed on, and the log takes no more.
+A proposal whose append fails is not in the log. A proposal whose sync fails is not delivered, and the log accepts no more; the
+next start may or may not find it there.
+
+The leader change is a control batch. Its value, in flexible encoding, is version int16 (0) | leader id int32 | voters | granting
+voters | tagged fields, where each voter is its id (int32) and tagged fields. Version 0 is the one for voters that stand in the
+configuration.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from tidelog.ports.clock import Clock
 from tidelog.raft.errors import CorruptMetadataLog, NotQuorumLeader
-from tidelog.raft.leader_change import build_leader_change
-from tidelog.raft.metadata_log import MetadataLog
 from tidelog.raft.quorum_state import QuorumState, QuorumStateFile
 from tidelog.records.batch import build_batch, read_records
+from tidelog.records.control import ControlType, control_key
 from tidelog.records.errors import RecordError
 from tidelog.records.header import BatchHeader, crc_is_valid, iterate_headers
 from tidelog.records.record import Record
+from tidelog.wire.primitives import INT16, INT32, NO_TAGGED_FIELDS, write_compact_length
 
-# Far above what one decision writes; a damaged batch must not take the machine's memory.
+
+class MetadataLog(Protocol):
+    """The log below the quorum, which whoever composes the parts hands in."""
+
+    @property
+    def latest_epoch(self) -> int:
+        """The epoch of the last batch; -1 when there is none."""
+        ...
+
+    def append(self, batch: bytes, epoch: int) -> tuple[int, int]:
+        """Returns the first and last offset of the batch. After an exception nothing of it is in the log."""
+        ...
+
+    def wait_durable(self, end_offset: int, on_durable: Callable[[Exception | None], None]) -> None:
+        """Call back once everything below ``end_offset`` is durable, in the order of the calls. After an error nobody will ever
+        know whether it is, and the log accepts no more batches."""
+        ...
+
+    def committed_batches(self) -> Iterator[bytes]:
+        """Everything that was durable when the log was opened, from its start, in pieces of whole batches."""
+        ...
+
+
+_LEADER_CHANGE_VERSION = 0
+
+
+def leader_change_value(leader_id: int, voters: Sequence[int], granting_voters: Sequence[int]) -> bytes:
+    parts = [INT16.pack(_LEADER_CHANGE_VERSION), INT32.pack(leader_id)]
+    for group in (voters, granting_voters):
+        parts.append(write_compact_length(len(group)))
+        parts += [INT32.pack(voter) + NO_TAGGED_FIELDS for voter in group]
+    parts.append(NO_TAGGED_FIELDS)
+    return b"".join(parts)
+
+
+def build_leader_change(leader_id: int, voters: Sequence[int], granting_voters: Sequence[int], timestamp: int) -> bytes:
+    value = leader_change_value(leader_id, voters, granting_voters)
+    return build_batch([Record(0, timestamp, control_key(ControlType.LEADER_CHANGE), value)], control=True)
+
+
+# Far above what one decision writes; a damaged batch must not exhaust the memory.
 BATCH_SIZE_MAX = 64 << 20
 BATCH_RECORDS_MAX = 1_000_000
 
@@ -33,7 +77,7 @@ class CommittedBatch(NamedTuple):
     last_offset: int
     epoch: int
     values: Sequence[bytes]
-    """The records' values; control batches are the quorum's own and not handed on."""
+    """The values of the records. Control batches are the quorum's own and are not delivered."""
 
 
 class MetadataQuorum:
@@ -56,7 +100,7 @@ class MetadataQuorum:
         self.is_leader = False
 
     def start(self, on_leading: OnDone) -> None:
-        """Hand on what is committed, then become leader. Blocks until the new epoch is durable; ``on_leading`` comes later.
+        """Deliver what is committed, then become leader. Blocks until the new epoch is durable; ``on_leading`` comes later.
 
         QuorumStateUnusable or CorruptMetadataLog when the disk does not hold what it should.
         """

@@ -25,8 +25,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.machine import CoordinatorResult
+from tidelog.coordinator.runtime import partition_for
 from tidelog.metadata.topics import GROUPS_TOPIC
 from tidelog.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.records.topic_partition import TopicPartition

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.coordinator.shard_timers import ShardTimers
+from tidelog.coordinator.machine import ShardTimers
 from tidelog.ports.clock import Clock
 from tidelog.transactions.producer_ids import ProducerIds
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tidelog.broker.api import Api, RequestContext
-from tidelog.controller.partitions import NewPartitions, create_partitions
+from tidelog.controller.topics import NewPartitions, create_partitions
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey

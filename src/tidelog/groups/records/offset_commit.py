@@ -135,7 +135,7 @@ def _decode_any(value: bytes) -> OffsetCommitValue:
     reader = Reader(memoryview(value))
     version = reader.int16()
     if not 0 <= version <= VERSION_MAX:
-        raise UnreadableShard(f"a committed offset has version {version}, known are 0 to {VERSION_MAX}")
+        raise UnreadableShard(f"a committed offset has version {version}; this release reads versions 0 to {VERSION_MAX}")
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= 3 else NO_LEADER_EPOCH
     metadata = reader.compact_string() if version >= 4 else reader.string()

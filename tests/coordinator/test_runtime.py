@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidelog.coordinator import hashing
-from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator import runtime
+from tidelog.coordinator.runtime import partition_for
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ def test_characters_beyond_the_basic_plane_count_as_two() -> None:
 
 
 def test_long_keys_are_hashed_without_being_kept() -> None:
-    before = hashing._cached_hash.cache_info().currsize
-    key = "k" * (hashing.CACHED_KEY_LENGTH_MAX + 1)
+    before = runtime._cached_hash.cache_info().currsize
+    key = "k" * (runtime.CACHED_KEY_LENGTH_MAX + 1)
     value = 0
     for character in key:
         value = (31 * value + ord(character)) % 2**32
     assert partition_for(key, 50) == (value if value < 2**31 else 2**32 - value) % 50
-    assert hashing._cached_hash.cache_info().currsize == before
+    assert runtime._cached_hash.cache_info().currsize == before
     partition_for("short and not asked for before", 50)
-    assert hashing._cached_hash.cache_info().currsize == before + 1
+    assert runtime._cached_hash.cache_info().currsize == before + 1
