@@ -1,7 +1,8 @@
-"""What an API of the protocol is to the broker: its key, its versions, its handler, and how it says that it failed.
+"""An API of the protocol: its key, its versions, its handler, and its response to a failure.
 
-A handler gets a ``RequestContext`` and the decoded request. It answers by ``context.reply`` now or later, exactly once. What it
-raises, or hands to ``context.fail`` later, becomes an error response at one place, in the session, through ``Api.failure``.
+A handler gets a ``RequestContext`` and the decoded request. It answers with ``context.reply``, now or later, exactly once. An
+exception that it raises, or passes to ``context.fail`` later, becomes an error response in one place, the session, through
+``Api.failure``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 Part = Buffer | RecordsPart
 Fields = Mapping[str, Any]
 
-# How long a decision may take that the client gave no time for: some clients send 0 and mean "do not wait for more than that".
+# How long a decision may take when the client gave no timeout: some clients send 0 and mean "the default".
 DECISION_MS_MAX = 30_000
 
 
@@ -48,7 +49,7 @@ class RequestContext:
         self.timing: RequestTiming | None = slot.timing
         """None when this request is not timed."""
         self.usage: RequestUsage | None = None
-        """What it takes of its client's quotas; None while nobody has any."""
+        """What it uses of its client's quotas; None while nobody has any."""
 
     @property
     def is_answered(self) -> bool:
@@ -63,7 +64,7 @@ class RequestContext:
         self.usage = usage
 
     def count_error(self, code: ErrorCode) -> None:
-        """For a response that is encoded by its handler; ``reply`` looks for itself."""
+        """For a response that its handler encodes; ``reply`` counts errors by itself."""
         self.broker.request_metrics.count_error(self.header.api_key, code)
 
     def reply(self, fields: Fields) -> None:
@@ -75,11 +76,11 @@ class RequestContext:
         self.reply_parts([encode_response(header.api_key, header.api_version, fields)])
 
     def throttle_time_ms(self) -> int:
-        """Of an answer that is encoded by its handler; ``reply`` puts it in by itself. To be asked once."""
+        """For a response that its handler encodes; ``reply`` adds it by itself. To be called once."""
         return 0 if self.usage is None else self.broker.throttling.answer(self)
 
     def reply_parts(self, body: list[Part]) -> None:
-        """Answer with a body that is encoded already."""
+        """Answer with an encoded body."""
         header = self.header
         self._slot.fill([response_header(header.api_key, header.api_version, header.correlation_id), *body])
 
@@ -92,14 +93,14 @@ class RequestContext:
         self.session.fail(self, error)
 
     def code_of(self, error: Exception) -> tuple[ErrorCode, str]:
-        """For an error of one item of a request: code and message. One that nobody expected is reported."""
+        """Code and message for an error of one item of a request. An unexpected error is reported."""
         code, message = error_code_of(error)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
             self.broker.report_unexpected(self.api.name, error)
         return code, message
 
     def reply_later(self, make: Callable[[], Fields]) -> None:
-        """Answer from within a callback, where what ``make`` raises would not reach the session."""
+        """Answer from within a callback, from which an exception of ``make`` would not reach the session."""
         try:
             self.reply(make())
         except Exception as error:
@@ -112,10 +113,10 @@ class RequestContext:
         timeout_ms: int = 0,
         otherwise: Callable[[Exception], Fields] | None = None,
     ) -> None:
-        """Change metadata: ``answer`` makes the response of what was decided, once that is committed and the image has it.
+        """Change metadata: ``answer`` makes the response from the decision once it is committed and the image has it.
 
-        After ``timeout_ms`` the client hears REQUEST_TIMED_OUT, though the change may still come. ``otherwise`` makes the
-        response of a failure; None: as for any other."""
+        After ``timeout_ms`` the client gets REQUEST_TIMED_OUT, though the change may still happen. ``otherwise`` makes the
+        response to a failure; None uses that of any other failure."""
         timer: Timer | None = None
 
         def failed(error: Exception) -> None:
@@ -126,7 +127,7 @@ class RequestContext:
 
         def decided(response: Any, error: Exception | None) -> None:
             if self.is_answered:
-                return  # It came too late.
+                return  # The decision came too late.
             if timer is not None:
                 timer.cancel()
                 self.session.remove_delayed(timer)
@@ -138,9 +139,9 @@ class RequestContext:
         def time_out() -> None:
             if timer is not None:
                 self.session.remove_delayed(timer)
-            failed(ApiError(ErrorCode.REQUEST_TIMED_OUT, "not committed in time; it may still be"))
+            failed(ApiError(ErrorCode.REQUEST_TIMED_OUT, "not committed in time; the change may still happen"))
 
-        # Who has gone, or was told that time is up, wants nothing decided any more.
+        # A client that has gone, or was told that time is up, wants no decision any more.
         self.broker.decisions.submit(decide, decided, lambda: not (self.is_answered or self.session.is_closed))
         if not self.is_answered:
             timer = self.broker.timers.schedule(timeout_ms if timeout_ms > 0 else DECISION_MS_MAX, time_out)
@@ -154,16 +155,18 @@ class Api:
     versions: tuple[int, int]
     handle: Callable[[RequestContext, Any], None]
     failure: Callable[[Any, ErrorCode, str], Fields] | None = None
-    """The fields of a response that says that the whole request failed; None: just ``error_code`` and ``error_message``."""
+    """The fields of a response when the whole request failed; None means just ``error_code`` and ``error_message``."""
     decode: Callable[[RequestHeader, memoryview], Any] | None = None
-    """Our own codec; None: kio's."""
+    """Our own codec; None means kio's."""
     unsupported: Callable[[RequestContext], None] | None = None
-    """How a version that is not served is answered; None: the connection ends, as in Kafka."""
+    """How a version that is not served is answered; None ends the connection, as in Kafka."""
     advertised_versions: tuple[int, int] | None = None
-    """Where what is advertised differs from what is served: older librdkafka wants to see Produce 0."""
+    """The advertised versions, if they differ from the served ones: older librdkafka wants to see Produce 0."""
 
 
 class ResultCollector:
+    """Collects several results into one response, in the order of the questions, when the last one has arrived."""
+
     __slots__ = ("_missing", "_on_all", "_results")
 
     def __init__(self, count: int, on_all: Callable[[Sequence[Any]], None]) -> None:

@@ -1,8 +1,8 @@
-"""The broker: ports, data directory, metadata, partitions and handlers joined into one synchronous state machine.
+"""The broker node: ports, data directory, metadata, partitions and handlers composed into one synchronous state machine.
 
-A shell gives it frames (``session``), time (``tick``, ``next_deadline_ms``) and the end of each burst of requests
-(``end_of_burst``), and moves the bytes that it answers with. What it needs done elsewhere goes through the executor port. So
-the same code runs on sockets and in the simulator.
+The server gives it frames (``session``), time (``tick``, ``next_deadline_ms``) and the end of each burst of requests
+(``end_of_burst``), and sends the bytes that it answers with. Work that would block goes through the executor port. So the same
+code runs on sockets and in the simulator.
 
 One broker is a cluster of one: the metadata log, the image, leader epochs, in-sync sets and high watermarks are those of a
 cluster.
@@ -56,9 +56,9 @@ from tidelog.ports.randomness import Randomness
 from tidelog.raft.quorum_state import QuorumStateFile
 from tidelog.raft.single_voter import CommittedBatch, MetadataQuorum
 
-# Group commit, marks, retention and compaction look at the clock this often.
+# Group commit, durable marks, retention and compaction check the clock this often.
 HOUSEKEEPING_MS = 100
-# How often a stopping broker looks whether its work has ended, and how long it waits for that.
+# How often a stopping broker checks whether its work has ended, and how long it waits for that.
 STOP_POLL_MS = 5
 STOP_MS_MAX = 60_000
 
@@ -70,27 +70,17 @@ class BrokerNode:
     def __init__(
         self, config: BrokerConfig, *, disk: Disk, clock: Clock, randomness: Randomness, executor: Executor, report: Report
     ) -> None:
-        """Opens the data directory. Blocks; the errors are those of DataDirectory."""
+        """Opens the data directory, which blocks. The errors are those of DataDirectory."""
+        values = config.values
         self.config = config
         self.clock = clock
         self.randomness = randomness
         self.report = report
         self.timers = Timers(clock)
+        # What the cluster has agreed on, and the settings that follow from it.
         self.image = ClusterImage()
         self.settings = TopicSettings(config, self.image)
-        self._proposals = SlicedProposals(self.image, self._write_metadata)
-        self.decisions = DecisionQueue(self.image, self.propose)
-        self.metadata_cache = MetadataCache(self.image)
-        self.static_config = StaticConfig(config.node_id, config.texts)
-        self.topic_rules = TopicRules(
-            config.values["num.partitions"], config.values["default.replication.factor"], config.values["max.partitions"]
-        )
-        self.apis: Mapping[int, Api] = TABLE
-        self.request_metrics = RequestMetrics(clock, self.apis)
-        self.throttling = Throttling(
-            ClientQuotas(self.image.client_quotas, clock, self._quota_window(""), self._quota_window("controller."))
-        )
-        self.fetch_sessions = FetchSessions(clock, randomness, int(config.values["max.incremental.fetch.session.cache.slots"]))
+        # Storage: the logs, and the partitions that this broker leads.
         self.directory = DataDirectory(
             config.data_path,
             disk=disk,
@@ -105,7 +95,24 @@ class BrokerNode:
             on_synced=self._on_synced,
         )
         self.partitions = Partitions(config.node_id, self.image, self.directory, self.settings, report)
+        # The controller: decisions, and the quorum that makes them durable.
+        self.static_config = StaticConfig(config.node_id, config.texts)
+        self.topic_rules = TopicRules(values["num.partitions"], values["default.replication.factor"], values["max.partitions"])
+        self.decisions = DecisionQueue(self.image, self.propose)
+        self._proposals = SlicedProposals(self.image, self._write_metadata)
+        metadata_log = PartitionMetadataLog(self.directory)
+        state_file = QuorumStateFile(disk, metadata_log.log.directory)
+        self.quorum = MetadataQuorum(config.node_id, metadata_log, state_file, clock, self._on_committed)
+        # Requests: the APIs, what is remembered between requests, and what clients may take.
+        self.apis: Mapping[int, Api] = TABLE
+        self.request_metrics = RequestMetrics(clock, self.apis)
+        self.metadata_cache = MetadataCache(self.image)
+        self.fetch_sessions = FetchSessions(clock, randomness, int(values["max.incremental.fetch.session.cache.slots"]))
         self.backlog = DiskBacklog(self.directory.commit, self.partitions.appends)
+        self.throttling = Throttling(
+            ClientQuotas(self.image.client_quotas, clock, self._quota_window(""), self._quota_window("controller."))
+        )
+        # Coordinators of groups and transactions.
         self.coordinators = Coordinators(self, executor)
         self.concurrent_transactions = ConcurrentTransactions(self.coordinators.transactions, self.timers)
         self.transaction_verification = TransactionVerification(self.coordinators.transactions, self.concurrent_transactions)
@@ -113,12 +120,10 @@ class BrokerNode:
             self.image,
             self.partitions,
             self.transaction_verification,
-            config.values["transaction.partition.verification.enable"],
+            values["transaction.partition.verification.enable"],
         )
         self.lag = make_lag_monitor(self, disk, executor)
-        metadata_log = PartitionMetadataLog(self.directory)
-        state_file = QuorumStateFile(disk, metadata_log.log.directory)
-        self.quorum = MetadataQuorum(config.node_id, metadata_log, state_file, clock, self._on_committed)
+        # The life of this process.
         self.broker_epoch = -1
         self.is_running = False
         self._session_count = 0
@@ -132,7 +137,8 @@ class BrokerNode:
     # -- starting and stopping -----------------------------------------------------------------------------------------------
 
     def start(self, on_started: OnDone) -> None:
-        """Replay the metadata, lead the quorum, register: then clients can be served."""
+        """Replay the metadata, lead the quorum and register. Clients can be served once ``on_started`` was called without an
+        error."""
 
         def leading(error: Exception | None) -> None:
             if error is not None:
@@ -158,8 +164,8 @@ class BrokerNode:
         self.quorum.start(leading)
 
     def begin_stop(self, on_stopped: OnDone) -> None:
-        """Stop in order: no new background work, wait until what is under way has ended, then ``stop``. No request comes any
-        more. ``on_stopped`` gets the error if the broker could not stop cleanly."""
+        """Stop in order: start no background work, wait until the running work has ended, then ``stop``. No more requests will
+        come. ``on_stopped`` gets the error if the broker could not stop cleanly."""
         self.is_running = False
         self.lag.stop()
         self.partitions.delete_all()
@@ -186,7 +192,7 @@ class BrokerNode:
         look()
 
     def stop(self) -> None:
-        """Stop cleanly: everything durable, the mark for the next start. Blocks; the shell has let running work end."""
+        """Stop cleanly: make everything durable and write the mark for the next start. Blocks; running work has ended."""
         self.is_running = False
         self.directory.close(self.broker_epoch)
 
@@ -222,19 +228,19 @@ class BrokerNode:
         return self.timers.next_deadline_ms()
 
     def end_of_burst(self) -> None:
-        """Requests, completions or timers were handled: what they appended is committed together."""
+        """Requests, completions or timers were handled: commit everything that they appended together."""
         self._write_decisions()
         self.directory.kick()
 
     def _write_decisions(self) -> None:
-        """With all that follows from them where writing is enough."""
+        """Include all that follows from them on topics where writing is enough."""
         self.coordinators.flush()
         while self.partitions.appends.advance_relaxed():
             self.coordinators.flush()
 
     def _housekeeping(self) -> None:
         if self.is_running:
-            # First: whatever goes wrong below, syncing, retention and compaction must not end with it for good.
+            # Schedule first: whatever goes wrong below must not end syncing, retention and compaction for good.
             self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
             self.request_metrics.tick()
             try:
@@ -245,14 +251,14 @@ class BrokerNode:
     # -- metadata ------------------------------------------------------------------------------------------------------------
 
     def propose(self, records: Sequence[MetadataRecord], on_done: OnDone) -> None:
-        """Write a decision to the metadata log; ``on_done`` comes when it is committed and the image has it."""
+        """Write a decision to the metadata log; ``on_done`` is called when it is committed and the image has it."""
         if records:
             self._proposals.propose(records, on_done)
         else:
             on_done(None)
 
     def _write_metadata(self, records: Sequence[MetadataRecord], on_done: OnDone) -> None:
-        """One batch."""
+        """Write one batch."""
         self.quorum.propose([encode_record(record) for record in records], on_done)
 
     def _on_committed(self, batch: CommittedBatch) -> None:
@@ -262,7 +268,7 @@ class BrokerNode:
         try:
             self._follow(delta)
         except Exception as error:
-            # It is committed, and the pass of group commit that says so has others to tell.
+            # The batch is committed, and the commit pass that reported it has other callbacks to run.
             self.report_unexpected("following the metadata", error)
 
     def _follow(self, delta: ImageDelta) -> None:
@@ -300,7 +306,7 @@ class BrokerNode:
     # -- requests ------------------------------------------------------------------------------------------------------------
 
     def report_unexpected(self, where: str, error: Exception) -> None:
-        """A fault of ours, never the client's: it must not pass silently."""
+        """Report a fault of ours, never the client's, which must not pass silently."""
         self.report("unexpected_error", {"where": where, "error": repr(error)})
 
     def on_unexpected_error(self, error: Exception) -> None:
@@ -314,6 +320,12 @@ PLAINTEXT = 0
 def start_records(
     config: BrokerConfig, directory: DataDirectory, image: ClusterImage, randomness: Randomness
 ) -> Iterator[MetadataRecord]:
+    """The records that a broker writes into the metadata log when it starts: its registration, and that it leads its partitions
+    again.
+
+    After a crash every partition gets a new leader epoch. On a topic with relaxed durability the crash may have taken records
+    that
+    readers had seen, and a higher epoch is how their clients find out (KIP-320)."""
     if image.in_transaction:
         yield AbortTransactionRecord("the broker was started again")
     if METADATA_VERSION not in image.features:

@@ -1,11 +1,26 @@
-"""A rate over a sliding window, as Kafka's quotas measure it.
+"""The quotas in force and what each client has used of them, by kind.
 
-Kept are samples of ``window_ms``, at most ``samples_max`` and the one that has just begun. A sample begins with the first value
-that comes after the last one is over, so a client that rests leaves a gap and not empty samples; one whose last value is older
-than the whole window counts no more. The time that a total is divided by reaches from the oldest sample until now, and at
-least over all samples but one: a client that has just begun is not held to what it did in its first millisecond.
+==========================  ============================================  ====================
+key                         what is counted                               a client is held for
+==========================  ============================================  ====================
+producer_byte_rate          bytes of produce requests                     as long as it takes
+consumer_byte_rate          bytes of records in fetch responses           as long as it takes
+request_percentage          percent of the loop's time for its requests   one window at most
+controller_mutation_rate    partitions created and deleted                as long as it takes
+connection_creation_rate    connections from an address                   one window at most
+==========================  ============================================  ====================
 
-A rate of which all samples are too old is as good as a new one. So forgetting it loses nothing.
+A kind that nobody has a quota of costs one check of ``is_active``. Usage is kept in memory only: after a restart everybody starts
+from zero, as in Kafka.
+
+A client has the most specific one of Kafka's eight quotas (``find_limit``):
+
+    1. its user and its client id        4. the default user and its client id      7. its client id
+    2. its user and the default id       5. both defaults                           8. the default id
+    3. its user                          6. the default user
+
+The quota that is found also says who shares it: all clients of a user share the user's quota, and every other quota belongs to
+each client alone. A client without a client id has only the quotas of users. Without authentication every user is ANONYMOUS.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,6 +42,14 @@ _SECOND_MS = 1_000
 
 
 class Rate:
+    """A rate over a sliding window, as Kafka's quotas measure it.
+
+    It keeps samples of ``window_ms``: at most ``samples_max`` and the current one. A sample begins with the first value after the
+    previous one is over, so an idle client leaves a gap and not empty samples. A sample whose last value is older than the whole
+    window no longer counts. The total is divided by the time since the oldest sample began, but at least by all samples but one,
+    so that a new client is not judged by its first millisecond. A rate whose samples are all too old equals a new one, so
+    forgetting it loses nothing."""
+
     __slots__ = ("_last_ms", "_samples", "_samples_max", "_window_ms")
 
     def __init__(self, window_ms: int, samples_max: int) -> None:
@@ -82,6 +105,11 @@ class Rate:
 
 
 class TokenBucket:
+    """Tokens that arrive at a steady rate, as Kafka meters changes of metadata.
+
+    A bucket is full at the start, so a burst of a whole window is free. A client that takes more than there is goes into debt and
+    waits until it is paid. A full bucket equals a new one, so forgetting it loses nothing."""
+
     __slots__ = ("_filled_ms", "_per_second", "_tokens", "_window_ms")
 
     def __init__(self, window_ms: int) -> None:
@@ -166,6 +194,15 @@ Tracked = TypeVar("Tracked", bound=Measure)
 
 
 class TrackedRates(Generic[Tracked]):
+    """The rates of clients that have a quota of one kind: bounded, and forgotten when a client goes quiet.
+
+    Client ids come from outside, so there may be any number of them. The least recently used come first. Rates whose window is
+    over are dropped when a new one arrives; if there are still ``TRACKED_MAX``, the least recently used is dropped although it
+    counts. Its client starts from zero, which it could also have by choosing another client id. A client id may have 32 KB: only
+    the beginning of a very long one is kept, so those with the same beginning share a rate.
+
+    Limits are looked up once per client and cached until the quotas change; those of such long names are looked up each time."""
+
     __slots__ = ("_limits", "_make", "_rates", "find_limit", "tracked_max")
 
     def __init__(

@@ -1,4 +1,11 @@
-"""What a broker is told at its start, as typed values."""
+"""The settings of a broker and of its topics, as typed values.
+
+``BrokerConfig`` is what the broker was given at its start. ``TopicSettings`` resolves a topic's settings: its own, else the
+broker's dynamic ones, else those of ``BrokerConfig``, else Kafka's defaults. They are parsed once per topic and cached until the
+image changes. A value in the metadata log must never keep a broker from starting or from following the log, so one that cannot be
+parsed counts as not set. Whoever changes a setting learns what is wrong with it before it gets there
+(``controller.config_validation``).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,14 +1,14 @@
 """How far every group is behind, kept up to date by walking over all committed offsets.
 
 A walk begins every ``WALK_MS`` and goes in slices of ``SLICE_OFFSETS`` with ``PAUSE_MS`` between them, so that a hundred thousand
-offsets neither hold the loop nor take more than a small part of it. The offsets and the logs' ends are in memory; only the times
-of unread records are on disk, and those are looked up on the executor (``lag_lookup``), and only where a group has moved to
-another batch. What was found is kept as figures that anybody may read at any time; they are of the last walk.
+offsets neither hold the loop nor take more than a small part of it. The offsets and the ends of the logs are in memory. Only the
+times of unread records are on disk; ``LagLookup`` looks them up on the executor, and only where a group has moved to another
+batch. The results are kept as figures of the last walk, which anybody may read at any time.
 
-All of this is soft: it begins empty after a start, and rates are known after two walks. Figures are those of groups that are
-coordinated here in partitions whose log is here.
+Nothing of this is stored: it is empty after a start, and rates are known after two walks. The figures cover the groups that this
+broker coordinates, in partitions whose log is here.
 
-A group about to lose records is reported, and one that has lost some (``lag_warnings``).
+``LagWarnings`` reports groups that are about to lose records, or have lost some.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -79,6 +79,18 @@ ReportEvent = Callable[[str, dict[str, object]], None]
 
 
 class LagLookup:
+    """Finds the times of the batches at given offsets, without a disk read on the loop.
+
+    A batch is found as a fetch finds it: by the offset index, then by the headers from there on. No record is decoded. Data far
+    behind the end is often not in memory, so everything that reads files runs on the executor, for a slice of offsets at a time:
+
+        1. the indexes of a segment that was not used lately are read through, so that loading them on the loop does not wait
+        2. on the loop, the index says where to begin
+        3. the headers are read from there, and after the last index entry, where the segment's newest timestamp is found
+
+    Afterwards ``segment.max_timestamp`` is known, or found in memory. A batch that is not available (its segment was deleted in
+    the meantime, or the disk fails) has no times; the next round tries again."""
+
     __slots__ = ("_disk", "_executor", "_report", "_round", "_warm")
 
     def __init__(self, disk: Disk, executor: Executor, report: ReportEvent) -> None:
@@ -240,6 +252,13 @@ FiguresByGroup = Mapping[str, list[GroupPartitionLag]]
 
 
 class LagWarnings:
+    """Tells the operator which groups are about to lose records, or have lost some, without filling the log.
+
+    A group is reported as soon as it is found to be in danger (``group_will_lose_records``), and while it stays so again after
+    ten minutes, twenty, forty, up to once a day: an abandoned group would otherwise be reported for as long as its offsets are
+    kept. A group that the log start has passed (``group_has_lost_records``) is reported once, and again only if it recovered in
+    between."""
+
     __slots__ = ("_lost", "_repeats", "_report", "reported")
 
     def __init__(self, report: ReportEvent) -> None:

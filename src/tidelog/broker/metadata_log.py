@@ -1,7 +1,14 @@
-"""The metadata log on the data directory: a partition log like any other, that only the quorum writes to.
+"""The metadata log on the data directory, and how decisions get into it.
 
-It is the partition ``__cluster_metadata-0`` under Kafka's fixed id, always written to disk before it counts, and never cut by
-retention: it is the whole history until there are snapshots.
+The log is the partition ``__cluster_metadata-0`` under Kafka's fixed id, and only the quorum writes to it. Its records count only
+once they are on the disk, and retention never cuts it: it is the whole history until there are snapshots.
+
+``SlicedProposals`` writes each decision as one batch, and a large one in slices. Encoding, writing, reading back and replaying a
+thousand records takes tens of milliseconds, in which nobody is served. So a decision of more than ``RECORDS_PER_SLICE`` records
+becomes several batches within one transaction of the metadata log (BeginTransaction, EndTransaction: KIP-868), and the loop is
+free while each is synced. Readers of the image see all of it or nothing, and so does a start after a crash, which aborts a
+transaction without an end. A slice that cannot be written ends the decision: the transaction is aborted, with the next decision
+at the latest. Other proposals wait in the meantime, because everything that is written within a transaction belongs to it.
 """
 
 from collections import deque

@@ -1,10 +1,11 @@
-"""The partitions that this broker leads, as the image says; each with its log.
+"""The partitions that this broker leads according to the image, each with its log.
 
-A log is made when its partition is first used, or in the background a few at a time: a topic with a thousand partitions does
-not hold the loop while its directories are created. Nothing is lost by that: a partition without a log has no records.
+A log is created when its partition is first used, or in the background a few at a time, so that a topic with a thousand
+partitions does not hold the loop while its directories are created. Nothing is lost by that: a partition without a log has no
+records.
 
-A deleted topic's partitions are closed at once, so nobody reads or writes them any more; their logs leave the data directory a
-few at a time, too.
+The partitions of a deleted topic are closed at once, so that nobody reads or writes them any more; their logs leave the data
+directory a few at a time as well.
 """
 
 from collections import deque
@@ -67,7 +68,7 @@ class Partitions:
             yield from partitions.values()
 
     def find(self, name: str | None, topic_id: bytes | None, index: int) -> Partition:
-        """By the topic's name, or by its id when there is no name. ApiError, NotLeader or LogOffline when it cannot be had."""
+        """Find a partition by the topic's name, or by its id when there is no name. Raises ApiError, NotLeader or LogOffline."""
         if name is None:
             topic = self._image.topic_by_id(topic_id or b"")
             if topic is None:
@@ -105,15 +106,16 @@ class Partitions:
         return log
 
     def wait_durable(self, partition: Partition, on_durable: OnReplicated) -> None:
-        """Call back once all that was appended is on the disk, though the topic does not ask for that."""
+        """Call back once everything that was appended is on the disk, even if the topic asks for less."""
         log = partition.log
         self._directory.commit.wait(log, log.log_end_offset, on_durable)
 
     # -- following the image -------------------------------------------------------------------------------------------------
 
     def take_over_logs(self) -> None:
-        """At a start: logs get their topics' settings. Those of no topic are of one whose deletion a crash interrupted, or the
-        metadata is not what it was: empty ones are deleted, others set aside, for records are never deleted on a guess."""
+        """At a start, give logs the settings of their topics. A log without a topic is left from a deletion that a crash
+        interrupted,
+        or the metadata was lost. Empty ones are deleted and others set aside, because records are never deleted on a guess."""
         for log in list(self._directory.logs.values()):
             topic = self._image.topic(log.topic)
             if log.topic == METADATA_TOPIC:
@@ -126,7 +128,7 @@ class Partitions:
         for key in list(self._directory.offline):
             topic = self._image.topic(key[0])
             if topic is None or topic_id_of(self._directory.disk, self._directory.path, key) not in (None, topic.topic_id):
-                # Damaged, and of a topic that was deleted: it would be in the way of another of that name for ever.
+                # The log is damaged and its topic was deleted. It would block any later topic of that name forever.
                 self._report("stray_log", {"partition": f"{key[0]}-{key[1]}", "records": "unknown"})
                 self._take_out_offline(key, "stray")
 
@@ -161,12 +163,12 @@ class Partitions:
         self._take_out(log, self._directory.delete)
 
     def _retire(self, log: PartitionLog) -> None:
-        """Of no topic that the image knows."""
+        """Take a log out of use whose topic the image does not know."""
         has_records = log.log_end_offset > log.log_start_offset
         self._take_out(log, self._directory.set_aside if has_records else self._directory.delete)
 
     def _take_out(self, log: PartitionLog, way_out: Callable[[PartitionLog], None]) -> None:
-        """A log that the disk would not let go is out of use all the same, and the next start tries again."""
+        """A log that cannot be removed from the disk is out of use all the same, and the next start tries again."""
         try:
             way_out(log)
         except OSError as error:
@@ -202,14 +204,14 @@ class Partitions:
                 continue
             log.change_settings(settings)
             if log.is_dirty:
-                # It may have been relaxed before, and waited for a later sync than it is to have now.
+                # It may have been relaxed before and be waiting for a later sync than the new settings ask for.
                 self._directory.commit.note_dirty(log)
             partition = opened.get(index)
             if partition is not None:
                 partition.change_min_insync_replicas(min_insync)
 
     def create_some(self) -> int | None:
-        """Open or make a few of the logs that are still missing. After how many milliseconds to go on; None when none is."""
+        """Open or create a few of the missing logs. Returns the milliseconds until the next call; None when none is missing."""
         work = TimeBudget(self._directory.clock, LOGS_PER_SLICE)
         while self._to_create and not work.is_over:
             work.spend()
@@ -217,7 +219,7 @@ class Partitions:
             try:
                 self.find(name, None, index)
             except (ApiError, NotLeader, LogOffline):
-                continue  # Deleted meanwhile, led elsewhere, or damaged: whoever asks for it hears why.
+                continue  # It was deleted, is led elsewhere, or is damaged: whoever asks for it gets the reason.
             except StorageError as error:
                 self._to_create.append((name, index))
                 self._report("partition_not_created", {"partition": f"{name}-{index}", "error": str(error)})
@@ -225,7 +227,7 @@ class Partitions:
         return 0 if self._to_create else None
 
     def delete_some(self) -> bool:
-        """Take a few logs of deleted topics out of the data directory. Are there more?"""
+        """Take a few logs of deleted topics out of the data directory; returns whether there are more."""
         work = TimeBudget(self._directory.clock, LOGS_PER_SLICE)
         while self._to_delete and not work.is_over:
             work.spend()
@@ -233,6 +235,6 @@ class Partitions:
         return bool(self._to_delete)
 
     def delete_all(self) -> None:
-        """The broker stops: the next start would not know that these are to go."""
+        """The broker stops, and the next start would not know that these have to go."""
         while self.delete_some():
             pass

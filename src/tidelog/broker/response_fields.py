@@ -1,4 +1,7 @@
-"""Brokers, partitions and permissions as the responses of several APIs show them."""
+"""Fields that the responses of several APIs share: brokers, partitions, permissions, changed settings, and leaders.
+
+A hint about the current leader comes with an error (KIP-951), so that a client need not fetch metadata first.
+"""
 
 from typing import Any
 

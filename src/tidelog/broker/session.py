@@ -1,11 +1,11 @@
 """One client's connection, without the socket: frames in, replies out in the order of the requests.
 
 Requests are handled as they arrive and may be answered in any order; a reply waits in its slot until all slots before it are
-filled. The shell reads on only while ``wants_reading``: a client that sends more than it may have in flight is slowed down, not
+filled. The server reads only while ``wants_reading``: a client that sends more than it may have in flight is slowed down, not
 buffered.
 
-What is wrong with a request decides how it ends: a request that cannot be read, or of an API or version that is not served,
-ends the connection, as Kafka does; everything else is answered with an error code.
+A request that cannot be decoded, or whose API or version is not served, ends the connection, as in Kafka. Every other fault is
+answered with an error code.
 """
 
 from collections import deque
@@ -36,11 +36,11 @@ def _close_nothing(reason: str) -> None:
 
 
 def resume_nothing() -> None:
-    """For a shell that does not stop reading, and for a session whose connection is gone."""
+    """For a server that does not stop reading, and for a session whose connection is gone."""
 
 
 class ReplySlot:
-    """The place of one answer in the order of answers."""
+    """The place of one reply in the order of replies."""
 
     __slots__ = ("_session", "parts", "timing")
 
@@ -99,7 +99,7 @@ class ClientSession:
         self._muted_until_ms = 0
         self._unmute_timer: Timer | None = None
         self._pending: deque[ReplySlot] = deque()
-        # Work that waits for something and is given up with the connection.
+        # Work that waits for something and is cancelled with the connection.
         self._delayed: dict[Cancellable, None] = {}
         self.is_closed = False
         self.now_ns = broker.clock.monotonic_ns
@@ -168,7 +168,7 @@ class ClientSession:
                 context.reply({"error_code": code, "error_message": message})
         except Exception as second:
             self._broker.report_unexpected(api.name, second)
-            self.end(f"{api.name} failed, and so did saying so")
+            self.end(f"{api.name} failed, and the error could not be encoded")
 
     def send_ready(self) -> None:
         """Send every answer that is no longer behind an unanswered request."""
@@ -179,7 +179,7 @@ class ClientSession:
                 self._send(parts)
 
     def mute(self, milliseconds: int) -> int:
-        """Want nothing more from the client for so long; by how much longer than it would have been anyway."""
+        """Read nothing from the client for this long. Returns by how many milliseconds this extends an earlier mute."""
         if self.is_closed:
             return 0
         now_ms = self._broker.clock.monotonic_ms()
@@ -205,7 +205,7 @@ class ClientSession:
             self._unmute_timer = None
 
     def resume(self) -> None:
-        """A request was answered with nothing, of which the shell does not hear."""
+        """A request was answered without a response, which the server does not notice by itself."""
         self._resume()
 
     def add_delayed(self, work: Cancellable) -> None:
@@ -215,9 +215,9 @@ class ClientSession:
         self._delayed.pop(work, None)
 
     def closed(self) -> None:
-        """The connection is gone; what is still being worked on is answered into the void."""
+        """The connection is gone; responses to requests in progress are dropped."""
         self.is_closed = True
-        # The connection knows its session: without this the two would wait for the cycle collector, which seldom comes.
+        # The connection refers to its session. Without this the two would wait for the cycle collector, which seldom runs.
         self._send, self._close, self._resume = _send_nowhere, _close_nothing, resume_nothing
         delayed, self._delayed = self._delayed, {}
         for work in delayed:

@@ -1,13 +1,13 @@
-"""What a request used of its client's quotas, and how a client that is over one is held.
+"""What a request uses of its client's quotas, and how a client that exceeds one is throttled.
 
-As in Kafka since KIP-219: the answer goes out at once and says ``throttle_time_ms``, and for that time nothing more is read from
-the connection. A client that waits by itself does not notice; one that does not is held all the same.
+As in Kafka since KIP-219, the response goes out at once with its ``throttle_time_ms``, and for that time nothing more is read
+from the connection. A client that waits by itself does not notice; one that does not wait is held all the same.
 
-*Produce* is counted when it arrives, so that of requests sent together the ones behind are not even read. *Fetch* is counted
-when its records are found; if they are too much the answer is empty, and they count as not sent. But one batch that alone is more
-than a whole window's worth is sent when the window is empty, since otherwise the client would never get on (in Kafka it does
-not). *Request time* is what handling took until the answer was made; what comes after that counts towards the next one. *Changes
-of metadata* are refused while the client is in debt, or, in versions of the APIs that do not know that error, made, and the
+*Produce* is counted when it arrives, so that of several requests sent together the later ones are not even read. *Fetch* is
+counted when its records are found; if they are too many, the response is empty and they count as not sent. But a single batch
+that exceeds a whole window is sent when the window is empty, since otherwise the client would never make progress (in Kafka it
+does not). *Request time* is what handling took until the response was made; the rest counts towards the next one. *Changes of
+metadata* are refused while the client is in debt; in versions of the APIs that do not know that error they are made, and the
 client is held afterwards.
 """
 
@@ -27,7 +27,7 @@ _PERCENT_NS = 10_000_000
 
 
 class RequestUsage:
-    """Of one request, made only while somebody has a quota."""
+    """The usage of one request. It exists only while somebody has a quota."""
 
     __slots__ = ("began_ns", "client_id", "counted_ns", "is_handled", "request_bytes", "throttle_time_ms")
 
@@ -38,11 +38,11 @@ class RequestUsage:
         self.counted_ns = 0
         self.is_handled = False
         self.throttle_time_ms = 0
-        """For the answer."""
+        """For the response."""
 
 
 class Throttled:
-    """Of one API and one kind of quota."""
+    """How often and how long clients were throttled, for one API and one kind of quota."""
 
     __slots__ = ("count", "milliseconds")
 
@@ -64,13 +64,13 @@ class Throttling:
         context.meter(RequestUsage(context.header.client_id or "", request_bytes, context.session.now_ns()))
 
     def received(self, context: "RequestContext") -> None:
-        """A produce request."""
+        """A produce request has arrived."""
         usage, quota = context.usage, self.quotas.produce
         if usage is not None and quota.is_active:
             self._hold(context, quota, quota.record(usage.client_id, usage.request_bytes))
 
     def answer(self, context: "RequestContext") -> int:
-        """The answer is about to be made: the ``throttle_time_ms`` in it."""
+        """Called when the response is about to be made; returns its ``throttle_time_ms``."""
         usage, quota = context.usage, self.quotas.request
         if usage is None:
             return 0
@@ -87,7 +87,7 @@ class Throttling:
             usage.is_handled = True
 
     def _new_percent(self, context: "RequestContext") -> float:
-        """Since it was last asked. What waits costs nothing."""
+        """The loop time since the last call, in percent of a second. Waiting costs nothing."""
         usage = context.usage
         if usage is None or usage.is_handled:
             return 0.0
@@ -98,13 +98,13 @@ class Throttling:
     # -- fetch ---------------------------------------------------------------------------------------------------------------
 
     def fetch_bytes_max(self, context: "RequestContext", bytes_max: int) -> int:
-        """More would always be too much."""
+        """Limit a fetch to what its quota could ever allow at once."""
         usage, quota = context.usage, self.quotas.fetch
         value_max = quota.value_max(usage.client_id) if usage is not None and quota.is_active else None
         return bytes_max if value_max is None else min(bytes_max, int(value_max))
 
     def answer_fetch(self, context: "RequestContext", bytes_read: int) -> int:
-        """When not 0 the answer is to be empty."""
+        """Returns the throttle time. If it is not 0, the response has to be empty."""
         usage, quota = context.usage, self.quotas.fetch
         if usage is None:
             return 0
@@ -122,7 +122,8 @@ class Throttling:
     # -- changes of metadata -------------------------------------------------------------------------------------------------
 
     def mutations(self, context: "RequestContext", strict_since: int) -> "Callable[[int], None] | None":
-        """Asked before so many partitions are created or deleted; raises when the client may not. None: any may be."""
+        """Returns a function to call before partitions are created or deleted, which raises when the client may not; None when
+        there is no limit."""
         quota = self.quotas.mutation
         if context.usage is None or not quota.is_active:
             return None
@@ -143,13 +144,13 @@ class Throttling:
     # -- connections ---------------------------------------------------------------------------------------------------------
 
     def connection_throttle_ms(self, host: str) -> int:
-        """For how long a new connection is left alone before it is ended; 0: it is welcome."""
+        """How long a new connection is ignored before it is closed; 0 admits it."""
         quota = self.quotas.connection
         if not quota.is_active:
             return 0
         throttle_ms = quota.record(host, 1)
         if throttle_ms:
-            # It does not come about.
+            # The connection will be closed, so it does not count.
             quota.record(host, -1)
         return throttle_ms
 

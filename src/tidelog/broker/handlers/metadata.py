@@ -1,9 +1,9 @@
-"""Metadata: the brokers, and the topics that a client asks for, with their partitions' leaders.
+"""Metadata: the brokers, and the topics that a client asks for, with the leaders of their partitions.
 
-A topic that does not exist is created if the broker and the client allow it, and the answer waits until it is: Kafka answers
-LEADER_NOT_AVAILABLE and lets the client ask again, and some clients give up on that.
+A topic that does not exist is created if the broker and the client allow it, and the answer waits until it exists. Kafka answers
+LEADER_NOT_AVAILABLE and lets the client ask again, on which some clients give up.
 
-The answers to the common questions are kept encoded (``metadata_cache``).
+``MetadataCache`` keeps the encoded responses to common questions.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -213,6 +213,11 @@ BYTES_MAX = 16 << 20
 
 
 class MetadataCache:
+    """Encoded Metadata responses, cached until the image changes.
+
+    Most clients ask for one topic or for all, again and again, and get the same bytes. A few distinct questions make up the load;
+    a client that asks thousands of different ones only empties the cache."""
+
     __slots__ = ("_bodies", "_bytes", "_image", "_version")
 
     def __init__(self, image: ClusterImage) -> None:

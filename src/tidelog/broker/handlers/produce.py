@@ -1,11 +1,12 @@
 """Produce: append each partition's records, and answer when they are as durable as the client asked.
 
-acks=0: no answer at all. acks=1: when the leader has written them. acks=-1 (all): when the high watermark has passed them, on
-every partition, or after the request's timeout. A duplicate of an idempotent batch waits like its original: that may not be
-durable yet. While the disk is far behind, those who do not wait for it are answered later too (``disk_backlog``).
+acks=0 gets no answer at all. acks=1 is answered when the leader has written the records, and acks=-1 (all) when the high
+watermark has passed them on every partition, or after the request's timeout. A duplicate of an idempotent batch waits like its
+original, which may not be durable yet. While the disk is far behind, requests that do not wait for it are answered later too
+(``DiskBacklog``).
 
-The records are views of the request's frame and are written before this returns; nothing keeps them, except for a transaction
-whose coordinator has to be asked first (``transactional_produce``).
+The records are views of the request's frame and are written before the handler returns. Nothing keeps them, except for a
+transaction whose coordinator has to be asked first (``transactional_produce``).
 """
 
 from collections.abc import Callable
@@ -270,6 +271,13 @@ BYTES_MAX = 64 * 1024 * 1024
 
 
 class DiskBacklog:
+    """Producers with acks=0 and acks=1 wait for a disk that is too far behind.
+
+    Producers with acks=all wait for the disk anyway. The others do not, and could write to the page cache as fast as it takes it:
+    every commit pass would take longer than the one before, and everybody who waits for one would wait ever longer. So while more
+    than ``BYTES_MAX`` are not synced, their requests are answered only when their records are synced. Until then their
+    connections are full of unanswered requests and are not read from."""
+
     __slots__ = ("_appends", "_commit", "bytes_max", "held")
 
     def __init__(self, commit: GroupCommit, appends: AppendTracker) -> None:
