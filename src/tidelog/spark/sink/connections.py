@@ -1,7 +1,7 @@
-"""The sink's connections of one Python process: a worker runs many tasks, one after the other, and keeps them over all of them.
+"""The sink's connections of one Python process: a worker runs many tasks, one after the other, and keeps them between tasks.
 
-In exactly-once mode everything but the rows themselves goes over our own connections, which speak plaintext only. Where a setting
-is beyond them the query does not start: with half of its calls it could not keep its promise.
+In exactly-once mode everything but the rows themselves goes over our own connections, which speak plaintext only. If a setting
+is beyond them, the query does not start: with only some of its calls it could not keep its promise.
 """
 
 import os

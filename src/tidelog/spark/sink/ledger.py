@@ -1,14 +1,14 @@
-"""The ledger in its topic: one entry per job, under the job's name; compacted, so that it has the last one of each.
+"""The ledger in its topic: one entry per job under the job's name; compacted, so that it keeps the last entry of each.
 
-Every change is compare-and-set: ``FencedWriter.begin`` shuts out whoever else is changing this job's entry, then the entry is
-read, then written and committed, which fails when somebody has begun meanwhile. Whoever has committed last holds the entry until
-then: the next change need neither begin nor read.
+Every change is compare-and-set: ``FencedWriter.begin`` fences everybody else who is changing this job's entry, then the entry is
+read, written and committed, which fails if somebody has begun in the meantime. Whoever committed last holds the entry until
+then, so its next change needs neither to begin nor to read.
 
-A partition is read to its end, not only to its last stable offset: behind an open transaction of another job may lie a record of
-ours. That other one is over after LEDGER_TIMEOUT_MS at the latest.
+A partition is read to its end, not only to its last stable offset, because a record of ours may lie behind another job's open
+transaction. That one is over after LEDGER_TIMEOUT_MS at the latest.
 
-Entries of batch writes are not needed for ever: those older than WRITE_ENTRY_DAYS are deleted by whoever comes across them,
-those without a ``writeId`` after ONCE_ENTRY_DAYS.
+Entries of batch writes are not needed for ever: whoever comes across one older than WRITE_ENTRY_DAYS deletes it; those without a
+``writeId`` go after ONCE_ENTRY_DAYS.
 """
 
 import contextlib

@@ -1,12 +1,12 @@
-"""Names in the cluster: of the jobs, of their transactions, of the ledger.
+"""Names in the cluster: of jobs, of their transactions, and of the ledger.
 
-A job is a streaming query (its id, which stays over restarts) or a batch write (its ``writeId``). A task writes under
+A job is a streaming query (its id, which survives restarts) or a batch write (its ``writeId``). A task writes under
 
     <prefix>-<job>-<generation, modulo GENERATION_SLOTS>-<partition>-<attempt>
 
-The same names come again in every batch, so that a broker has no more of them than tasks that may run at a time: it remembers
-each for days. The generation counts the runs of a job: a task that an earlier run left behind cannot take over, and so abort, the
-transaction of a task of this one.
+Every batch uses the same names again, because a broker remembers each for days; so it has no more of them than tasks that may run
+at a time. The generation counts the runs of a job: a task that an earlier run left behind cannot take over, and so abort, the
+transaction of a task of this run.
 """
 
 import re

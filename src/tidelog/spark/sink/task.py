@@ -1,12 +1,12 @@
 """A task of the sink: it writes rows to topics in a transaction that it leaves open for the driver to commit.
 
-A transactional producer of librdkafka, made when the first row comes (a task without rows opens none). It begins, produces,
-flushes, and the task answers with its transactional id, producer id and epoch, the last two from librdkafka's statistics. The
-producer is thrown away then: librdkafka takes its transaction for open still, and would end it its own way.
+The task opens a transactional producer of librdkafka when the first row arrives (a task without rows opens none). It begins,
+produces, flushes, and answers with its transactional id, producer id and epoch; the last two come from librdkafka's statistics.
+Then the producer is discarded: librdkafka believes that its transaction is still open, and would end it in its own way.
 
-When anything fails, the transaction is aborted here, as well as that goes; what is left the next run finds.
+If anything fails, the task aborts the transaction as well as it can; the next run finds what is left.
 
-At least once: an idempotent producer, no transaction; what is written stays, whatever becomes of the batch.
+With ``at_least_once`` it uses an idempotent producer without a transaction; what is written stays, whatever happens to the batch.
 """
 
 import contextlib
