@@ -1,16 +1,16 @@
-"""Where the micro-batches of a stream begin and end. Asks the cluster; knows nothing of Spark.
+"""Where the micro-batches of a stream begin and end. It asks the cluster, and knows nothing about Spark.
 
-One look per trigger: the topics with their ids, and the end of each partition (the last stable offset under read_committed). A
-partition that is new is read from its earliest offset. What the checkpoint has and the cluster has not is told apart:
+Each trigger asks once for the topics with their ids, and for the end of each partition (the last stable offset under
+read_committed). A new partition is read from its earliest offset. Differences between checkpoint and cluster are told apart:
 
-- a topic of another id: refused, always: its offsets mean something else.
-- a topic that is gone: failure, or, with failOnDataLoss=false, left as it stands.
-- offsets before the log's start are lost; tasks meet that when they read (``OffsetsLost``), and say which.
-- offsets beyond the log's end: a leader that has just taken over may not know its end yet, so that is waited for; then it is a
-  failure, always: what was read is not there any more, and where to go on nobody knows.
+- A topic with another id is always refused: its offsets mean something else.
+- A topic that is gone is a failure, or, with failOnDataLoss=false, left as it is.
+- Offsets before the log's start are lost; tasks meet them when they read (``OffsetsLost``) and name them.
+- Offsets beyond the log's end may mean that a new leader does not know its end yet, so the plan waits; then it is always a
+  failure, because what was read no longer exists and nobody knows where to continue.
 
-With ``hold_end`` (trigger availableNow), what was there at that moment is the end of all batches, partitions added later are not
-read, and waiting for ``minOffsetsPerTrigger`` makes no sense.
+After ``hold_end`` (trigger availableNow), what was there at that moment is the end of all batches, partitions that are added
+later are not read, and ``minOffsetsPerTrigger`` is ignored.
 """
 
 import time

@@ -1,7 +1,7 @@
 """A pipeline as a program of its own: ``python -m tidelog.spark.pipelines archive --topic orders ...``.
 
-This file is also what ``spark-submit`` takes; ``tidelog pipeline submit-file`` prints where it lies. Exit codes are those of
-``tidelog``: the outcome's, 1 an error, 2 a command line that makes no sense, 130 interrupted.
+``spark-submit`` takes this file too; ``tidelog pipeline submit-file`` prints its path. The exit codes are those of ``tidelog``:
+the outcome's, 1 for an error, 2 for an invalid command line, 130 when interrupted.
 """
 
 import sys

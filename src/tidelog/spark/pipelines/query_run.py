@@ -1,8 +1,8 @@
-"""Runs a streaming query to its end: shows how far it is, ends it when asked to, and raises what stopped it as a typed error.
+"""Runs a streaming query to its end: shows its progress, stops it on request, and raises what stopped it as a typed error.
 
-SIGINT and SIGTERM let the batch that is under way finish, and stop then; a second one does not wait. Either way what was
-committed is committed, and the same command goes on from there. Signals can be taken in the main thread only; elsewhere they stay
-as they are.
+SIGINT and SIGTERM let the current batch finish and then stop; a second signal does not wait. Either way, what was committed stays
+committed, and the same command continues from there. Only the main thread can handle signals; in other threads they are left
+alone.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""How a run is shown: a bar on a terminal, lines now and then elsewhere; both on standard error. The outcome is what is printed.
+"""How a run is shown: a bar on a terminal, occasional lines elsewhere, both on standard error. The outcome is printed.
 
-Lines come at the start of a step and at most every ten seconds, so that a log of a night's run stays readable.
+Lines appear at the start of a step and at most every ten seconds, so that the log of a night's run stays readable.
 """
 
 import json

@@ -1,11 +1,11 @@
 """The writers that Spark calls: tasks write on the executors, the driver commits or aborts.
 
-A streaming query's id, its run and the batch are known to tasks only (local properties of the task), so they come to the driver
-in the tasks' messages. A batch write has its ``writeId``, and a run of its own for each time that it is executed; without a
-``writeId`` it gets one that nobody else knows, and is not remembered.
+Only tasks know a streaming query's id, its run and the batch (from the local properties of the task), so the driver learns them
+from the tasks' messages. A batch write has its ``writeId``, and a new run each time that it is executed; without a ``writeId`` it
+gets a random one, and is not remembered.
 
-The driver's part runs in a Python process beside Spark's driver, the writer being made anew for each batch: what is worth keeping
-is in ``connections``.
+The driver's part runs in a Python process next to Spark's driver, with a new writer for each batch: ``connections`` holds what is
+worth keeping between batches.
 """
 
 import secrets

@@ -1,16 +1,16 @@
 """Upkeep of tables: small files are merged into large ones, and files that the table no longer uses are removed.
 
 **Merging.** Every batch adds a file for each task and day. When a partition of the table has FILES_MAX files smaller than
-SMALL_BYTES, these become files of twice that size, all but the last one, which takes part again. So a partition has fewer than
-FILES_MAX small files after a merge that was not disturbed, and one large file for each SMALL_BYTES of rows at most, however many
-batches there were. Each file that a batch adds costs at most the rewriting of SMALL_BYTES / FILES_MAX.
+SMALL_BYTES, they become files of twice that size, except for the last one, which takes part again. So after an undisturbed merge
+a partition has fewer than FILES_MAX small files, and at most one large file for each SMALL_BYTES of rows, however many batches
+there were. Each file that a batch adds costs at most the rewriting of SMALL_BYTES / FILES_MAX.
 
-Rows stay as they are, and so does how far the table has come. Who appends meanwhile is not disturbed. Of two that merge at once
-one is refused (``LakeTable.replace``). A merge that fails, or is killed, leaves files that nobody refers to.
+Rows stay as they are, and so do the table's positions. Concurrent appends are not disturbed. Of two concurrent merges one is
+refused (``LakeTable.replace``). A merge that fails, or is killed, leaves files that no commit refers to.
 
-**Vacuum.** Removes files that the table does not have (of tasks that died, of commits that failed, of merges) when they are older
-than the retention, which is longer than any batch and any reader takes. What begins with ``_`` is left alone: the table's log,
-and Tidelog's own.
+**Vacuum.** Removes files that the table does not refer to (of tasks that died, of commits that failed, of merges) once they are
+older than the retention, which is longer than any batch and any reader takes. Names that begin with ``_`` are kept: these are
+the log of the table and our own files.
 """
 
 import logging
