@@ -141,7 +141,7 @@ def test_an_exception_becomes_its_story() -> None:
 def test_an_exception_that_cannot_say_its_message_is_told_all_the_same() -> None:
     story = describe_exception(Outer.Unspeakable())
     assert story.exception_class == f"{__name__}.Outer.Unspeakable"
-    assert story.exception_message == "(its message could not be made: RuntimeError)"
+    assert story.exception_message == "(its message is not available: RuntimeError)"
 
 
 def test_of_endless_recursion_the_last_frames_are_kept() -> None:

@@ -23,7 +23,7 @@ from tidelog.client.message import Message, Messages
 from tidelog.client.topic_partition import TopicPartition, partition_of, raw_offsets, raw_partitions
 
 BEGINNING: int = OFFSET_BEGINNING
-"""As a start offset: the oldest message that the partition still has."""
+"""A start offset: that of the oldest message that the partition still has."""
 
 _DEFAULTS: Mapping[str, object] = {
     # librdkafka requires a name; without a subscription nothing is done under it.
@@ -64,7 +64,7 @@ class OffsetCommit(NamedTuple):
     """-1 if it is not known."""
 
     def to_raw(self) -> Any:
-        """As a confluent_kafka.TopicPartition."""
+        """The commit as a confluent_kafka.TopicPartition."""
         return confluent_kafka.TopicPartition(
             *self.partition, self.offset, metadata=self.metadata, leader_epoch=self.leader_epoch
         )
@@ -244,7 +244,7 @@ class RawConsumer:
             self.handle.commit(offsets=raw, asynchronous=True)
 
     def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, OffsetCommit]:
-        """What the group has committed; partitions without a commit are missing."""
+        """The group's commits; partitions without one are missing."""
         raw = raw_partitions(partitions)
         if not raw:
             return {}

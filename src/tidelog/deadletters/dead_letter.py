@@ -166,7 +166,7 @@ class LetterCount(NamedTuple):
     oldest_ms: int | None
     newest_ms: int | None
     by_age: tuple[int, ...]
-    """As AGES: younger than an hour, a day, a week, older."""
+    """By AGES: younger than an hour, a day, a week, older."""
 
 
 @dataclass(slots=True)

@@ -1,13 +1,13 @@
-"""The story of a message that failed, as headers beside its own.
+"""The story of a message that failed, in headers that follow its own.
 
-A letter on a retry or dead-letter topic is the message itself: key, value and headers as they came, byte for byte, and the story
-in headers of its own under ``tidelog.``. Numbers are decimal text and words UTF-8, so that any tool can read them; times are
-milliseconds since 1970. Nothing is pickled, nothing of it is ever run.
+A letter on a retry or dead-letter topic is the message itself: key, value and headers as they came, byte for byte. The story is
+in additional headers under ``tidelog.``. Numbers are decimal text and words are UTF-8, so that any tool can read them; times are
+milliseconds since 1970. Nothing is pickled, and nothing of it is ever executed.
 
-A letter that fails again replaces its story, it does not repeat it: only the headers named here are taken away, all others stay
-in their order, also those that merely begin with ``tidelog.``. What is unbounded in an exception is cut: of the message its
-beginning, of the traceback its end, where the cause is. Together they stay far below ``HEADERS_BYTES_MAX``, by which the topics
-of failures allow more than the source does.
+A letter that fails again gets a new story instead of a second one: only the headers named here are removed. All others keep their
+order, even those that merely begin with ``tidelog.``. The unbounded parts of an exception are cut: the message keeps its
+beginning, the traceback its end, where the cause is. Together they stay far below ``HEADERS_BYTES_MAX``, by which the limits of
+the topics of failures exceed that of the source.
 """
 
 import traceback as tracebacks
@@ -21,7 +21,7 @@ TRACEBACK_BYTES_MAX = 4096
 WORD_BYTES_MAX = 256
 TRACEBACK_FRAMES_MAX = 40
 HEADERS_BYTES_MAX = 16 * 1024
-# Enough for any 64 bit number; longer text from outside is no number of ours.
+# Enough for any 64-bit number; a longer text was not written by us.
 _DIGITS_MAX = 20
 _CUT = "..."
 
@@ -63,10 +63,10 @@ NAMES = frozenset(
 
 
 class Letter(NamedTuple):
-    """Where a message came from, for whom it failed, how often, and why. Immutable; ``_replace`` makes the next one."""
+    """Where a message came from, for which group it failed, how often, and why. Immutable; ``_replace`` makes the next one."""
 
     topic: str
-    """The topic that it was first read from; never a retry topic."""
+    """The topic from which it was first read; never a retry topic."""
     partition: int
     offset: int
     timestamp_ms: int | None
@@ -87,7 +87,7 @@ class Letter(NamedTuple):
     """On a retry topic: not to be tried before."""
 
     def to_headers(self, original_headers: Iterable[tuple[str, bytes | None]] | None = None) -> list[tuple[str, bytes | None]]:
-        """The headers of the message with this story after them. A story that is among them already is replaced."""
+        """The headers of the message followed by this story, which replaces an earlier one."""
         headers = origin_headers(original_headers)
         story: dict[str, str | int | None] = {
             ORIGIN_TOPIC: self.topic,
@@ -111,7 +111,7 @@ class Letter(NamedTuple):
 
     @classmethod
     def from_headers(cls, headers: Iterable[tuple[str, bytes | None]] | None) -> Self | None:
-        """The story among the headers; None when there is none, or none that makes sense."""
+        """The story among the headers; None if there is none, or if it is not valid."""
         found = {name: value for name, value in headers or () if name in NAMES and value is not None}
         try:
             return cls(
@@ -136,12 +136,12 @@ class Letter(NamedTuple):
 
 
 def origin_headers(headers: Iterable[tuple[str, bytes | None]] | None) -> list[tuple[str, bytes | None]]:
-    """The headers without the story: those that the message came with, in their order."""
+    """The headers without the story: those with which the message came, in their order."""
     return [(name, value) for name, value in headers or () if name not in NAMES]
 
 
 class ExceptionStory(NamedTuple):
-    """What a letter keeps of an exception, cut to its bounds."""
+    """The parts of an exception that a letter keeps, cut to their limits."""
 
     exception_class: str
     exception_message: str
@@ -149,13 +149,13 @@ class ExceptionStory(NamedTuple):
 
 
 def describe_exception(error: BaseException) -> ExceptionStory:
-    """Class (with its module, as ``app.errors.OutOfStock``; built-in ones by their name alone), message and traceback."""
+    """The class (with its module, as ``app.errors.OutOfStock``; without it for built-in ones), the message and the traceback."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         message = str(error)
-    except Exception as failure:  # an exception of the application whose own __str__ fails must not hide the first one
-        message = f"(its message could not be made: {type(failure).__qualname__})"
+    except Exception as failure:  # a failing __str__ of the application's exception must not hide the exception
+        message = f"(its message is not available: {type(failure).__qualname__})"
     try:
         text = "".join(tracebacks.format_exception(error, limit=-TRACEBACK_FRAMES_MAX))
     except Exception:  # as above
@@ -166,7 +166,7 @@ def describe_exception(error: BaseException) -> ExceptionStory:
 
 
 def cut_end(text: str, bytes_max: int) -> str:
-    """Its beginning, whole characters only, within so many bytes of UTF-8."""
+    """The beginning of the text, in whole characters, within ``bytes_max`` bytes of UTF-8."""
     encoded = text[: bytes_max + 1].encode("utf-8", "replace")
     if len(encoded) <= bytes_max:
         return text
@@ -174,7 +174,7 @@ def cut_end(text: str, bytes_max: int) -> str:
 
 
 def cut_beginning(text: str, bytes_max: int) -> str:
-    """Its end, whole characters only, within so many bytes of UTF-8."""
+    """The end of the text, in whole characters, within ``bytes_max`` bytes of UTF-8."""
     encoded = text[-bytes_max - 1 :].encode("utf-8", "replace")
     if len(encoded) <= bytes_max:
         return text
@@ -188,7 +188,7 @@ def _text(found: Mapping[str, bytes], name: str) -> str:
 def _number(found: Mapping[str, bytes], name: str) -> int:
     content = found[name]
     if len(content) > _DIGITS_MAX:
-        raise ValueError(f"{name} is no number")
+        raise ValueError(f"{name} is not a number")
     return int(content)
 
 

@@ -19,7 +19,7 @@ from tidelog.deadletters.topics import LEVELS_MAX
 CAP_SECONDS_MAX = 7 * 24 * 3600.0
 
 POISON: tuple[type[BaseException], ...] = (SerializationError, UnicodeDecodeError, json.JSONDecodeError)
-"""What decoding raises: the same bytes fail in the same way for ever."""
+"""The exceptions of decoding: the same bytes fail in the same way for ever."""
 
 Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 

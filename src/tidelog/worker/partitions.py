@@ -45,7 +45,7 @@ class WorkItem:
 
     assigned: "AssignedPartition"
     message: Message
-    """As it was read."""
+    """The message as it was read."""
     offset: int
     lane: "Lane"
     """Its order is kept among the items of the lane."""

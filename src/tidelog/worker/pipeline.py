@@ -80,15 +80,15 @@ class MessagePipeline:
         return self._outbox.has_letters(assigned) or assigned.execution.is_busy_with(assigned)
 
     def _free_lane(self, execution: HandlerExecution, failed: SettledFailure) -> None:
-        """The lane was held for this failure. What waits in it goes on, or is held behind the letter."""
+        """The lane was held for this failure. What waits in it continues, or is held behind the letter."""
         if failed.is_put_back:
             execution.put_back(failed.item)
             return
         lane = failed.item.lane
-        going_on = self._settlement.hold_behind(failed, execution.drain(lane))
-        if going_on:
+        continuing = self._settlement.hold_behind(failed, execution.drain(lane))
+        if continuing:
             with execution.adding() as dispatch:
-                for item in going_on:
+                for item in continuing:
                     if lane.key is not None:
                         item.move_to(dispatch.lane_of(lane.key))
-                dispatch.add(going_on)
+                dispatch.add(continuing)

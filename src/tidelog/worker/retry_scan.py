@@ -57,7 +57,7 @@ class RetryScan:
         )
         self._readings: dict[TopicPartition, _Reading] = {}
         self._deadlines: dict[TopicPartition, float] = {}
-        """Of partitions whose rest is in an open transaction."""
+        """How long to wait for the open transactions in which the rest of a partition is."""
         self._families: list[PartitionFamily] = []
 
     @property

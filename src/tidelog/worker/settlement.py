@@ -95,19 +95,19 @@ class Settlement:
             self._send(item, retry_topic(family.source, self._options.group, retry.level), letter)
 
     def hold_behind(self, failed: SettledFailure, waiting: Iterable[WorkItem]) -> list[WorkItem]:
-        """Hold the waiting messages of a failed message's lane that are blocked by its letter; returns those that go on."""
+        """Hold the waiting messages of a failed message's lane that are blocked by its letter; returns the others."""
         alive = [item for item in waiting if not item.assigned.is_stopping]
         key = failed.item.message.key
         if not failed.is_retried or key is None:
             return alive
-        going_on = []
+        continuing = []
         for item in alive:
             blocker = item.assigned.family.blocked.blocker(key, item.source_offset)
             if blocker is None:
-                going_on.append(item)
+                continuing.append(item)
             else:
                 self.hold(item, blocker)
-        return going_on
+        return continuing
 
     def release(self, family: PartitionFamily, key: bytes) -> list[WorkItem]:
         """The parked messages of the key that need not wait any more, in order."""
