@@ -32,7 +32,7 @@ def run(workspace: Workspace) -> list[Row]:
         size_before = log.size
         start = perf_counter()
         broker.data.cleaner.tick()
-        broker.wait_until(lambda: broker.data.cleaner.log_in_work is None)
+        broker.wait_until(lambda: broker.data.cleaner.log_being_cleaned is None)
         seconds = perf_counter() - start
         assert statistics.cleanings == 1, statistics
         assert statistics.records_removed, statistics

@@ -194,11 +194,11 @@ def test_stopping_ends_a_compaction() -> None:
     for _ in range(20):
         client.append("table", records=batch(size=100_000), acks=1)
     cleaner = machine.broker.directory.cleaner
-    machine.run_until(lambda: cleaner.log_in_work is not None)
+    machine.run_until(lambda: cleaner.log_being_cleaned is not None)
     machine.run_for(200)
-    assert cleaner.log_in_work is not None
+    assert cleaner.log_being_cleaned is not None
     assert machine.stop() is None
-    assert cleaner.log_in_work is None
+    assert cleaner.log_being_cleaned is None
 
 
 # -- faults of ours ----------------------------------------------------------------------------------------------------------

@@ -170,8 +170,8 @@ class BrokerNode:
         self.lag.stop()
         self.partitions.delete_all()
         cleaner = self.directory.cleaner
-        if cleaner.log_in_work is not None:
-            cleaner.abort(cleaner.log_in_work, lambda: None)
+        if cleaner.log_being_cleaned is not None:
+            cleaner.abort(cleaner.log_being_cleaned, lambda: None)
         deadline_ms = self.clock.monotonic_ms() + STOP_MS_MAX
 
         def look() -> None:

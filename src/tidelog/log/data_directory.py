@@ -118,7 +118,7 @@ class DataDirectory:
             log_starts=self.log_starts,
             deletions=self.deletions,
             report=report,
-            is_being_compacted=lambda log: self.cleaner.log_in_work is log,
+            is_being_compacted=lambda log: self.cleaner.log_being_cleaned is log,
         )
         self.retention = RetentionSweep(retention_ports, options.retention_check_interval_ms)
         self._producer_expiry = ProducerExpiry(
@@ -128,7 +128,7 @@ class DataDirectory:
         self._next_start_checkpoint_ms = clock.monotonic_ms() + options.start_offset_checkpoint_interval_ms
         self.logs: dict[TopicPartition, PartitionLog] = {}
         # Deleted partitions in whose directory a compaction still works, or which a checkpoint still names.
-        self._dying: set[TopicPartition] = set()
+        self._being_deleted: set[TopicPartition] = set()
         self._unpurged: set[TopicPartition] = set()
         # Deleted partitions that a crash may bring back: the checkpoints keep naming them.
         self._leaving: dict[TopicPartition, PartitionLog] = {}
@@ -199,7 +199,7 @@ class DataDirectory:
         problem = names.topic_name_problem(topic)
         if problem is not None:
             raise LogError(problem)
-        if key in self._dying:
+        if key in self._being_deleted:
             raise StorageError(f"{names.partition_directory_name(topic, partition)} is still being deleted; try again later")
         if key in self.logs or key in self.offline:
             raise LogError(f"{names.partition_directory_name(topic, partition)} exists already")
@@ -239,7 +239,7 @@ class DataDirectory:
         del self.logs[key]
         log.retire()
         self.commit.forget(log)
-        self._dying.add(key)
+        self._being_deleted.add(key)
         self._leaving[key] = log
 
         def take_away() -> None:
@@ -255,7 +255,7 @@ class DataDirectory:
             for segment in log.segments:
                 self.environment.handles.forget(segment.path)
                 segment.forget_cached()
-            self._let_go(key, retired, log.settings.file_delete_delay_ms if state == "delete" else None, on_done)
+            self._forget_partition(key, retired, log.settings.file_delete_delay_ms if state == "delete" else None, on_done)
 
         # Both the cleaner and a commit use names in this directory, which may soon belong to another log.
         self.cleaner.abort(log, lambda: self.commit.after_pass(take_away))
@@ -266,10 +266,10 @@ class DataDirectory:
         retired = names.join(self.path, names.retired_directory_name(*key, self._randomness.token(16), state))
         self.disk.rename(names.join(self.path, names.partition_directory_name(*key)), retired)
         del self.offline[key]
-        self._dying.add(key)
-        self._let_go(key, retired, 0 if state == "delete" else None, None)
+        self._being_deleted.add(key)
+        self._forget_partition(key, retired, 0 if state == "delete" else None, None)
 
-    def _let_go(self, key: TopicPartition, retired: str, delete_delay_ms: int | None, on_done: OnDone | None) -> None:
+    def _forget_partition(self, key: TopicPartition, retired: str, delete_delay_ms: int | None, on_done: OnDone | None) -> None:
         """The directory was renamed: forget everything kept under its old name, and free that name."""
         self.cleaner.forget(key)
         self.marks.forget(names.partition_directory_name(*key))
@@ -295,7 +295,7 @@ class DataDirectory:
                 writers.pop().request(written)
                 return
             if error is None:
-                self._dying.discard(key)
+                self._being_deleted.discard(key)
             else:
                 self._unpurged.add(key)
             if on_done is not None:
@@ -385,7 +385,7 @@ class DataDirectory:
         """True when nothing runs on the executor, so that it may be closed."""
         writers = (*self._writers.values(), self.cleaner_offsets)
         are_idle = self.commit.is_idle and self.marks.is_idle and self.deletions.is_idle and self._names.is_idle
-        return are_idle and self.cleaner.log_in_work is None and all(writer.is_idle for writer in writers)
+        return are_idle and self.cleaner.log_being_cleaned is None and all(writer.is_idle for writer in writers)
 
     def close(self, broker_epoch: int = -1) -> None:
         """Stop cleanly. Blocks. The clean-shutdown mark is written only when every log is saved completely."""

@@ -167,7 +167,7 @@ class Machine:
     def clean_once(self) -> None:
         """One pass, if one is due."""
         self.cleaner.tick()
-        self.scheduler.run_until(lambda: self.cleaner.log_in_work is None)
+        self.scheduler.run_until(lambda: self.cleaner.log_being_cleaned is None)
 
     def clean(self, passes_max: int = 100) -> int:
         """As many passes as are due; returns how many."""

@@ -47,7 +47,7 @@ def test_the_throttle_rests_between_tasks() -> None:
     machine.cleaner = machine.new_cleaner()
     machine.cleaner.tick()
     started_ms = machine.clock.monotonic_ms()
-    while machine.cleaner.log_in_work is not None:
+    while machine.cleaner.log_being_cleaned is not None:
         machine.pass_time(10)
         machine.cleaner.tick()
     statistics = machine.cleaner.statistics
@@ -87,12 +87,12 @@ def test_many_logs_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> N
     cleaner.first_dirty_offsets.update({("orders", partition): 2 for partition in range(5)})
     looked: list[int] = []
     for _ in range(10):
-        if cleaner.log_in_work is not None:
+        if cleaner.log_being_cleaned is not None:
             break
         cleaner.tick()
         looked.append(len(cleaner._horizons_ms))
     assert looked == [2, 4, 5, 5]
-    assert cleaner.log_in_work is logs[5]
+    assert cleaner.log_being_cleaned is logs[5]
 
 
 def test_a_log_that_was_deleted_while_the_others_were_looked_at_is_not_picked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_a_log_that_was_deleted_while_the_others_were_looked_at_is_not_picked(mo
     store.directory.cleaner.tick()
     store.directory.delete(log)
     store.directory.cleaner.tick()
-    assert store.directory.cleaner.log_in_work is None
+    assert store.directory.cleaner.log_being_cleaned is None
 
 
 def test_a_recovery_point_that_does_not_move_keeps_segments_from_being_cleaned() -> None:
@@ -116,7 +116,7 @@ def test_a_recovery_point_that_does_not_move_keeps_segments_from_being_cleaned()
     machine.cleaner = machine.new_cleaner()
     machine.clean_once()
     assert machine.records() == records
-    assert machine.cleaner.log_in_work is None
+    assert machine.cleaner.log_being_cleaned is None
     assert machine.cleaner.statistics.uncleanable == {KEY: "its recovery point has not moved"}
 
 
@@ -128,7 +128,7 @@ def test_what_was_appended_after_the_checkpoint_is_not_below_the_recovery_point(
     plan = machine.log.begin_sync(with_recovery_point=True)
     plan.run(machine.disk)
     machine.log.finish_sync(plan, None)
-    machine.scheduler.run_until(lambda: machine.cleaner.log_in_work is None)
+    machine.scheduler.run_until(lambda: machine.cleaner.log_being_cleaned is None)
     assert machine.cleaner.first_dirty_offset(machine.log) == 2
 
 
@@ -149,12 +149,12 @@ def abort_after(events: int, bytes_per_second_max: float) -> bool:
         if not machine.scheduler.step():
             machine.pass_time(1000)
             machine.cleaner.tick()
-        if machine.cleaner.log_in_work is None:
+        if machine.cleaner.log_being_cleaned is None:
             return False
     end_offsets: list[int] = []
 
     def truncate() -> None:
-        assert machine.cleaner.log_in_work is None
+        assert machine.cleaner.log_being_cleaned is None
         assert scratch_files(machine) == []
         machine.cleaner.lower(machine.log, 3)
         machine.log.cut_to(3)
@@ -183,7 +183,7 @@ def test_a_truncation_in_the_middle_is_noticed_without_abort() -> None:
     machine.cleaner.tick()
     machine.scheduler.run_until(lambda: any(name.endswith(".log.cleaned") for name in machine.disk.list_directory(DIRECTORY)))
     machine.log.cut_to(2)
-    machine.scheduler.run_until(lambda: machine.cleaner.log_in_work is None)
+    machine.scheduler.run_until(lambda: machine.cleaner.log_being_cleaned is None)
     assert (machine.cleaner.statistics.abandoned, machine.cleaner.statistics.cleanings) == (1, 0)
     assert [record.offset for record in machine.records()] == [0, 1]
     assert scratch_files(machine) == []
@@ -196,7 +196,7 @@ def test_a_segment_that_retention_takes_is_no_failure() -> None:
     first = machine.log.segments[0]
     first.rename(".deleted")
     machine.log.segments.replace([first], [])
-    machine.scheduler.run_until(lambda: machine.cleaner.log_in_work is None)
+    machine.scheduler.run_until(lambda: machine.cleaner.log_being_cleaned is None)
     assert (machine.cleaner.statistics.abandoned, machine.cleaner.statistics.failures) == (1, 0)
     machine.clean()
     assert machine.cleaner.statistics.cleanings == 1
@@ -288,7 +288,7 @@ def test_a_transaction_index_that_cannot_be_read_ends_the_cleaning(reads_before:
 
     monkeypatch.setattr(TransactionIndex, "entries", failing)
     machine.clean_once()
-    assert machine.cleaner.log_in_work is None
+    assert machine.cleaner.log_being_cleaned is None
     assert machine.cleaner.statistics.failures == 1
     assert list(machine.cleaner.statistics.uncleanable) == [KEY]
 

@@ -326,7 +326,7 @@ class Cleaner:
         self._on_idle: list[Callable[[], None]] = []
 
     @property
-    def log_in_work(self) -> PartitionLog | None:
+    def log_being_cleaned(self) -> PartitionLog | None:
         """Retention must leave this log's segments alone: one of them may be in the middle of a swap."""
         return self._picked
 

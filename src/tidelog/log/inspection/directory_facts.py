@@ -68,7 +68,7 @@ _MEANING_BY_CHECKPOINT = {
     names.RECOVERY_POINT_CHECKPOINT: "the next start ignores it and checks every log from its beginning",
     names.LOG_START_OFFSET_CHECKPOINT: "the broker will not start: deleted records would come back; restore it, or remove it",
     names.HIGH_WATERMARK_CHECKPOINT: "the next start ignores it: high watermarks begin at the log starts",
-    names.CLEANER_CHECKPOINT: "the next start ignores it: compaction begins anew",
+    names.CLEANER_CHECKPOINT: "the next start ignores it: compaction starts from the beginning",
 }
 
 
@@ -160,7 +160,7 @@ def read_directory_facts(disk: Disk, path: str) -> DirectoryFacts:
         try:
             facts.marks, damage = decode_journal(journal, marks_path)
             if damage is not None:
-                problem(names.DURABLE_MARKS, Severity.NOTE, damage, "the next start writes it anew from the frames before")
+                problem(names.DURABLE_MARKS, Severity.NOTE, damage, "the next start rewrites it from the frames before")
         except CorruptCheckpoint as error:
             problem(names.DURABLE_MARKS, Severity.DAMAGE, error, "the broker will not start: it cannot tell what was durable")
     facts.was_stopped_cleanly = was_cleanly_shut_down(disk, path)
