@@ -181,7 +181,9 @@ def test_a_marker_counts_when_it_is_durable_also_on_a_relaxed_topic(producer: Tr
         assert committed(machine.client()) == 5
 
 
-@pytest.mark.parametrize(("is_commit", "step"), [(True, 1), (False, 7)])
+@pytest.mark.parametrize(
+    ("is_commit", "step"), [(True, 5), (False, 7), pytest.param(True, 1, marks=pytest.mark.soak, id="after every marker")]
+)
 def test_after_each_marker_of_a_large_transaction(monkeypatch: pytest.MonkeyPatch, is_commit: bool, step: int) -> None:
     """The half-marked transaction exists, and completes after the restart with the same outcome everywhere."""
     machine = transactional_machine(partitions=MANY)
