@@ -67,21 +67,16 @@ VECTORS: list[tuple[Callable[[Reader], Any], bytes, Any]] = [
 
 
 @pytest.mark.parametrize(("read", "data", "value"), VECTORS)
-class TestReading:
-    def test_exactly(self, read: Callable[[Reader], Any], data: bytes, value: Any) -> None:
-        reader = reader_of(data)
-        assert read(reader) == value
-        reader.expect_end()
-
-    def test_between_other_bytes(self, read: Callable[[Reader], Any], data: bytes, value: Any) -> None:
-        reader = reader_of(b"\xff\xff" + data + b"\xff\xff", 2)
-        assert read(reader) == value
-        assert reader.remaining() == 2
-
-    def test_cut_anywhere(self, read: Callable[[Reader], Any], data: bytes, value: Any) -> None:
-        for length in range(len(data)):
-            with pytest.raises(MalformedRequest):
-                read(reader_of(data[:length]))
+def test_reading_alone_between_other_bytes_and_cut_anywhere(read: Callable[[Reader], Any], data: bytes, value: Any) -> None:
+    reader = reader_of(data)
+    assert read(reader) == value
+    reader.expect_end()
+    reader = reader_of(b"\xff\xff" + data + b"\xff\xff", 2)
+    assert read(reader) == value
+    assert reader.remaining() == 2
+    for length in range(len(data)):
+        with pytest.raises(MalformedRequest):
+            read(reader_of(data[:length]))
 
 
 class TestRefused:

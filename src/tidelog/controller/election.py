@@ -1,7 +1,7 @@
-"""Leaders: chosen again when somebody asks for it, and when a broker comes back.
+"""Leader elections, on request and when a broker returns.
 
-A *preferred* election gives a partition to its first replica, if that is in sync. An *unclean* one gives a partition without
-leader to any replica that is there, at the price of what that replica lacks.
+A *preferred* election makes a partition's first replica its leader, if that is in sync. An *unclean* one gives a partition
+without a leader to any active replica; the records that this replica lacks are lost.
 """
 
 from collections.abc import Iterator, Sequence
@@ -81,7 +81,7 @@ def _elect(
     for replica in partition.replicas:
         if image.brokers.is_active(replica):
             return PartitionChangeRecord(index, topic.topic_id, isr=(replica,), leader=replica, leader_recovery_state=RECOVERING)
-    raise ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {place} is there")
+    raise ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {place} is active")
 
 
 def leadership_of_returning_broker(image: ClusterImage, broker_id: int, *, renew: bool) -> Iterator[PartitionChangeRecord]:

@@ -1,4 +1,4 @@
-"""A refusal that a client gets as it is: a code of the protocol and the reason in words."""
+"""The exception that becomes an error of the protocol: a code and the reason, which the client gets as they are."""
 
 from tidelog.wire.errors import ErrorCode
 

@@ -1,7 +1,7 @@
-"""Which brokers hold the replicas of new partitions.
+"""The placement of new partitions on brokers.
 
-Brokers that take part are used in turn from a random one on, so that leaders spread evenly and small topics do not all begin
-on the same broker. What a client names by itself is checked instead.
+The active brokers take turns, starting with a random one, so that leaders spread evenly and small topics do not all begin on the
+same broker. An assignment that the client chose is checked instead.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def place(image: ClusterImage, partitions: int, replication_factor: int, randomn
 
 
 def check_assignment(image: ClusterImage, replicas: Sequence[int], replication_factor: int | None) -> Replicas:
-    """``replication_factor`` None: any, from one replica on."""
+    """With ``replication_factor`` None any number of replicas from one on is accepted."""
     if not replicas:
         raise _invalid("a manual assignment names no broker for a partition")
     if len(set(replicas)) != len(replicas):
@@ -47,8 +47,8 @@ def check_assignment(image: ClusterImage, replicas: Sequence[int], replication_f
 
 
 def new_partitions(image: ClusterImage, topic_id: bytes, first_index: int, placed: Sequence[Replicas]) -> list[PartitionRecord]:
-    """Led by the first replica that takes part; those that do not are out of sync from the start."""
-    # Thousands of partitions have as many placements as there are brokers.
+    """The first active replica leads; replicas that are not active are out of sync from the start."""
+    # Thousands of partitions have only as many distinct placements as there are brokers.
     known: dict[Replicas, tuple[Replicas, tuple[bytes, ...]]] = {}
     records = []
     for index, replicas in enumerate(placed, start=first_index):

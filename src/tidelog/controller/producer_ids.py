@@ -1,4 +1,4 @@
-"""Blocks of producer ids: each is given to one broker, and never again to anybody."""
+"""Blocks of producer ids: each is allocated to one broker, and never again to any."""
 
 from tidelog.controller.decision_queue import ControllerResult
 from tidelog.controller.errors import ApiError
@@ -6,7 +6,7 @@ from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import ProducerIdsRecord
 from tidelog.wire.errors import ErrorCode
 
-# Kafka's number.
+# The same as in Kafka.
 BLOCK_SIZE = 1_000
 PRODUCER_ID_MAX = 2**63 - 1
 

@@ -1,9 +1,9 @@
-"""Which brokers hold a partition, changed and listed.
+"""Reassignments: changing which brokers hold a partition, and listing what is in progress.
 
-A reassignment to other brokers would have them catch up first (``adding_replicas``) and take the old ones out at the end
-(``removing_replicas``). There is nobody yet who copies a partition to another broker, so that is refused; a new order of the same
-brokers, which only says who leads by preference, is decided at once. A reassignment that is under way in metadata that Kafka
-wrote is listed, and can be cancelled: the partition keeps the replicas that it had before.
+A reassignment to other brokers lets them catch up first (``adding_replicas``) and removes the old ones at the end
+(``removing_replicas``). No broker copies partitions from another yet, so such a request is refused. A new order of the same
+brokers only changes the preferred leader and is decided at once. A reassignment that is in progress in metadata written by Kafka
+is listed and can be cancelled: the partition keeps the replicas that it had before.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ class Reassignment(NamedTuple):
     topic: str
     partition: int
     replicas: Replicas | None
-    """The replicas wanted, in preferred order; None cancels what is under way."""
+    """The new replicas in preferred order; None cancels a reassignment that is in progress."""
 
 
 class ReassignmentResult(NamedTuple):
@@ -76,8 +76,10 @@ def _change(image: ClusterImage, wanted: Reassignment, allow_replication_factor_
     before = tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
     if wanted.replicas is None:
         if not _is_under_way(partition):
-            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"nothing moves {wanted.topic}-{wanted.partition}")
-        return _settle(topic, wanted.partition, partition, before)
+            raise ApiError(
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"no reassignment of {wanted.topic}-{wanted.partition} is in progress"
+            )
+        return _finish(topic, wanted.partition, partition, before)
     target = check_assignment(image, wanted.replicas, None)
     if not allow_replication_factor_change and len(target) != len(before):
         raise ApiError(
@@ -87,18 +89,18 @@ def _change(image: ClusterImage, wanted: Reassignment, allow_replication_factor_
     if sorted(target) != sorted(before):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{wanted.topic}-{wanted.partition} is on {list(before)}; moving it to {list(target)} is not served yet",
+            f"{wanted.topic}-{wanted.partition} is on {list(before)}; moving it to {list(target)} is not supported yet",
         )
     if target == before and not _is_under_way(partition):
         return None
-    return _settle(topic, wanted.partition, partition, target)
+    return _finish(topic, wanted.partition, partition, target)
 
 
-def _settle(topic: TopicImage, index: int, partition: PartitionImage, replicas: Replicas) -> PartitionChangeRecord:
-    """The partition has these of its replicas, and nothing is under way any more."""
+def _finish(topic: TopicImage, index: int, partition: PartitionImage, replicas: Replicas) -> PartitionChangeRecord:
+    """The partition keeps these of its replicas, and no reassignment is in progress any more."""
     isr = tuple(replica for replica in partition.isr if replica in replicas)
     if not isr:
-        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"of the replicas {list(replicas)} none is in sync")
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"none of the replicas {list(replicas)} is in sync")
     directories = dict(zip(partition.replicas, partition.directories, strict=False))
     return PartitionChangeRecord(
         index,

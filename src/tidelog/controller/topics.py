@@ -1,7 +1,7 @@
-"""Creating and deleting topics.
+"""Creating and deleting topics, and adding partitions to them.
 
-Each topic of a request stands for itself: one that is refused does not stop the others. What is created goes into one batch, so
-that it all comes or nothing.
+Each topic of a request stands for itself: refusing one does not stop the others. Everything that a request creates goes into one
+batch, so that a crash leaves all of it or nothing. Partitions can only be added: removing one would remove its records.
 """
 
 from collections import Counter
@@ -22,17 +22,17 @@ from tidelog.ports.randomness import Randomness
 from tidelog.wire.errors import ErrorCode
 
 USE_DEFAULT = -1
-# Asked before so many partitions are made or deleted; an ApiError says that the client may not (see the broker's quotas).
+# Called with a number of partitions before they are created or deleted; raises ApiError if the client's quota does not allow it.
 AskQuota = Callable[[int], None]
 NO_ID = bytes(16)
-# To decide on so many and to put them into the image, which both happen at once, takes some ten milliseconds. (Kafka's bound is
-# 10,000.) A topic can grow beyond it, by CreatePartitions.
+# Deciding on so many partitions and replaying them, each without a pause, takes some ten milliseconds. (Kafka's limit is 10,000.)
+# A topic can grow beyond it by CreatePartitions.
 PARTITIONS_PER_REQUEST_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """What a request that says -1 gets, and how many partitions the cluster takes."""
+    """The defaults for requests that say -1, and how many partitions the cluster may have."""
 
     partitions_default: int = 1
     replication_factor_default: int = 1
@@ -69,7 +69,7 @@ class TopicDeletion:
 
 
 class _Creator:
-    """One request: the names it has taken so far, and the records."""
+    """The state of one request: the names that it has taken so far, and its records."""
 
     def __init__(
         self,
@@ -256,9 +256,9 @@ def delete_topics(
 class NewPartitions:
     topic: str
     count: int
-    """How many there are to be, with those that are there."""
+    """The total, including the partitions that exist."""
     assignments: tuple[Replicas, ...] | None = None
-    """For each partition that is added, when the client chose the brokers by itself."""
+    """The replicas of each added partition, if the client chose them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +309,7 @@ def _topic(image: ClusterImage, request: NewPartitions) -> TopicImage:
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {request.topic} does not exist")
     if topic.is_internal:
-        # Their keys are spread over the partitions that there are: with more of them nothing would be found again.
+        # Keys are hashed over the existing partitions: with more of them a coordinator would not find its state again.
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic and keeps its partitions")
     current = len(topic.partitions)
     if request.count == current:
