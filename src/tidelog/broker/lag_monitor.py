@@ -59,7 +59,7 @@ class LagQuery(NamedTuple):
 
 
 class _Range(NamedTuple):
-    """Batches of a file, from one of them on."""
+    """A range of batches in a file."""
 
     file: DiskFile
     position: int
@@ -69,9 +69,9 @@ class _Range(NamedTuple):
 class _Walk(NamedTuple):
     offset: int
     candidates: list[_Range]
-    """Where its batch may be: the first that ends at or above the offset is it."""
+    """Where the batch may be: it is the first one that ends at or above the offset."""
     tails: list[_Range]
-    """Behind the last index entries."""
+    """The ranges after the last index entries."""
 
 
 OnFound = Callable[[list[BatchTimes | None]], None]
@@ -101,7 +101,7 @@ class LagLookup:
         self._round = 0
 
     def begin_round(self) -> None:
-        """Segments that the last round did not look at are forgotten: what was read of them may have left the page cache."""
+        """Forget the segments that the last round did not use: their pages may have left the page cache."""
         self._warm = {segment: number for segment, number in self._warm.items() if number == self._round}
         self._round += 1
 
@@ -112,7 +112,7 @@ class LagLookup:
         return True
 
     def find(self, wanted: Sequence[LagQuery], on_found: OnFound) -> None:
-        """In the order of ``wanted``; None for one that cannot be had. Never calls back from within."""
+        """Calls back in the order of ``wanted``, with None for a batch that is not available; never before this returns."""
         cold = {segment: log for log, offset in wanted for segment in segments_of(log, offset) if segment not in self._warm}
         paths = [
             names.segment_path(log.directory, segment.base_offset, suffix)
@@ -327,7 +327,7 @@ Shards = Callable[[], Mapping[int, Shard[GroupCoordinator] | None]]
 
 
 class GroupFigures(NamedTuple):
-    """What a group did, beside its partitions' figures. Rebalances are counted since its shard was loaded."""
+    """The figures of a group as a whole. Rebalances are counted since its shard was loaded."""
 
     group_id: str
     type: str

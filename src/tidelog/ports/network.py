@@ -47,7 +47,7 @@ class Listener(Protocol):
 
 class Network(Protocol):
     def listen(self, host: str, port: int, endpoint: Endpoint) -> Listener:
-        """Accept connections; port 0 picks a free one. OSError when the address cannot be had."""
+        """Accept connections; port 0 picks a free one. Raises OSError when the address is not available."""
         ...
 
     def connect(self, host: str, port: int, endpoint: Endpoint) -> Connection: ...

@@ -241,8 +241,8 @@ class _ReportingFile(RealFile):
 
 
 def _status(path: str) -> os.stat_result | None:
-    """None when there is nothing of that name. Any other error is raised: a file that cannot be looked at is not missing, and
-    what was taken for missing would be made anew over it."""
+    """None when the name does not exist. Any other error is raised: a file that cannot be inspected is not missing, and a caller
+    that took it for missing would overwrite it."""
     try:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

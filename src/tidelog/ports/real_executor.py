@@ -78,7 +78,7 @@ class ThreadExecutor:
         """Take no more work and kill the children. With ``wait``, first finish all submitted work (completions are still
         delivered); without, forget what has not begun, and leave running threads to end by themselves.
 
-        A child is killed either way: its work may take minutes, and is begun anew from its input by the next start.
+        A child is killed either way: its work may take minutes, and the next start repeats it from its input.
         """
         with self._children_lock:
             self._closed = True

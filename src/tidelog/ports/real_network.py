@@ -25,7 +25,7 @@ SEND_BUFFERS_MAX = 256
 # Connections accepted per readiness event, and how many may wait in the kernel.
 ACCEPTS_MAX = 64
 BACKLOG = 1024
-# Without a free descriptor accept fails again at once, for ever: wait until some connection has ended.
+# Without a free descriptor accept would fail again at once, so wait until some connection has ended.
 ACCEPT_PAUSE_SECONDS = 0.1
 
 

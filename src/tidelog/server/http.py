@@ -1,11 +1,12 @@
-"""A small HTTP/1.1 server for a few pages that machines read: GET only, no bodies, nothing that can be changed by it.
+"""A small HTTP/1.1 server for a few pages that machines read: GET only, no bodies, and no way to change anything.
 
 It shares the broker's loop, so it must not take much of it, whoever asks: a handful of connections, requests of a few kilobytes,
-one request at a time on each connection, and ``REQUEST_INTERVAL_SECONDS`` between any two of them. A peer that is slow to ask, or
-to read its answer, is dropped. Whatever is not a request that we serve is answered with a status and the end of the connection.
+one request at a time on each connection, and ``REQUEST_INTERVAL_SECONDS`` between any two of them. A peer that is slow to send
+its request, or to read the response, is dropped. Anything but a request that is served gets an error status, and the connection
+is closed.
 
-A connection is in one of three states, each with its own limit in time: idle (no byte of a request yet), receiving (a part of
-one), answering (from the whole request until the last byte of the response is gone; nothing is read meanwhile).
+A connection is in one of three states, each with its own time limit: idle (no byte of a request yet), receiving (a part of one),
+answering (from the whole request until the last byte of the response has gone; nothing is read in the meantime).
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple, cast
 
-# One scraper, one health check, and whoever looks: more is no use that we know.
+# One scraper, one health check, and a few people who look: nobody needs more.
 CONNECTIONS_MAX = 16
 REQUEST_BYTES_MAX = 8 * 1024
 HEADERS_MAX = 64
@@ -23,7 +24,7 @@ HEADERS_MAX = 64
 IDLE_SECONDS_MAX = 120.0
 RECEIVE_SECONDS_MAX = 10.0
 ANSWER_SECONDS_MAX = 30.0
-# At most so many requests are begun: a hundred a second, of some 0.1 ms each.
+# At most a hundred requests are begun per second, which take some 0.1 ms each.
 REQUEST_INTERVAL_SECONDS = 0.01
 
 TEXT = "text/plain; charset=utf-8"
@@ -46,7 +47,7 @@ Handler = Callable[[Answer], None]
 class HttpRequest(NamedTuple):
     path: str
     is_last: bool
-    """The client wants the connection closed after it."""
+    """The client wants the connection closed after this request."""
 
 
 class InvalidRequest(Exception):
@@ -56,11 +57,11 @@ class InvalidRequest(Exception):
 
 
 def parse_head(head: bytes) -> HttpRequest:
-    """The request line and the headers, without the empty line."""
+    """Parse the request line and the headers, without the empty line."""
     request_line, *header_lines = head.split(b"\r\n")
     found = _REQUEST_LINE.fullmatch(request_line)
     if found is None:
-        raise InvalidRequest(HTTPStatus.BAD_REQUEST, "this is no HTTP request")
+        raise InvalidRequest(HTTPStatus.BAD_REQUEST, "this is not an HTTP request")
     method, target, major, minor = found.groups()
     if major != b"1":
         raise InvalidRequest(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "only HTTP/1.1 is served")
@@ -72,10 +73,10 @@ def parse_head(head: bytes) -> HttpRequest:
     for line in header_lines:
         header = _HEADER_LINE.fullmatch(line)
         if header is None:
-            raise InvalidRequest(HTTPStatus.BAD_REQUEST, "a header that is none")
+            raise InvalidRequest(HTTPStatus.BAD_REQUEST, "not a valid header")
         headers[header[1].lower()] = header[2].strip()
     if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
-        raise InvalidRequest(HTTPStatus.BAD_REQUEST, "a request has no body here")
+        raise InvalidRequest(HTTPStatus.BAD_REQUEST, "a request must not have a body")
     is_old = minor == b"0"
     if not is_old and b"host" not in headers:
         raise InvalidRequest(HTTPStatus.BAD_REQUEST, "the header Host is missing")
@@ -108,7 +109,7 @@ class HttpListener:
         self._server = await self.loop.create_server(lambda: _HttpConnection(self), sock=bound, backlog=CONNECTIONS_MAX)
 
     async def stop(self) -> None:
-        """Nobody is waited for: what is being answered here nobody misses."""
+        """Close everything at once: nobody misses a response from here."""
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
@@ -117,7 +118,7 @@ class HttpListener:
             await asyncio.sleep(0)
 
     def admit(self, begin: Callable[[], None]) -> None:
-        """Begin a request now, or when it is its turn. No more can wait than there are connections."""
+        """Begin a request now, or when it is its turn. At most one request per connection can wait."""
         now = self.loop.time()
         begin_at = max(now, self._next_at)
         self._next_at = begin_at + REQUEST_INTERVAL_SECONDS
@@ -134,17 +135,17 @@ class _HttpConnection(asyncio.Protocol):
         self._is_writing_paused = False
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- what the loop calls -------------------------------------------------------------------------------------------------
+    # -- called by the loop --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have all of its methods but do not derive from it.
+        # uvloop's transports have all methods of asyncio.Transport but do not derive from it.
         connected = cast(asyncio.Transport, transport)
         if len(self._listener.connections) >= CONNECTIONS_MAX:
             connected.abort()
             return
         self._transport = connected
         self._listener.connections[self] = None
-        # Writing is over when nothing is buffered any more, and only then is the next request looked at.
+        # Writing is over when nothing is buffered any more; only then is the next request handled.
         connected.set_write_buffer_limits(high=0)
         self._limit(self._listener.receive_seconds_max)
 
@@ -157,11 +158,11 @@ class _HttpConnection(asyncio.Protocol):
         if self._request is None:
             self._look_for_request()
         if self._request is not None and len(self._received) > REQUEST_BYTES_MAX:
-            # Nothing is read while a request is answered, so this came along with it, all at once.
+            # Nothing is read while a request is answered, so all of this arrived together with it.
             self.abort()
 
     def eof_received(self) -> bool:
-        """A client that has said all it wants to say may still wait for its answer."""
+        """A client that has finished sending may still wait for its response."""
         if self._request is not None:
             self._request = self._request._replace(is_last=True)
         return self._request is not None
@@ -174,7 +175,7 @@ class _HttpConnection(asyncio.Protocol):
         if self._is_answered:
             self._written()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it is gone is nobody's concern here
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter here
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
@@ -220,18 +221,18 @@ class _HttpConnection(asyncio.Protocol):
 
     def _serve(self) -> None:
         if self._request is None or self._transport is None:
-            return  # It is gone.
+            return  # The client is gone.
         handler = self._listener.routes.get(self._request.path)
         if handler is None:
             pages = ", ".join(self._listener.routes)
-            self._answer(HttpResponse(HTTPStatus.NOT_FOUND, f"there is no such page; there are {pages}\n".encode()))
+            self._answer(HttpResponse(HTTPStatus.NOT_FOUND, f"there is no such page; the pages are {pages}\n".encode()))
         else:
             handler(self._answer)
 
     def _answer(self, response: HttpResponse) -> None:
         transport, request = self._transport, self._request
         if transport is None or request is None:
-            return  # It is gone.
+            return  # The client is gone.
         transport.write(_head(response, request.is_last) + response.body)
         self._is_answered = True
         if not self._is_writing_paused:
