@@ -32,7 +32,7 @@ _READ_BYTES = 1 << 20
 
 
 class PartitionMetadataLog:
-    """``tidelog.raft.metadata_log.MetadataLog`` on a partition log."""
+    """``tidelog.raft.single_voter.MetadataLog`` on a partition log."""
 
     __slots__ = ("_directory", "log")
 

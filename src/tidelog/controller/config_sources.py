@@ -1,7 +1,8 @@
-"""Where a setting's value comes from, and what else was there: DescribeConfigs' sources and synonyms.
+"""The source of a setting's value, and the values that it hides: DescribeConfigs' sources and synonyms.
 
-A topic's or a group's setting is its own if it was set; else a broker's of another name (its synonym) gives it. A broker's is,
-in this order: set for this broker while it runs, set for all brokers while they run, from the configuration file, the default.
+A topic or group has its own value if one was set; otherwise the value comes from a broker setting of another name (its synonym).
+The value of a broker setting is the first of these that exists: set dynamically for this broker, set dynamically for all brokers,
+from the configuration file, the default.
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -1,6 +1,6 @@
-"""The brokers of the image: who they are, how to reach them, and whether they take part.
+"""The brokers of the image: their ids, their endpoints, and whether they are active.
 
-A broker takes part while it is registered, not fenced and not shutting down. Its epoch is the offset of its registration, so a
+A broker is active while it is registered, not fenced and not shutting down. Its epoch is the offset of its registration, so a
 later process of the same broker has a larger one.
 """
 

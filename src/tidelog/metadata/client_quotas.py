@@ -1,7 +1,7 @@
 """Client quotas: how much a user, a client id or an address may take, by entity.
 
-An entity is one name per type, or two types together (a client id of a user); a name of None is the default, for all that have no
-entity of their own. ``QuotaEntity`` keeps the types in alphabetical order, so that one entity has one key.
+An entity is one name per type, or two types together (a client id of a user); the name None stands for the default, which applies
+to everybody without an entity of their own. ``QuotaEntity`` keeps the types in alphabetical order, so one entity has one key.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Settings that were changed while the cluster runs, by resource: a topic's, a broker's, and those of all brokers (name "")."""
+"""Dynamic settings by resource: those of a topic, of a group, of a broker, and of all brokers (name "")."""
 
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
@@ -11,7 +11,7 @@ ALL_BROKERS = ""
 
 
 class ResourceType(IntEnum):
-    """Kafka's numbers of what can have settings."""
+    """Kafka's numbers for the resources that can have settings."""
 
     TOPIC = 2
     BROKER = 4
@@ -33,7 +33,7 @@ class ConfigsImage:
         return self._by_resource.get((resource_type, resource_name), NO_CONFIGS)
 
     def resources(self) -> Iterator[Resource]:
-        """Those that have settings of their own."""
+        """The resources that have settings of their own."""
         return iter(self._by_resource)
 
     # -- replay, called by the image only ------------------------------------------------------------------------------------
@@ -50,5 +50,5 @@ class ConfigsImage:
         return resource
 
     def forget_topic(self, name: str) -> None:
-        """A topic of the same name that comes later starts with nothing of it."""
+        """A later topic of the same name starts without these settings."""
         self._by_resource.pop((ResourceType.TOPIC, name), None)

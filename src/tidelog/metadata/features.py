@@ -1,7 +1,7 @@
 """The features that a cluster can finalize, and the levels of each that this release has.
 
-Only what is really there stands here: clients choose what they do by it. The level of metadata.version goes with the versions of
-the records that we write (Kafka 4.3). From transaction.version 2 on (KIP-890) clients add no partitions to a transaction by
+The table lists only what is implemented, because clients act on it. The level of metadata.version goes with the versions of the
+records that we write (Kafka 4.3). From transaction.version 2 on (KIP-890) clients add no partitions to a transaction by
 themselves, and every transaction has an epoch of its own.
 """
 
@@ -15,5 +15,5 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
     TRANSACTION_VERSION: (0, TRANSACTION_VERSION_LEVEL),
 }
-# What a new cluster begins with. An older one stays as it is until somebody raises its levels.
+# The levels of a new cluster. An older cluster keeps its levels until an administrator raises them.
 FIRST_LEVELS = {METADATA_VERSION: METADATA_VERSION_LEVEL, TRANSACTION_VERSION: TRANSACTION_VERSION_LEVEL}

@@ -1,7 +1,7 @@
 """Topics and partitions of the image.
 
-A topic is found by name and by id. A partition's state is frozen: a change makes a new one, so whoever holds it can compare.
-Any change moves its partition epoch, and naming a leader (also the same one again) its leader epoch.
+A topic is found by name and by id. The state of a partition is immutable: a change makes a new one, so that a holder can compare
+them. Every change increments the partition epoch, and naming a leader, even the same one again, increments the leader epoch.
 
 Names that differ only in '.' and '_' would be one name in metrics, so Kafka allows one of them; ``name_like`` finds the other.
 """
@@ -64,7 +64,7 @@ class TopicImage:
 
 
 def unified(name: str) -> str:
-    """What the name becomes where '.' and '_' are the same."""
+    """The name with every '.' replaced by '_'."""
     return name.replace(".", "_")
 
 
@@ -73,7 +73,7 @@ class TopicsImage:
 
     def __init__(self) -> None:
         self.version = 0
-        """Moves when topics come, grow or go: whoever looks at many of them need not do so before."""
+        """Grows when topics are created, extended or deleted, so that a scan of many topics can be skipped until then."""
         self._by_name: dict[str, TopicImage] = {}
         self._by_id: dict[bytes, TopicImage] = {}
         self._by_unified_name: dict[str, str] = {}

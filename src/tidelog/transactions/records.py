@@ -4,7 +4,8 @@ Version 0 has fixed fields only. Version 1 is flexible and keeps what transactio
 before and after this one, and which version the client speaks. As in Kafka version 1 is written once the feature
 ``transaction.version`` is at least 1. The partitions are null in state Empty. A value of None is a tombstone: the id has expired.
 
-Every transaction writes three of them, so they are written by hand; they are read by the table, which also says what is right.
+Every transaction writes three of them, so the encoder is written by hand. Decoding uses the schema, against which a test checks
+the encoder.
 """
 
 import struct

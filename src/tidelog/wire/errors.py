@@ -1,7 +1,7 @@
-"""Kafka's error codes, and what can be wrong with bytes from the network.
+"""Kafka's error codes, and the one exception for malformed bytes from the network.
 
 ``ErrorCode`` is the one table: code, message, retriable. Names and codes are Kafka's; retriable means that a client may send the
-same request again and hope. Whatever bytes come in, a decoder of this package raises only ``MalformedRequest``.
+same request again. Whatever bytes come in, a decoder of this package raises only ``MalformedRequest``.
 """
 
 from enum import IntEnum

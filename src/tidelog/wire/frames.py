@@ -1,22 +1,22 @@
-"""Frames: a 32-bit size, then so many bytes. Cuts a stream of bytes into frames without doing any input or output.
+"""Cuts a stream of bytes into frames, without doing any input or output. A frame is a 32-bit size and that many bytes.
 
-The caller receives straight into ``writable()``, says how much came with ``received()``, and takes frames with ``next_frame()``
-until there are none. A frame is a read-only view of the one buffer: it is valid until the next ``writable()`` or ``release()``,
+The caller receives straight into ``writable()``, reports the number of bytes to ``received()``, and calls ``next_frame()`` until
+it returns None. A frame is a read-only view of the one buffer: it is valid until the next ``writable()`` or ``release()``,
 and whoever keeps bytes longer copies them.
 
 The buffer has a region of unread bytes, ``[_start, _end)``, which moves to the front only when the room behind it is used up, so
 a stream of small requests is hardly ever copied. For a frame that does not fit, the buffer grows, but never to what the peer
 merely claims: it at most doubles what has arrived. It stays large while large frames come and goes back after some small ones.
 
-The size is checked against the limit before anything else. After an error the stream has no frames any more; the connection is
-to be closed.
+The size is checked against the limit before anything else. After an error the stream cannot be read any further, and the caller
+must close the connection.
 """
 
 import struct
 
 # A few requests at once; thousands of idle connections each hold one.
 BUFFER_SIZE = 16 * 1024
-# Receive at least so much at once, lest a large frame arrive in crumbs.
+# The least room to receive into, so that a large frame does not arrive in tiny pieces.
 WRITABLE_SIZE_MIN = 4 * 1024
 # So many small frames in a row show that the large ones are over.
 SMALL_FRAMES_BEFORE_SHRINKING = 16
@@ -65,7 +65,7 @@ class FrameReader:
         return self._end > self._start or self._frame_size is not None
 
     def writable(self) -> memoryview:
-        """Where to receive into, never empty. To be called when ``next_frame`` has said None."""
+        """The buffer to receive into, never empty. Call it after ``next_frame`` returned None."""
         if self._end == self._start:
             self._start = self._end = 0
         if self._small_frames >= SMALL_FRAMES_BEFORE_SHRINKING and len(self._buffer) > BUFFER_SIZE:
@@ -100,12 +100,12 @@ class FrameReader:
         return self._readable[start:end]
 
     def release(self) -> None:
-        """No frame is in use and none is expected soon: gives back what a large frame has taken."""
+        """Shrinks the buffer. Call it when no frame is in use and none is expected soon."""
         if len(self._buffer) > BUFFER_SIZE:
             self._shrink()
 
     def discard(self) -> None:
-        """The stream has ended: gives the memory back now. A frame that is still in use stays valid."""
+        """Frees the memory after the end of the stream. A frame that is still in use stays valid."""
         self._start = self._end = 0
         self._frame_size = None
         self._buffer = bytearray()

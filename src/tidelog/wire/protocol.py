@@ -5,8 +5,8 @@ KIP-482) tagged fields. A response starts with the correlation id; header v1 (fl
 exceptions, both so that a client and a broker who do not know each other's versions can talk: the client id never has the
 compact form, and the ApiVersions response always has header v0.
 
-``ApiKey`` is the one table of APIs. A key that is not in it cannot even be parsed past its correlation id, since nothing says
-which header it has: the connection is to be closed. A version that is too new is none of this module's business.
+``ApiKey`` is the one table of APIs. A request whose key is not in it cannot be parsed beyond the correlation id, because the
+version of its header is unknown, so the connection must be closed. Handling versions that are too new is up to the broker.
 """
 
 import struct
@@ -122,7 +122,7 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92, 0
 
 
-# By plain number, for the path that every request takes.
+# Keyed by plain integers, because every request looks here.
 FLEXIBLE_SINCE: dict[int, int] = {int(api): api.flexible_since for api in ApiKey}
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 

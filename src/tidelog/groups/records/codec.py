@@ -1,4 +1,4 @@
-"""Key and value of a group's record to its type and back, by the number of its kind."""
+"""Converts the records of groups to keys and values and back. The first field of a key, the kind, selects the schema."""
 
 from typing import Any
 
