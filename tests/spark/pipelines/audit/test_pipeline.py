@@ -14,11 +14,14 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
+from tests.compatibility.apache_kafka import wait_until
 from tests.spark.pipelines.archived import archive, plant, remove, rows_of, send, send_in_transactions, with_column
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.admin import Admin
-from tidelog.client.errors import InvalidArgument, UnknownTopic
+from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
+from tidelog.client.fetch.client import FetchClient
 from tidelog.client.fetch.errors import TopicRecreated
+from tidelog.client.topic_partition import TopicPartition as ReadPartition
 from tidelog.spark.pipelines.audit import pipeline as audit_pipeline
 from tidelog.spark.pipelines.audit.pipeline import (
     PORTION_OFFSETS,
@@ -174,6 +177,14 @@ def test_a_table_without_rows(spark: SparkSession, kafka: ToolkitBroker, topic: 
     assert (found.exit_code, found.figures["rows of the table"], found.figures["not archived yet"]) == (0, 0, ROWS + 20)
 
 
+def is_readable(kafka: ToolkitBroker, topic: str) -> bool:
+    with FetchClient(kafka.bootstrap, fetcher="librdkafka") as client:
+        try:
+            return bool(client.offsets([ReadPartition(topic, number) for number in range(2)], "latest"))
+        except TidelogError:
+            return False
+
+
 def test_what_cannot_be_compared(spark: SparkSession, kafka: ToolkitBroker, topic: str, tmp_path: Path) -> None:
     table = archive(tmp_path / "table", kafka.bootstrap, topic)
     with pytest.raises(WrongTable, match=f"is of topic {topic}, not of topic payments"):
@@ -183,6 +194,8 @@ def test_what_cannot_be_compared(spark: SparkSession, kafka: ToolkitBroker, topi
         with pytest.raises(UnknownTopic):
             audit(spark, kafka, table)
         admin.create_topic(topic, partitions=2)
+        # For a moment the broker answers that the new log is not readable yet.
+        wait_until(lambda: is_readable(kafka, topic), "the new topic can be read")
         with pytest.raises(TopicRecreated, match="deleted and created again"):
             audit(spark, kafka, table)
 
