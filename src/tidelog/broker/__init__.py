@@ -1,1 +1,1 @@
-"""The broker: it joins log, replication, metadata and coordinators; a shell moves its bytes."""
+"""The broker connects logs, replication, metadata and coordinators. The server around it moves the bytes."""

@@ -49,7 +49,7 @@ class RequestContext:
         self.timing: RequestTiming | None = slot.timing
         """None when this request is not timed."""
         self.usage: RequestUsage | None = None
-        """What it uses of its client's quotas; None while nobody has any."""
+        """The request's share of its client's quotas; None while no client has a quota."""
 
     @property
     def is_answered(self) -> bool:
@@ -60,15 +60,15 @@ class RequestContext:
         self.api.handle(self, request)
 
     def meter(self, usage: "RequestUsage") -> None:
-        """From here on the request counts against its client's quotas."""
+        """Count the request against its client's quotas from here on."""
         self.usage = usage
 
     def count_error(self, code: ErrorCode) -> None:
-        """For a response that its handler encodes; ``reply`` counts errors by itself."""
+        """Count an error in a response that the handler encodes itself; ``reply`` counts errors automatically."""
         self.broker.request_metrics.count_error(self.header.api_key, code)
 
     def reply(self, fields: Fields) -> None:
-        """Answer with the fields of a response, in snake case; those that the request's version lacks are left out."""
+        """Answer with the response's fields, in snake case. Fields that the request's version lacks are left out."""
         header = self.header
         self.broker.request_metrics.count_errors_in(header.api_key, fields)
         if self.usage is not None:
@@ -76,7 +76,7 @@ class RequestContext:
         self.reply_parts([encode_response(header.api_key, header.api_version, fields)])
 
     def throttle_time_ms(self) -> int:
-        """For a response that its handler encodes; ``reply`` adds it by itself. To be called once."""
+        """The throttle time for a response that the handler encodes itself; ``reply`` adds it automatically. Call it once."""
         return 0 if self.usage is None else self.broker.throttling.answer(self)
 
     def reply_parts(self, body: list[Part]) -> None:
@@ -93,14 +93,14 @@ class RequestContext:
         self.session.fail(self, error)
 
     def code_of(self, error: Exception) -> tuple[ErrorCode, str]:
-        """Code and message for an error of one item of a request. An unexpected error is reported."""
+        """Return the code and the message for an error in one item of a request. An unexpected error is also reported."""
         code, message = error_code_of(error)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
             self.broker.report_unexpected(self.api.name, error)
         return code, message
 
     def reply_later(self, make: Callable[[], Fields]) -> None:
-        """Answer from within a callback, from which an exception of ``make`` would not reach the session."""
+        """Answer from within a callback, where an exception raised by ``make`` would not reach the session."""
         try:
             self.reply(make())
         except Exception as error:
@@ -116,7 +116,7 @@ class RequestContext:
         """Change metadata: ``answer`` makes the response from the decision once it is committed and the image has it.
 
         After ``timeout_ms`` the client gets REQUEST_TIMED_OUT, though the change may still happen. ``otherwise`` makes the
-        response to a failure; None uses that of any other failure."""
+        response to a failure; if it is None, a failure is answered like any other."""
         timer: Timer | None = None
 
         def failed(error: Exception) -> None:
@@ -141,7 +141,7 @@ class RequestContext:
                 self.session.remove_delayed(timer)
             failed(ApiError(ErrorCode.REQUEST_TIMED_OUT, "not committed in time; the change may still happen"))
 
-        # A client that has gone, or was told that time is up, wants no decision any more.
+        # A client that has disconnected or timed out no longer wants the decision.
         self.broker.decisions.submit(decide, decided, lambda: not (self.is_answered or self.session.is_closed))
         if not self.is_answered:
             timer = self.broker.timers.schedule(timeout_ms if timeout_ms > 0 else DECISION_MS_MAX, time_out)
@@ -170,7 +170,7 @@ class ResultCollector:
     __slots__ = ("_missing", "_on_all", "_results")
 
     def __init__(self, count: int, on_all: Callable[[Sequence[Any]], None]) -> None:
-        """Without questions the answer is at once."""
+        """If there are no questions, the answer is sent immediately."""
         self._results: list[Any] = [None] * count
         self._missing = count
         self._on_all = on_all
@@ -178,7 +178,7 @@ class ResultCollector:
             on_all(self._results)
 
     def put(self, index: int, result: Any) -> None:
-        """Once for each index."""
+        """Store one result. Call this once for each index."""
         self._results[index] = result
         self._missing -= 1
         if not self._missing:

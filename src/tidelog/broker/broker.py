@@ -70,7 +70,7 @@ class BrokerNode:
     def __init__(
         self, config: BrokerConfig, *, disk: Disk, clock: Clock, randomness: Randomness, executor: Executor, report: Report
     ) -> None:
-        """Opens the data directory, which blocks. The errors are those of DataDirectory."""
+        """Open the data directory, which blocks. Raises what DataDirectory raises."""
         values = config.values
         self.config = config
         self.clock = clock
@@ -103,7 +103,7 @@ class BrokerNode:
         metadata_log = PartitionMetadataLog(self.directory)
         state_file = QuorumStateFile(disk, metadata_log.log.directory)
         self.quorum = MetadataQuorum(config.node_id, metadata_log, state_file, clock, self._on_committed)
-        # Requests: the APIs, what is remembered between requests, and what clients may take.
+        # Requests: the APIs, the state that is kept between requests, and the limits on clients.
         self.apis: Mapping[int, Api] = TABLE
         self.request_metrics = RequestMetrics(clock, self.apis)
         self.metadata_cache = MetadataCache(self.image)
@@ -123,7 +123,7 @@ class BrokerNode:
             values["transaction.partition.verification.enable"],
         )
         self.lag = make_lag_monitor(self, disk, executor)
-        # The life of this process.
+        # The lifecycle of this process.
         self.broker_epoch = -1
         self.is_running = False
         self._session_count = 0
@@ -137,7 +137,7 @@ class BrokerNode:
     # -- starting and stopping -----------------------------------------------------------------------------------------------
 
     def start(self, on_started: OnDone) -> None:
-        """Replay the metadata, lead the quorum and register. Clients can be served once ``on_started`` was called without an
+        """Replay the metadata, lead the quorum and register. Clients can be served once ``on_started`` is called without an
         error."""
 
         def leading(error: Exception | None) -> None:
@@ -164,8 +164,8 @@ class BrokerNode:
         self.quorum.start(leading)
 
     def begin_stop(self, on_stopped: OnDone) -> None:
-        """Stop in order: start no background work, wait until the running work has ended, then ``stop``. No more requests will
-        come. ``on_stopped`` gets the error if the broker could not stop cleanly."""
+        """Stop in order: start no more background work, wait until the running work has ended, then ``stop``. No more requests
+        arrive. ``on_stopped`` gets the error if the broker could not stop cleanly."""
         self.is_running = False
         self.lag.stop()
         self.partitions.delete_all()
@@ -192,7 +192,8 @@ class BrokerNode:
         look()
 
     def stop(self) -> None:
-        """Stop cleanly: make everything durable and write the mark for the next start. Blocks; running work has ended."""
+        """Stop cleanly: make everything durable and write the clean-shutdown mark for the next start. Blocks; running work has
+        ended."""
         self.is_running = False
         self.directory.close(self.broker_epoch)
 
@@ -228,19 +229,20 @@ class BrokerNode:
         return self.timers.next_deadline_ms()
 
     def end_of_burst(self) -> None:
-        """Requests, completions or timers were handled: commit everything that they appended together."""
+        """Commit together everything that the requests, completions or timers of this burst appended."""
         self._write_decisions()
         self.directory.kick()
 
     def _write_decisions(self) -> None:
-        """Include all that follows from them on topics where writing is enough."""
+        """Flush the coordinators until nothing follows: an append to a topic with relaxed durability counts at once, and what
+        waited for it may decide again."""
         self.coordinators.flush()
         while self.partitions.appends.advance_relaxed():
             self.coordinators.flush()
 
     def _housekeeping(self) -> None:
         if self.is_running:
-            # Schedule first: whatever goes wrong below must not end syncing, retention and compaction for good.
+            # Schedule the next tick first: a failure below must not stop syncing, retention and compaction for good.
             self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
             self.request_metrics.tick()
             try:
@@ -306,7 +308,7 @@ class BrokerNode:
     # -- requests ------------------------------------------------------------------------------------------------------------
 
     def report_unexpected(self, where: str, error: Exception) -> None:
-        """Report a fault of ours, never the client's, which must not pass silently."""
+        """Report a fault of the broker (never of the client) that must not pass silently."""
         self.report("unexpected_error", {"where": where, "error": repr(error)})
 
     def on_unexpected_error(self, error: Exception) -> None:
@@ -323,8 +325,7 @@ def start_records(
     """The records that a broker writes into the metadata log when it starts: its registration, and that it leads its partitions
     again.
 
-    After a crash every partition gets a new leader epoch. On a topic with relaxed durability the crash may have taken records
-    that
+    After a crash every partition gets a new leader epoch. On a topic with relaxed durability the crash may have lost records that
     readers had seen, and a higher epoch is how their clients find out (KIP-320)."""
     if image.in_transaction:
         yield AbortTransactionRecord("the broker was started again")
@@ -335,7 +336,7 @@ def start_records(
     yield RegisterBrokerRecord(
         broker_id=config.node_id,
         incarnation_id=randomness.token(16),
-        # As in Kafka the epoch is the record's own offset, near enough: it only has to rise.
+        # In Kafka the epoch is the record's own offset. This is close enough, because it only has to rise.
         broker_epoch=image.last_offset + 1,
         end_points=(endpoint,),
         features=tuple(SupportedFeature(name, low, high) for name, (low, high) in SUPPORTED_FEATURES.items()),

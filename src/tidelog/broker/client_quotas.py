@@ -10,8 +10,8 @@ controller_mutation_rate    partitions created and deleted                as lon
 connection_creation_rate    connections from an address                   one window at most
 ==========================  ============================================  ====================
 
-A kind that nobody has a quota of costs one check of ``is_active``. Usage is kept in memory only: after a restart everybody starts
-from zero, as in Kafka.
+A kind for which nobody has a quota costs one check of ``is_active``. Usage is kept in memory only: after a restart everybody
+starts from zero, as in Kafka.
 
 A client has the most specific one of Kafka's eight quotas (``find_limit``):
 
@@ -55,7 +55,7 @@ class Rate:
     def __init__(self, window_ms: int, samples_max: int) -> None:
         self._window_ms = window_ms
         self._samples_max = samples_max
-        # [began, last value came, total] of each, oldest first.
+        # The samples, oldest first: [start time, time of the last value, total].
         self._samples: list[list[float]] = []
         self._last_ms = 0
 
@@ -72,7 +72,7 @@ class Rate:
             del samples[0]
 
     def total(self, now_ms: int) -> float:
-        """Of all that still counts."""
+        """The total of the samples that still count."""
         self._forget(now_ms)
         return sum([sample[2] for sample in self._samples])
 
@@ -80,12 +80,12 @@ class Rate:
         return self.total(now_ms) * _SECOND_MS / self._elapsed_ms(now_ms)
 
     def throttle_ms(self, bound: float, now_ms: int) -> float:
-        """After how long of silence the rate would be within ``bound``; 0 when it is."""
+        """How many milliseconds of silence would bring the rate within ``bound``; 0 when it is within already."""
         rate = self.per_second(now_ms)
         return (rate - bound) / bound * self._elapsed_ms(now_ms) if rate > bound else 0.0
 
     def is_over(self, now_ms: int) -> bool:
-        """All of it is too old to count."""
+        """Whether all samples are too old to count."""
         return now_ms - self._last_ms >= self._window_ms * self._samples_max
 
     def _forget(self, now_ms: int) -> None:
@@ -100,7 +100,7 @@ class Rate:
         windows_missing = self._samples_max - 1 - elapsed_ms // self._window_ms
         if windows_missing > 0:
             elapsed_ms += windows_missing * self._window_ms
-        # With one sample, at its very beginning.
+        # There is one sample, and it has only just begun.
         return max(elapsed_ms, 1)
 
 
@@ -113,9 +113,9 @@ class TokenBucket:
     __slots__ = ("_filled_ms", "_per_second", "_tokens", "_window_ms")
 
     def __init__(self, window_ms: int) -> None:
-        """``window_ms``: of how long a bucket holds the tokens."""
+        """``window_ms``: the bucket holds the tokens of this much time."""
         self._window_ms = window_ms
-        # None: full, whatever the rate.
+        # None means full, at any rate.
         self._tokens: float | None = None
         self._filled_ms = 0
         self._per_second = 0.0
@@ -126,12 +126,12 @@ class TokenBucket:
         self._per_second = per_second
 
     def throttle_ms(self, per_second: float, now_ms: int) -> float:
-        """Until the debt is paid; 0 when there is none."""
+        """How many milliseconds it takes until the debt is paid; 0 without debt."""
         left = self._left(per_second, now_ms)
         return -left / per_second * _SECOND_MS if left < 0 else 0.0
 
     def is_over(self, now_ms: int) -> bool:
-        """It is full."""
+        """Whether the bucket is full."""
         return self._left(self._per_second, now_ms) >= self._burst(self._per_second)
 
     def _left(self, per_second: float, now_ms: int) -> float:
@@ -150,7 +150,7 @@ ANONYMOUS = "ANONYMOUS"
 class Limit(NamedTuple):
     bound: float
     shared_by: tuple[str, str]
-    """User and client id whose use is counted together; "" for any."""
+    """The user and client id whose usage is counted together; "" stands for any."""
 
 
 def find_limit(image: ClientQuotasImage, key: str, user: str, client_id: str) -> Limit | None:
@@ -180,7 +180,7 @@ def _candidates(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, tuple[
         yield quota_entity([(CLIENT_ID, None)]), ("", client_id)
 
 
-# Of each kind. A rate takes up to 2 KB.
+# The maximum for each kind of quota. A rate takes up to 2 KB.
 TRACKED_MAX = 2_000
 LIMITS_KEPT_MAX = 10_000
 NAME_LENGTH_MAX = 256
@@ -208,7 +208,7 @@ class TrackedRates(Generic[Tracked]):
     def __init__(
         self, make: Callable[[], Tracked], find_limit: Callable[[str], Limit | None], tracked_max: int = TRACKED_MAX
     ) -> None:
-        """``find_limit``: of a client id, or an address."""
+        """``find_limit`` takes a client id or an address."""
         self._make = make
         self.find_limit = find_limit
         self.tracked_max = tracked_max
@@ -254,7 +254,7 @@ class TrackedRates(Generic[Tracked]):
             del rates[oldest]
 
 
-# The protocol's field is an int32. Nobody waits for so long.
+# The protocol's field is an int32. No client waits that long.
 THROTTLE_MS_MAX = 2**31 - 1
 
 
@@ -269,7 +269,7 @@ class QuotaWindow:
 
 
 class RateQuota:
-    """One kind of quota on something per second."""
+    """One kind of quota on a rate per second."""
 
     __slots__ = ("_clock", "_image", "_tracked", "_window", "is_active", "key", "throttle_ms_max")
 
@@ -291,10 +291,10 @@ class RateQuota:
         find = partial(find_address_limit, image, key) if is_of_addresses else partial(find_limit, image, key, ANONYMOUS)
         self._tracked = TrackedRates(partial(Rate, window.sample_ms, window.samples_max), find)
         self.is_active = False
-        """Somebody has such a quota."""
+        """Whether any client has such a quota."""
 
     def __len__(self) -> int:
-        """How many clients are followed."""
+        """The number of clients that are tracked."""
         return len(self._tracked)
 
     def limits_changed(self) -> None:
@@ -302,7 +302,7 @@ class RateQuota:
         self._tracked.limits_changed()
 
     def record(self, name: str, value: float) -> int:
-        """Count it; for how long the client is to be held for it, 0 when it is within its quota."""
+        """Count ``value``. Returns for how long the client must be throttled; 0 when it is within its quota."""
         limit = self._tracked.limit(name)
         if limit is None:
             return 0
@@ -312,7 +312,7 @@ class RateQuota:
         return _whole(rate.throttle_ms(limit.bound, now_ms), self.throttle_ms_max)
 
     def is_alone(self, name: str, value: float) -> bool:
-        """Nothing but ``value``, which was just recorded, is in the client's window."""
+        """Whether the client's window holds only ``value``, which was just recorded."""
         limit = self._tracked.limit(name)
         if limit is None:
             return True
@@ -320,7 +320,7 @@ class RateQuota:
         return self._tracked.rate(limit.shared_by, now_ms).total(now_ms) <= value
 
     def value_max(self, name: str) -> float | None:
-        """What a client that rested may have at once; None: any."""
+        """The most that an idle client may use at once; None means any amount."""
         limit = self._tracked.limit(name)
         if limit is None:
             return None
@@ -328,7 +328,7 @@ class RateQuota:
 
 
 class TokenQuota:
-    """One kind of quota with bursts."""
+    """One kind of quota that allows bursts."""
 
     __slots__ = ("_clock", "_image", "_tracked", "is_active", "key")
 
@@ -348,7 +348,7 @@ class TokenQuota:
         self._tracked.limits_changed()
 
     def throttle_ms(self, name: str) -> int:
-        """For how long the client has to wait before it may have more."""
+        """How long the client has to wait before it may make more changes."""
         limit = self._tracked.limit(name)
         if limit is None:
             return 0
@@ -363,7 +363,7 @@ class TokenQuota:
 
 
 def _whole(milliseconds: float, milliseconds_max: int) -> int:
-    """At least one if there is any: zero says that the client is within its quota. Of a tiny quota it may be infinite."""
+    """Round up to at least one, because zero means that the client is within its quota. A tiny quota may give infinity."""
     return max(round(min(milliseconds, milliseconds_max)), 1) if milliseconds > 0 else 0
 
 
@@ -377,15 +377,15 @@ class ClientQuotas:
         self.mutation = TokenQuota(CONTROLLER_MUTATION_RATE, image, clock, mutation_window)
         self.connection = RateQuota(CONNECTION_CREATION_RATE, image, clock, window, window.sample_ms, is_of_addresses=True)
         self.is_active = False
-        """Requests have to be counted."""
+        """Whether requests have to be counted."""
         self.limits_changed()
 
     def limits_changed(self) -> None:
-        """The image has others than before."""
+        """Called when the quotas in the image have changed."""
         for quota in (self.produce, self.fetch, self.request, self.mutation, self.connection):
             quota.limits_changed()
         self.is_active = self.produce.is_active or self.fetch.is_active or self.request.is_active or self.mutation.is_active
 
     def tracked(self) -> dict[str, int]:
-        """How many clients are followed, by kind."""
+        """The number of clients that are tracked, by kind."""
         return {quota.key: len(quota) for quota in (self.produce, self.fetch, self.request, self.mutation, self.connection)}

@@ -1,9 +1,9 @@
 """The settings of a broker and of its topics, as typed values.
 
-``BrokerConfig`` is what the broker was given at its start. ``TopicSettings`` resolves a topic's settings: its own, else the
+``BrokerConfig`` holds what the broker was given at its start. ``TopicSettings`` resolves a topic's settings: its own, else the
 broker's dynamic ones, else those of ``BrokerConfig``, else Kafka's defaults. They are parsed once per topic and cached until the
-image changes. A value in the metadata log must never keep a broker from starting or from following the log, so one that cannot be
-parsed counts as not set. Whoever changes a setting learns what is wrong with it before it gets there
+image changes. A value in the metadata log must never keep a broker from starting or from following the log, so a value that
+cannot be parsed counts as not set. Whoever changes a setting learns what is wrong with it before it gets there
 (``controller.config_validation``).
 """
 
@@ -38,7 +38,7 @@ class BrokerConfig:
     def from_texts(
         cls, texts: Mapping[str, str], *, data_path: str, cluster_id: str, advertised_host: str, advertised_port: int
     ) -> "BrokerConfig":
-        """InvalidSetting when a name or value is wrong."""
+        """Raises InvalidSetting when a name or value is wrong."""
         return cls(
             data_path, cluster_id, advertised_host, advertised_port, dict(texts), parse(BROKER, texts), inherit(TOPIC, texts)
         )

@@ -57,17 +57,17 @@ class CoordinatorService(Generic[MachineType]):
         self._waiting_for_topic: list[OnTopic] = []
         self._to_take_over: deque[int] = deque()
         self._is_taking_over = False
-        # Those to take over that were tried, and whose log was not available.
+        # Partitions whose log was not available when the broker tried to take them over.
         self._unavailable: set[int] = set()
 
     @property
     def untried_count(self) -> int:
-        """How many partitions are led here whose load was not tried yet."""
+        """The number of partitions led here whose load has not been tried yet."""
         return sum(1 for index in self._to_take_over if index not in self._unavailable)
 
     @property
     def unavailable_count(self) -> int:
-        """How many were not available when they were last tried, and are retried."""
+        """The number of partitions that were not available when last tried, and are being retried."""
         return len(self._unavailable)
 
     # -- the topic -----------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class CoordinatorService(Generic[MachineType]):
             on_topic(topic, None if topic is not None else error)
 
     def locate(self, topic: TopicImage, key: str) -> PartitionImage:
-        """The partition whose leader coordinates ``key``."""
+        """Return the partition whose leader coordinates ``key``."""
         return topic.partitions[partition_for(key, len(topic.partitions))]
 
     # -- requests ------------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class CoordinatorService(Generic[MachineType]):
     # -- changes of leadership -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The image is complete: take over the shards that are led here."""
+        """Take over the shards that are led here, now that the image is complete."""
         topic = self.topic
         if topic is not None:
             self._note(topic, topic.partitions)

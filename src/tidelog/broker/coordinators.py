@@ -34,7 +34,7 @@ Transactions = CoordinatorService[TransactionCoordinator]
 
 
 class CoordinatorType(IntEnum):
-    """The numbers of FindCoordinator."""
+    """The coordinator types, with FindCoordinator's numbers."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -155,7 +155,7 @@ class Coordinators:
                     shard.machine.on_topics_deleted()
 
     def flush(self) -> None:
-        """The end of a burst."""
+        """Called at the end of a burst."""
         self.markers.flush()
         self.groups.runtime.flush()
         self.transactions.runtime.flush()

@@ -1,7 +1,7 @@
 """Exceptions become error codes here and nowhere else.
 
-The most derived type that the table knows decides. What it does not know is a fault of ours: the client gets
-UNKNOWN_SERVER_ERROR without details, and the broker reports the exception.
+The most derived exception type in the table decides. An exception that is not in the table is a fault of the broker: the client
+gets UNKNOWN_SERVER_ERROR without details, and the broker reports the exception.
 """
 
 from tidelog.controller.errors import ApiError
@@ -44,7 +44,7 @@ _CODES: dict[type[BaseException], ErrorCode] = {
 
 
 def error_code_of(error: BaseException) -> tuple[ErrorCode, str]:
-    """(code, message for the client)."""
+    """Return (code, message for the client)."""
     if isinstance(error, ApiError):
         return error.code, str(error)
     for known in type(error).__mro__:

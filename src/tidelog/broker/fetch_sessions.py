@@ -1,8 +1,8 @@
 """Incremental fetch sessions (KIP-227): a client says once what it reads, and after that only what changed.
 
-A session keeps the partitions of a reader and what it was last told about each. An incremental response contains only partitions
-with records, with an error, or with watermarks that moved. Partitions that had records go to the end of the session's order, so
-that a limit on the size of the response does not starve the others.
+A session keeps a reader's partitions and what the reader was last told about each. An incremental response contains only
+partitions with records, with an error, or with watermarks that moved. Partitions that had records go to the end of the session's
+order, so that a limit on the size of the response does not starve the others.
 
 Sessions are a bounded cache: a new one replaces the one that has been unused for longest, if it has been idle for
 ``EVICTION_IDLE_MS``; otherwise the reader gets no session and sends full requests. A lost session costs one full request. The
@@ -22,16 +22,16 @@ FINAL_EPOCH = -1
 SESSION_ID_MAX = 2**31 - 1
 EPOCH_MAX = 2**31 - 1
 EVICTION_IDLE_MS = 120_000
-# For all sessions together; each partition takes some 400 bytes.
+# The limit for all sessions together. Each partition takes some 400 bytes.
 PARTITIONS_MAX = 250_000
 
-# A topic is named by its name or its id, as the request's version has it.
+# A topic is identified by its name or its id, depending on the request's version.
 TopicKey = tuple[str | None, bytes | None]
 PartitionKey = tuple[str | None, bytes | None, int]
 
 
 class SessionPartition:
-    """What a reader wants from a partition, and what it was last told."""
+    """One partition of a session: what the reader wants from it, and what the reader was last told."""
 
     __slots__ = ("high_watermark", "last_stable_offset", "log_start_offset", "wanted")
 
@@ -45,7 +45,7 @@ class SessionPartition:
         self.wanted = wanted
 
     def update_told(self, result: FetchResult) -> bool:
-        """Whether the result has anything that the reader does not know; remembers it as told."""
+        """Return whether the result holds anything that the reader does not know, and remember it as told."""
         is_new = (
             result.error is not ErrorCode.NONE
             or (result.records is not None and result.records.length > 0)
@@ -58,7 +58,7 @@ class SessionPartition:
             self.last_stable_offset = result.last_stable_offset
             self.log_start_offset = result.log_start_offset
         if result.error is not ErrorCode.NONE:
-            # So that the partition is mentioned again once the error is gone.
+            # This makes the session mention the partition again once the error is gone.
             self.high_watermark = -1
         return is_new
 
@@ -135,7 +135,7 @@ class FetchSessions:
         del self._sessions[session_id]
         self._sessions[session_id] = session
         if not self._update(session, request):
-            # Without a session the reader sends a full request, which is answered.
+            # Without a session the reader gets an answer and keeps sending full requests.
             return SessionChoice(None, True, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return SessionChoice(session, True)
 

@@ -1,12 +1,12 @@
-"""How far every group is behind, kept up to date by walking over all committed offsets.
+"""Tracks how far every group is behind, by walking over all committed offsets.
 
 A walk begins every ``WALK_MS`` and goes in slices of ``SLICE_OFFSETS`` with ``PAUSE_MS`` between them, so that a hundred thousand
 offsets neither hold the loop nor take more than a small part of it. The offsets and the ends of the logs are in memory. Only the
 times of unread records are on disk; ``LagLookup`` looks them up on the executor, and only where a group has moved to another
 batch. The results are kept as figures of the last walk, which anybody may read at any time.
 
-Nothing of this is stored: it is empty after a start, and rates are known after two walks. The figures cover the groups that this
-broker coordinates, in partitions whose log is here.
+Nothing of this is stored: the figures are empty after a start, and rates are known after two walks. They cover the groups that
+this broker coordinates, in partitions whose log is here.
 
 ``LagWarnings`` reports groups that are about to lose records, or have lost some.
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import BrokerNode
 
 
-# Between two index entries lie a few batches; a segment whose index was lost has more, and is not walked whole.
+# Only a few batches lie between two index entries. A segment whose index was lost has more, and is not scanned as a whole.
 HEADERS_MAX = 10_000
 
 
@@ -69,7 +69,7 @@ class _Range(NamedTuple):
 class _Walk(NamedTuple):
     offset: int
     candidates: list[_Range]
-    """Where the batch may be: it is the first one that ends at or above the offset."""
+    """Where the batch may be: it is the first batch that ends at or above the offset."""
     tails: list[_Range]
     """The ranges after the last index entries."""
 
@@ -84,9 +84,8 @@ class LagLookup:
     A batch is found as a fetch finds it: by the offset index, then by the headers from there on. No record is decoded. Data far
     behind the end is often not in memory, so everything that reads files runs on the executor, for a slice of offsets at a time:
 
-        1. the indexes of a segment that was not used lately are read through, so that loading them on the loop does not wait
-        2. on the loop, the index says where to begin
-        3. the headers are read from there, and after the last index entry, where the segment's newest timestamp is found
+    Afterwards ``segment.max_timestamp`` is known, or found in memory. A batch that is not available (its segment was deleted in
+    the meantime, or the disk failed) has no times; the next round tries again.
 
     Afterwards ``segment.max_timestamp`` is known, or found in memory. A batch that is not available (its segment was deleted in
     the meantime, or the disk fails) has no times; the next round tries again."""
@@ -112,7 +111,7 @@ class LagLookup:
         return True
 
     def find(self, wanted: Sequence[LagQuery], on_found: OnFound) -> None:
-        """Calls back in the order of ``wanted``, with None for a batch that is not available; never before this returns."""
+        """Call back in the order of ``wanted``, with None for a batch that is not available; never before this returns."""
         cold = {segment: log for log, offset in wanted for segment in segments_of(log, offset) if segment not in self._warm}
         paths = [
             names.segment_path(log.directory, segment.base_offset, suffix)
@@ -135,7 +134,7 @@ class LagLookup:
         def walked(completion: Completion) -> None:
             self._note_error(completion)
             headers: list[BatchHeader | None] = completion.result or [None] * len(wanted)
-            # Only now: before, the newest timestamp of a segment would have been read on the loop.
+            # Do this only now: earlier, it would have read the segment's newest timestamp from disk, on the loop.
             for (log, offset), header in zip(wanted, headers, strict=True):
                 if header is not None:
                     self._warm.update(dict.fromkeys(segments_of(log, offset), self._round))
@@ -150,7 +149,7 @@ class LagLookup:
             holding = segments[index]
             candidates = [_Range(holding.file(), holding.offset_index.lookup(offset)[1], holding.size)]
             if index + 1 < len(segments):
-                # Compaction may have taken the end of the segment; then the next one goes on.
+                # Compaction may have removed the end of the segment; then the search continues in the next one.
                 candidates.append(_Range(segments[index + 1].file(), 0, segments[index + 1].size))
             tails = [
                 _Range(segment.file(), segment.offset_index.last_position, segment.size) for segment in segments_of(log, offset)
@@ -165,14 +164,15 @@ class LagLookup:
 
 
 def segments_of(log: PartitionLog, offset: int) -> list[LogSegment]:
-    """The first, which retention deletes before any other, and, if it is another one, that which holds ``offset``."""
+    """Return the first segment, which retention deletes before any other, and the segment that holds ``offset`` if that is
+    another one."""
     segments = log.segments
     index = segments.floor_index(offset)
     return [segments[0], segments[index]] if index else [segments[0]]
 
 
 def batch_times(header: BatchHeader) -> BatchTimes:
-    # With a delete horizon the field holds that; under LogAppendTime every record has the batch's newest time.
+    # If the batch has a delete horizon, the field holds that. Under LogAppendTime every record has the batch's newest time.
     is_of_first = not header.has_delete_horizon and not header.is_log_append_time
     return BatchTimes(
         header.base_offset,
@@ -186,7 +186,8 @@ def batch_times(header: BatchHeader) -> BatchTimes:
 def log_deletion_at_ms(
     log: PartitionLog, offset: int, batch: BatchTimes, produced_per_second: float | None, now_ms: int
 ) -> int | None:
-    """When retention takes the record at ``offset``, which is in ``batch``, at the earliest. Its segments were looked up."""
+    """The earliest time at which retention deletes the record at ``offset``, which is in ``batch``. Its segments were looked up
+    before."""
     settings = log.settings
     retention = RetentionFacts(settings.delete, settings.retention_ms, settings.retention_bytes)
     log_bytes = 0
@@ -245,7 +246,7 @@ def _headers(place: _Range) -> Iterator[BatchHeader]:
 
 REPEAT_MS_MIN = 10 * 60_000
 REPEAT_MS_MAX = 24 * 60 * 60_000
-# In one walk; the others come with the next one.
+# The maximum for one walk; the next walk looks up the rest.
 REPORTS_MAX = 20
 
 FiguresByGroup = Mapping[str, list[GroupPartitionLag]]
@@ -263,13 +264,13 @@ class LagWarnings:
 
     def __init__(self, report: ReportEvent) -> None:
         self._report = report
-        # By group: when it may be named again, and how long it is waited for after that.
+        # By group: when it may be reported again, and how long to wait after that report.
         self._repeats: dict[str, tuple[int, int]] = {}
         self._lost: dict[str, None] = {}
         self.reported = 0
 
     def walked(self, losing: FiguresByGroup, lost: FiguresByGroup, monotonic_ms: int) -> None:
-        """A walk has ended: which groups it found in danger, and which behind the log start."""
+        """Report the groups that the last walk found in danger, and those behind the log start."""
         left = REPORTS_MAX
         repeats: dict[str, tuple[int, int]] = {}
         for group_id, figures in losing.items():
@@ -320,14 +321,14 @@ WALK_MS = 5_000
 # About a millisecond of the loop.
 SLICE_OFFSETS = 100
 PAUSE_MS = 30
-# What is kept for each is about 700 bytes. Groups beyond that are counted, not followed.
+# Each offset takes about 700 bytes. Offsets beyond this number are counted, not tracked.
 OFFSETS_MAX = 100_000
 
 Shards = Callable[[], Mapping[int, Shard[GroupCoordinator] | None]]
 
 
 class GroupFigures(NamedTuple):
-    """The figures of a group as a whole. Rebalances are counted since its shard was loaded."""
+    """The figures of a group as a whole. Rebalances are counted from the time when its shard was loaded."""
 
     group_id: str
     type: str
@@ -339,14 +340,14 @@ class GroupFigures(NamedTuple):
 
 
 class _Followed:
-    """One committed offset: where it was, how fast it moves, the batch that holds the next unread record."""
+    """One committed offset: where it was, how fast it moves, and the batch that holds the next unread record."""
 
     __slots__ = ("batch", "batch_of", "consumed", "figures", "walk")
 
     def __init__(self, monotonic_ms: int, offset: int) -> None:
         self.consumed = RateWindow(monotonic_ms, offset)
         self.batch: BatchTimes | None = None
-        # The log, how often it was cut, how far it was compacted, and the offset that was looked for.
+        # Identifies the last lookup: the log, how often it was truncated, how far it was compacted, and the offset.
         self.batch_of: tuple[PartitionLog, int, int | None, int] | None = None
         self.figures: GroupPartitionLag | None = None
         self.walk = 0
@@ -410,7 +411,7 @@ class LagMonitor:
         clock: Clock,
         scheduler: Scheduler,
     ) -> None:
-        """``compacted_offset``: below it a log was compacted, None when it never was."""
+        """``compacted_offset`` returns the offset below which a log was compacted; None if it never was."""
         self._shards = shards
         self._logs = logs
         self._compacted_offset = compacted_offset
@@ -430,7 +431,8 @@ class LagMonitor:
         self._lost: dict[str, list[GroupPartitionLag]] = {}
         self._compacted: dict[str, None] = {}
         self.groups_losing: tuple[str, ...] = ()
-        """Of the last walk, as the next two: groups with unread records that retention deletes within the threshold."""
+        """The number of groups whose unread records retention will delete within the threshold. This and the next two are as of
+        the last walk."""
         self.groups_behind_log_start: tuple[str, ...] = ()
         self.groups_behind_compaction: tuple[str, ...] = ()
         self.not_followed = 0
@@ -439,7 +441,7 @@ class LagMonitor:
     # -- what is known -------------------------------------------------------------------------------------------------------
 
     def figures(self) -> list[GroupPartitionLag]:
-        """Of every committed offset whose partition is here, as of the last walk."""
+        """The figures of every committed offset whose partition is here, as of the last walk."""
         return [
             followed.figures
             for track in self._groups.values()
@@ -448,7 +450,7 @@ class LagMonitor:
         ]
 
     def each_group(self) -> Iterator[tuple[GroupFigures, list[GroupPartitionLag]]]:
-        """The same group by group; it may be walked over in slices."""
+        """The same figures, group by group. The caller may walk over them in slices."""
         for track in list(self._groups.values()):
             figures = [followed.figures for followed in track.offsets.values() if followed.figures is not None]
             yield track.figures, figures
@@ -498,7 +500,8 @@ class LagMonitor:
         self._lookup.find([LagQuery(one.log, one.offset) for one in unread], found)
 
     def _walk_all(self) -> Iterator[None]:
-        """Stops after each slice. What it holds across a stop may have changed meanwhile, so it holds only copies and names."""
+        """Walk over all offsets, pausing after each slice. What it holds across a pause may have changed, so it holds only copies
+        and names."""
         left = SLICE_OFFSETS
         for index in list(self._shards()):
             shard = self._shards().get(index)
@@ -569,7 +572,7 @@ class LagMonitor:
         self._produced[log] = window, self._walk
 
     def _is_known(self, followed: _Followed, log: PartitionLog, offset: int) -> bool:
-        """Is the batch of before still the one, and are its segment's times at hand?"""
+        """Whether the batch found before is still the right one and its segment's times are in memory."""
         if followed.batch is None or followed.batch_of is None:
             return False
         of_log, truncations, compacted_offset, from_offset = followed.batch_of

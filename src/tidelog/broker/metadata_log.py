@@ -1,7 +1,7 @@
 """The metadata log on the data directory, and how decisions get into it.
 
 The log is the partition ``__cluster_metadata-0`` under Kafka's fixed id, and only the quorum writes to it. Its records count only
-once they are on the disk, and retention never cuts it: it is the whole history until there are snapshots.
+once they are on disk. Retention never deletes any of it: it is the whole history until there are snapshots.
 
 ``SlicedProposals`` writes each decision as one batch, and a large one in slices. Encoding, writing, reading back and replaying a
 thousand records takes tens of milliseconds, in which nobody is served. So a decision of more than ``RECORDS_PER_SLICE`` records
@@ -26,7 +26,7 @@ from tidelog.metadata.topics import METADATA_TOPIC
 from tidelog.records.header import iterate_headers
 
 METADATA_TOPIC_ID = bytes(15) + b"\1"
-# Whoever opens the data directory names these settings for METADATA_TOPIC.
+# The data directory must be opened with these settings for METADATA_TOPIC.
 METADATA_LOG_SETTINGS = LogSettings(delete=False, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
 _READ_BYTES = 1 << 20
 
@@ -37,7 +37,7 @@ class PartitionMetadataLog:
     __slots__ = ("_directory", "log")
 
     def __init__(self, directory: DataDirectory) -> None:
-        """The log is made when there is none; LogOffline when there is one that cannot be used."""
+        """Create the log if it does not exist. Raises LogOffline if it exists and cannot be used."""
         self._directory = directory
         key = METADATA_TOPIC, 0
         if key in directory.offline:
@@ -62,7 +62,7 @@ class PartitionMetadataLog:
             on_durable(error)
 
         self._directory.commit.wait(self.log, end_offset, durable)
-        # Decisions are rare and somebody waits for each, so none is left for the end of a burst of appends.
+        # Decisions are rare and somebody waits for each, so each is synced at once and not at the end of a burst of appends.
         self._directory.kick()
 
     def committed_batches(self) -> Iterator[bytes]:
@@ -102,7 +102,8 @@ class SlicedProposals:
         self._waiting: deque[tuple[Sequence[MetadataRecord], OnDone]] = deque()
 
     def propose(self, records: Sequence[MetadataRecord], on_done: OnDone) -> None:
-        """``on_done`` comes when all are committed and the image has them, or with the error: then it has none of them."""
+        """``on_done`` is called when all records are committed and the image has them, or with the error: then it has none of
+        them."""
         if self._is_busy:
             self._waiting.append((records, on_done))
         elif len(records) <= RECORDS_PER_SLICE:
@@ -112,7 +113,7 @@ class SlicedProposals:
             self._write_slices(records, on_done)
 
     def _abort_of_open(self) -> list[MetadataRecord]:
-        """Of a transaction whose abort could not be written when its time was."""
+        """The abort record of a transaction whose abort could not be written earlier."""
         return [AbortTransactionRecord("a part of it could not be written")] if self._image.in_transaction else []
 
     def _write_slices(self, records: Sequence[MetadataRecord], on_done: OnDone) -> None:

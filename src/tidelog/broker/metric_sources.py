@@ -1,6 +1,6 @@
 """The metrics of a broker: requests, quotas, logs, groups and coordinators. docs/reference/metrics.md lists them all.
 
-Every value is read from its owner when somebody asks for the metrics; nothing is counted here.
+Every value is read from its owner when somebody asks for the metrics. Nothing is counted here.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ def add_broker_metrics(registry: Registry, broker: "BrokerNode") -> None:
     add_coordinator_metrics(registry, broker)
 
 
-# More than the protocol has.
+# The protocol has fewer APIs than this.
 APIS_MAX = 100
 ERRORS_MAX = 500
 
@@ -128,14 +128,14 @@ def _collect_topics(broker: "BrokerNode") -> Iterator[Sample]:
         yield PRODUCE_TO_ACK, (name,), histogram.value(SECONDS_COARSE)
     for partition in list(broker.partitions):
         if partition.produced_bytes or partition.fetched_bytes:
-            # Samples with the same labels are added up.
+            # Samples with the same labels are summed.
             yield PRODUCED, (partition.topic,), partition.produced_bytes
             yield FETCHED, (partition.topic,), partition.fetched_bytes
     for (topic, index), worst_ns in metrics.slowest_partitions.found():
         yield SLOWEST, (topic, str(index)), worst_ns / NANOSECONDS_PER_SECOND
 
 
-# Each partition has four lines: together half a megabyte of text.
+# Each partition has four lines, and all together make half a megabyte of text.
 PARTITIONS_MAX = 1_000
 
 _PARTITION_LABELS = ("topic", "partition")
@@ -303,7 +303,7 @@ def _collect_transactions(broker: "BrokerNode") -> Iterator[Sample]:
         ids += len(table)
         under_way += len(table.ongoing)
         ending += len(table.prepared)
-        # Ids come into this dictionary when their transaction begins: the first is the oldest.
+        # This dictionary gets an id when its transaction begins, so the first one is the oldest.
         first = table.find(next(iter(table.ongoing), ""))
         if first is not None:
             oldest_ms = min(oldest_ms, first.value.start_timestamp_ms)
@@ -315,7 +315,7 @@ def _collect_transactions(broker: "BrokerNode") -> Iterator[Sample]:
 
 GROUPS_MAX = 200
 GROUP_PARTITIONS_MAX = 1_000
-# There are seven.
+# There are seven states.
 STATES_MAX = 16
 
 _LAG_LABELS = ("group", "topic", "partition")

@@ -4,7 +4,7 @@ A log is created when its partition is first used, or in the background a few at
 partitions does not hold the loop while its directories are created. Nothing is lost by that: a partition without a log has no
 records.
 
-The partitions of a deleted topic are closed at once, so that nobody reads or writes them any more; their logs leave the data
+The partitions of a deleted topic are closed at once, so that nobody reads or writes them any more. Their logs leave the data
 directory a few at a time as well.
 """
 
@@ -27,7 +27,7 @@ from tidelog.wire.errors import ErrorCode
 
 # A millisecond or two of creating directories and files, or of renaming them.
 LOGS_PER_SLICE = 16
-# The disk is full, or an earlier log of the name is still being removed: try again after this time.
+# How long to wait before the next attempt if the disk is full, or an earlier log of the same name is still being removed.
 CREATE_RETRY_MS = 100
 
 
@@ -60,7 +60,7 @@ class Partitions:
         self.appends = AppendTracker()
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._to_create: deque[TopicPartition] = deque()
-        # In the order of their deletion.
+        # The logs of deleted topics, in the order of deletion.
         self._to_delete: dict[PartitionLog, None] = {}
 
     def __iter__(self) -> Iterator[Partition]:
@@ -113,9 +113,9 @@ class Partitions:
     # -- following the image -------------------------------------------------------------------------------------------------
 
     def take_over_logs(self) -> None:
-        """At a start, give logs the settings of their topics. A log without a topic is left from a deletion that a crash
-        interrupted,
-        or the metadata was lost. Empty ones are deleted and others set aside, because records are never deleted on a guess."""
+        """At a start, give logs the settings of their topics. A log without a topic is left over from a deletion that a crash
+        interrupted, or its metadata was lost. Empty logs are deleted and others are set aside, because records are never deleted
+        on a guess."""
         for log in list(self._directory.logs.values()):
             topic = self._image.topic(log.topic)
             if log.topic == METADATA_TOPIC:
@@ -163,12 +163,12 @@ class Partitions:
         self._take_out(log, self._directory.delete)
 
     def _retire(self, log: PartitionLog) -> None:
-        """Take a log out of use whose topic the image does not know."""
+        """Take a log out of use because the image does not know its topic."""
         has_records = log.log_end_offset > log.log_start_offset
         self._take_out(log, self._directory.set_aside if has_records else self._directory.delete)
 
     def _take_out(self, log: PartitionLog, way_out: Callable[[PartitionLog], None]) -> None:
-        """A log that cannot be removed from the disk is out of use all the same, and the next start tries again."""
+        """Take a log out of use. If it cannot be removed from the disk, the next start tries again."""
         try:
             way_out(log)
         except OSError as error:
@@ -204,14 +204,14 @@ class Partitions:
                 continue
             log.change_settings(settings)
             if log.is_dirty:
-                # It may have been relaxed before and be waiting for a later sync than the new settings ask for.
+                # The log may have been relaxed before and be waiting for a later sync than the new settings require.
                 self._directory.commit.note_dirty(log)
             partition = opened.get(index)
             if partition is not None:
                 partition.change_min_insync_replicas(min_insync)
 
     def create_some(self) -> int | None:
-        """Open or create a few of the missing logs. Returns the milliseconds until the next call; None when none is missing."""
+        """Open or create a few of the missing logs. Returns the milliseconds until the next call; None when all logs exist."""
         work = TimeBudget(self._directory.clock, LOGS_PER_SLICE)
         while self._to_create and not work.is_over:
             work.spend()
@@ -219,7 +219,7 @@ class Partitions:
             try:
                 self.find(name, None, index)
             except (ApiError, NotLeader, LogOffline):
-                continue  # It was deleted, is led elsewhere, or is damaged: whoever asks for it gets the reason.
+                continue  # The partition was deleted, is led elsewhere, or is damaged: a request for it gets the reason.
             except StorageError as error:
                 self._to_create.append((name, index))
                 self._report("partition_not_created", {"partition": f"{name}-{index}", "error": str(error)})
@@ -235,6 +235,6 @@ class Partitions:
         return bool(self._to_delete)
 
     def delete_all(self) -> None:
-        """The broker stops, and the next start would not know that these have to go."""
+        """Delete them all before the broker stops, because the next start would not know that these logs have to go."""
         while self.delete_some():
             pass

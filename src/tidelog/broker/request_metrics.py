@@ -1,4 +1,4 @@
-"""What requests are counted by: where the time of each API goes, errors, how long producers wait for their topics.
+"""Counts requests and errors, and measures where the time of each API goes and how long producers wait for their topics.
 
 A request's time has four parts that can be told apart by reading the clock:
 
@@ -6,15 +6,17 @@ A request's time has four parts that can be told apart by reading the clock:
        |-- queue --------|---- handling -------|---- wait ------------------|
        |------------------------------- total ------------------------------|
 
-*queue*: behind other requests that arrived in the same turn. *handling*: decoding, deciding, appending; of a request that is
-answered at once encoding too. *wait*: for the disk, for other replicas, for data, for a group to form; only requests that do
-wait have it. What comes after that, sending, is the server's, which does not know which API its bytes are of.
+*queue*: the request waits behind others that arrived in the same turn. *handling*: it is decoded, decided and appended, and
+encoded too if it is answered at once. *wait*: it waits for the disk, other replicas, data, or a group to form; only requests that
+do wait have this part. Sending comes after that and belongs to the server, which does not know the API of its bytes.
 
-To time a request costs some 4 microseconds, a tenth of the cheapest of them. So all are counted, but of an API that is used
-more than ``TIMED_PER_SECOND_MAX`` times a second only every ``TIMED_EVERY``th is timed, and stands for those since the last one.
+Timing a request costs some 4 microseconds, a tenth of the cheapest request. So all requests are counted, but if an API is used
+more than ``TIMED_PER_SECOND_MAX`` times a second, only every ``TIMED_EVERY``th is timed, and it stands for those since the last
+one.
 
-Produce-to-ack is a produce request's total. Its topic has it, and when it is among the worst, the partition that it waited for
-last. Names of topics come from outside, so only the first ``TOPICS_MAX`` have their own numbers.
+Produce-to-ack is the total time of a produce request. It is recorded for the topic and, if it is among the worst, for the
+partition that the request waited for last. Topic names come from outside, so only the first ``TOPICS_MAX`` have their own
+numbers.
 """
 
 from collections.abc import Iterable
@@ -29,11 +31,11 @@ from tidelog.wire.errors import ErrorCode
 TOPICS_MAX = 200
 SLOWEST_PARTITIONS_MAX = 10
 SLOWEST_WINDOW_MS = 30_000
-# Of a response with more parts than this the rest is not looked through for errors.
+# A response with more parts than this is searched for errors only up to here.
 ERROR_PARTS_MAX = 1_000
-# 0.2 % of the processor for each of the busy ones.
+# This costs 0.2 % of the processor for each busy API.
 TIMED_PER_SECOND_MAX = 500
-# A power of two: whether it is a request's turn is then one operation on its number.
+# It is a power of two, so that one operation on a request's number tells whether to time it.
 TIMED_EVERY = 32
 
 NO_ERROR = ErrorCode.NONE
@@ -54,20 +56,20 @@ class ApiTimings:
         self._adjusted_at = 0
 
     def begin(self, received_ns: int, began_ns: int) -> "RequestTiming":
-        """For a request that is to be timed. ``received_ns`` is 0 when nobody knows it."""
+        """Begin to time a request. ``received_ns`` is 0 when nobody knows it."""
         weight, self._timed = self.count - self._timed, self.count
         timing = RequestTiming(self, weight, received_ns or began_ns, began_ns)
         self.queue.observe(began_ns - timing.received_ns, weight)
         return timing
 
     def adjust(self, elapsed_ms: int) -> None:
-        """Time all of them, or some, by how many there were in the last ``elapsed_ms``."""
+        """Time all requests or a sample, depending on how many there were in the last ``elapsed_ms``."""
         recent, self._adjusted_at = self.count - self._adjusted_at, self.count
         self.untimed_mask = TIMED_EVERY - 1 if recent * 1000 > TIMED_PER_SECOND_MAX * elapsed_ms else 0
 
 
 class RequestTiming:
-    """One request that is timed, and how many it stands for."""
+    """One timed request, and the number of requests that it stands for."""
 
     __slots__ = ("_began_ns", "_handled_ns", "_timings", "elapsed_ns", "received_ns", "weight")
 
@@ -78,7 +80,7 @@ class RequestTiming:
         self._began_ns = began_ns
         self._handled_ns = 0
         self.elapsed_ns = 0
-        """From its arrival to its answer, once that is given."""
+        """The time from arrival to answer, once it is answered."""
 
     def handled(self, now_ns: int, is_answered: bool) -> None:
         self._timings.handling.observe(now_ns - self._began_ns, self.weight)
@@ -100,10 +102,10 @@ class RequestMetrics:
         self._turned_ms = self._adjusted_ms = clock.monotonic_ms()
         self.timings = {key: ApiTimings() for key in api_keys}
         self.produce_to_ack: Labelled[Histogram] = Labelled(Histogram, TOPICS_MAX)
-        """By topic."""
+        """Produce-to-ack times by topic."""
         self.slowest_partitions: Slowest[TopicPartition] = Slowest(SLOWEST_PARTITIONS_MAX)
         self.errors: dict[tuple[int, int], int] = {}
-        """API key and error code -> how often a response said so."""
+        """Maps API key and error code to the number of responses with that error."""
 
     def tick(self) -> None:
         """Call it every few hundred milliseconds."""
@@ -116,7 +118,7 @@ class RequestMetrics:
             self.slowest_partitions.turn()
 
     def acknowledged(self, topic: str, partition: int, timing: RequestTiming, is_last: bool = True) -> None:
-        """A produce request was answered. ``is_last``: this is the partition that it waited for."""
+        """Record that a produce request was answered. ``is_last``: this is the partition that it waited for last."""
         elapsed_ns = timing.elapsed_ns
         self.produce_to_ack.of(topic).observe(elapsed_ns, timing.weight)
         if is_last and elapsed_ns > self.slowest_partitions.threshold:
@@ -127,7 +129,7 @@ class RequestMetrics:
         self.errors[key] = self.errors.get(key, 0) + 1
 
     def count_errors_in(self, api_key: int, fields: object) -> None:
-        """Every error code in the fields of a response, at any depth."""
+        """Count every error code in the fields of a response, at any depth."""
         unseen: list[object] = [fields]
         left = ERROR_PARTS_MAX
         while unseen and left:

@@ -22,7 +22,7 @@ _COMMON_OPERATIONS = _CREATE | _ALTER | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_C
 TOPIC_OPERATIONS = _COMMON_OPERATIONS | _READ | _WRITE | _DELETE
 GROUP_OPERATIONS = _READ | _DELETE | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
 CLUSTER_OPERATIONS = _COMMON_OPERATIONS | _CLUSTER_ACTION | _IDEMPOTENT_WRITE
-# What stands in the field when the client did not ask.
+# The value of the field when the client did not ask for it.
 OPERATIONS_NOT_ASKED_FOR = -(2**31)
 
 
@@ -71,7 +71,7 @@ HINTED_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH
 
 
 def current_leader(image: ClusterImage, name: str | None, topic_id: bytes | None, index: int) -> tuple[int, int] | None:
-    """(leader, leader epoch)."""
+    """Return (leader, leader epoch)."""
     topic = image.topic(name) if name is not None else image.topic_by_id(topic_id or b"")
     partition = topic.partitions.get(index) if topic is not None else None
     return (partition.leader, partition.leader_epoch) if partition is not None else None

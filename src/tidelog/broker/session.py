@@ -28,19 +28,19 @@ IN_FLIGHT_REQUESTS_MAX = 100
 
 
 def _send_nowhere(response: list[Part]) -> None:
-    """For a session whose connection is gone."""
+    """Stands in for ``send`` when the connection is gone."""
 
 
 def _close_nothing(reason: str) -> None:
-    """For a session whose connection is gone."""
+    """Stands in for ``close`` when the connection is gone."""
 
 
 def resume_nothing() -> None:
-    """For a server that does not stop reading, and for a session whose connection is gone."""
+    """Stands in for ``resume`` when the connection is gone, or when the server never stops reading."""
 
 
 class ReplySlot:
-    """The place of one reply in the order of replies."""
+    """The position of one reply in the order of replies."""
 
     __slots__ = ("_session", "parts", "timing")
 
@@ -86,8 +86,8 @@ class ClientSession:
         close: Callable[[str], None],
         resume: Callable[[], None] = resume_nothing,
     ) -> None:
-        """``send`` takes one whole response; ``close`` ends the connection, with the reason for the log; ``resume`` says that
-        ``wants_reading`` may have become true without an answer."""
+        """``send`` takes one whole response. ``close`` ends the connection and takes the reason for the log. ``resume`` reports
+        that ``wants_reading`` may have become true without an answer."""
         self._broker = broker
         self.id = identifier
         self.client_host = client_host
@@ -99,7 +99,7 @@ class ClientSession:
         self._muted_until_ms = 0
         self._unmute_timer: Timer | None = None
         self._pending: deque[ReplySlot] = deque()
-        # Work that waits for something and is cancelled with the connection.
+        # Requests that wait for something, and are cancelled with the connection.
         self._delayed: dict[Cancellable, None] = {}
         self.is_closed = False
         self.now_ns = broker.clock.monotonic_ns
@@ -156,7 +156,7 @@ class ClientSession:
             self._broker.throttling.handled(context)
 
     def fail(self, context: RequestContext, error: Exception) -> None:
-        """The one place where an exception becomes an error code."""
+        """Answer with an error code. This is the one place where an exception becomes one."""
         api = context.api
         code, message = context.code_of(error)
         if context.is_answered:
@@ -171,7 +171,7 @@ class ClientSession:
             self.end(f"{api.name} failed, and the error could not be encoded")
 
     def send_ready(self) -> None:
-        """Send every answer that is no longer behind an unanswered request."""
+        """Send every answer that no longer has an unanswered request before it."""
         pending = self._pending
         while pending and pending[0].parts is not None:
             parts = pending.popleft().parts
@@ -205,7 +205,7 @@ class ClientSession:
             self._unmute_timer = None
 
     def resume(self) -> None:
-        """A request was answered without a response, which the server does not notice by itself."""
+        """Tell the server that a request was answered without a response, which it does not notice by itself."""
         self._resume()
 
     def add_delayed(self, work: Cancellable) -> None:
@@ -215,9 +215,9 @@ class ClientSession:
         self._delayed.pop(work, None)
 
     def closed(self) -> None:
-        """The connection is gone; responses to requests in progress are dropped."""
+        """Called when the connection is gone; responses to requests in progress are dropped."""
         self.is_closed = True
-        # The connection refers to its session. Without this the two would wait for the cycle collector, which seldom runs.
+        # The connection refers to its session. Without this, the two would wait for the cycle collector, which seldom runs.
         self._send, self._close, self._resume = _send_nowhere, _close_nothing, resume_nothing
         delayed, self._delayed = self._delayed, {}
         for work in delayed:

@@ -1,4 +1,4 @@
-"""What a request uses of its client's quotas, and how a client that exceeds one is throttled.
+"""Measures what a request uses of its client's quotas, and throttles a client that exceeds one.
 
 As in Kafka since KIP-219, the response goes out at once with its ``throttle_time_ms``, and for that time nothing more is read
 from the connection. A client that waits by itself does not notice; one that does not wait is held all the same.
@@ -6,9 +6,9 @@ from the connection. A client that waits by itself does not notice; one that doe
 *Produce* is counted when it arrives, so that of several requests sent together the later ones are not even read. *Fetch* is
 counted when its records are found; if they are too many, the response is empty and they count as not sent. But a single batch
 that exceeds a whole window is sent when the window is empty, since otherwise the client would never make progress (in Kafka it
-does not). *Request time* is what handling took until the response was made; the rest counts towards the next one. *Changes of
-metadata* are refused while the client is in debt; in versions of the APIs that do not know that error they are made, and the
-client is held afterwards.
+does not). *Request time* is the time of handling until the response is made; the rest counts towards the next request. *Changes
+of metadata* are refused while the client is in debt. API versions that do not know that error make the change, and the client is
+throttled afterwards.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tidelog.broker.api import RequestContext
 
-# Nanoseconds of a percent of a second.
+# The nanoseconds in one percent of a second.
 _PERCENT_NS = 10_000_000
 
 
@@ -38,7 +38,7 @@ class RequestUsage:
         self.counted_ns = 0
         self.is_handled = False
         self.throttle_time_ms = 0
-        """For the response."""
+        """The throttle time for the response."""
 
 
 class Throttled:
@@ -64,7 +64,7 @@ class Throttling:
         context.meter(RequestUsage(context.header.client_id or "", request_bytes, context.session.now_ns()))
 
     def received(self, context: "RequestContext") -> None:
-        """A produce request has arrived."""
+        """Called when a produce request has arrived."""
         usage, quota = context.usage, self.quotas.produce
         if usage is not None and quota.is_active:
             self._hold(context, quota, quota.record(usage.client_id, usage.request_bytes))
@@ -79,7 +79,7 @@ class Throttling:
         return usage.throttle_time_ms
 
     def handled(self, context: "RequestContext") -> None:
-        """The handler is done, whether it has answered or not."""
+        """Called when the handler is done, whether it has answered or not."""
         usage, quota = context.usage, self.quotas.request
         if usage is not None:
             if quota.is_active:
@@ -122,8 +122,8 @@ class Throttling:
     # -- changes of metadata -------------------------------------------------------------------------------------------------
 
     def mutations(self, context: "RequestContext", strict_since: int) -> "Callable[[int], None] | None":
-        """Returns a function to call before partitions are created or deleted, which raises when the client may not; None when
-        there is no limit."""
+        """Return a function to call before partitions are created or deleted. It raises when the client's quota does not allow
+        that. Returns None when there is no limit."""
         quota = self.quotas.mutation
         if context.usage is None or not quota.is_active:
             return None

@@ -1,7 +1,7 @@
 """Deadlines of the broker: a heap, driven from outside.
 
-The shell asks for ``next_deadline_ms``, sleeps until then, and calls ``run_due``. A cancelled timer stays in the heap until its
-time comes; when most of the heap is cancelled ones it is rebuilt, so that a million answered long polls do not pile up.
+The server asks for ``next_deadline_ms``, sleeps until then, and calls ``run_due``. A cancelled timer stays in the heap until its
+time comes; when most of the heap is cancelled it is rebuilt, so that a million answered long polls do not pile up.
 """
 
 import heapq
@@ -45,7 +45,7 @@ class Timers:
         return timer
 
     def next_deadline_ms(self) -> int | None:
-        """By the monotonic clock; None when nothing is scheduled."""
+        """The next deadline on the monotonic clock; None when nothing is scheduled."""
         heap = self._heap
         while heap and heap[0][2].action is None:
             heapq.heappop(heap)
@@ -53,8 +53,8 @@ class Timers:
         return heap[0][0] if heap else None
 
     def run_due(self) -> None:
-        """What is due when this is called. What the actions schedule is for the next time, even without a delay: work in slices
-        would else be done in one."""
+        """Run what is due now. What these actions schedule runs at the next call, even without a delay: otherwise work that is
+        split into slices would run in one piece."""
         now_ms = self._clock.monotonic_ms()
         sequence_last = self._sequence
         heap = self._heap
@@ -70,7 +70,7 @@ class Timers:
     def note_cancelled(self) -> None:
         self._cancelled += 1
         if self._cancelled * 2 > len(self._heap) >= REBUILD_TIMERS_MIN:
-            # In place: this may be called by a timer, from within ``run_due``.
+            # Change the list in place: a timer may call this from within ``run_due``.
             self._heap[:] = [entry for entry in self._heap if entry[2].action is not None]
             heapq.heapify(self._heap)
             self._cancelled = 0

@@ -1,8 +1,8 @@
-"""Setting and taking away client quotas.
+"""Sets and removes client quotas.
 
-Each entity of a request stands for itself, as with settings: one that is refused does not stop the others. Users are taken as
-they come: without authentication every client is ``User:ANONYMOUS``, as in Kafka, so quotas of that user and of the default user
-are in force, and those of others wait for the day on which clients say who they are.
+Each entity of a request stands for itself, as with settings: refusing one does not stop the others. Any user name is accepted.
+Without authentication every client is ``User:ANONYMOUS``, as in Kafka, so quotas of that user and of the default user are in
+force, and those of other users have no effect until clients authenticate.
 """
 
 import math
@@ -22,7 +22,7 @@ REQUEST_PERCENTAGE = "request_percentage"
 CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
-# Key -> the largest whole number that it may be; None: any number, with fractions.
+# Maps a key to the largest whole number that it may have; None allows any number, with fractions.
 CLIENT_QUOTA_KEYS: Mapping[str, int | None] = {
     PRODUCER_BYTE_RATE: 2**63 - 1,
     CONSUMER_BYTE_RATE: 2**63 - 1,
@@ -30,15 +30,15 @@ CLIENT_QUOTA_KEYS: Mapping[str, int | None] = {
     CONTROLLER_MUTATION_RATE: None,
 }
 IP_QUOTA_KEYS: Mapping[str, int | None] = {CONNECTION_CREATION_RATE: 2**31 - 1}
-# Every request looks for its quota, and every entity is in memory. Kafka has no bound.
+# Every request looks up its quota, and all entities are in memory. Kafka has no limit.
 ENTITIES_MAX = 10_000
-# Clients compute with floats.
+# Clients calculate with floats.
 FRACTION_MAX = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaAlteration:
-    """``changes``: (key, value), None to take it away."""
+    """``changes`` holds (key, value) pairs; None removes the quota."""
 
     entity: Sequence[tuple[str, str | None]]
     changes: Sequence[tuple[str, float | None]]
@@ -95,8 +95,8 @@ def _check_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
 
 
 def _check_address(name: str | None) -> None:
-    """Kafka also takes names of hosts, and looks them up; here that would hold the loop."""
-    # Some milliseconds of a start that hardly anybody needs.
+    """Kafka also accepts host names and resolves them; here that would block the loop."""
+    # The import takes some milliseconds, which hardly any start needs.
     from ipaddress import ip_address
 
     try:
@@ -117,7 +117,7 @@ def _changes(image: ClusterImage, entity: QuotaEntity, changes: Sequence[tuple[s
             raise _invalid(f"{key} is given twice")
         seen.add(key)
         if value is None:
-            # What is taken away need not be known, and need not be there.
+            # A quota that is removed need not be known, and need not be set.
             if key in current:
                 records.append(ClientQuotaRecord(entity, key, remove=True))
             continue
@@ -130,7 +130,7 @@ def _changes(image: ClusterImage, entity: QuotaEntity, changes: Sequence[tuple[s
 def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None:
     if key not in keys:
         raise _invalid(f"there is no quota {key!r} for this entity, only {', '.join(keys)}")
-    # Not "value <= 0": that lets through what is not a number.
+    # Not "value <= 0", because that accepts NaN.
     if not value > 0 or math.isinf(value):
         raise _invalid(f"{key} must be greater than 0, and is {value:g}")
     value_max = keys[key]

@@ -20,12 +20,13 @@ from tidelog.metadata.configs import ALL_BROKERS, ResourceType
 from tidelog.metadata.image import ClusterImage
 from tidelog.wire.errors import ErrorCode
 
-# What may be changed while a broker runs: the defaults of topics. Only the first synonym, as in Kafka: one way to say it.
+# The settings that can change while a broker runs: the defaults of topics. Only the first synonym can, as in Kafka, so that there
+# is one way to say it.
 DYNAMIC_BROKER_SETTINGS = frozenset(setting.synonyms[0].name for setting in TOPIC.settings.values() if setting.synonyms)
 
 
 class ConfigSource(IntEnum):
-    """DescribeConfigs' numbers."""
+    """The sources of a value, with DescribeConfigs' numbers."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -37,7 +38,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StaticConfig:
-    """What the broker that answers was started with."""
+    """The settings that the answering broker was started with."""
 
     node_id: int
     texts: Mapping[str, str]
@@ -53,12 +54,12 @@ class ConfigSynonym(NamedTuple):
 class DescribedConfig:
     name: str
     value: str | None
-    """None for a secret, and where there is no value."""
+    """None for a secret, and when there is no value."""
     read_only: bool
     source: ConfigSource
     is_sensitive: bool
     synonyms: tuple[ConfigSynonym, ...]
-    """The value in force first, then what it hides."""
+    """The value in force comes first, followed by the values that it hides."""
     type: SettingType
     documentation: str
 
@@ -67,7 +68,7 @@ Layer = tuple[ConfigSource, Mapping[str, str]]
 
 
 def inherited_values(image: ClusterImage, static: StaticConfig) -> dict[str, Value]:
-    """The topic settings that this broker's settings give, dynamic ones before those of its start."""
+    """The topic settings that result from this broker's settings; dynamic settings override those of its start."""
     dynamic = {
         **image.configs_of(ResourceType.BROKER, ALL_BROKERS),
         **image.configs_of(ResourceType.BROKER, str(static.node_id)),
@@ -78,7 +79,7 @@ def inherited_values(image: ClusterImage, static: StaticConfig) -> dict[str, Val
 def describe_topic(
     image: ClusterImage, static: StaticConfig, topic: str, names: Collection[str] | None = None
 ) -> list[DescribedConfig]:
-    """``names`` None: all of them. A name that is no setting is left out, as in Kafka."""
+    """``names`` None means all settings. A name that is not a setting is left out, as in Kafka."""
     if image.topic(topic) is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
     return describe_topic_texts(image, static, image.configs_of(ResourceType.TOPIC, topic), names)
@@ -87,7 +88,7 @@ def describe_topic(
 def describe_topic_texts(
     image: ClusterImage, static: StaticConfig, texts: Mapping[str, str], names: Collection[str] | None = None
 ) -> list[DescribedConfig]:
-    """A topic with these settings of its own."""
+    """Describe a topic that has these settings of its own."""
     layers = _layers(image, static)
     source = ConfigSource.DYNAMIC_TOPIC_CONFIG
     return [_describe_own_setting(setting, texts, source, layers) for setting in _wanted(TOPIC, names)]
@@ -96,7 +97,7 @@ def describe_topic_texts(
 def describe_group(
     image: ClusterImage, static: StaticConfig, group: str, names: Collection[str] | None = None
 ) -> list[DescribedConfig]:
-    """The group need not exist: its settings may be there first."""
+    """Describe a group. It need not exist: its settings may be made before it."""
     if not group:
         raise ApiError(ErrorCode.INVALID_REQUEST, "a group has a name: there are no settings of all groups")
     layers = _layers(image, static)
@@ -107,7 +108,7 @@ def describe_group(
 def describe_broker(
     image: ClusterImage, static: StaticConfig, broker: str, names: Collection[str] | None = None
 ) -> list[DescribedConfig]:
-    """By its id, or ALL_BROKERS: then only what was set for all of them."""
+    """Describe a broker by its id, or ALL_BROKERS: then only what was set for all of them."""
     layers = _layers(image, static)
     if broker == ALL_BROKERS:
         layers = [layer for layer in layers if layer[0] is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
@@ -135,7 +136,7 @@ def _wanted(definitions: Definitions, names: Collection[str] | None) -> Iterator
 def _describe_own_setting(
     setting: Setting, texts: Mapping[str, str], own_source: ConfigSource, layers: list[Layer]
 ) -> DescribedConfig:
-    """Of a topic or a group."""
+    """Describe one setting of a topic or a group."""
     text = texts.get(setting.name)
     if text is None and not any(synonym.name in layer for _, layer in layers for synonym in setting.synonyms):
         return _DEFAULTS[setting.name]
@@ -148,7 +149,7 @@ def _describe_own_setting(
             given = layer.get(synonym.name)
             if given is not None:
                 chain.append(ConfigSynonym(synonym.name, _shown(BROKER.settings[synonym.name], given), source))
-                # In the topic's unit: log.retention.hours=1 is retention.ms=3600000.
+                # The value is in the topic's unit: log.retention.hours=1 is retention.ms=3600000.
                 values.append(_in_topic_unit(setting, synonym.name, given))
     chain += _DEFAULTS[setting.name].synonyms
     values.append(_DEFAULTS[setting.name].value)
@@ -195,7 +196,7 @@ def _described(setting: Setting, value: str | None, chain: list[ConfigSynonym], 
 
 
 def _shown(setting: Setting, text: str) -> str | None:
-    """The value as it was understood; the text itself when it is not ours to understand (a later release may have set it)."""
+    """The value as it was parsed, or the text itself when this release cannot parse it (a later release may have set it)."""
     try:
         return show(setting.read(text))
     except InvalidSetting:
@@ -210,7 +211,7 @@ def _in_topic_unit(setting: Setting, synonym: str, text: str) -> str | None:
 
 
 def show(value: Value) -> str | None:
-    """As Kafka prints it."""
+    """Format a value as Kafka prints it."""
     if value is None or isinstance(value, Password):
         return None
     if isinstance(value, bool):
@@ -222,7 +223,7 @@ def show(value: Value) -> str | None:
     return str(value)
 
 
-# Made once: nearly all settings of nearly all topics are these.
+# This is made once, because nearly all settings of nearly all topics are defaults.
 _DEFAULTS = {
     setting.name: _describe_default(setting) for definitions in (TOPIC, GROUP) for setting in definitions.settings.values()
 }

@@ -1,8 +1,7 @@
-"""Changing settings while the cluster runs: a topic's, a group's, a broker's, or those of all brokers.
+"""Changes settings while the cluster runs: those of a topic, a group, a broker, or all brokers.
 
-AlterConfigs gives a resource the settings that it is to have and takes the others away; IncrementalAlterConfigs changes single
-ones. Both end in the same place: the settings that the resource would have are checked as a whole, and what differs becomes
-records.
+AlterConfigs replaces all settings of a resource; IncrementalAlterConfigs changes single settings. Both end in the same place: the
+settings that the resource would have are checked as a whole, and the differences become records.
 """
 
 from collections import Counter
@@ -59,7 +58,7 @@ NewTexts = Callable[[ClusterImage, StaticConfig, ResourceChanges], dict[str, str
 def alter_configs(
     image: ClusterImage, static: StaticConfig, resources: Sequence[ResourceChanges], *, validate_only: bool = False
 ) -> ControllerResult[list[ResourceAlteration]]:
-    """Each resource gets exactly the settings that are named; ``operation`` does not count."""
+    """Each resource gets exactly the given settings; ``operation`` is ignored."""
     return _alter(image, static, resources, _replaced, validate_only)
 
 
@@ -98,7 +97,7 @@ def _alter_resource(
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{twice[0]} is given twice")
     old = image.configs_of(kind, resource_name)
     new = new_texts(image, static, resource)
-    # What is taken away need not be known: it may be of another release, and nothing is set by it.
+    # A setting that is removed need not be known: it may come from another release, and removing it sets nothing.
     named = [name for name in names if name in new]
     if kind == ResourceType.TOPIC:
         check_topic_texts(new, inherited_values(image, static), named)
@@ -155,8 +154,8 @@ def _text(change: ConfigChange) -> str:
 def _combined(
     image: ClusterImage, static: StaticConfig, resource: ResourceChanges, change: ConfigChange, current: str | None
 ) -> str:
-    """The list with items added or taken away; what is there already, or not there, does not matter. A list that was not set
-    starts from the value in force."""
+    """Return the list with items added or removed. Adding an item twice or removing a missing one has no effect. A list that was
+    not set starts from the value in force."""
     definitions = {ResourceType.TOPIC: TOPIC, ResourceType.GROUP: GROUP}.get(ResourceType(resource.resource_type), BROKER)
     setting = definitions.settings.get(change.name)
     if setting is None or setting.type is not SettingType.LIST:
@@ -181,7 +180,8 @@ def _items(text: str) -> list[str]:
 
 
 def check_topic_texts(texts: Mapping[str, str], defaults: Mapping[str, Value], changed: Collection[str]) -> None:
-    """All of a topic's settings. Those that are not among ``changed`` may be of another release and unknown to this one."""
+    """Check all of a topic's settings. Those that are not in ``changed`` may come from another release and be unknown to this
+    one."""
     known = {name: text for name, text in texts.items() if name in changed or name in TOPIC.settings}
     try:
         parse(TOPIC, known, defaults)
@@ -190,7 +190,8 @@ def check_topic_texts(texts: Mapping[str, str], defaults: Mapping[str, Value], c
 
 
 def check_group_texts(texts: Mapping[str, str], static_texts: Mapping[str, str], changed: Collection[str]) -> None:
-    """All of a group's settings. Those that are not among ``changed`` may be of another release and unknown to this one."""
+    """Check all of a group's settings. Those that are not in ``changed`` may come from another release and be unknown to this
+    one."""
     known = {name: text for name, text in texts.items() if name in changed or name in GROUP.settings}
     try:
         parse(GROUP, known, inherit(GROUP, static_texts))
@@ -199,7 +200,7 @@ def check_group_texts(texts: Mapping[str, str], static_texts: Mapping[str, str],
 
 
 def check_broker_texts(texts: Mapping[str, str], static_texts: Mapping[str, str], changed: Collection[str]) -> None:
-    """All of a broker's dynamic settings; each of ``changed`` must be one that can change."""
+    """Check all of a broker's dynamic settings. Each of ``changed`` must be one that can change."""
     try:
         for name in changed:
             setting = BROKER.find(name)
@@ -215,7 +216,7 @@ def check_broker_texts(texts: Mapping[str, str], static_texts: Mapping[str, str]
 
 
 def check_topics_under(image: ClusterImage, static: StaticConfig, broker: str, texts: Mapping[str, str]) -> None:
-    """Would the topics that have settings of their own still make sense if the broker (or all of them) had these?"""
+    """Check that topics with settings of their own would still be valid if the broker (or all brokers) had these settings."""
     if broker not in (ALL_BROKERS, str(static.node_id)):
         return
     layers = {name: image.configs_of(ResourceType.BROKER, name) for name in (ALL_BROKERS, str(static.node_id))}
@@ -226,7 +227,7 @@ def check_topics_under(image: ClusterImage, static: StaticConfig, broker: str, t
     for topic in image.topics:
         own = image.configs_of(ResourceType.TOPIC, topic.name)
         if not own or _problem(own, before) is not None:
-            continue  # It made no sense before, so it is not this change that is wrong.
+            continue  # The topic was invalid before, so this change is not to blame.
         problem = _problem(own, after)
         if problem is not None:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"with this, topic {topic.name} would have {problem}")

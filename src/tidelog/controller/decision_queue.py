@@ -1,4 +1,4 @@
-"""The controller's decisions, one after the other: each sees the image that the one before it left.
+"""Runs the controller's decisions one after the other: each sees the image that the previous one left.
 
 A decision reads the image, but its records change the image only when they are committed. Two decisions at once could both
 create the same topic, so the next one waits until the records of the last one are replayed (about one sync of the disk).
@@ -68,7 +68,7 @@ class DecisionQueue:
             self._run()
 
     def _run(self) -> None:
-        """A loop and not a recursion, because hundreds of waiting decisions may change nothing and end at once."""
+        """This is a loop and not a recursion, because hundreds of waiting decisions may change nothing and end at once."""
         while self._waiting and not self._is_busy:
             decide, on_decided, is_wanted = self._waiting.popleft()
             if not is_wanted():
@@ -101,5 +101,5 @@ class DecisionQueue:
         try:
             self._propose(result.records, committed)
         except Exception as error:
-            # Nothing was proposed. Without this the queue would stay busy for ever.
+            # Nothing was proposed. Without this the queue would stay busy forever.
             committed(error)

@@ -1,4 +1,4 @@
-"""Leader elections, on request and when a broker returns.
+"""Elects leaders, on request and when a broker returns.
 
 A *preferred* election makes a partition's first replica its leader, if that is in sync. An *unclean* one gives a partition
 without a leader to any active replica; the records that this replica lacks are lost.
@@ -35,7 +35,7 @@ class ElectionResult:
 def elect_leaders(
     image: ClusterImage, election_type: int, partitions: Sequence[TopicPartition] | None
 ) -> ControllerResult[list[ElectionResult]]:
-    """``partitions`` None: all; those that need no election are then left out of the response, as in Kafka."""
+    """``partitions`` None means all; partitions that need no election are then left out of the response, as in Kafka."""
     if election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"there is no election type {election_type}")
     wanted = partitions
@@ -85,8 +85,9 @@ def _elect(
 
 
 def leadership_of_returning_broker(image: ClusterImage, broker_id: int, *, renew: bool) -> Iterator[PartitionChangeRecord]:
-    """A broker is back: it leads what has no leader and whose records it surely has (in sync, or eligible when the last one
-    left). With ``renew`` it begins a new leader epoch where it leads already: after a crash that may have taken what was read."""
+    """Make a returning broker the leader of partitions that have no leader and whose records it certainly has (it was in sync, or
+    eligible when the last leader left). With ``renew`` it also begins a new leader epoch where it leads already: a crash may have
+    lost records that were read."""
     for topic in image.topics:
         for index, partition in topic.partitions.items():
             if partition.leader == broker_id:

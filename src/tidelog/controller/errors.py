@@ -1,4 +1,4 @@
-"""The exception that becomes an error of the protocol: a code and the reason, which the client gets as they are."""
+"""The exception that becomes an error of the protocol. The client gets its code and reason unchanged."""
 
 from tidelog.wire.errors import ErrorCode
 

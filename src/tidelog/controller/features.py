@@ -1,6 +1,6 @@
-"""Finalized features: what every broker of the cluster has agreed to do.
+"""Changes finalized features: what every broker of the cluster has agreed to do.
 
-A level can be set where this release supports it (``metadata.features``). One feature that cannot be changed as asked stops the
+A level can be set if this release supports it (``metadata.features``). One feature that cannot be changed as requested fails the
 whole request, as in Kafka.
 """
 
@@ -27,7 +27,7 @@ class UpgradeType(IntEnum):
 class FeatureUpdate:
     name: str
     level: int
-    """0 takes the feature away."""
+    """Level 0 removes the feature."""
     upgrade_type: int = UpgradeType.UPGRADE
 
 

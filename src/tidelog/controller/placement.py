@@ -1,7 +1,7 @@
-"""The placement of new partitions on brokers.
+"""Places new partitions on brokers.
 
-The active brokers take turns, starting with a random one, so that leaders spread evenly and small topics do not all begin on the
-same broker. An assignment that the client chose is checked instead.
+The active brokers take turns, starting with a random one, so that leaders are spread evenly and small topics do not all begin on
+the same broker. If the client chose the assignment, it is checked instead.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def place(image: ClusterImage, partitions: int, replication_factor: int, randomn
 
 
 def check_assignment(image: ClusterImage, replicas: Sequence[int], replication_factor: int | None) -> Replicas:
-    """With ``replication_factor`` None any number of replicas from one on is accepted."""
+    """If ``replication_factor`` is None, any number of replicas is accepted, but at least one."""
     if not replicas:
         raise _invalid("a manual assignment names no broker for a partition")
     if len(set(replicas)) != len(replicas):
@@ -47,7 +47,8 @@ def check_assignment(image: ClusterImage, replicas: Sequence[int], replication_f
 
 
 def new_partitions(image: ClusterImage, topic_id: bytes, first_index: int, placed: Sequence[Replicas]) -> list[PartitionRecord]:
-    """The first active replica leads; replicas that are not active are out of sync from the start."""
+    """Make the records of new partitions. The first active replica leads; replicas that are not active are out of sync from the
+    start."""
     # Thousands of partitions have only as many distinct placements as there are brokers.
     known: dict[Replicas, tuple[Replicas, tuple[bytes, ...]]] = {}
     records = []
@@ -73,7 +74,7 @@ def new_partitions(image: ClusterImage, topic_id: bytes, first_index: int, place
 
 
 def _directory(image: ClusterImage, broker_id: int) -> bytes:
-    """A broker with one log directory has no choice; zero leaves the choice to it."""
+    """A broker with one log directory uses that; for others the zero id leaves the choice to the broker."""
     broker = image.brokers.find(broker_id)
     return broker.log_dirs[0] if broker is not None and len(broker.log_dirs) == 1 else bytes(16)
 

@@ -1,4 +1,4 @@
-"""Blocks of producer ids: each is allocated to one broker, and never again to any."""
+"""Allocates blocks of producer ids: each block goes to one broker, and is never allocated again."""
 
 from tidelog.controller.decision_queue import ControllerResult
 from tidelog.controller.errors import ApiError
@@ -12,7 +12,7 @@ PRODUCER_ID_MAX = 2**63 - 1
 
 
 def allocate_producer_ids(image: ClusterImage, broker_id: int, broker_epoch: int) -> ControllerResult[int]:
-    """The response is the first id of a block of BLOCK_SIZE."""
+    """Allocate a block of BLOCK_SIZE. The response is its first id."""
     first = image.next_producer_id
     if first > PRODUCER_ID_MAX - BLOCK_SIZE:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")

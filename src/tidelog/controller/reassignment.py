@@ -1,4 +1,4 @@
-"""Reassignments: changing which brokers hold a partition, and listing what is in progress.
+"""Reassigns partitions to other brokers, and lists the reassignments in progress.
 
 A reassignment to other brokers lets them catch up first (``adding_replicas``) and removes the old ones at the end
 (``removing_replicas``). No broker copies partitions from another yet, so such a request is refused. A new order of the same
@@ -41,7 +41,7 @@ class OngoingReassignment(NamedTuple):
 def alter_partition_reassignments(
     image: ClusterImage, reassignments: Sequence[Reassignment], *, allow_replication_factor_change: bool
 ) -> ControllerResult[list[ReassignmentResult]]:
-    """One result for each, in their order: also for a partition that is named twice, as in Kafka."""
+    """Return one result for each, in order, even for a partition that is listed twice, as in Kafka."""
     records: list[MetadataRecord] = []
     results: list[ReassignmentResult] = []
     for wanted in reassignments:
@@ -59,7 +59,7 @@ def alter_partition_reassignments(
 def ongoing_reassignments(
     image: ClusterImage, wanted: Iterable[tuple[str, Sequence[int]]] | None
 ) -> Iterator[OngoingReassignment]:
-    """``wanted`` None: of all topics. What does not exist is left out, as in Kafka."""
+    """``wanted`` None means all topics. A partition that does not exist is left out, as in Kafka."""
     if wanted is None:
         wanted = [(topic.name, tuple(topic.partitions)) for topic in image.topics]
     for name, indexes in wanted:
@@ -71,7 +71,7 @@ def ongoing_reassignments(
 
 
 def _change(image: ClusterImage, wanted: Reassignment, allow_replication_factor_change: bool) -> PartitionChangeRecord | None:
-    """None when there is nothing to change."""
+    """Return None when there is nothing to change."""
     topic, partition = _find(image, wanted)
     before = tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
     if wanted.replicas is None:
@@ -97,7 +97,7 @@ def _change(image: ClusterImage, wanted: Reassignment, allow_replication_factor_
 
 
 def _finish(topic: TopicImage, index: int, partition: PartitionImage, replicas: Replicas) -> PartitionChangeRecord:
-    """The partition keeps these of its replicas, and no reassignment is in progress any more."""
+    """End the reassignment: the partition keeps these of its replicas."""
     isr = tuple(replica for replica in partition.isr if replica in replicas)
     if not isr:
         raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"none of the replicas {list(replicas)} is in sync")

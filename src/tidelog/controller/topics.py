@@ -1,4 +1,4 @@
-"""Creating and deleting topics, and adding partitions to them.
+"""Creates and deletes topics, and adds partitions to them.
 
 Each topic of a request stands for itself: refusing one does not stop the others. Everything that a request creates goes into one
 batch, so that a crash leaves all of it or nothing. Partitions can only be added: removing one would remove its records.
@@ -32,7 +32,7 @@ PARTITIONS_PER_REQUEST_MAX = 2_000
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """The defaults for requests that say -1, and how many partitions the cluster may have."""
+    """The defaults for requests that say -1, and the maximum number of partitions in the cluster."""
 
     partitions_default: int = 1
     replication_factor_default: int = 1
@@ -45,7 +45,7 @@ class NewTopic:
     partitions: int = USE_DEFAULT
     replication_factor: int = USE_DEFAULT
     assignments: tuple[tuple[int, Replicas], ...] = ()
-    """(partition, replicas), when the client chose the brokers by itself."""
+    """(partition, replicas) pairs, if the client chose the brokers itself."""
     configs: tuple[tuple[str, str | None], ...] = ()
 
 
@@ -69,7 +69,7 @@ class TopicDeletion:
 
 
 class _Creator:
-    """The state of one request: the names that it has taken so far, and its records."""
+    """The state of one request: the names that it has used so far, and its records."""
 
     def __init__(
         self,
@@ -166,10 +166,11 @@ class _Creator:
         return texts
 
     def _new_id(self) -> bytes:
-        """Never zero, which stands for none, nor one, which is the metadata log's, nor one that starts like a flag ('-')."""
+        """Return a new topic id. It is never zero, which means no id, nor one, which is the metadata log's, nor one whose text
+        starts like a flag ('-')."""
         while True:
             topic_id = self.randomness.token(16)
-            # In the base64 of Kafka's tools an id whose first six bits are 62 begins with '-'.
+            # In the base64 that Kafka's tools print, an id whose first six bits are 62 begins with '-'.
             is_reserved = topic_id[:15] == bytes(15) or topic_id[0] >> 2 == 62
             if not is_reserved and self.image.topic_by_id(topic_id) is None:
                 return topic_id
@@ -186,7 +187,7 @@ def create_topics(
     is_internal: bool = False,
     ask_quota: AskQuota | None = None,
 ) -> ControllerResult[list[TopicCreation]]:
-    """``is_internal``: asked for by the broker itself, which may create the topics that it keeps its own state in."""
+    """``is_internal``: the broker itself asks, and may create the topics that hold its own state."""
     check_partitions_of_request(sum(_partitions(topic, rules) for topic in topics))
     creator = _Creator(image, rules, static, randomness, is_internal, None if validate_only else ask_quota)
     counts = Counter(topic.name for topic in topics)
@@ -209,7 +210,7 @@ def _partitions(topic: NewTopic, rules: TopicRules) -> int:
 
 
 def check_partitions_of_request(partitions: int) -> None:
-    """ApiError for the request as a whole."""
+    """Raises ApiError for the request as a whole."""
     if partitions > PARTITIONS_PER_REQUEST_MAX:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION,
@@ -309,7 +310,7 @@ def _topic(image: ClusterImage, request: NewPartitions) -> TopicImage:
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {request.topic} does not exist")
     if topic.is_internal:
-        # Keys are hashed over the existing partitions: with more of them a coordinator would not find its state again.
+        # Keys are hashed over the existing partitions: with more partitions a coordinator would not find its state again.
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic and keeps its partitions")
     current = len(topic.partitions)
     if request.count == current:

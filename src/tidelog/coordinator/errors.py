@@ -1,4 +1,4 @@
-"""Why a coordinator cannot answer now. Clients look for the coordinator again, or just try again."""
+"""The reasons why a coordinator cannot answer now. Clients find the coordinator again, or just retry."""
 
 
 class CoordinatorError(Exception):
@@ -6,15 +6,15 @@ class CoordinatorError(Exception):
 
 
 class CoordinatorLoading(CoordinatorError):
-    """Its shard is being read from the log."""
+    """The shard is being read from the log."""
 
 
 class CoordinatorNotAvailable(CoordinatorError):
-    """Its shard cannot be used: the disk fails, the topic is not there yet."""
+    """The shard cannot be used: the disk failed, or the topic does not exist yet."""
 
 
 class NotCoordinator(CoordinatorError):
-    """Another broker leads the shard's partition; or the shard was dropped before what it decided was durable."""
+    """Another broker leads the shard's partition, or the shard was dropped before its decision was durable."""
 
 
 class DecisionTooLarge(CoordinatorError):
@@ -22,4 +22,4 @@ class DecisionTooLarge(CoordinatorError):
 
 
 class UnreadableShard(CoordinatorError):
-    """The log of a shard holds what this version cannot read."""
+    """The log of a shard holds something that this version cannot read."""

@@ -14,7 +14,7 @@ class CoordinatorResult(NamedTuple):
     """The outcome of a decision."""
 
     records: Sequence[Any] = ()
-    """One atomic batch: replayed at once, and either all of them are found after a crash or none."""
+    """One atomic batch. It is replayed at once, and after a crash either all of it is found or nothing."""
     response: Any = None
     """Sent to the client once the records, and all before them, are committed."""
     on_committed: OnCommitted | None = None
@@ -22,8 +22,8 @@ class CoordinatorResult(NamedTuple):
     first, or at once when the records do not fit into a batch (DecisionTooLarge): then nothing was written and the machine
     carries on."""
     on_replayed: Callable[[], None] | None = None
-    """Called as soon as the records are replayed, long before they are committed: for decisions that waited for this one and
-    then go into the same batch. Not called when the replay made the shard drop."""
+    """Called as soon as the records are replayed, long before they are committed. Decisions that waited for this one then go into
+    the same batch. Not called when the replay made the shard drop."""
 
 
 class Machine(Protocol):
@@ -31,19 +31,19 @@ class Machine(Protocol):
     response and when a member last sent a heartbeat, is lost with the machine, and clients must cope with that."""
 
     def replay(self, record: Any, offset: int, producer_id: int, producer_epoch: int) -> None:
-        """One record, in the order of the log. ``producer_id`` is -1 outside of transactions."""
+        """Apply one record, in the order of the log. ``producer_id`` is -1 outside of transactions."""
         ...
 
     def replay_end_transaction(self, producer_id: int, is_commit: bool) -> None:
-        """A marker: what ``producer_id`` wrote in its open transaction takes effect, or none of it does."""
+        """Apply a marker: what ``producer_id`` wrote in its open transaction takes effect, or none of it does."""
         ...
 
     def on_loaded(self) -> None:
-        """The whole log was replayed and requests will follow. Time-outs begin here."""
+        """Called when the whole log was replayed, before the first request. Time-outs begin here."""
         ...
 
     def on_dropped(self, error: Exception) -> None:
-        """The shard is dropped: every client that waits for a response gets this error."""
+        """Called when the shard is dropped: every client that waits for a response gets this error."""
         ...
 
 
@@ -52,16 +52,16 @@ MachineType = TypeVar("MachineType", bound=Machine)
 
 class RecordCodec(Protocol):
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
-        """Key and value; a value of None is a tombstone."""
+        """Return key and value; a value of None is a tombstone."""
         ...
 
     def decode(self, key: bytes, value: bytes | None) -> Any | None:
-        """None for a kind of record that is not known; UnreadableShard for one that cannot be read."""
+        """Return None for an unknown kind of record. Raises UnreadableShard for one that cannot be read."""
         ...
 
 
 class ShardLog(Protocol):
-    """The partition that holds a shard's records; this broker leads it, and only the shard writes to it."""
+    """The partition that holds a shard's records. This broker leads it, and only the shard writes to it."""
 
     @property
     def start_offset(self) -> int: ...
@@ -78,7 +78,7 @@ class ShardLog(Protocol):
     def batch_bytes_max(self) -> int: ...
 
     def append(self, batch: Buffer) -> int:
-        """The first record's offset. Raises when the batch was not written."""
+        """Return the first record's offset. Raises when the batch was not written."""
         ...
 
     def wait_committed(self, end_offset: int, on_committed: OnCommitted) -> None:
@@ -86,7 +86,7 @@ class ShardLog(Protocol):
         ...
 
     def read(self, offset: int, bytes_max: int) -> LogSlice | None:
-        """Whole batches from the one that holds ``offset`` on, committed or not; None at the end."""
+        """Return whole batches from the one that holds ``offset`` on, committed or not; None at the end."""
         ...
 
 
@@ -102,8 +102,8 @@ TimedDecision = Callable[[], CoordinatorResult]
 
 
 class ShardTimers:
-    """The time-outs of one shard, by name. Each runs a decision on the shard, and all of them end with it. Scheduling a name
-    again replaces its time-out."""
+    """The time-outs of one shard, by name. Each runs a decision on the shard, and all of them end with the shard. Scheduling a
+    name again replaces its time-out."""
 
     __slots__ = ("_by_name", "_scheduler", "run")
 

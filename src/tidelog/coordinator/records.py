@@ -45,14 +45,14 @@ class RecordSchema:
         return key, bytes(out)
 
     def decode(self, key: bytes, value: bytes | None) -> Any:
-        """MalformedRequest when the bytes are not what the schema says."""
+        """Raises MalformedRequest when the bytes do not match the schema."""
         reader = Reader(memoryview(key), INT16.size)
         strings = [reader.string() for _ in range(self._key_strings)]
         reader.expect_end()
         return self.record_type(*strings, None if value is None else self._decode_value(value))
 
     def _decode_value(self, value: bytes) -> Any:
-        # The record was written by a coordinator, not by a client: its size alone bounds its elements.
+        # A coordinator wrote the record, not a client, so its size alone bounds the number of its elements.
         reader = Reader(memoryview(value), elements_max=len(value))
         version = reader.int16()
         if not 0 <= version <= self.version_max:

@@ -1,7 +1,7 @@
 """All shards of one coordinator on this broker.
 
-The broker takes a shard over when it becomes the leader of the shard's partition and releases it when it no longer is. A group
-or transactional id belongs to the shard that Kafka would choose (``partition_for``), so that Kafka's data directories open here.
+The broker takes over a shard when it becomes the leader of the shard's partition and releases it when it no longer is. A group or
+transactional id belongs to the shard that Kafka would choose (``partition_for``), so that Kafka's data directories open here.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ class CoordinatorRuntime(Generic[MachineType]):
         return self._shards.get(index)
 
     def take_over(self, index: int, log: ShardLog) -> Shard[MachineType]:
-        """Begin to load the shard; if its log is empty, it is active when this returns."""
+        """Begin to load the shard. If its log is empty, it is active when this returns."""
         assert index not in self._shards, f"{self.topic}-{index} is led already"
         shard: Shard[MachineType] = Shard(
             f"{self.topic}-{index}",
@@ -86,7 +86,7 @@ CACHED_KEY_LENGTH_MAX = 100
 
 
 def partition_for(key: str, partitions: int) -> int:
-    """Java's ``String.hashCode`` without its sign, modulo the number of partitions."""
+    """Return Java's ``String.hashCode`` without its sign, modulo the number of partitions."""
     return (_cached_hash(key) if len(key) <= CACHED_KEY_LENGTH_MAX else _positive_hash(key)) % partitions
 
 
@@ -96,7 +96,7 @@ def _positive_hash(key: str) -> int:
     for index in range(0, len(data), 2):
         value = (31 * value + (data[index] << 8 | data[index + 1])) & 0xFFFFFFFF
     if value == 0x80000000:
-        return 0  # The one number whose absolute value does not fit 32 bits.
+        return 0  # This is the one number whose absolute value does not fit into 32 bits.
     return value if value < 0x80000000 else 0x100000000 - value
 
 

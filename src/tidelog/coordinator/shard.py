@@ -1,8 +1,8 @@
 """One shard: a state machine, the partition that holds its records, and the answers that wait for them.
 
 Decisions run at once and one after the other. Their records are replayed at once too, and collected: the log gets one batch for
-all decisions of a burst (``flush``). A response waits for the newest batch, on which it may depend, and is sent when that is
-committed. So no client hears of anything that a crash could take back, and decisions still need not wait for each other.
+all decisions of a burst (``flush``). A response waits for the newest batch, on which it may depend, and is sent when that batch
+is committed. So no client sees anything that a crash could undo, and decisions still need not wait for each other.
 
 A shard is dropped when an append fails, when a batch can no longer be committed, or when a replay fails. Memory and log may then
 differ, so the machine is discarded, every waiting client is told to try again, and the shard is reloaded from its log.
@@ -67,7 +67,7 @@ class ShardState(Enum):
 
 
 class _Batch:
-    """The records of some decisions, and the responses that wait for them. All are of one transaction, or of none."""
+    """The records of some decisions, and the responses that wait for them. All belong to the same transaction, or to none."""
 
     __slots__ = ("first_offset", "producer", "records", "size", "size_max", "waiting")
 
@@ -136,7 +136,7 @@ class Shard(Generic[MachineType]):
         self._reload: Cancellable | None = None
         self._reload_ms = RELOAD_MS_MIN
         self.load_ms = 0
-        """How long the last load took."""
+        """The duration of the last load."""
         self.drops = 0
 
     # -- loading -------------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Shard(Generic[MachineType]):
         self._loader.start()
 
     def _wait_for_tail(self) -> None:
-        """Responses wait for what was loaded but is not committed yet, as for a batch of our own."""
+        """Make responses wait for what was loaded but is not committed yet, as for a batch of our own."""
         end_offset = self._log.end_offset
         if self._log.committed_offset < end_offset:
             batch = _Batch(end_offset)
@@ -172,7 +172,8 @@ class Shard(Generic[MachineType]):
 
     @property
     def machine(self) -> MachineType | None:
-        """None unless active. For metrics only, never for a response: it may be ahead of what is committed."""
+        """The machine; None unless the shard is active. For metrics only, never for a response: it may be ahead of what is
+        committed."""
         return self._machine
 
     # -- requests ------------------------------------------------------------------------------------------------------------
@@ -183,8 +184,9 @@ class Shard(Generic[MachineType]):
         on_done: OnDone | None = None,
         producer: Producer = NO_PRODUCER,
     ) -> None:
-        """Decide, replay, and respond when it is committed. ``on_done`` gets the response, or the exception of ``decide`` (at
-        once), or the reason why the decision was lost. With a ``producer`` the records are part of its transaction."""
+        """Decide, replay, and respond when the records are committed. ``on_done`` gets the response, or the exception of
+        ``decide`` (at once), or the reason why the decision was lost. With a ``producer`` the records are part of its
+        transaction."""
         try:
             machine = self._machine or self._active()
             records, response, on_committed, on_replayed = decide(machine)
@@ -209,14 +211,14 @@ class Shard(Generic[MachineType]):
             self._go_on(on_replayed)
 
     def _go_on(self, on_replayed: Callable[[], None]) -> None:
-        """A failure of what waited for a decision does not concern the decision itself."""
+        """Run what waited for a decision. A failure here does not concern the decision itself."""
         try:
             on_replayed()
         except Exception as unexpected:
             self._report("unexpected_error", {"where": f"what followed a decision of {self.name}", "error": repr(unexpected)})
 
     def read(self, query: Callable[[MachineType], Any], on_done: OnDone) -> None:
-        """Respond from the state, once everything that was in it is committed."""
+        """Respond from the state, once everything in it is committed."""
         self.write(lambda machine: CoordinatorResult(response=query(machine)), on_done)
 
     def _active(self) -> MachineType:
@@ -251,7 +253,7 @@ class Shard(Generic[MachineType]):
         size: int,
         producer: Producer,
     ) -> bool:
-        """Replay the records and keep them for the next flush. False when the shard was dropped meanwhile."""
+        """Replay the records and keep them for the next flush. Returns False when the shard was dropped in the meantime."""
         batch = self._open
         if batch is not None and (batch.size + size > batch.size_max or batch.producer != producer):
             self.flush()
@@ -335,7 +337,7 @@ class Shard(Generic[MachineType]):
 
     def _committed(self, batch: _Batch, error: Exception | None) -> None:
         if batch not in self._in_flight:
-            return  # The shard was dropped since.
+            return  # The shard was dropped in the meantime.
         if error is not None:
             self.drop(error)
             return
@@ -350,7 +352,7 @@ class Shard(Generic[MachineType]):
             self._finish(on_done, response, on_committed, error)
 
     def _finish(self, on_done: OnDone | None, response: Any, on_committed: OnCommitted | None, error: Exception | None) -> None:
-        """A callback that fails must not keep other clients from their responses."""
+        """Run one callback. If it fails, other clients must still get their responses."""
         try:
             if on_committed is not None:
                 on_committed(error)
@@ -362,7 +364,7 @@ class Shard(Generic[MachineType]):
     # -- the end -------------------------------------------------------------------------------------------------------------
 
     def drop(self, reason: Exception) -> None:
-        """Forget the state, and load it again after a while."""
+        """Discard the state, and reload it after a while."""
         if self.state is ShardState.CLOSED:
             return
         self.drops += 1
@@ -372,7 +374,7 @@ class Shard(Generic[MachineType]):
         self._reload_ms = min(self._reload_ms * 2, RELOAD_MS_MAX)
 
     def close(self, reason: Exception) -> None:
-        """This broker no longer leads the partition, or it was deleted."""
+        """Called when this broker no longer leads the partition, or the partition was deleted."""
         if self.state is not ShardState.CLOSED:
             self._unload(ShardState.CLOSED, reason)
 
@@ -473,7 +475,7 @@ class ShardLoader:
         self._executor.submit(lambda: file.read(position, length), read)
 
     def _run(self, replaying: Iterator[None]) -> None:
-        """One slice."""
+        """Decode and replay one slice."""
         self._step = None
         try:
             next(replaying)
@@ -501,7 +503,7 @@ class ShardLoader:
             for record in read_records(data, position, header, size_max=BATCH_BYTES_MAX, count_max=BATCH_RECORDS_MAX):
                 key, value = record.key, record.value
                 if record.offset < begin or key is None:
-                    continue  # It precedes the start, or is not a coordinator's: those have keys.
+                    continue  # The record precedes the log start, or no coordinator wrote it: their records have keys.
                 known = self._codec.decode(key, value)
                 if known is not None:
                     self._machine.replay(known, record.offset, producer_id, producer_epoch)

@@ -52,7 +52,7 @@ def decode_subscription(data: bytes) -> ConsumerProtocolSubscription:
 
 
 def decode_assignment(data: bytes) -> ConsumerProtocolAssignment:
-    """No bytes at all mean that nothing is assigned yet."""
+    """Empty bytes mean that nothing is assigned yet."""
     if not data:
         return ConsumerProtocolAssignment({}, b"")
     reader = _Reader(data)
@@ -98,7 +98,7 @@ class _Reader:
         return value
 
     def count(self, bytes_each: int) -> int:
-        """The length of an array whose elements take at least ``bytes_each``. A count that cannot fit into the data is
+        """Read the length of an array whose elements take at least ``bytes_each``. A count that cannot fit into the data is
         refused."""
         count = self.int32()
         if count * bytes_each > len(self._data) - self._position:
@@ -132,7 +132,7 @@ _LENGTH = struct.Struct(">h")
 
 
 def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """The topics of a subscription, whatever follows them; None when the bytes are not a subscription."""
+    """Return the topics of a subscription and ignore what follows; None when the bytes are not a subscription."""
     try:
         _, count = _HEAD.unpack_from(metadata)
         position = _HEAD.size
@@ -153,7 +153,8 @@ def subscribed_topics(metadata: bytes) -> list[str] | None:
 
 
 def by_topic_id(partitions: Mapping[str, Sequence[int]], image: ClusterImage) -> dict[bytes, tuple[int, ...]]:
-    """From names, which the classic protocol uses, to ids, which KIP-848 uses; without partitions that do not exist."""
+    """Translate names, which the classic protocol uses, into ids, which KIP-848 uses. Partitions that do not exist are
+    dropped."""
     found = {}
     for name in sorted(partitions):
         topic = image.topic(name)

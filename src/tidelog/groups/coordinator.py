@@ -1,7 +1,7 @@
 """One shard of the group coordinator: its groups, of both protocols, and their offsets.
 
-Each part keeps one concept, and this class sends each record to the part that it belongs to. It also answers what an
-administrator asks about groups of any type: list, describe, delete.
+Each part keeps one concept, and this class passes each record to the part that it belongs to. It also answers an administrator's
+questions about groups of any type: list, describe, delete.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class DescribedGroup(NamedTuple):
     protocol: str = ""
     members: tuple[DescribedMember, ...] = ()
     missing: str | None = None
-    """The reason when there is nothing to describe."""
+    """The reason why there is nothing to describe."""
 
 
 class GroupCoordinator:
@@ -76,7 +76,7 @@ class GroupCoordinator:
         self.offsets.on_loaded()
 
     def on_dropped(self, error: Exception) -> None:
-        """No other part has requests that wait: every heartbeat is answered by its own decision."""
+        """Only classic groups have waiting requests: every KIP-848 heartbeat is answered by its own decision."""
         self.classic.on_dropped(error)
 
     def on_topics_deleted(self) -> None:
@@ -96,7 +96,7 @@ class GroupCoordinator:
         ]
 
     def describe_group(self, group_id: str) -> DescribedGroup:
-        """Classic groups only; ``ConsumerGroupProtocol.describe`` describes the others."""
+        """Describe a classic group; ``ConsumerGroupProtocol.describe`` describes the others."""
         group = self.groups.find(group_id)
         if not isinstance(group, ClassicGroup):
             why = "not found" if group is None else "not a classic group"
@@ -107,8 +107,8 @@ class GroupCoordinator:
         return DescribedGroup(group_id, group.state_name, group.protocol_type, name or "", members)
 
     def delete_group(self, group_id: str, offsets_max: int | None = None) -> CoordinatorResult:
-        """Delete the group and its offsets at once. The response is whether it is gone: with ``offsets_max`` at most that many
-        offsets are deleted, and the group together with the last of them."""
+        """Delete the group and its offsets in one decision. The response tells whether it is gone: with ``offsets_max`` at most
+        that many offsets are deleted, and the group together with the last of them."""
         group = self.groups.find(group_id)
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)

@@ -1,4 +1,4 @@
-"""How many consumers a group needs: a signal for an autoscaler that does not flap.
+"""Computes how many consumers a group needs: a signal for an autoscaler that does not flap.
 
     needed rate = what is produced + what is unread beyond the target, read within the catch-up time
     needed consumers = needed rate / what one consumer reads
@@ -15,7 +15,7 @@ Hysteresis, so that the answer does not go up and down with every measurement:
     else    unchanged; also for ``warm_up_seconds`` after a change, while the measured rates are still those from before it
 
 The result is at least ``consumers_min``, at most one per partition (more would be idle) and at most ``consumers_max``. If the
-minimum is 0, a group without work goes down to none, and one unread message brings the first consumer back.
+minimum is 0, a group without work goes down to 0, and one unread message brings the first consumer back.
 
 The function is pure: what must be remembered between two calls is the ``DesiredState`` that goes in and comes out. Times are
 seconds of any monotonic clock.
@@ -38,11 +38,11 @@ COUNT_MAX = 1_000_000
 
 class DesiredState(NamedTuple):
     consumer_rate: float | None = None
-    """Messages per second that one busy consumer reads; None until that was observed."""
+    """The messages per second that one busy consumer reads; None until that was observed."""
     calm_since: float | None = None
-    """Since when the lag has been low; None while it is not."""
+    """The time since which the lag has been low; None while it is not."""
     consumers: int | None = None
-    """How many there were at the last call."""
+    """The number of consumers at the last call."""
     changed_at: float | None = None
 
 
@@ -65,7 +65,7 @@ class DesiredRules(NamedTuple):
 
 
 class GroupLoad(NamedTuple):
-    """All partitions together. ``lag_seconds`` is that of the worst partition; None when it is not known."""
+    """The load of all partitions together. ``lag_seconds`` is that of the worst partition; None when it is not known."""
 
     consumers: int
     unread: int
@@ -106,7 +106,7 @@ def desired_consumers(load: GroupLoad, rules: DesiredRules, state: DesiredState,
 
 
 def _lag_seconds(load: GroupLoad) -> float:
-    """The measured age; else how long the group takes to read what is unread."""
+    """The measured age, or else the time that the group needs to read what is unread."""
     if not load.unread:
         return 0.0
     if load.lag_seconds is not None:

@@ -1,4 +1,4 @@
-"""What the broker hands to every part of the group coordinator."""
+"""The settings, ports and callbacks that the broker hands to every part of the group coordinator."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,7 +23,7 @@ class GroupEnvironment:
     """The broker's settings, parsed, under Kafka's names."""
     timers: ShardTimers
     report: Callable[[str, dict[str, object]], None]
-    """Tells the operator about an event."""
+    """Reports an event to the operator."""
 
     def group_setting(self, group_id: str, name: str) -> int:
         """The group's own value, or else the broker's. A value that cannot be parsed, perhaps written by another release, is
@@ -36,6 +36,6 @@ class GroupEnvironment:
         return int(value)
 
     def new_id(self) -> str:
-        """A member id in the form of a UUID, which is what users expect to see."""
+        """Return a new member id in the form of a UUID, which is what users expect to see."""
         text = self.randomness.token(16).hex()
         return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

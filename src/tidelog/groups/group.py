@@ -1,4 +1,4 @@
-"""What groups of every type have in common, for offsets, listing and deletion."""
+"""The interface that groups of every type share, for offsets, listing and deletion."""
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -9,7 +9,7 @@ from tidelog.wire.errors import ErrorCode
 
 
 class GroupType(Enum):
-    """The values are the names that ListGroups uses."""
+    """The types of groups. The values are the names that ListGroups uses."""
 
     CLASSIC = "Classic"
     CONSUMER = "Consumer"
@@ -27,7 +27,7 @@ class Group(Protocol):
 
     @property
     def state_name(self) -> str:
-        """Kafka's name for it: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead, Assigning, Reconciling."""
+        """Kafka's name for the state: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead, Assigning, Reconciling."""
         ...
 
     @property
@@ -56,11 +56,12 @@ class Group(Protocol):
         ...
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member reads the topic; its offsets must not be deleted then."""
+        """Whether a member reads the topic; then its offsets must not be deleted."""
         ...
 
     def empty_since_ms(self) -> int | None:
-        """The wall clock's time since when there are no members, if it is known. Retention of offsets counts from there."""
+        """The wall-clock time since which the group has had no members, if it is known. Retention of offsets counts from
+        there."""
         ...
 
     def tombstones(self) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""How far a group is behind in a partition: in messages, in seconds, until it has caught up, until it loses records.
+"""Measures how far a group is behind in a partition: in messages, in seconds, until it has caught up, and until it loses records.
 
 Numbers go in, figures come out. The unread part begins at the committed offset, or at the log start if that has passed it, and
 ends at the high watermark.
@@ -54,9 +54,9 @@ class GroupPartitionLag(NamedTuple):
     deletion_seconds: float | None
     lost_messages: int
     is_behind_compaction: bool
-    """Unread records may have been compacted away, so the group will not see every version of a key."""
+    """Whether unread records may have been compacted away, so that the group will not see every version of a key."""
     is_losing: bool
-    """Retention will delete unread records within the warning threshold."""
+    """Whether retention will delete unread records within the warning threshold."""
 
     @property
     def is_behind_log_start(self) -> bool:
@@ -70,8 +70,8 @@ def next_unread(committed_offset: int, log_start_offset: int, high_watermark: in
 
 
 def timestamp_within(batch: BatchTimes, offset: int) -> int | None:
-    """The timestamp of the record at ``offset``, as precisely as a header tells: the first record's is exact, and the others are
-    assumed to be spread evenly between that and the newest."""
+    """The timestamp of the record at ``offset``, as precisely as a header can tell: the first record's is exact, and the others
+    are assumed to be spread evenly between that and the newest."""
     newest_ms = batch.newest_timestamp_ms
     if newest_ms < 0:
         return None
@@ -137,7 +137,7 @@ def measure_lag(
 
 
 def _seconds_from(earlier_ms: int, later_ms: int) -> float:
-    """Never negative, although records may have timestamps in the future and deletion may be overdue."""
+    """The seconds until then. Never negative, although records may have timestamps in the future and deletion may be overdue."""
     return max(0, later_ms - earlier_ms) / MS_PER_SECOND
 
 
@@ -196,11 +196,11 @@ class RetentionFacts(NamedTuple):
 
 class SegmentFacts(NamedTuple):
     newest_timestamp_ms: int | None
-    """None when it is not known; then the segment is not deleted by age."""
+    """None when the time is not known; then the segment is not deleted by age."""
     bytes_through: int
     """The size of the log from its first segment to the end of this one."""
     bytes_until_roll: int = 0
-    """How many bytes the active segment still accepts; 0 for a closed one."""
+    """The number of bytes that the active segment still accepts; 0 for a closed one."""
     roll_at_ms: int | None = None
     """When the active segment is rolled because of its age, if anything is written to it."""
 

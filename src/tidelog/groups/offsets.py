@@ -1,4 +1,4 @@
-"""The offsets that groups have committed, by group, topic and partition: committed, fetched, deleted, expired.
+"""The offsets that groups have committed, by group, topic and partition: how they are committed, fetched, deleted and expired.
 
 Only ``replay`` and ``replay_end_transaction`` change them; the rest decides or reads. A value carries the id of its topic, so an
 offset of a deleted topic is never mistaken for one of its successor of the same name; the sweep removes it. An offset for an
@@ -50,7 +50,7 @@ SLICE_BYTES = 32 << 10
 # The size of a tombstone without its names, which take at most three bytes a character in UTF-8.
 TOMBSTONE_BYTES = 64
 CHARACTER_BYTES_MAX = 3
-# Examining a group without any offsets counts as this many.
+# Examining a group without offsets counts as this many.
 GROUP_OFFSETS = 5
 
 EXPIRY_TIMER = "offset expiry"
@@ -64,16 +64,16 @@ class PendingOffset(NamedTuple):
     record_offset: int
     """The offset of its record in the log."""
     value: OffsetCommitValue | None
-    """None once it is superseded."""
+    """None once a later commit supersedes it."""
 
 
 class PendingOffsets:
     __slots__ = ("_by_group", "_by_producer")
 
     def __init__(self) -> None:
-        # Producer id -> the offsets that wait for its marker.
+        # Maps a producer id to the offsets that wait for its marker.
         self._by_producer: dict[int, dict[tuple[str, str, int], PendingOffset]] = {}
-        # Group -> (topic, partition) -> the producers whose transactions are open on it.
+        # Maps group, then (topic, partition), to the producers whose transactions are open on it.
         self._by_group: dict[str, dict[TopicPartition, dict[int, None]]] = {}
 
     def __bool__(self) -> bool:
@@ -95,7 +95,7 @@ class PendingOffsets:
         return list(dict.fromkeys(topic for topic, _ in self._by_group.get(group, ())))
 
     def values_of(self, group: str, topic: str) -> list[tuple[int, OffsetCommitValue]]:
-        """(partition, value) of the pending offsets of a topic."""
+        """Return (partition, value) of the pending offsets of a topic."""
         return [
             (partition, pending.value)
             for (name, partition), producers in self._by_group.get(group, {}).items()
@@ -110,7 +110,7 @@ class PendingOffsets:
         self._by_group.setdefault(group, {}).setdefault((topic, partition), {})[producer_id] = None
 
     def supersede(self, group: str, topic: str, partition: int, record_offset: int) -> None:
-        """A commit at ``record_offset`` has taken effect."""
+        """Called when a commit at ``record_offset`` has taken effect."""
         for producer_id in self._by_group.get(group, {}).get((topic, partition), ()):
             offsets = self._by_producer[producer_id]
             pending = offsets[group, topic, partition]
@@ -118,7 +118,7 @@ class PendingOffsets:
                 offsets[group, topic, partition] = pending._replace(value=None)
 
     def remove(self, group: str, topic: str, partition: int) -> None:
-        """A tombstone: nothing is pending any more."""
+        """Apply a tombstone: nothing is pending any more."""
         for producer_id in list(self._by_group.get(group, {}).get((topic, partition), ())):
             offsets = self._by_producer[producer_id]
             del offsets[group, topic, partition]
@@ -127,7 +127,7 @@ class PendingOffsets:
             self._close(group, topic, partition, producer_id)
 
     def end(self, producer_id: int) -> list[PendingOffset]:
-        """The transaction is over. Returns its pending offsets in the order of the commits."""
+        """End the transaction. Returns its pending offsets in the order of the commits."""
         offsets = self._by_producer.pop(producer_id, {})
         for group, topic, partition in offsets:
             self._close(group, topic, partition, producer_id)
@@ -191,10 +191,10 @@ class OffsetStore:
         self._by_group: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
         self.pending = PendingOffsets()
         self._sweep = OffsetSweep(environment, groups, self)
-        # So that all offsets of a topic share one object for its id.
+        # This lets all offsets of a topic share one object for its id.
         self._topic_ids: dict[bytes, bytes] = {}
         self.count = 0
-        """How many offsets there are."""
+        """The number of offsets."""
         self.commits = 0
         self.deletions = 0
 
@@ -256,14 +256,15 @@ class OffsetStore:
         return self._by_group.get(group_id, {})
 
     def is_of_deleted_topic(self, topic: str, topic_id: bytes) -> bool:
-        """The image has every topic that an offset could have been committed for: it is at least as new as the record, because
-        this broker has led the shard since a later metadata record. A topic that it does not have was deleted."""
+        """Whether the offset's topic was deleted. The image has every topic that an offset could have been committed for: it is
+        at least as new as the record, because this broker has led the shard since a later metadata record. A topic that it does
+        not have was deleted."""
         if topic_id == ZERO_UUID:
             return self._image.topic(topic) is None
         return self._image.topic_by_id(topic_id) is None
 
     def forget_topic_ids(self) -> None:
-        """They only save memory; those of deleted topics must not stay forever."""
+        """Drop the shared ids. They only save memory, and those of deleted topics must not stay forever."""
         self._topic_ids.clear()
 
     # -- commit --------------------------------------------------------------------------------------------------------------
@@ -334,8 +335,8 @@ class OffsetStore:
                 group.check_partition_commit(member_id, generation, topic_id, topic, partition)
 
     def _check_new_group(self, group_id: str, generation: int, api_version: int) -> None:
-        """A client that names a generation believes that the group has members. One that does not only keeps offsets, and replay
-        creates the group."""
+        """Check a commit for a group that does not exist. A client that names a generation believes that the group has members. A
+        client that does not only stores offsets, and replay creates the group."""
         if generation >= 0:
             code = ErrorCode.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
             raise ApiError(code, f"group {group_id} does not exist")
@@ -354,8 +355,8 @@ class OffsetStore:
         member_epoch: int = -1,
         require_stable: bool = False,
     ) -> list[FetchedOffsetTopic]:
-        """The offsets of the given topics and partitions or, for None, all that the group has committed; none for a group that
-        does not exist. Raises ApiError when the member may not read."""
+        """Return the offsets of the given topics and partitions or, for None, all that the group has committed. A group that does
+        not exist has no offsets. Raises ApiError when the member may not read."""
         group = self._groups.find(group_id)
         if group is not None:
             group.check_offset_fetch(member_id, member_epoch)
@@ -383,7 +384,8 @@ class OffsetStore:
     # -- delete --------------------------------------------------------------------------------------------------------------
 
     def delete(self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]]) -> CoordinatorResult:
-        """OffsetDelete. The response is a list of (topic, list of (partition, code)); ApiError when the group refuses."""
+        """Decide on OffsetDelete. The response is a list of (topic, list of (partition, code)). Raises ApiError when the group
+        refuses."""
         known = {topic: found.partitions for topic, _ in topics if (found := self._image.topic(topic)) is not None}
         group = None
         if any(partition in known.get(topic, ()) for topic, partitions in topics for partition in partitions):
@@ -414,7 +416,7 @@ class OffsetStore:
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
         if group.type is GroupType.CLASSIC and group.has_members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            # Nobody knows which topics its members read, so none of its offsets is known to be unused.
+            # Nobody knows which topics its members read, so all of its offsets may be in use.
             raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members")
         return group
 
@@ -432,7 +434,7 @@ class OffsetStore:
         self._sweep.start()
 
     def on_topics_deleted(self) -> None:
-        """Topics were deleted: remove their offsets."""
+        """Remove the offsets of topics that were deleted."""
         self._sweep.remove_deleted_topics()
 
 
@@ -445,7 +447,7 @@ def _is_of_another_topic(committed_id: bytes, topic_id: bytes) -> bool:
 
 
 def _refused(results: list[OffsetCommitTopicResult], code: ErrorCode) -> list[OffsetCommitTopicResult]:
-    """Partitions that do not exist keep their own error."""
+    """The refusal of every partition. Partitions that do not exist keep their own error."""
     unknown = (UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
     return [
         topic._replace(
@@ -472,13 +474,13 @@ class OffsetSweep:
         self._groups = groups
         self._offsets = offsets
         self._groups_left: deque[str] = deque()
-        # The topics left in the first of these groups, once it has been begun.
+        # The topics left in the first of these groups, once the sweep has begun it.
         self._topics_left: list[str] | None = None
         self._expires = False
-        # Whether the pass after this one expires; None: there is none.
+        # Whether the pass after this one expires offsets; None if no pass follows.
         self._next_expires: bool | None = None
         self.expirations = 0
-        """Offsets that were removed because they were too old."""
+        """The number of offsets that were removed because they were too old."""
 
     def start(self) -> None:
         self._schedule_expiry()
@@ -497,7 +499,7 @@ class OffsetSweep:
         return CoordinatorResult()
 
     def _request(self, expires: bool) -> None:
-        """Request a pass. It follows the one that is under way: restarting that one each time might never end."""
+        """Request a pass. It follows the current one, because restarting that each time might never end."""
         if self._groups_left:
             self._next_expires = expires or bool(self._next_expires)
             return
@@ -544,8 +546,8 @@ class OffsetSweep:
         self._topics_left = None
 
     def _sweep_topic(self, group: Group, topic: str, sweep: "_SweepSlice") -> bool:
-        """False when the slice was full before the topic was done. The next slice starts the topic over, without what is gone by
-        then."""
+        """Returns False when the slice was full before the topic was done. The next slice starts the topic over, without what is
+        gone by then."""
         group_id = group.group_id
         offsets = self._offsets
         committed = offsets.of_group(group_id).get(topic, {})
@@ -579,7 +581,7 @@ class _SweepSlice:
     def __init__(self) -> None:
         self.records: list[Any] = []
         self.group_tombstones = 0
-        """Those of the current group in this slice, which are replayed only after it."""
+        """The tombstones of the current group in this slice, which are replayed only after it."""
         self._bytes = 0
         self._looked_at = 0
 

@@ -18,7 +18,7 @@ NO_QUOTAS: Mapping[str, float] = MappingProxyType({})
 
 
 def quota_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
-    """The entity of (type, name) in any order."""
+    """Return the entity of these (type, name) pairs, in any order."""
     return tuple([QuotaEntityPart(*part) for part in sorted(parts, key=lambda part: part[0])])
 
 
@@ -35,7 +35,7 @@ class ClientQuotasImage:
         return iter(self._by_entity.items())
 
     def find(self, entity: QuotaEntity) -> Mapping[str, float]:
-        """Quotas by key: producer_byte_rate and the like."""
+        """The entity's quotas by key, such as producer_byte_rate."""
         return self._by_entity.get(entity, NO_QUOTAS)
 
     # -- replay, called by the image only ------------------------------------------------------------------------------------

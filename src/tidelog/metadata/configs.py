@@ -50,5 +50,5 @@ class ConfigsImage:
         return resource
 
     def forget_topic(self, name: str) -> None:
-        """A later topic of the same name starts without these settings."""
+        """Remove a topic's settings: a later topic of the same name starts without them."""
         self._by_resource.pop((ResourceType.TOPIC, name), None)

@@ -1,8 +1,8 @@
-"""The features that a cluster can finalize, and the levels of each that this release has.
+"""The features that a cluster can finalize, and the levels that this release supports.
 
-The table lists only what is implemented, because clients act on it. The level of metadata.version goes with the versions of the
-records that we write (Kafka 4.3). From transaction.version 2 on (KIP-890) clients add no partitions to a transaction by
-themselves, and every transaction has an epoch of its own.
+The table lists only what is implemented, because clients act on it. The level of metadata.version matches the versions of the
+records that we write (Kafka 4.3). From transaction.version 2 on (KIP-890) clients no longer add partitions to a transaction
+themselves, and every transaction has its own epoch.
 """
 
 METADATA_VERSION = "metadata.version"
@@ -10,7 +10,7 @@ METADATA_VERSION_LEVEL = 30
 TRANSACTION_VERSION = "transaction.version"
 TRANSACTION_VERSION_LEVEL = 2
 
-# Name -> least and greatest level.
+# Maps a feature's name to its minimum and maximum level.
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
     TRANSACTION_VERSION: (0, TRANSACTION_VERSION_LEVEL),

@@ -4,8 +4,8 @@
 changed (``ImageDelta``). ``version`` grows with every batch that changed something, so a cache made from the image is valid while
 the version stays the same.
 
-Records between BeginTransaction and EndTransaction are kept aside until the end, and dropped by AbortTransaction: whoever reads
-the image sees all of them or none.
+Records between BeginTransaction and EndTransaction are held back until the end, and AbortTransaction drops them: a reader of the
+image sees all of them or none.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -46,7 +46,7 @@ class ImageDelta:
 
     topics_created: dict[bytes, TopicImage] = field(default_factory=dict)
     topics_deleted: dict[bytes, TopicImage] = field(default_factory=dict)
-    """The topics as they were before."""
+    """The deleted topics as they were before."""
     partitions_changed: dict[bytes, dict[int, None]] = field(default_factory=dict)
     """Created or changed partitions, including those of new topics but not those of deleted ones."""
     configs_changed: dict[Resource, None] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class ImageDelta:
         self.partitions_changed.setdefault(topic.topic_id, {})[partition] = None
 
     def note_deleted(self, topic: TopicImage) -> None:
-        """A topic that was created and deleted within the batch was never visible."""
+        """Note a deletion. A topic that was created and deleted within the batch was never visible."""
         self.partitions_changed.pop(topic.topic_id, None)
         if self.topics_created.pop(topic.topic_id, None) is None:
             self.topics_deleted[topic.topic_id] = topic
@@ -102,7 +102,7 @@ class ClusterImage:
         """Finalized features and their levels."""
         self.controllers: dict[int, RegisterControllerRecord] = {}
         self.next_producer_id = 0
-        """The first id of the next block that a broker is given."""
+        """The first id of the next block to allocate to a broker."""
         self.last_offset = -1
         """The offset of the last replayed record."""
         self.version = 0
@@ -110,12 +110,12 @@ class ClusterImage:
 
     @property
     def is_empty(self) -> bool:
-        """No record was replayed: a new cluster."""
+        """Whether no record was replayed, as in a new cluster."""
         return self.last_offset < 0
 
     @property
     def in_transaction(self) -> bool:
-        """A transaction was begun and not ended: the next leader must abort it."""
+        """Whether a transaction was begun and not ended; the next leader must abort it."""
         return self._open_transaction is not None
 
     def topic(self, name: str) -> TopicImage | None:
@@ -128,7 +128,8 @@ class ClusterImage:
         return self.configs.find(resource_type, resource_name)
 
     def replay(self, records: Iterable[MetadataRecord], last_offset: int) -> ImageDelta:
-        """A committed batch. ``InconsistentRecord`` leaves the image unusable: the log does not fit together."""
+        """Apply a committed batch. ``InconsistentRecord`` leaves the image unusable: the records of the log contradict each
+        other."""
         delta = ImageDelta()
         for record in records:
             self._replay(record, delta)
@@ -224,7 +225,7 @@ def _do_nothing(image: ClusterImage, record: NoOpRecord, delta: ImageDelta) -> N
     """Kafka's controller writes these so that brokers see the offset move."""
 
 
-# The functions take a record of their own kind, so the table cannot say more of their second argument than that it fits its key.
+# Each function takes its own kind of record, so the type of the second argument cannot be more precise here.
 _REPLAY: dict[type, Callable[..., None]] = {
     TopicRecord: _create_topic,
     RemoveTopicRecord: _remove_topic,

@@ -34,7 +34,7 @@ from tidelog.wire.schema import (
     tuple_struct,
 )
 
-# The layout of what comes before a record's fields.
+# The layout of the header before a record's fields.
 FRAME_VERSION = 1
 
 Ids = tuple[bytes, ...]
@@ -50,11 +50,11 @@ class MetadataError(Exception):
 
 
 class MalformedRecord(MetadataError):
-    """The bytes are not a metadata record, or not one of the version that they name."""
+    """The bytes are not a metadata record, or do not match the version that they state."""
 
 
 class UnsupportedRecord(MetadataError):
-    """A record of a kind or version that this release does not know. To skip it could lose a rule that somebody relies on."""
+    """A record of a kind or version that this release does not know. Skipping it could lose a rule that somebody relies on."""
 
 
 class InconsistentRecord(MetadataError):
@@ -132,7 +132,8 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChangeRecord:
-    """None, or the constants above, for what does not change. Naming the leader, even the same one, begins a leader epoch."""
+    """None, or one of the constants above, leaves a field unchanged. Naming the leader, even the same one, begins a leader
+    epoch."""
 
     partition_id: int
     topic_id: bytes
@@ -175,7 +176,7 @@ class FeatureLevelRecord:
 class QuotaEntityPart(NamedTuple):
     entity_type: str
     entity_name: str | None
-    """None: the default of this type."""
+    """None stands for the default of this type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ class NoOpRecord:
 
 @dataclass(frozen=True, slots=True)
 class BeginTransactionRecord:
-    """What follows counts only once the end has come."""
+    """The records that follow take effect only when the transaction ends."""
 
     name: str | None = None
 
@@ -422,8 +423,8 @@ _SCHEMA_BY_TYPE: dict[type, MetadataRecordSchema] = {schema.record_type: schema 
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """The record's value in the log, in the newest version if none is named. ValueError when the version has no place for
-    something that the record says."""
+    """Return the record's value in the log, by default in its newest version. Raises ValueError when the version has no field for
+    something that the record holds."""
     schema = _SCHEMA_BY_TYPE[type(record)]
     if version is None:
         version = schema.version_max
@@ -444,8 +445,9 @@ def _expect_no_loss(schema: MetadataRecordSchema, record: MetadataRecord, versio
 
 
 def decode_record(value: Buffer) -> tuple[MetadataRecord, int]:
-    """(record, version). UnsupportedRecord for what a later Kafka may have written, MalformedRecord for what nobody did."""
-    # The record was written by a controller, not by a client: its size alone bounds its elements.
+    """Return (record, version). Raises UnsupportedRecord for what a later Kafka may have written, and MalformedRecord for
+    anything else."""
+    # A controller wrote the record, not a client, so its size alone bounds the number of its elements.
     reader = Reader(memoryview(value), elements_max=len(value))
     try:
         frame_version, api_key, version = reader.unsigned_varint(), reader.unsigned_varint(), reader.unsigned_varint()

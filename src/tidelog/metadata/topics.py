@@ -1,9 +1,10 @@
-"""Topics and partitions of the image.
+"""The topics and partitions of the image.
 
-A topic is found by name and by id. The state of a partition is immutable: a change makes a new one, so that a holder can compare
-them. Every change increments the partition epoch, and naming a leader, even the same one again, increments the leader epoch.
+A topic can be found by name and by id. The state of a partition is immutable: a change makes a new one, so that a holder can
+compare them. Every change increments the partition epoch, and naming a leader, even the same one again, increments the leader
+epoch.
 
-Names that differ only in '.' and '_' would be one name in metrics, so Kafka allows one of them; ``name_like`` finds the other.
+In metrics '.' and '_' look the same, so Kafka does not allow two names that differ only in these; ``name_like`` finds the other.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from tidelog.metadata.records import (
 )
 
 METADATA_TOPIC = "__cluster_metadata"
-# Written by the brokers themselves; clients may read them and describe them.
+# The brokers themselves write these topics; clients may read and describe them.
 GROUPS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset((GROUPS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"))
@@ -34,7 +35,7 @@ INTERNAL_TOPICS = frozenset((GROUPS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_st
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
     replicas: BrokerIds
-    """In preferred order: the first is the preferred leader."""
+    """The replicas in order of preference: the first is the preferred leader."""
     isr: BrokerIds
     leader: int = NO_LEADER
     leader_epoch: int = 0
@@ -73,7 +74,7 @@ class TopicsImage:
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows when topics are created, extended or deleted, so that a scan of many topics can be skipped until then."""
+        """This grows when topics are created, extended or deleted, so that a scan of many topics can be skipped until then."""
         self._by_name: dict[str, TopicImage] = {}
         self._by_id: dict[bytes, TopicImage] = {}
         self._by_unified_name: dict[str, str] = {}
@@ -82,7 +83,7 @@ class TopicsImage:
         return len(self._by_name)
 
     def __iter__(self) -> Iterator[TopicImage]:
-        """In the order of their creation."""
+        """Iterate over the topics in the order of their creation."""
         return iter(self._by_name.values())
 
     def find(self, name: str) -> TopicImage | None:

@@ -88,7 +88,7 @@ class QuorumStateFile:
         self.path = f"{directory}/{FILE_NAME}"
 
     def load(self) -> QuorumState:
-        """Without a file the node has never taken part: epoch 0, no leader, no vote."""
+        """Read the file. If it does not exist, the node has never taken part: epoch 0, no leader, no vote."""
         try:
             file = self._disk.open(self.path, "read")
         except FileNotFoundError:
@@ -96,7 +96,7 @@ class QuorumStateFile:
         return parse_state(file.read(0, _STATE_SIZE_MAX))
 
     def store(self, state: QuorumState) -> None:
-        """Blocks until the state is durable."""
+        """Write the state. Blocks until it is durable."""
         temporary_path = self.path + ".tmp"
         file = self._disk.open(temporary_path, "create")
         # A crash may have left a longer file.

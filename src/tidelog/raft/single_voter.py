@@ -27,20 +27,20 @@ from tidelog.wire.primitives import INT16, INT32, NO_TAGGED_FIELDS, write_compac
 
 
 class MetadataLog(Protocol):
-    """The log below the quorum, which whoever composes the parts hands in."""
+    """The log that holds the quorum's batches. The broker hands it in."""
 
     @property
     def latest_epoch(self) -> int:
-        """The epoch of the last batch; -1 when there is none."""
+        """The epoch of the last batch; -1 if the log is empty."""
         ...
 
     def append(self, batch: bytes, epoch: int) -> tuple[int, int]:
-        """Returns the first and last offset of the batch. After an exception nothing of it is in the log."""
+        """Return the first and last offset of the batch. After an exception nothing of it is in the log."""
         ...
 
     def wait_durable(self, end_offset: int, on_durable: Callable[[Exception | None], None]) -> None:
-        """Call back once everything below ``end_offset`` is durable, in the order of the calls. After an error nobody will ever
-        know whether it is, and the log accepts no more batches."""
+        """Call back once everything below ``end_offset`` is durable, in the order of the calls. After an error it is unknown
+        whether it is durable, and the log accepts no more batches."""
         ...
 
     def committed_batches(self) -> Iterator[bytes]:
@@ -100,14 +100,14 @@ class MetadataQuorum:
         self.is_leader = False
 
     def start(self, on_leading: OnDone) -> None:
-        """Deliver what is committed, then become leader. Blocks until the new epoch is durable; ``on_leading`` comes later.
+        """Deliver what is committed, then become leader. Blocks until the new epoch is durable; ``on_leading`` is called later.
 
-        QuorumStateUnusable or CorruptMetadataLog when the disk does not hold what it should.
+        Raises QuorumStateUnusable or CorruptMetadataLog when the disk does not hold what it should.
         """
         state = self._state_file.load()
         for data in self._log.committed_batches():
             self._hand_on(data)
-        # The log knows its epochs too; an epoch that was led once must never be led again.
+        # The log knows its epochs too. An epoch that was led once must never be led again.
         self.epoch = max(state.leader_epoch, self._log.latest_epoch) + 1
         self._state_file.store(QuorumState(leader_epoch=self.epoch, leader_id=self.node_id))
         voters = (self.node_id,)
@@ -124,7 +124,7 @@ class MetadataQuorum:
         self._log.wait_durable(last_offset + 1, durable)
 
     def propose(self, values: Sequence[bytes], on_done: OnDone) -> None:
-        """Write records as one batch. ``on_done`` may be called from within when nothing could be written."""
+        """Write records as one batch. If nothing could be written, ``on_done`` may be called before this returns."""
         if not self.is_leader:
             on_done(NotQuorumLeader(f"node {self.node_id} does not lead the metadata quorum"))
             return

@@ -47,7 +47,7 @@ def handle(context: RequestContext, request: AddPartitionsToTxnRequest | Decoded
 
 
 class _BrokerRequest:
-    """Several transactions, from another broker: the last one to be answered answers the request."""
+    """Several transactions, sent by another broker. The request is answered when the last of them has its result."""
 
     __slots__ = ("_answers", "_context", "_request")
 
@@ -115,7 +115,8 @@ class _Addition:
     def _check(self, partition: TopicPartition) -> ErrorCode:
         name, index = partition
         if name in INTERNAL_TOPICS and not (name == GROUPS_TOPIC and self._context.header.api_version >= BATCHED_SINCE):
-            return ErrorCode.TOPIC_AUTHORIZATION_FAILED  # Internal; only a group's coordinator adds its partition.
+            # Internal topics are refused: only a group's coordinator adds its own partition.
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         topic = self._context.broker.image.topic(name)
         return ErrorCode.NONE if topic is not None and index in topic.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -130,11 +131,11 @@ class _Addition:
         try:
             self._on_answer(codes)
         except Exception as error:
-            self._context.fail(error)  # This may be a callback, whose errors would reach nobody.
+            self._context.fail(error)  # This may run as a callback, and an exception would reach nobody.
 
 
 def _reply(context: RequestContext, topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> None:
-    """To a client."""
+    """Answer a client, which sends one transaction per request."""
     version = context.header.api_version
     results = _results(context, topics, codes)
     context.reply_parts([encode_add_partitions_to_txn_response(version, results, context.throttle_time_ms())])

@@ -1,4 +1,4 @@
-"""AlterClientQuotas: sets and takes away quotas of users, client ids and addresses. They are in force when the answer comes."""
+"""AlterClientQuotas: sets and removes quotas of users, client ids and addresses. They are in force when the answer arrives."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""AlterConfigs: gives each resource exactly the settings that are named. Old clients use it."""
+"""AlterConfigs: replaces all settings of each resource with the given ones. Old clients use it."""
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.response_fields import alteration_failure, altered_fields

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: which brokers hold partitions, and in which order of preference."""
+"""AlterPartitionReassignments: changes which brokers hold a partition, and their order of preference."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +16,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         for topic in request.topics
         for part in topic.partitions
     ]
-    # Version 0 cannot say it, and allows it.
+    # Version 0 lacks the field, and allows such a change.
     allowed = getattr(request, "allow_replication_factor_change", True)
     context.decide(
         lambda image: alter_partition_reassignments(image, wanted, allow_replication_factor_change=allowed),

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs: which directory of this broker a partition lies in. There is one, and what lies there already stays."""
+"""AlterReplicaLogDirs: moves partitions to another log directory. There is only one, and moving a partition there is a no-op."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             return ErrorCode.LOG_DIR_NOT_FOUND
         if (topic, index) in directory.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        # One that is about to be made will be made there too.
+        # A log that does not exist yet will be created there too.
         known = image.topic(topic)
         return ErrorCode.NONE if known is not None and index in known.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    # A partition that is named under two directories goes to the last, as in Kafka.
+    # If a partition is listed under two directories, the last one counts, as in Kafka.
     codes: Codes = {}
     for directory_wanted in request.dirs:
         for topic in directory_wanted.topics:

@@ -1,8 +1,8 @@
 """ApiVersions: which versions of which APIs are served, generated from the table, and the cluster's features.
 
-The first request of most connections, sent before the client knows what the broker understands. So a version that we lack is
-answered all the same (KIP-511): in the layout of version 0, with UNSUPPORTED_VERSION, naming ApiVersions only, and the client
-asks again.
+This is the first request of most connections, and clients send it before they know which versions the broker serves. So a version
+that we lack still gets an answer (KIP-511): in the layout of version 0, with UNSUPPORTED_VERSION, listing ApiVersions only, and
+the client asks again.
 """
 
 import re
@@ -15,7 +15,7 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage, encode_response
 from tidelog.wire.protocol import ApiKey
 
-# Up to this version clients fail on a feature whose least level is 0.
+# Up to this version clients fail on a feature whose minimum level is 0.
 WITHOUT_ZERO_LEVELS_UNTIL = 3
 SOFTWARE_SINCE = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (KIP-848): epochs, members, and the present and target assignment of each."""
+"""ConsumerGroupDescribe (KIP-848): returns epochs, members, and the current and target assignment of each member."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from tidelog.wire.protocol import ApiKey
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
-    # A group that is named twice is described once.
+    # A group that is listed twice is described once.
     described: dict[str, dict[str, Any]] = {}
     group_ids = list(dict.fromkeys(request.group_ids))
     operations = {"authorized_operations": GROUP_OPERATIONS} if request.include_authorized_operations else {}

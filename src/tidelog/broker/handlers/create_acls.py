@@ -1,4 +1,4 @@
-"""CreateAcls: there is no authorizer, and the answer says so for each of them."""
+"""CreateAcls: there is no authorizer, so every ACL is answered with an error that says so."""
 
 from typing import Any
 

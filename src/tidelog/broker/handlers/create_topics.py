@@ -1,4 +1,4 @@
-"""CreateTopics: each topic of the request is created or refused by itself; the answer comes when they are committed."""
+"""CreateTopics: each topic of the request is created or refused by itself. The answer is sent when the topics are committed."""
 
 from typing import Any
 

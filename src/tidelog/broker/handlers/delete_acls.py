@@ -1,4 +1,4 @@
-"""DeleteAcls: there is no authorizer, and the answer says so for each filter."""
+"""DeleteAcls: there is no authorizer, so every filter is answered with an error that says so."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""DeleteGroups: deletes groups without members, together with their offsets; each is deleted or refused by itself.
+"""DeleteGroups: deletes groups without members, together with their offsets. Each group is deleted or refused by itself.
 
 A group and its offsets are deleted in one batch. Only if the offsets do not fit into one are they deleted in parts, and the group
 with the last part. A crash in between leaves a group with fewer offsets, and the client, which got no answer, retries.
@@ -12,7 +12,7 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
-# The first size that is tried for a part; it is halved while it is too large.
+# The number of offsets in the first part; it is halved as long as a part is too large.
 PART_OFFSETS = 4096
 
 

@@ -1,4 +1,4 @@
-"""DeleteRecords: raises partitions' log start, and answers when that outlives a crash: what was deleted must not come back."""
+"""DeleteRecords: raises the log start of partitions, and answers once that is durable: deleted records must not come back."""
 
 from functools import partial
 from typing import Any
@@ -14,8 +14,8 @@ from tidelog.wire.protocol import ApiKey
 
 TO_HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
-# A request's time is for other replicas. Clients may give none (librdkafka does), and are answered when the leader is done, which
-# here includes its disk.
+# The request's timeout is for other replicas. Some clients send 0 (librdkafka does). They are answered when the leader is done,
+# which here includes the disk.
 WAIT_MS_MIN = 1_000
 
 
@@ -63,7 +63,7 @@ class _Deletion:
 
     def _finish(self, key: TopicPartition, code: ErrorCode, low_watermark: int) -> None:
         if key not in self._open:
-            return  # It came after the time was up.
+            return  # The sync ended after the request had timed out.
         del self._open[key]
         self._results[key] = {"partition_index": key[1], "error_code": code, "low_watermark": low_watermark}
         if not self._open:

@@ -1,4 +1,6 @@
-"""DeleteTopics: by name, or from version 6 by id. The records are gone for clients when the answer comes, from the disk soon."""
+"""DeleteTopics: deletes topics by name or, from version 6 on, by id. When the client gets the answer, nobody can read the records
+any more; soon afterwards they leave the disk.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""DescribeAcls: there is no authorizer, and the answer says so in the way that tools understand."""
+"""DescribeAcls: there is no authorizer, and the answer says so with the error that tools understand."""
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.controller.errors import ApiError

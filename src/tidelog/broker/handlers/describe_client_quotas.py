@@ -1,7 +1,8 @@
-"""DescribeClientQuotas: the quotas that were set, of the entities that a filter lets through.
+"""DescribeClientQuotas: lists the quotas that were set for the entities that match a filter.
 
-A component of the filter is for one type: this name, the default, or any. An entity has to fit all of them; when the filter is
-strict it has no type that the filter does not name. A filter without components lets everything through (strict: nothing).
+Each component of the filter applies to one entity type and asks for a given name, the default, or any. An entity must match all
+components; with a strict filter it must not have any other type either. A filter without components matches everything, or
+nothing if it is strict.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ MATCH_ANY = 2
 
 
 class _Any:
-    """Instead of a name: whatever it is, the default too."""
+    """Takes the place of a name in a filter and matches every name, including the default."""
 
 
 _ANY = _Any()

@@ -1,4 +1,4 @@
-"""DescribeCluster: the cluster's id, its controller, its brokers."""
+"""DescribeCluster: returns the cluster's id, its controller and its brokers."""
 
 from typing import Any
 

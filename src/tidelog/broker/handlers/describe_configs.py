@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings in force of topics, of groups and of this broker, where each comes from, and what it means."""
+"""DescribeConfigs: returns the settings in force for topics, groups and this broker, with the source and meaning of each."""
 
 from collections.abc import Collection
 from typing import Any
@@ -17,14 +17,14 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     def resource_fields(resource: DecodedMessage) -> dict[str, Any]:
         who = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         try:
-            # No names mean all, whether the list is missing or empty.
+            # An empty or missing list of names means all settings.
             configs = _describe(context, resource.resource_type, resource.resource_name, resource.configuration_keys or None)
         except Exception as error:
             code, message = context.code_of(error)
             return {**who, "error_code": code, "error_message": message}
         return {**who, "configs": [_config_fields(config, request) for config in configs]}
 
-    # Each once: a few bytes that name a resource again would cost the answer again.
+    # Describe each resource once: repeating a resource costs a client a few bytes but would cost the broker a whole answer.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     context.reply({"results": [resource_fields(resource) for resource in resources.values()]})
 

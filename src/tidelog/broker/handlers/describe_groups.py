@@ -1,4 +1,4 @@
-"""DescribeGroups: state, protocol and members of classic groups, each with an error of its own."""
+"""DescribeGroups: returns state, protocol and members of classic groups. Each group has its own error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
-# Before this version a group that does not exist is in the state Dead, without an error.
+# Before this version a group that does not exist is reported as Dead, without an error.
 NOT_FOUND_SINCE = 6
 
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: how much each partition takes on the disk. There is one data directory."""
+"""DescribeLogDirs: returns the size of each partition on disk. There is one data directory."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     topics: dict[str, list[dict[str, Any]]] = {}
     for (name, index), log in directory.logs.items():
-        # The metadata log is the quorum's, not a topic of the broker.
+        # The metadata log belongs to the quorum and is not one of the broker's topics.
         if name != METADATA_TOPIC and (wanted is None or (name, index) in wanted):
             topics.setdefault(name, []).append(_partition_fields(index, log))
     context.reply(

@@ -1,4 +1,4 @@
-"""DescribeProducers: who writes to a partition, and whose transaction is open there since which offset."""
+"""DescribeProducers: returns the producers of each partition, and the first offset of each open transaction."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tidelog.wire.protocol import ApiKey
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
-    # A partition that is named twice is described once: its producers may be many.
+    # A partition that is listed twice is described once, because it may have many producers.
     topics: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))

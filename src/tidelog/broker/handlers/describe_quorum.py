@@ -1,4 +1,4 @@
-"""DescribeQuorum: who leads the metadata log, and how far each voter has it. There is one voter."""
+"""DescribeQuorum: returns the leader of the metadata log and how far each voter has replicated it. There is one voter."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
-# A voter that is named by its id alone, not by its directory (kraft.version 0).
+# This stands for a voter that is known by its id alone, without a directory (kraft.version 0).
 NO_DIRECTORY_ID = bytes(16)
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
     wanted = [(topic.topic_name, part.partition_index) for topic in request.topics for part in topic.partitions]
     if wanted != [(METADATA_TOPIC, 0)]:
-        # As in Kafka: whoever asks for anything else besides hears it of all that was asked for.
+        # As in Kafka, a request that also asks for another topic gets this error for everything that it asked for.
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         context.reply(_refusal(request, code, f"only {METADATA_TOPIC}-0 has a quorum"))
         return
@@ -34,7 +34,7 @@ def _partition_fields(context: RequestContext) -> dict[str, Any]:
         "replica_id": broker.config.node_id,
         "replica_directory_id": NO_DIRECTORY_ID,
         "log_end_offset": log.log_end_offset,
-        # The leader has always just caught up with itself.
+        # The leader is always caught up with itself.
         "last_fetch_timestamp": now_ms,
         "last_caught_up_timestamp": now_ms,
     }

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: topics and their partitions in the order of names, a page at a time.
+"""DescribeTopicPartitions: returns topics and their partitions in the order of names, one page at a time.
 
 The cursor names the first partition of the next page. A topic that is gone by then is skipped; the pages before it are not
 repeated. Topics that were asked for by name and do not exist have no partitions, and their errors take no room on a page.

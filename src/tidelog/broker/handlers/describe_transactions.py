@@ -1,4 +1,4 @@
-"""DescribeTransactions: state, producer, age and partitions of transactional ids."""
+"""DescribeTransactions: returns state, producer, age and partitions of transactional ids."""
 
 from collections.abc import Sequence
 from functools import partial

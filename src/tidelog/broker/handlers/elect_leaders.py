@@ -1,4 +1,4 @@
-"""ElectLeaders: gives partitions back to their preferred leaders, or to any replica when none is in sync (unclean)."""
+"""ElectLeaders: returns partitions to their preferred leaders or, if no replica is in sync, lets any replica lead (unclean)."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def _response(elected: list[ElectionResult]) -> dict[str, Any]:
 
 
 def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
-    """Version 0 has no place for an error of the whole, so each partition has it too."""
+    """Version 0 has no field for an error of the whole request, so each partition carries it too."""
     topics = request.topic_partitions or ()
     partitions = [ElectionResult(topic.topic, index, code, message) for topic in topics for index in topic.partitions]
     return {**_response(partitions), "error_code": code}

@@ -1,4 +1,4 @@
-"""EndTxn: commit or abort. The answer comes when the decision is durable; the markers follow by themselves."""
+"""EndTxn: commits or aborts a transaction. The answer is sent when the decision is durable; the markers follow later."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fetch: slices of segment files, as many as the limits allow, or a wait until there is something to send.
+"""Fetch: sends slices of segment files up to the limits, or waits until there is something to send.
 
 The client listener serves consumers only: a request that claims to be a replica is refused, so that nobody moves a high watermark
 by pretending.
@@ -66,7 +66,7 @@ class RequestedPartition(NamedTuple):
 
 class ReadSet(NamedTuple):
     results: list[FetchResult]
-    """In the order of the request."""
+    """The requested partitions, in the order of the request."""
     bytes_read: int
     has_error: bool
 
@@ -172,8 +172,8 @@ def _find(context: RequestContext, name: str | None, topic_id: bytes | None, wan
 
 
 class DelayedFetch:
-    """Registered with its partitions from ``start`` until it is answered or cancelled. It keeps no reference to itself
-    afterwards, so that nothing is left for the cycle collector."""
+    """A fetch that waits. It is registered with its partitions from ``start`` until it is answered or cancelled. It drops its
+    references afterwards, so that nothing is left for the cycle collector."""
 
     __slots__ = (
         "_bytes_found",
@@ -196,17 +196,18 @@ class DelayedFetch:
         limits: FetchLimits,
         found: ReadSet,
     ) -> None:
-        """``found`` is what there was when the request came, which was not enough."""
+        """``found`` is what there was when the request arrived, which was not enough."""
         self._context = context
         self._choice = choice
         self._wanted = wanted
         self._limits = limits
-        # The response when time is up and nothing has moved; None if it has to be read again. It is not kept when it contains
-        # records: their slices keep files open, and a deletion does not move a watermark.
+        # The response to send if time runs out and nothing has moved; None if the partitions have to be read again. A response
+        # with records is not kept: its slices keep files open, and a deletion does not move a watermark.
         self._found: ReadSet | None = None if found.bytes_read else found
         self._is_done = False
         self._timer: Timer | None = None
-        # Bytes that each requested partition has by itself, and the places of each partition in the request. Filled when needed.
+        # The bytes that each requested partition has by itself, and each partition's positions in the request. Filled when
+        # needed.
         self._lengths: list[int] = []
         self._places: dict[Partition, list[int]] = {}
         self._bytes_found = 0
@@ -218,12 +219,12 @@ class DelayedFetch:
             if want.partition is not None:
                 want.partition.add_fetch_waiter(self)
         if wait_ms_max >= COARSE_WAIT_MS_MIN:
-            # A few milliseconds later, together with others.
+            # This fires a few milliseconds late, together with others.
             wait_ms_max += -(broker.clock.monotonic_ms() + wait_ms_max) % COARSE_STEP_MS
         self._timer = broker.timers.schedule(wait_ms_max, self._time_out)
 
     def on_data(self, partition: Partition) -> None:
-        """Answer if there is enough now. A partition that went away is an error, which the reader should get at once."""
+        """Answer if there is enough now. A partition that has gone away is an error, which the reader should get at once."""
         self._found = None
         if self._is_done or (self._limits.bytes_min > 1 and not self._may_be_enough(partition)):
             return
@@ -252,7 +253,7 @@ class DelayedFetch:
         return self._bytes_found >= self._limits.bytes_min
 
     def cancel(self) -> None:
-        """Nobody waits for the response any more."""
+        """Called when nobody waits for the response any more."""
         if not self._is_done:
             self._leave()
 
@@ -363,7 +364,7 @@ def _reply_error(context: RequestContext, code: ErrorCode) -> None:
 
 
 def _failure(request: FetchRequest, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no message field
-    """Each partition has the code: before version 7 the response has none for the whole request."""
+    """Put the code into each partition: before version 7 the response has no code for the whole request."""
     return {
         "error_code": code,
         "responses": [

@@ -1,7 +1,8 @@
-"""FindCoordinator: which broker coordinates a group or a transactional id; one key per request or, from version 4 on, several.
+"""FindCoordinator: returns the broker that coordinates a group or a transactional id. From version 4 on a request may have
+several keys.
 
-The first request creates the coordinator's topic, and the answer waits for that, because clients that get
-COORDINATOR_NOT_AVAILABLE come back only after a while.
+The first request creates the coordinator's topic. The answer waits for that, because clients that get COORDINATOR_NOT_AVAILABLE
+retry only after a while.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""InitProducerId: an id and an epoch for an idempotent producer, or for a transactional one that takes over its id."""
+"""InitProducerId: gives an id and an epoch to an idempotent producer, or to a transactional one that takes over its id."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def _idempotent(context: RequestContext) -> None:
             return
         producer_id = producer_ids.take()
         if producer_id is None:
-            producer_ids.when_available(available)  # Other requests took the whole block.
+            producer_ids.when_available(available)  # Other requests have used up the whole block.
         else:
             context.reply_later(lambda: {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0})
 
@@ -62,7 +62,7 @@ def _transactional(context: RequestContext, request: DecodedMessage) -> None:
             transactional_id, lambda coordinator: coordinator.init_producer_id(init), lambda result: result.error, done
         )
 
-    # The decision may need an id, and cannot wait for one.
+    # The decision may need a producer id, and cannot wait for one.
     context.broker.coordinators.producer_ids.when_available(available)
 
 

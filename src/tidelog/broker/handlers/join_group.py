@@ -1,4 +1,4 @@
-"""JoinGroup: a member of a classic group joins. The answer comes when all have joined, or their time is up."""
+"""JoinGroup: a member joins a classic group. The answer is sent when all members have joined or the rebalance times out."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def _member(member: JoinedMember) -> dict[str, Any]:
 
 
 def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 -- the response has no message
-    # For unexpected errors only. An empty name is valid in every version; older ones do not allow null.
+    # This is for unexpected errors only. An empty name is valid in every version; older ones do not allow null.
     return _fields(JoinResponse(code, request.member_id), version=0)
 
 

@@ -1,4 +1,4 @@
-"""LeaveGroup: members leave a classic group; one per request or, from version 3 on, several, each with an error of its own."""
+"""LeaveGroup: members leave a classic group. From version 3 on a request may have several members, each with its own error."""
 
 from collections.abc import Sequence
 from typing import Any

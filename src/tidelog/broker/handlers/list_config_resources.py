@@ -1,4 +1,4 @@
-"""ListConfigResources: what can have settings. Version 0 knows client metrics only, of which there are none."""
+"""ListConfigResources: lists the resources that can have settings. Version 0 knows client metrics only, and there are none."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""ListGroups: the groups of all shards that this broker leads, filtered by state and type.
+"""ListGroups: lists the groups of all shards that this broker leads, filtered by state and type.
 
 As long as one shard is still loading or unavailable, the request fails: a list without its groups would look complete.
 """
@@ -36,7 +36,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             elif index in service.shards():
                 gather.put(position, CoordinatorLoading(f"shard {index} was dropped and is loading again: {error}"))
             else:
-                gather.put(position, [])  # Another broker leads the shard by now, and lists its groups.
+                gather.put(position, [])  # Another broker leads the shard by now and lists its groups.
 
         return done
 

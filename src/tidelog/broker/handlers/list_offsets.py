@@ -1,7 +1,8 @@
-"""ListOffsets: where a partition begins or ends, and the first record at or after a time.
+"""ListOffsets: returns where a partition begins or ends, and the first record at or after a time.
 
-Negative timestamps are questions of their own; each needs a version of the API that has it. What a consumer may not see yet it
-is not told of: an answer at or above the high watermark (for read_committed: the last stable offset) is none, and none is -1.
+Negative timestamps stand for special questions, and each requires a certain version of the API. A consumer learns only about
+records that it may read: an answer at or above the high watermark (for read_committed: the last stable offset) becomes -1, which
+means that there is no such record.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-# The first version that has each.
+# The first version that supports each question.
 _SINCE_VERSION = {
     LATEST: 1,
     EARLIEST: 1,
@@ -88,7 +89,7 @@ def _answer(partition: Partition, timestamp: int, is_read_committed: bool) -> An
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return Answer(-1, log.log_start_offset, log.epochs.epoch_for_offset(log.log_start_offset))
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return Answer()  # Nothing is kept anywhere but here.
+        return Answer()  # There is no remote storage, so everything is local.
     found = _find(log, timestamp)
     if found is None or found.offset >= visible_end:
         return Answer()

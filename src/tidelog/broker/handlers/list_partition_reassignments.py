@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: the partitions that are on their way to other brokers."""
+"""ListPartitionReassignments: lists the partitions that are being moved to other brokers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""ListTransactions: the transactions of all shards that this broker leads, filtered by state, producer, age and name.
+"""ListTransactions: lists the transactions of all shards that this broker leads, filtered by state, producer, age and name.
 
 As long as one shard is still loading or unavailable, the request fails: a list without its transactions would look complete.
 """
@@ -41,7 +41,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
 
     def put(position: int) -> OnDone:
         def done(transactions: list[ListedTransaction] | None, error: Exception | None) -> None:
-            # Another broker leads the shard by now, and lists its transactions.
+            # Another broker leads the shard by now and lists its transactions.
             gather.put(position, [] if isinstance(error, NotCoordinator) else error or transactions)
 
         return done
@@ -56,7 +56,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
 def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
     if not pattern:
         return None
-    import re2  # Imported here because it takes 20 ms that few brokers need.
+    import re2  # The import takes 20 ms, which few brokers need.
 
     options = re2.Options()
     options.log_errors = False

@@ -1,7 +1,7 @@
-"""Metadata: the brokers, and the topics that a client asks for, with the leaders of their partitions.
+"""Metadata: returns the brokers, and the topics that a client asks for with the leaders of their partitions.
 
 A topic that does not exist is created if the broker and the client allow it, and the answer waits until it exists. Kafka answers
-LEADER_NOT_AVAILABLE and lets the client ask again, on which some clients give up.
+LEADER_NOT_AVAILABLE and lets the client retry, but some clients give up at that.
 
 ``MetadataCache`` keeps the encoded responses to common questions.
 """
@@ -29,7 +29,7 @@ from tidelog.wire.messages import DecodedMessage, encode_response
 from tidelog.wire.primitives import INT32, ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
-# Before this version the request has a field for a topic's id but no meaning for it.
+# Before this version the request has a field for a topic's id but ignores it.
 TOPIC_IDS_SINCE = 12
 THROTTLE_TIME_SINCE = 3
 # Longer than any commit should take, shorter than clients wait for an answer.
@@ -43,10 +43,11 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     version = context.header.api_version
     topics = request.topics
     if topics:
-        # Each once, as in Kafka: a few bytes that name a large topic again would cost the answer again.
+        # Describe each topic once, as in Kafka: repeating a large topic costs a client a few bytes but would cost the broker a
+        # whole answer.
         topics = list({(topic.name, topic.topic_id): topic for topic in topics}.values())
     elif version == 0:
-        topics = None  # Version 0 has no null: none means all.
+        topics = None  # Version 0 has no null, so an empty list means all topics.
     if topics is not None and version < TOPIC_IDS_SINCE:
         _check_named(topics, version)
     question = _question(context, request, topics)
@@ -68,7 +69,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
 
 
 def _reply_body(context: RequestContext, body: bytes) -> None:
-    """Kept bodies say that nobody is throttled, in their first field."""
+    """Answer with a cached body. Its first field says that the client is not throttled, so set the real throttle time."""
     throttle_time_ms = context.broker.throttling.answer(context) if context.usage is not None else 0
     if throttle_time_ms and context.header.api_version >= THROTTLE_TIME_SINCE:
         body = INT32.pack(throttle_time_ms) + body[INT32.size :]
@@ -82,7 +83,7 @@ def _check_named(topics: Sequence[DecodedMessage], version: int) -> None:
 
 
 def _question(context: RequestContext, request: DecodedMessage, topics: Sequence[DecodedMessage] | None) -> Any:
-    """What decides the answer, if it is a question that is asked often."""
+    """The cache key of a common question; None for any other."""
     if topics is not None and len(topics) > 1:
         return None
     wanted = None if topics is None else tuple((topic.name, topic.topic_id) for topic in topics)
@@ -111,7 +112,7 @@ def _to_be_created(context: RequestContext, request: DecodedMessage, topics: Seq
 
 
 def _is_reserved(name: str) -> bool:
-    """The brokers create these by themselves, when they need them."""
+    """Whether the brokers create the topic themselves when they need it."""
     return name in INTERNAL_TOPICS or name == METADATA_TOPIC
 
 
@@ -120,7 +121,7 @@ def _create(
 ) -> None:
     broker = context.broker
     new_topics = [NewTopic(name) for name in missing]
-    # Whoever creates topics by asking for them is refused as well: the answer has an error for each of them, in every version.
+    # A client that creates topics by asking for them is throttled too: every version of the answer has an error per topic.
     ask_quota = broker.throttling.mutations(context, 0)
 
     def answer(created: list[TopicCreation]) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _create(
     def otherwise(error: Exception) -> dict[str, Any]:
         code, _ = error_code_of(error)
         if code is ErrorCode.REQUEST_TIMED_OUT:
-            code = ErrorCode.LEADER_NOT_AVAILABLE  # Every client takes this for "ask again".
+            code = ErrorCode.LEADER_NOT_AVAILABLE  # Every client retries after this code.
         return _response(context, request, topics, dict.fromkeys(missing, code))
 
     context.decide(
@@ -200,7 +201,7 @@ def _has_error(fields: Mapping[str, Any]) -> bool:
 
 
 def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words
-    """``name`` may be null only where ids are known."""
+    """``name`` may be null only in versions that have ids."""
     topics = request.topics or ()
     return {"topics": [{"error_code": code, "name": topic.name or "", "topic_id": topic.topic_id} for topic in topics]}
 
@@ -235,7 +236,7 @@ class MetadataCache:
         return self._bodies.get(question)
 
     def keep(self, question: Hashable, body: bytes) -> None:
-        """An answer made from the image as it is now."""
+        """Cache an answer that was made from the current image."""
         if len(self._bodies) >= ENTRIES_MAX or self._bytes + len(body) > BYTES_MAX:
             self._clear()
         if len(body) <= BYTES_MAX:

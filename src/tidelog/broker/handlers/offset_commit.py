@@ -1,7 +1,7 @@
 """OffsetCommit: stores a group's positions, and answers when they are durable.
 
-As in Kafka, the empty group id is a group like any other here and in OffsetFetch: consumers that assign partitions themselves may
-have none.
+As in Kafka, the empty group id is a group like any other, here and in OffsetFetch: consumers that assign partitions themselves
+may use it.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""OffsetDelete: deletes a group's positions in topics that none of its members reads."""
+"""OffsetDelete: deletes a group's positions in topics that no member of the group subscribes to."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,5 @@
-"""OffsetFetch: the positions that groups have committed; one group per request up to version 7, several from version 8 on.
+"""OffsetFetch: returns the positions that groups have committed; one group per request up to version 7, several from version 8
+on.
 
 Each group is answered by its own shard, and an unavailable shard fails its own groups only. Where an error goes depends on the
 version: from 8 on to the group; before that to every requested partition, and from 2 on to the response as well. Kafka omits the
@@ -21,12 +22,12 @@ from tidelog.wire.protocol import ApiKey
 
 BATCHED_SINCE = 8
 TOPIC_IDS_SINCE = 10
-# Far more than a client needs in one request; each group is a read of its own.
+# Far more than a client needs in one request. Each group needs its own read.
 GROUPS_MAX = 10_000
 
 
 class RequestedTopic(NamedTuple):
-    """A topic by name or by id. It has no name if no topic has the id."""
+    """A topic by name or by id. The name is missing if no topic has that id."""
 
     name: str | None
     topic_id: bytes | None
@@ -86,7 +87,7 @@ class _Fetch:
         self._context.broker.coordinators.groups.read(group.group_id, query, done)
 
     def _requested(self, group: DecodedMessage) -> list[RequestedTopic] | None:
-        """None: all topics."""
+        """The requested topics; None means all."""
         if group.topics is None:
             return None
         if self._version < TOPIC_IDS_SINCE:
@@ -114,7 +115,7 @@ def _none_of(partitions: Sequence[int], error: ErrorCode) -> list[FetchedOffset]
 
 
 def _topic(name: str | None, topic_id: bytes | None, partitions: Sequence[FetchedOffset]) -> dict[str, Any]:
-    """Identified by its id if the request did so."""
+    """Return the response's topic, identified by its id if the request did so."""
     answers = [
         {
             "partition_index": partition,

@@ -1,4 +1,6 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended. A consumer whose position lies behind that knows that its log was cut."""
+"""OffsetForLeaderEpoch: returns where a leader epoch ended. A consumer whose position lies beyond that knows that the log was
+truncated.
+"""
 
 from typing import Any
 

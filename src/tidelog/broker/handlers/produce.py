@@ -1,12 +1,12 @@
-"""Produce: append each partition's records, and answer when they are as durable as the client asked.
+"""Produce: appends each partition's records, and answers when they are as durable as the client asked.
 
 acks=0 gets no answer at all. acks=1 is answered when the leader has written the records, and acks=-1 (all) when the high
 watermark has passed them on every partition, or after the request's timeout. A duplicate of an idempotent batch waits like its
 original, which may not be durable yet. While the disk is far behind, requests that do not wait for it are answered later too
 (``DiskBacklog``).
 
-The records are views of the request's frame and are written before the handler returns. Nothing keeps them, except for a
-transaction whose coordinator has to be asked first (``transactional_produce``).
+The records are views of the request's frame and are written before the handler returns. Nothing keeps them, except when a
+transaction's coordinator has to be asked first (``transactional_produce``).
 """
 
 from collections.abc import Callable
@@ -46,11 +46,11 @@ ACKS_NONE = 0
 ACKS_LEADER = 1
 ACKS_ALL = -1
 NO_ERROR = ErrorCode.NONE
-# Where the low byte of a batch's attributes lies, and its flag of a transaction.
+# The position of the low byte of a batch's attributes, and its transactional flag.
 ATTRIBUTES_POSITION = 22
 TRANSACTIONAL = 0x10
-# To name refused records takes microseconds each, and much more room than they take in the request: a request must not hold the
-# loop for that. Whose records are not named fails as a whole, with the same error.
+# Reporting each refused record takes microseconds, and much more room than the record takes in the request, and a request must
+# not hold the loop for that. A partition whose records are not reported fails as a whole, with the same error.
 NAMED_RECORDS_MAX = 10_000
 
 
@@ -73,7 +73,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> None:
         try:
             _append_all(context, verified, codes)
         except Exception as error:
-            context.fail(error)  # It may have waited, and then nobody else hears of this.
+            context.fail(error)  # The request may have waited, and then an exception would reach nobody else.
 
     context.broker.transactional_produce.submit(request, context.header.api_version, append)
 
@@ -98,10 +98,10 @@ def _append_all(context: RequestContext, request: ProduceRequest, codes: Partiti
 
 
 def _answer(context: RequestContext, acks: int, topics: list[ProduceTopicResult]) -> None:
-    """With acks=0 and acks=1."""
+    """Answer a request with acks=0 or acks=1."""
     if acks == ACKS_NONE:
         if any(result.error is not NO_ERROR for topic in topics for result in topic.partitions):
-            # The only way to tell a client that expects no answer: it refreshes its metadata when the connection ends.
+            # This is the only way to tell a client that expects no answer: it refreshes its metadata when the connection ends.
             context.session.end("a produce request with acks=0 failed")
         context.reply_nothing()
     else:
@@ -144,12 +144,13 @@ def _append(
 
 
 def _record_errors(request: ProduceRequest, error: RecordsRefused) -> list[tuple[int, str]]:
-    """Each partition of the request may be refused, so they share what may be looked at."""
+    """The refused records. All partitions of the request share one budget of records to examine."""
     return error.record_errors(NAMED_RECORDS_MAX // sum(len(topic.partitions) for topic in request.topics))
 
 
 def _check_verdict(partition: Partition, codes: PartitionCodes | None) -> None:
-    """Nobody would ever end a transaction that its coordinator does not know of, and read_committed would wait for that."""
+    """Raise if the coordinator did not confirm the transaction: nobody would ever end it, and read_committed readers would wait
+    forever."""
     if codes is None:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         raise ApiError(code, "records of a transaction in a request without a transactional id")
@@ -170,7 +171,7 @@ def _reply(context: RequestContext, topics: list[ProduceTopicResult]) -> None:
 
 
 def _note_acknowledged(context: RequestContext, timing: RequestTiming, topics: list[ProduceTopicResult]) -> None:
-    """With acks=1: as soon as it was written."""
+    """With acks=1 the records are acknowledged as soon as they are written."""
     for topic in topics:
         known = context.broker.image.topic_by_id(topic.topic_id or b"") if topic.name is None else None
         name = topic.name if known is None else known.name
@@ -188,7 +189,7 @@ class _Waiting:
         self._context = context
         self._timeout_ms = timeout_ms
         self._waits: list[tuple[Partition, int, list[ProduceResult], int]] = []
-        # Number of a wait -> where its result stands.
+        # Maps the number of a wait to the position of its result.
         self._open: dict[int, tuple[list[ProduceResult], int]] = {}
         self._timer: Timer | None = None
         self._topics: list[ProduceTopicResult] = []
@@ -209,7 +210,7 @@ class _Waiting:
     def _replicated(self, number: int, error: Exception | None) -> None:
         place = self._open.pop(number, None)
         if place is None:
-            return  # Timed out before.
+            return  # The request has timed out already.
         if error is not None:
             self._set_error(place, *self._context.code_of(error))
         if not self._open:
@@ -220,7 +221,7 @@ class _Waiting:
                 self._note_acknowledged(number, self._context.timing)
 
     def _note_acknowledged(self, last: int, timing: RequestTiming) -> None:
-        """``last`` is the wait that the answer waited for: only its partition may be among the slowest."""
+        """``last`` is the wait that completed the answer; only its partition may be among the slowest."""
         metrics = self._context.broker.request_metrics
         for number, (partition, _, results, position) in enumerate(self._waits):
             if results[position].error is NO_ERROR:
@@ -261,12 +262,12 @@ API = Api(
     handle=handle,
     failure=_failure,
     decode=decode_produce_request,
-    # Older librdkafka takes a broker that does not list version 0 for one without compression.
+    # Older librdkafka assumes that a broker that does not list version 0 cannot compress.
     advertised_versions=(0, VERSIONS[1]),
 )
 
 
-# What a slow disk writes in a second.
+# About as much as a slow disk writes in a second.
 BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -288,8 +289,8 @@ class DiskBacklog:
         """Requests that were answered later because of the backlog, since the start."""
 
     def hold(self, context: "RequestContext", timeout_ms: int, answer: Callable[[], None]) -> None:
-        """For a request that has just appended: call ``answer`` when its records are synced, or when its time is up, since it did
-        not ask for a sync. One pass covers all logs, so the last log stands for all of the request's."""
+        """Hold a request that has just appended: call ``answer`` when its records are synced, or when it times out, since it did
+        not ask for a sync. One pass syncs all logs, so the request's last log stands for all of them."""
         log = self._appends.last_log
         assert log is not None, "the request has appended"
         self.held += 1

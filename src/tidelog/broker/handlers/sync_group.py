@@ -1,4 +1,4 @@
-"""SyncGroup: a member of a classic group gets its assignment, once the leader has sent it and it is durable."""
+"""SyncGroup: a member of a classic group gets its assignment once the leader has sent it and it is durable."""
 
 from typing import Any
 

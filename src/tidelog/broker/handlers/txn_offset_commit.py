@@ -1,4 +1,5 @@
-"""TxnOffsetCommit: a group's positions as part of a transaction. They take effect when it commits, and never if it aborts.
+"""TxnOffsetCommit: commits a group's positions as part of a transaction. They take effect when it commits, and never if it
+aborts.
 
 The partition that holds them must be part of the transaction: up to version 4 AddOffsetsToTxn has added it, from version 5 on it
 is added here.
@@ -26,9 +27,9 @@ from tidelog.wire.protocol import ApiKey
 
 ABORTABLE_SINCE = 4
 VERSION_2_SINCE = 5
-# The version of OffsetCommit whose checks of members apply.
+# The version of OffsetCommit whose member checks apply.
 OFFSET_COMMIT_VERSION = 9
-# The codes of that version about groups and members, for clients that know generations only.
+# The codes of that version about groups and members, for clients that only know generations.
 _CODES = {
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.ILLEGAL_GENERATION,
@@ -48,7 +49,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     def verified(codes: PartitionCodes) -> None:
         code = codes[partition]
         if code is ErrorCode.NOT_ENOUGH_REPLICAS:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients of a group retry after this one.
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients of a group retry after this code.
         if code is not ErrorCode.NONE:
             context.fail(ApiError(code))
             return

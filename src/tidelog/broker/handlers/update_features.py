@@ -1,6 +1,6 @@
-"""UpdateFeatures: changes the levels of finalized features, all of a request or none.
+"""UpdateFeatures: changes the levels of finalized features. A request changes all of them or nothing.
 
-Up to version 1 each feature has its result; from version 2 on there is one for the request.
+Up to version 1 each feature has its own result; from version 2 on the request has one.
 """
 
 from typing import Any

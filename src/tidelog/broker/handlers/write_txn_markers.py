@@ -1,6 +1,6 @@
-"""WriteTxnMarkers: end transactions in the given partitions.
+"""WriteTxnMarkers: ends transactions in the given partitions.
 
-Coordinators send it to other brokers, and an admin uses it to end a transaction that no coordinator knows any more.
+Coordinators send it to other brokers, and an administrator uses it to end a transaction that no coordinator knows any more.
 """
 
 from functools import partial
@@ -17,7 +17,7 @@ from tidelog.wire.protocol import ApiKey
 TRANSACTION_VERSION_SINCE = 2
 
 MarkerPartition = tuple[int, TopicPartition]
-"""The position of a marker in the request, and one of its partitions."""
+"""The index of a marker in the request, and one of its partitions."""
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
@@ -53,7 +53,7 @@ def _partitions(marker: DecodedMessage) -> dict[TopicPartition, None]:
 def _code_of(context: RequestContext, error: Exception | None) -> ErrorCode:
     if error is None:
         return ErrorCode.NONE
-    # A transaction coordinator knows partition leaders only, and retries after this.
+    # A transaction coordinator knows only errors about partition leaders, and retries after this one.
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(error, CoordinatorError) else context.code_of(error)[0]
 
 

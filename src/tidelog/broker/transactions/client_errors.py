@@ -1,4 +1,4 @@
-"""Which error codes a client understands. An older one gets a code that makes it do the same."""
+"""The error codes that a client understands. An older client gets a code that makes it do the same."""
 
 from enum import Enum
 
@@ -13,7 +13,7 @@ _COORDINATOR_ERRORS = (
 
 
 class ClientKind(Enum):
-    """Who asks whether a partition is part of a transaction."""
+    """The kinds of client that ask whether a partition is part of a transaction."""
 
     BROKER = "another broker, which takes the answer as it is"
     INVALID_STATE = "a client that knows INVALID_TXN_STATE but not TRANSACTION_ABORTABLE"
@@ -28,11 +28,11 @@ def client_kind(api_version: int, *, abortable_since: int, version_2_since: int)
 
 
 def verification_error(code: ErrorCode, client: ClientKind) -> ErrorCode:
-    """A code of the transaction coordinator, as a request to another part of the broker answers it."""
+    """Translate a code of the transaction coordinator for a request to another part of the broker."""
     if client is ClientKind.BROKER:
         return code
     if code is ErrorCode.PRODUCER_FENCED:
-        return ErrorCode.INVALID_PRODUCER_EPOCH  # What a log answers: the producer may abort, and go on.
+        return ErrorCode.INVALID_PRODUCER_EPOCH  # A log answers with this code too: the producer may abort and continue.
     if code in _COORDINATOR_ERRORS or (code is ErrorCode.CONCURRENT_TRANSACTIONS and client is not ClientKind.VERSION_2):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if code is ErrorCode.TRANSACTION_ABORTABLE and client is ClientKind.INVALID_STATE:
@@ -41,7 +41,7 @@ def verification_error(code: ErrorCode, client: ClientKind) -> ErrorCode:
 
 
 def coordinator_error(code: ErrorCode, api_version: int, fenced_since: int) -> ErrorCode:
-    """A code of the transaction coordinator. Clients below ``fenced_since`` do not know PRODUCER_FENCED."""
+    """Translate a code of the transaction coordinator. Clients below ``fenced_since`` do not know PRODUCER_FENCED."""
     if code is ErrorCode.PRODUCER_FENCED and api_version < fenced_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code

@@ -16,8 +16,8 @@ from tidelog.wire.errors import ErrorCode
 
 # Longer than markers take, and far below the time that clients wait for an answer.
 WAIT_MS_MAX = 500
-# A transaction that ends may be followed by another one of the same id; a request that loses that race every time is answered. A
-# request that cannot go on before the end is committed needs one attempt for that.
+# Another transaction of the same id may follow the one that ends. A request that loses that race every time is answered. A
+# request that cannot continue before the end is committed needs one attempt for that.
 ATTEMPTS_MAX = 4
 
 TransactionDecision = Callable[[TransactionCoordinator], CoordinatorResult]
@@ -48,8 +48,8 @@ class ConcurrentTransactions:
 
 
 class _WaitingDecision:
-    """One decision, until it can be made. This is an object because closures that refer to each other would be left to the
-    cycle collector."""
+    """One decision that waits until it can be made. It is an object because closures that refer to each other would be left to
+    the cycle collector."""
 
     __slots__ = ("_attempts", "_concurrent", "_decide", "_error_of", "_on_done", "_timer", "_transactional_id", "_waits_at")
 
@@ -85,13 +85,13 @@ class _WaitingDecision:
         if coordinator is None:
             return False
         if not coordinator.ends.is_ending(self._transactional_id):
-            # The answer waited for the log, as answers do, and the end was committed before it.
+            # The answer had to wait for the log, and the end was committed in the meantime.
             self.decide()
             return True
         return self.wait(coordinator)
 
     def wait(self, coordinator: TransactionCoordinator) -> bool:
-        """Wait for the end of the transaction. False if too many wait already."""
+        """Wait for the end of the transaction. Returns False if too many are waiting already."""
         self._waits_at = coordinator
         if not coordinator.ends.when_ended(self._transactional_id, self._ended):
             self._waits_at = None
@@ -108,7 +108,7 @@ class _WaitingDecision:
         self.decide()
 
     def _expired(self) -> None:
-        """The next decision is the answer, whatever it is."""
+        """Make the decision one last time: its result is the answer."""
         coordinator, self._waits_at, self._timer = self._waits_at, None, None
         if coordinator is not None:
             coordinator.ends.stop_waiting(self._transactional_id, self._ended)

@@ -1,9 +1,10 @@
 """Appends the markers that end a transaction to the partitions of this broker.
 
 A marker for ``__consumer_offsets`` goes through the shard of the group coordinator, which is the only writer of its partition.
-Other internal topics have no transactions, and a marker from here would come between a shard and its log: it is refused.
+Other internal topics have no transactions. A marker for one of them is refused, because it would come between a shard and its
+log.
 
-On a topic with relaxed durability the marker waits for a sync all the same. Otherwise a power cut could take the marker and leave
+On a topic with relaxed durability the marker waits for a sync all the same. Otherwise a power cut could lose the marker and keep
 the records, at a time when no coordinator knows about the transaction any more.
 """
 
@@ -54,7 +55,7 @@ class PartitionMarkerWriter:
         self, index: int, partition: Partition, marker: TransactionMarker, on_committed: OnCommitted
     ) -> None:
         shard = self._groups.shard(index)
-        # Check first, with everything that the shard has decided in the log: a refused append costs the shard its state.
+        # Check first, once everything that the shard has decided is in the log: a refused append makes the shard drop its state.
         shard.flush()
         check_marker(marker, partition.log.producers)
         producer = marker.producer_id, marker.producer_epoch
@@ -79,8 +80,8 @@ class PartitionMarkerWriter:
 
 
 def check_marker(marker: TransactionMarker, producers: ProducerState) -> None:
-    """Raise what the log would raise. With transactions v2, where the decision raised the epoch, a transaction that is open in
-    the marker's own epoch is a later one, which this marker must not end."""
+    """Raise what the log would raise. With transactions v2 the decision raised the epoch, so a transaction that is open in the
+    marker's own epoch is a later one, and this marker must not end it."""
     producer_id, producer_epoch = marker.producer_id, marker.producer_epoch
     producers.check_marker(producer_id, producer_epoch, marker.control)
     entry = producers.entry(producer_id)

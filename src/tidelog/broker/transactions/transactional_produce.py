@@ -1,11 +1,11 @@
-"""Produce requests of transactions: verified before their records are written, in the order of their arrival.
+"""Verifies the Produce requests of transactions before their records are written, in the order of their arrival.
 
 Most are written at once: the transaction is open in all their partitions, or its coordinator can verify them at once. A request
 that has to wait is copied, because its frame is gone by then, and so is everything that its producer sends after it.
 
 A transaction may end while a request waits, so everything about the request is checked again before its records are written. A
-batch that was told to come back must not be overtaken by the next one: a log that knows nothing of a producer would take that one
-for its first.
+batch that was told to retry must not be overtaken by the next one: a log that does not know the producer would take that one for
+its first.
 """
 
 from collections import deque
@@ -27,9 +27,10 @@ from tidelog.wire.produce import ProducePartition, ProduceRequest
 
 ABORTABLE_SINCE = 11
 VERSION_2_SINCE = 12
-# For all waiting requests together. Those beyond it are told to come back.
+# The limit for all waiting requests together. Requests beyond it are told to retry.
 WAITING_BYTES_MAX = 64 << 20
-# Batches that were told to come back. Beyond this number the oldest are forgotten, and their producers may have to abort.
+# The maximum number of remembered batches that were told to retry. Beyond it the oldest are forgotten, and their producers may
+# have to abort.
 POSTPONED_MAX = 10_000
 
 RETRY_LATER = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -45,8 +46,8 @@ class _ProduceCall(NamedTuple):
 
 
 class _Unverified(NamedTuple):
-    """The batches of a request that the coordinator must verify. All transactional batches must be of one producer; others are
-    refused."""
+    """The batches of a request that the coordinator must verify. All transactional batches must come from one producer; others
+    are refused."""
 
     producer_id: int
     producer_epoch: int
@@ -60,15 +61,16 @@ class TransactionalProduce:
     def __init__(
         self, image: ClusterImage, partitions: Partitions, verification: TransactionVerification, is_enabled: bool
     ) -> None:
-        """``is_enabled``: ``transaction.partition.verification.enable``. Partitions of v2 clients are added all the same."""
+        """``is_enabled`` is the setting ``transaction.partition.verification.enable``. Partitions of v2 clients are added in any
+        case."""
         self._image = image
         self._partitions = partitions
         self._verification = verification
         self._is_enabled = is_enabled
-        # Producer id -> waiting requests; the first is the one that is being verified.
+        # Maps a producer id to its waiting requests; the first one is being verified.
         self._queues: dict[int, deque[_ProduceCall]] = {}
         self.waiting_bytes = 0
-        # Producer id and partition -> epoch and lowest sequence that was told to come back.
+        # Maps a producer id and partition to the epoch and the lowest sequence that was told to retry.
         self._postponed: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
 
     @property
@@ -117,17 +119,17 @@ class TransactionalProduce:
             queue = self._queues[producer_id] = deque()
             self._wait(queue, call, is_copy=is_copy)
         else:
-            is_answered = True  # It has been told to come back: a later answer must not write it.
+            is_answered = True  # The client has been told to retry, so a later answer must not write the batch.
 
     def _append(self, call: _ProduceCall, unverified: _Unverified, verified: PartitionCodes) -> None:
-        """``unverified`` is current. A partition in it without a code was open before, and no longer is."""
+        """Append the request. ``unverified`` is current. A partition in it without a code was open before and no longer is."""
         codes = {**verified, **unverified.refused}
         for partition, header in unverified.batches.items():
             codes[partition] = self._in_order(partition, header, codes.get(partition, RETRY_LATER))
         call.append(call.request, codes)
 
     def _has_room(self, call: _ProduceCall) -> bool:
-        """Whether it may wait. Otherwise it is told to come back."""
+        """Whether the request may wait. Otherwise the client is told to retry."""
         if not self.waiting_bytes or self.waiting_bytes + _size(call.request) <= WAITING_BYTES_MAX:
             return True
         batches = dict(self._transactional_batches(call.request))
@@ -218,7 +220,7 @@ class TransactionalProduce:
         return code
 
     def _is_unknown(self, partition: TopicPartition, producer_id: int) -> bool:
-        """Whether the log knows nothing of the producer, and would take any sequence for its first."""
+        """Whether the log does not know the producer, and would accept any sequence as its first."""
         try:
             return self._partitions.find(partition[0], None, partition[1]).log.producers.entry(producer_id) is None
         except (ApiError, LogError, ReplicationError, OSError):

@@ -1,11 +1,11 @@
-"""Is a partition part of a producer's ongoing transaction? The broker asks before it writes the first records of a transaction.
+"""Checks whether a partition is part of a producer's ongoing transaction, before the first records of a transaction are written.
 
-Without this check a Produce request that arrives after the end of its transaction would begin one that no coordinator knows and
-nobody ends, and read_committed readers would wait at it forever. Clients of transactions v1 have added the partition before; for
+Without this check, a Produce request that arrives after the end of its transaction would begin one that no coordinator knows and
+nobody ends, and read_committed readers would wait for it forever. Clients of transactions v1 have added the partition before; for
 clients of v2 (KIP-890) it is added here.
 
-Whatever a request has to wait for, the answer is what the coordinator knows at the moment of the answer: a transaction that ended
-meanwhile must not get any more records.
+However long a request has to wait, its answer reflects what the coordinator knows when it answers: a transaction that has ended
+in the meantime must not get any more records.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ class TransactionVerification:
         self._concurrent = concurrent_transactions
 
     def verify(self, request: TransactionPartitions, client: ClientKind, on_verified: OnVerified) -> None:
-        """``on_verified`` gets a code for each partition: at once when everything that is known is durable."""
+        """``on_verified`` gets a code for each partition, at once if everything that is known is durable."""
         if client is ClientKind.VERSION_2:
             self._add(request, on_verified)
         else:

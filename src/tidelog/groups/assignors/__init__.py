@@ -1,1 +1,1 @@
-"""Server-side assignors: pure functions from subscriptions, and the present assignment, to what every member should have."""
+"""Server-side assignors: pure functions that take subscriptions and the current assignment and return the target assignment."""

@@ -1,6 +1,6 @@
-"""``range``: members get neighbouring partitions of each topic, in the order of their instance ids, then of their member ids.
+"""``range``: members get adjacent partitions of each topic, in the order of their instance ids, then of their member ids.
 
-Topics with the same number of partitions and the same subscribers are cut at the same places, so that a member that joins two
+Topics with the same number of partitions and the same subscribers are split at the same places, so that a member that joins two
 streams by key has the same partitions of both. The price is that with n topics a member can have n partitions more than another.
 """
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 Partitions = Mapping[bytes, tuple[int, ...]]
-"""By topic id, ascending, without topics that have none."""
+"""Partitions by topic id, in ascending order, without topics that have no partitions."""
 
 
 class MemberSubscription(NamedTuple):
     topic_ids: frozenset[bytes]
-    """Only topics that exist."""
+    """The subscribed topics that exist."""
     instance_id: str | None = None
     assigned: Partitions = {}  # noqa: RUF012 - read only
     """The last target assignment; it may hold topics and partitions that are gone, or that others hold as well."""
@@ -21,10 +21,10 @@ class MemberSubscription(NamedTuple):
 
 Members = Mapping[str, MemberSubscription]
 Assignments = dict[str, dict[bytes, tuple[int, ...]]]
-"""For every member, including those that get nothing."""
+"""The assignment of every member, including those that get nothing."""
 
 Assignor = Callable[[Members, Mapping[bytes, int]], Assignments]
-"""Members, and how many partitions each topic has."""
+"""The members, and the number of partitions of each topic."""
 
 
 def is_homogeneous(members: Members) -> bool:

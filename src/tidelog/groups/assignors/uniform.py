@@ -1,4 +1,4 @@
-"""``uniform``: all members get the same number of partitions, and keep what they have as far as that allows.
+"""``uniform``: all members get the same number of partitions, and keep what they have as far as possible.
 
 If all have the same subscription there is a closed form, and it is exact: counts differ by one at most, and no assignment with
 such counts moves fewer partitions.
@@ -31,8 +31,8 @@ def assign_uniform(members: Members, partition_counts: Mapping[bytes, int]) -> A
 def _keep_current(
     members: Members, member_ids: list[str], partition_counts: Mapping[bytes, int]
 ) -> tuple[set[TopicIdPartition], dict[str, list[TopicIdPartition]]]:
-    """The part of the current assignment that may stay: partitions that exist and that their member still subscribes to. If two
-    members hold the same one, which must not happen and must not be passed on, the first keeps it."""
+    """Return the part of the current assignment that may stay: partitions that exist and that their member still subscribes to.
+    If two members hold the same partition, which must not happen and must not continue, the first keeps it."""
     taken: set[TopicIdPartition] = set()
     kept: dict[str, list[TopicIdPartition]] = {}
     for member_id in member_ids:
@@ -58,7 +58,8 @@ def _grouped(topic_partitions: list[TopicIdPartition]) -> dict[bytes, tuple[int,
 
 
 class _Balance:
-    """Different subscriptions. Members are numbers here, in the order of their ids, because chains are searched often."""
+    """Balances members with different subscriptions. Members are numbers here, in the order of their ids, because chains are
+    searched often."""
 
     __slots__ = ("free", "holdings", "loads", "member_ids", "subscribers")
 
@@ -99,7 +100,7 @@ class _Balance:
                 self.holdings[index].setdefault(topic_id, []).append(partition)
 
     def _even_out(self) -> bool:
-        """Apply one chain. False when there is none."""
+        """Apply one chain of moves. Returns False when there is none."""
         seen: set[int] = set()
         seen_topics: set[bytes] = set()
         for source in sorted(range(len(self.loads)), key=lambda index: (-self.loads[index], index)):
@@ -169,7 +170,8 @@ def _assign_homogeneous(members: Members, partition_counts: Mapping[bytes, int])
 
 
 def _quotas(member_ids: list[str], kept: dict[str, list[TopicIdPartition]], quota: int, extra: int) -> dict[str, int]:
-    """Members that already have one more than the others keep it first, because then nothing moves."""
+    """How many partitions each member gets. Members that already have one more than the others keep it first, because then
+    nothing moves."""
     quotas = dict.fromkeys(member_ids, quota)
     for member_id in sorted(member_ids, key=lambda member_id: len(kept[member_id]) <= quota)[:extra]:
         quotas[member_id] += 1
@@ -177,7 +179,7 @@ def _quotas(member_ids: list[str], kept: dict[str, list[TopicIdPartition]], quot
 
 
 def _take_turns(member_ids: list[str], kept: dict[str, list[TopicIdPartition]], quotas: dict[str, int]) -> Iterator[str]:
-    """Members with room take turns, so that neighbouring partitions of a busy topic go to different members."""
+    """Let members with room take turns, so that adjacent partitions of a busy topic go to different members."""
     room = {member_id: quotas[member_id] - len(kept[member_id]) for member_id in member_ids}
     waiting = [member_id for member_id in member_ids if room[member_id]]
     while waiting:

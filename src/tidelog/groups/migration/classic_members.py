@@ -1,9 +1,9 @@
 """Members of a consumer group that speak the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, answered from the
 same state as heartbeats of KIP-848.
 
-To such a member its epoch is a generation, and the coordinator is a leader that it never sees: it joins, is told at once that
-another member leads, and fetches what the coordinator has assigned to it with SyncGroup. After a change its heartbeat is answered
-with REBALANCE_IN_PROGRESS and it joins again; the partitions that it then owns confirm what it gave up.
+Such a member takes its epoch for a generation, and the coordinator for a leader that it never sees: it joins, is told at once
+that another member leads, and fetches what the coordinator has assigned to it with SyncGroup. After a change its heartbeat is
+answered with REBALANCE_IN_PROGRESS and it joins again; the partitions that it then owns confirm what it has released.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class ClassicMembers:
     # -- JoinGroup -----------------------------------------------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> CoordinatorResult:
-        """The response is a JoinResponse, at once: no member waits for others here."""
+        """The response is a JoinResponse. It is immediate: no member waits for others here."""
         try:
             return self._join(group, request)
         except ApiError as error:
@@ -98,7 +98,7 @@ class ClassicMembers:
             ):
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if group.group_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-                # While it gives up partitions it is already in the middle of a rebalance, and learns of the next one later.
+                # A member that is releasing partitions is already in the middle of a rebalance, and learns of the next one later.
                 self._consumer.timers.expect_join(group.group_id, member)
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
         except ApiError as error:

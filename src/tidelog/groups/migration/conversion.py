@@ -1,4 +1,4 @@
-"""A live group changes its protocol.
+"""Converts a live group from one protocol to the other.
 
 **Upgrade**: a classic group becomes a consumer group when the first member that speaks KIP-848 joins it. Its members keep what
 they have: the generation becomes the epoch of the group, of its target assignment and of every member. Members that wait in a
@@ -109,7 +109,7 @@ DOWNGRADING_POLICIES = ("bidirectional", "downgrade")
 def downgrade_records(
     group: ConsumerGroup, leaving: Iterable[ConsumerGroupMember], environment: GroupEnvironment
 ) -> list[Any] | None:
-    """None when the group stays a consumer group."""
+    """Return None when the group stays a consumer group."""
     gone = {member.member_id for member in leaving}
     staying = [member for member_id, member in group.members.items() if member_id not in gone]
     if not staying or any(member.classic is None for member in staying):

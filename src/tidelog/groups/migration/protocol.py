@@ -1,7 +1,8 @@
-"""The classic protocol for groups of both types: a group's type decides which protocol serves a request, and groups change type.
+"""The classic protocol for groups of both types. A group's type decides which protocol serves a request, and groups can change
+type.
 
-A consumer group that has members serves requests of the classic protocol as those of its own members; all other groups are left
-to the classic protocol.
+A consumer group that has members serves requests of the classic protocol as requests of its own members. All other groups are
+left to the classic protocol.
 """
 
 from collections.abc import Iterable, Sequence
@@ -89,7 +90,7 @@ class MigratingClassicProtocol(ClassicGroupProtocol):
         return decision.result()
 
     def _after_join(self, group: ConsumerGroup, request: JoinRequest) -> None:
-        """A static member that comes back with the classic protocol may have been the last one with KIP-848."""
+        """A static member that returns with the classic protocol may have replaced the last one with KIP-848."""
         others = [member for member in group.members.values() if member.instance_id != request.group_instance_id]
         if request.group_instance_id is not None and all(member.classic is not None for member in others):
             group_id = group.group_id

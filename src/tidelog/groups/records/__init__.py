@@ -1,7 +1,7 @@
-"""The records of __consumer_offsets and their bytes: ``types`` is what they say, ``codec`` the way in and out.
+"""The records of __consumer_offsets and their bytes: ``types`` defines the records, and ``codec`` encodes and decodes them.
 
-In the log a key is the kind of record (int16) and the key's fields, a value is its version (int16) and the value's fields. Every
-version that Kafka's schemas have is read; written is the version that Kafka 4.3 writes.
+In the log a key is the kind of record (int16) and the key's fields; a value is its version (int16) and the value's fields. Every
+version that Kafka's schemas have can be read. The version that Kafka 4.3 writes is written.
 """
 
 from tidelog.groups.records.codec import RECORD_CODEC

@@ -1,4 +1,5 @@
-"""OffsetCommit records by hand: a coordinator loads 100,000 of them in a second, and writes one for every commit.
+"""Encodes and decodes OffsetCommit records by hand, because a coordinator loads 100,000 of them in a second and writes one for
+every commit.
 
 Key: kind (int16, 0 or 1), group, topic, partition. Value: version (int16), then::
 
@@ -7,7 +8,8 @@ Key: kind (int16, 0 or 1), group, topic, partition. Value: version (int16), then
     3      offset | leader epoch | metadata | commit timestamp
     4      as 3, flexible; tag 0 is the topic id
 
-Written is version 4; 1 for an offset with an expiry of its own, which then loses its leader epoch and topic id, as in Kafka.
+We write version 4, except for an offset with its own expiry: that is version 1, which loses the leader epoch and the topic id, as
+in Kafka.
 """
 
 import struct
@@ -23,8 +25,8 @@ LEGACY_KIND = 0
 VERSION_MAX = 4
 VERSION_WITH_EXPIRY = 1
 
-# A group commits the same few partitions over and over. Keys of long group ids are made each time: so the cache holds a few
-# megabytes at most, whatever clients send; a topic's name has its own limit.
+# A group commits the same few partitions over and over. Keys of long group ids are not cached, so the cache holds a few megabytes
+# at most, whatever clients send; a topic's name has its own limit.
 CACHED_KEYS_MAX = 5_000
 CACHED_GROUP_LENGTH_MAX = 100
 
@@ -40,7 +42,7 @@ _pack_flexible_head = struct.Struct(">hqi").pack
 _pack_expiring_head = struct.Struct(">hq").pack
 _pack_timestamp = struct.Struct(">q").pack
 _pack_two_timestamps = struct.Struct(">qq").pack
-# Calls tuple's own constructor: the one that NamedTuple generates is Python code.
+# This calls tuple's own constructor, because the one that NamedTuple generates is Python code.
 _new_tuple = tuple.__new__
 
 _HEAD_SIZE = 15
@@ -88,7 +90,7 @@ def _encode_value(value: OffsetCommitValue) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> OffsetCommitRecord:
-    """UnreadableShard for anything but what a key and a value should be."""
+    """Raises UnreadableShard when the key or the value is malformed."""
     try:
         _, length = _unpack_kind_length(key)
         end = 4 + length
@@ -107,7 +109,7 @@ def decode(key: bytes, value: bytes | None) -> OffsetCommitRecord:
 
 
 def _decode_value(value: bytes) -> OffsetCommitValue:
-    """What nearly all records look like is read in straight code; the rest by the reader that checks every step."""
+    """Read the common layout with straight-line code, and any other with the reader that checks every step."""
     if len(value) < _HEAD_SIZE or value[:2] != b"\0\4":
         return _decode_any(value)
     _, offset, leader_epoch, length = _unpack_flexible_head(value)

@@ -1,6 +1,6 @@
 """The records of __consumer_offsets, with Kafka's names: key and value in one, the key's fields first.
 
-A record whose ``value`` is None is a tombstone: what its key names is gone. Ids are 16 bytes; zero stands for none.
+A record whose ``value`` is None is a tombstone: the thing that its key names is gone. Ids are 16 bytes; zero means no id.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class OffsetCommitValue(NamedTuple):
     metadata: str = ""
     commit_timestamp: int = NO_TIMESTAMP_MS
     expire_timestamp: int = NO_TIMESTAMP_MS
-    """Only for clients that ask for a retention time of their own (OffsetCommit before version 5)."""
+    """Set only for clients that ask for their own retention time (OffsetCommit before version 5)."""
     topic_id: bytes = ZERO_UUID
 
 
@@ -82,7 +82,7 @@ class ConsumerGroupPartitionMetadataValue(NamedTuple):
 
 
 class ConsumerGroupPartitionMetadataRecord(NamedTuple):
-    """Of Kafka before 4.1; only its tombstone is written any more."""
+    """A record of Kafka before 4.1; only its tombstone is still written."""
 
     group_id: str
     value: ConsumerGroupPartitionMetadataValue | None
@@ -108,7 +108,7 @@ class ConsumerGroupMemberMetadataValue(NamedTuple):
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
     classic_member_metadata: ClassicMemberMetadata | None = None
-    """Of a member that speaks the classic protocol."""
+    """Set for a member that speaks the classic protocol."""
 
 
 class ConsumerGroupMemberMetadataRecord(NamedTuple):
@@ -128,7 +128,7 @@ class ConsumerGroupTargetAssignmentMetadataRecord(NamedTuple):
 
 
 class TargetTopicPartitions(NamedTuple):
-    """Kafka's schema calls it TopicPartition."""
+    """One topic of a target assignment. Kafka's schema calls it TopicPartition."""
 
     topic_id: bytes
     partitions: tuple[int, ...]
