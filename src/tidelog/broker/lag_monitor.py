@@ -246,7 +246,7 @@ def _headers(place: _Range) -> Iterator[BatchHeader]:
 
 REPEAT_MS_MIN = 10 * 60_000
 REPEAT_MS_MAX = 24 * 60 * 60_000
-# The maximum for one walk; the next walk looks up the rest.
+# The maximum number of reports per walk; the next walk makes the rest.
 REPORTS_MAX = 20
 
 FiguresByGroup = Mapping[str, list[GroupPartitionLag]]
@@ -431,7 +431,7 @@ class LagMonitor:
         self._lost: dict[str, list[GroupPartitionLag]] = {}
         self._compacted: dict[str, None] = {}
         self.groups_losing: tuple[str, ...] = ()
-        """The number of groups whose unread records retention will delete within the threshold. This and the next two are as of
+        """The groups whose unread records retention will delete within the threshold. This and the next two are as of
         the last walk."""
         self.groups_behind_log_start: tuple[str, ...] = ()
         self.groups_behind_compaction: tuple[str, ...] = ()

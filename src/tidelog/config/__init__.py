@@ -1,1 +1,1 @@
-"""Every setting once: name, type, default, documentation."""
+"""The one definition of every setting: name, type, default, documentation."""

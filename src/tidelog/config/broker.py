@@ -1,6 +1,6 @@
 """All settings of a broker: its storage engine, network, requests, quotas, topics, groups and transactions.
 
-Kafka's names and defaults, except where a laptop wants another default: one partition per topic, loopback, and ``./data``.
+Names and defaults are Kafka's, except where a laptop needs another default: one partition per topic, loopback, and ``./data``.
 
 The checks over several settings refuse at the start what would otherwise fail later, one request at a time: a message that no
 request could carry, an address that no client could connect to.
@@ -16,7 +16,7 @@ from tidelog.config.topic import MEBIBYTE
 from tidelog.config.transactions import TRANSACTIONS, check_transactions
 from tidelog.config.types import InvalidSetting, SettingType, Value
 
-# What a produce request holds besides its records: client id, topic name, counts. Names are short; a client id may have 32 KB.
+# The size of a produce request without its records: client id, topic name, counts. Names are short; a client id may have 32 KB.
 REQUEST_OVERHEAD_BYTES_MAX = 64 * 1024
 
 _STORAGE_PLACE = (
@@ -140,7 +140,7 @@ _TOPICS = (
 
 
 def listener_of(values: Mapping[str, Value]) -> ListenerAddress:
-    """Where to listen."""
+    """The address to listen on."""
     return read_listener("listeners", _the_only("listeners", values["listeners"]))
 
 
@@ -153,7 +153,7 @@ def advertised_listener_of(values: Mapping[str, Value], bound: ListenerAddress) 
 
 
 def metrics_listener_of(values: Mapping[str, Value]) -> ListenerAddress | None:
-    """Where to serve metrics and health; None for nowhere."""
+    """The address for metrics and health; None if they are not served."""
     text = values[METRICS_LISTENER]
     if text is None:
         return None
@@ -196,7 +196,7 @@ def _number(values: Mapping[str, Value], name: str) -> int:
 
 
 def _check_sizes(values: Mapping[str, Value]) -> None:
-    """A message must fit into a request, and a request into the memory for requests."""
+    """Check that a message fits into a request, and a request into the memory for requests."""
     request_bytes_max = _number(values, "socket.request.max.bytes")
     message_bytes_max = _number(values, "message.max.bytes")
     if message_bytes_max + REQUEST_OVERHEAD_BYTES_MAX > request_bytes_max:

@@ -1,4 +1,4 @@
-"""What a setting is, and how a set of them turns text into values.
+"""The definition of a setting, and how a set of definitions turns text into values.
 
 A setting is defined once: name, type, default, what is allowed, documentation, and for a topic setting the broker settings that
 give its default (its synonyms). The broker settings are derived from it, not written down a second time.

@@ -27,7 +27,8 @@ class ListenerAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Judged by the text alone: a name is not looked up, since it may mean something else tomorrow."""
+        """Whether the host is a loopback address, by its text alone. A name is not looked up, since it may mean something else
+        tomorrow."""
         if self.host == "localhost":
             return True
         try:
@@ -44,7 +45,7 @@ class ListenerAddress:
 
 
 def read_listener(name: str, text: str) -> ListenerAddress:
-    """One listener of the setting ``name``; InvalidSetting says what is wrong with it."""
+    """Read one listener of the setting ``name``. Raises InvalidSetting with the reason."""
     protocol, separator, address = text.strip().rpartition("://")
     if separator and protocol.upper() != PLAINTEXT:
         known = protocol.upper() in KNOWN_PROTOCOLS

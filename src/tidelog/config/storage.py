@@ -1,6 +1,6 @@
 """Broker settings of the storage engine, and the broker-wide defaults of the topic settings.
 
-Kafka's names where Kafka has the setting. What only this engine has begins with ``tidelog.``.
+Names are Kafka's where Kafka has the setting. The names of settings that only this engine has begin with ``tidelog.``.
 """
 
 import sys

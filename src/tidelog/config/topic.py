@@ -124,7 +124,7 @@ _SEGMENTS = (
         SettingType.INT,
         10 * MEBIBYTE,
         "The size an index may reach; a full index closes the segment.",
-        AtLeast(12),  # one entry of the time index; Kafka takes 4, which holds none
+        AtLeast(12),  # This is one entry of the time index. Kafka accepts 4 bytes, which hold no entry.
         (Synonym("log.index.size.max.bytes"),),
     ),
     Setting(

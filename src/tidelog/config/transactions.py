@@ -84,7 +84,7 @@ TRANSACTIONS = (*_STATE_LOG, *_COORDINATOR)
 
 
 def check_transactions(values: Mapping[str, Value]) -> None:
-    """A topic whose partitions can never accept a write would stop every transaction."""
+    """Check that the topic's partitions can accept a write; otherwise every transaction would stop."""
     min_isr, replicas = values["transaction.state.log.min.isr"], values["transaction.state.log.replication.factor"]
     assert isinstance(min_isr, int)
     assert isinstance(replicas, int)

@@ -1,4 +1,4 @@
-"""What a batch must satisfy before it is appended.
+"""Checks a batch before it is appended.
 
 Headers are checked for every batch; records are decoded only on a compacted topic, where each must have a key, and when somebody
 asks which of them were refused. A batch that is refused leaves nothing behind: all checks come before the first byte is written.
@@ -44,7 +44,7 @@ NAMED_RECORD_BYTES = 1024
 
 
 class AppendOrigin(Enum):
-    """Who wrote the batch. A client may not write control batches, and sequence numbers are checked only for clients."""
+    """The writer of the batch. A client may not write control batches, and sequence numbers are checked only for clients."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -57,7 +57,8 @@ _REPLICATION = AppendOrigin.REPLICATION
 
 
 def checked_batches(view: memoryview, settings: LogSettings, origin: AppendOrigin, now_ms: int) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of each batch in ``view``. Raises a typed error that says what is wrong unless all of them are valid."""
+    """Yield (position, header) of each batch in ``view``. Raises a typed error that says what is wrong unless all of them are
+    valid."""
     end = len(view)
     position = 0
     batches = []
@@ -157,7 +158,7 @@ def _check_timestamp(view: memoryview, position: int, header: BatchHeader, setti
 def _timestamp_errors(
     view: memoryview, position: int, header: BatchHeader, earliest: int, latest: int, records_max: int
 ) -> list[tuple[int, str]]:
-    """The records whose timestamp is out of bounds; none when the batch cannot be decoded."""
+    """The records whose timestamp is out of bounds; empty when the batch cannot be decoded."""
     errors: list[tuple[int, str]] = []
     try:
         records = read_records(view, position, header, size_max=records_max * NAMED_RECORD_BYTES, count_max=records_max)
@@ -183,7 +184,7 @@ def _check_keys(view: memoryview, position: int, header: BatchHeader, settings: 
 
 
 def _key_errors(view: memoryview, position: int, header: BatchHeader, records_max: int) -> list[tuple[int, str]]:
-    """The records without a key; none when the batch cannot be decoded."""
+    """The records without a key; empty when the batch cannot be decoded."""
     try:
         keys = iterate_keys(view, position, header, size_max=records_max * NAMED_RECORD_BYTES, count_max=records_max)
         return [(index, "a record without a key in a compacted topic") for index, key, _ in keys if key is None]
@@ -192,7 +193,7 @@ def _key_errors(view: memoryview, position: int, header: BatchHeader, records_ma
 
 
 def whole_batches_bytes(view: memoryview) -> int:
-    """How many leading bytes of ``view`` are complete batches: a fetch may return an incomplete last batch."""
+    """The number of leading bytes of ``view`` that are complete batches: a fetch may return an incomplete last batch."""
     end = len(view)
     position = 0
     while position + 12 <= end:

@@ -1,4 +1,4 @@
-"""What all logs of one data directory share."""
+"""The settings, ports and callbacks that all logs of one data directory share."""
 
 import errno
 from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # means that the disk is broken.
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE))
 
-# An event for the operator's log: its name and its facts. How it is shown is decided elsewhere.
+# An event for the operator's log: its name and its facts. Other modules decide how it is shown.
 Report = Callable[[str, dict[str, object]], None]
 
 

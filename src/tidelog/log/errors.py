@@ -1,4 +1,4 @@
-"""What can go wrong in a log: one exception type per cause.
+"""The errors of a log: one exception type per cause.
 
 Every message says what is wrong, with numbers. Exceptions become error codes of the protocol at one boundary elsewhere; a type
 exists here when some caller treats its cause differently.
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class LogError(Exception):
-    """Base class of everything that a log refuses or fails at."""
+    """Base class of all errors of a log."""
 
 
 class OffsetOutOfRange(LogError):
@@ -76,7 +76,7 @@ class UnknownProducer(LogError):
 
 
 class InvalidTransactionState(LogError):
-    """A write does not fit the producer's transaction: it is outside of an open one, or belongs to none."""
+    """A write does not fit the producer's transaction: it is outside of an open one, or belongs to no transaction."""
 
 
 class TransactionCoordinatorFenced(LogError):
@@ -88,7 +88,7 @@ class StaleLeaderEpoch(LogError):
 
 
 class StorageError(LogError):
-    """The disk is full or has a similar temporary problem: nothing was written, and the caller may try again."""
+    """The disk is full or has a similar temporary problem: nothing was written, and the caller may retry."""
 
 
 class LogOffline(LogError):

@@ -1,7 +1,7 @@
-"""Which leader epoch wrote which offsets.
+"""Records which leader epoch wrote which offsets.
 
-Entries (epoch, start offset): the epoch's first batch is at or after its start offset, and the epoch ends where the next one
-starts. Followers and consumers use it to find where their history and the leader's part (OffsetForLeaderEpoch).
+Entries are (epoch, start offset): the epoch's first batch is at or after its start offset, and the epoch ends where the next one
+starts. Followers and consumers use them to find where their history diverges from the leader's (OffsetForLeaderEpoch).
 
 File ``leader-epoch-checkpoint``, as Kafka writes it: "0", the number of entries, then ``<epoch> <start offset>`` per line. It
 is replaced whole, so a crash leaves the old or the new one. It may be behind the log (recovery assigns again from the batches'
@@ -73,7 +73,7 @@ class LeaderEpochs:
         return self._entries[count - 1].epoch if count else UNDEFINED_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(epoch, end offset) of the greatest known epoch at or below ``epoch``, as OffsetForLeaderEpoch answers.
+        """Return (epoch, end offset) of the greatest known epoch at or below ``epoch``, as OffsetForLeaderEpoch answers.
 
         (-1, -1) for an epoch above all known ones. An epoch below all known ones ends where the first known one starts.
         """
@@ -86,7 +86,7 @@ class LeaderEpochs:
         return (entries[above - 1].epoch if above else epoch), entries[above].start_offset
 
     def truncate_from_end(self, offset: int) -> None:
-        """The log now ends at ``offset``: forget epochs that start there or above."""
+        """Called when the log now ends at ``offset``: forget epochs that start there or above."""
         kept = self._entries
         while kept and kept[-1].start_offset >= offset:
             kept = kept[:-1]
@@ -94,8 +94,8 @@ class LeaderEpochs:
             self._change(kept)
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log now starts at ``offset``: forget the epochs that end there or below, and let the one that covers it start
-        there."""
+        """Called when the log now starts at ``offset``: forget the epochs that end there or below, and let the one that covers it
+        start there."""
         count = bisect_right(self._entries, offset, key=_start_of)
         if not count:
             return

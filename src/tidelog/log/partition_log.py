@@ -1,14 +1,10 @@
-"""One partition's log: what is appended, what is durable, what may be read.
+"""One partition's log: what is appended, what is durable, and what may be read.
 
 The log owns its segments, the state of its producers, its leader epochs, and these offsets, each at or below the next:
 
     log start <= recovery point <= durable <= log end           last stable <= high watermark <= log end
 
-    log start        the first offset that may be read; retention and DeleteRecords raise it
-    recovery point   below it indexes, snapshots and leader epochs are durable too; after a crash the log is checked from here
-    durable          below it every byte has survived an fsync; acks=all waits for this
-    high watermark   consumers may read below it; replication moves it
-    log end          the offset of the next record
+Anyone may read them; only this class changes them.
 
 Anybody may read them; only this class changes them.
 
@@ -96,7 +92,7 @@ class LogIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LogContents:
-    """What a log starts with: what opening its directory found, or nothing."""
+    """The initial contents of a log: what opening its directory found, or nothing."""
 
     segments: Segments
     producers: ProducerState
@@ -105,7 +101,7 @@ class LogContents:
     log_end_offset: int = 0
     recovery_point: int = 0
     snapshot_offset: int = -1
-    """The offset of the newest producer snapshot on the disk; -1 when there is none."""
+    """The offset of the newest producer snapshot on disk; -1 if there is no snapshot."""
 
 
 class PartitionLog:
@@ -170,7 +166,7 @@ class PartitionLog:
         return f"<PartitionLog {self.name} {self.log_start_offset}..{self.log_end_offset} durable {self.durable.offset}>"
 
     def change_settings(self, settings: LogSettings) -> None:
-        """The topic's configuration changed. The next append is the first to follow it."""
+        """Called when the topic's configuration has changed. The next append is the first to follow it."""
         self.settings = settings
         self.producers.change_expiration(settings.producer_id_expiration_ms)
         self._jitter_ms = self._draw_jitter()
@@ -333,7 +329,7 @@ class PartitionLog:
         return file
 
     def _draw_jitter(self) -> int:
-        """Segments that began together should not all roll together."""
+        """Draw a random delay, so that segments that began together do not all roll together."""
         jitter_ms_max = min(self.settings.segment_jitter_ms, self.settings.segment_ms)
         return self.environment.randomness.integer(0, jitter_ms_max) if jitter_ms_max > 0 else 0
 
@@ -441,7 +437,7 @@ class PartitionLog:
 
     @property
     def is_saved(self) -> bool:
-        """Could the next process open the log in this state without reading its segments?"""
+        """Whether the next process could open the log in this state without reading its segments."""
         # A roll alone leaves the log clean, but with a directory entry that is not durable: the next process would not know.
         is_synced = not self.is_dirty and not self.epochs.dirty and not self._unsynced.directories
         is_whole = self.offline_reason is None and is_synced
@@ -450,7 +446,7 @@ class PartitionLog:
     # -- watermarks ----------------------------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Consumers may read below ``offset``. Only a truncation moves it back."""
+        """Let consumers read below ``offset``. Only a truncation moves it back."""
         if offset > self.log_end_offset:
             offset = self.log_end_offset
         if offset > self.high_watermark:
@@ -459,7 +455,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Every transaction below it is decided: read_committed sees no further."""
+        """The offset below which every transaction is decided; read_committed sees no further."""
         first_unstable = self.producers.first_unstable_offset
         if first_unstable is None or first_unstable > self.high_watermark:
             return self.high_watermark
@@ -476,7 +472,7 @@ class PartitionLog:
             self.producers.on_high_watermark(min(offset, self.high_watermark))
 
     def has_segment_below(self, start_offset: int) -> bool:
-        """Does the first segment lie wholly below ``start_offset``?"""
+        """Whether the first segment lies wholly below ``start_offset``."""
         following = self.segments.base_offset_after(self.segments[0])
         return following is not None and following <= start_offset
 
@@ -518,14 +514,14 @@ class PartitionLog:
                 disk.remove(names.segment_path(self.directory, snapshot_offset, names.SNAPSHOT_SUFFIX))
 
     def replace_segments(self, old: list[LogSegment], replacement: LogSegment) -> None:
-        """Compaction wrote ``replacement``, durable already, in place of ``old``."""
+        """Replace ``old`` with ``replacement``, which compaction has written and made durable."""
         self.segments.replace(old, [replacement])
         self._unsynced.forget_segments(old)
 
     # -- cutting the end ------------------------------------------------------------------------------------------------------
 
     def begin_truncation(self) -> None:
-        """From now until ``end_truncation`` no sync moves ``durable`` or the recovery point."""
+        """Keep syncs from moving ``durable`` or the recovery point until ``end_truncation``."""
         self.check_online()
         self._is_truncating = True
 
@@ -544,7 +540,7 @@ class PartitionLog:
         self.recovery_point = min(self.recovery_point, offset)
 
     def lower_start(self, offset: int) -> None:
-        """A truncation goes below the log start; the caller checkpoints the new start before it cuts."""
+        """Lower the log start, because a truncation goes below it; the caller checkpoints the new start before it cuts."""
         self.log_start_offset = min(self.log_start_offset, offset)
 
     def cut_to(self, offset: int) -> None:
@@ -622,7 +618,8 @@ class PartitionLog:
         return LogOffline(self.name, reason)
 
     def retire(self) -> None:
-        """The partition was deleted: whoever still holds the log is refused, and a sync that is under way no longer matters."""
+        """Called when the partition was deleted: whoever still holds the log is refused, and a sync that is under way no longer
+        matters."""
         self.is_retired = True
         self.offline_reason = "the partition was deleted"
 
@@ -634,7 +631,8 @@ class PartitionLog:
 def _stamped_by_leader(
     name: str, view: memoryview, batches: list[tuple[int, BatchHeader]], log_end_offset: int
 ) -> list[StampedBatch]:
-    """The batches that a follower fetched, which the leader has stamped. InvalidRecord when they do not continue this log."""
+    """Yield the batches that a follower fetched, which the leader has stamped. Raises InvalidRecord when they do not continue
+    this log."""
     stamped = []
     for position, header in batches:
         if header.base_offset < log_end_offset:
@@ -661,7 +659,7 @@ def _check_offsets(name: str, stamped: list[StampedBatch]) -> None:
 
 
 def _cut_point(segment: LogSegment, offset: int) -> tuple[int, int]:
-    """(position, offset) just after the last batch that ends below ``offset``."""
+    """Return (position, offset) just after the last batch that ends below ``offset``."""
     end_offset = segment.base_offset
     start = segment.offset_index.lookup(offset - 1)[1]
     for position, header in scan_headers(segment.file(), start, segment.size, LOOKUP_CHUNK_BYTES):

@@ -18,7 +18,7 @@ from tidelog.ports.disk import DiskFile
 
 
 class Isolation(Enum):
-    """How far a reader may read."""
+    """Selects how far a reader may read."""
 
     LOG_END = "log end"  # followers
     HIGH_WATERMARK = "high watermark"  # read_uncommitted
@@ -129,7 +129,7 @@ def _offset_at_or_after(log: PartitionLog, segment: LogSegment, end_position: in
 
 
 def offset_for_timestamp(log: PartitionLog, timestamp: int) -> TimestampedOffset | None:
-    """The first record stamped ``timestamp`` or later. None when there is none."""
+    """The first record stamped ``timestamp`` or later; None if there is no such record."""
     log.check_online()
     for segment in log.segments:
         following = log.segments.base_offset_after(segment)
@@ -157,6 +157,6 @@ def offset_of_max_timestamp(log: PartitionLog) -> TimestampedOffset | None:
 
 
 def end_offset_for_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
-    """(epoch, end offset): the largest known epoch not above ``epoch`` and where it ended (OffsetForLeaderEpoch)."""
+    """Return (epoch, end offset): the largest known epoch not above ``epoch`` and where it ended (OffsetForLeaderEpoch)."""
     log.check_online()
     return log.epochs.end_offset_for(epoch, log.log_end_offset)

@@ -29,7 +29,7 @@ def _values_by_field(options: type[Any], values: Mapping[str, Any]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What a partition log must know of its topic's configuration."""
+    """The settings of a topic that a partition log needs."""
 
     segment_bytes: int = _setting("segment.bytes")
     segment_ms: int = _setting("segment.ms")
@@ -38,12 +38,12 @@ class LogSettings:
     index_interval_bytes: int = _setting("index.interval.bytes")
     message_bytes_max: int = _setting("max.message.bytes")
     log_append_time: bool = False
-    """From ``message.timestamp.type``."""
+    """Set by ``message.timestamp.type``."""
     timestamp_before_max_ms: int = _setting("message.timestamp.before.max.ms")
     timestamp_after_max_ms: int = _setting("message.timestamp.after.max.ms")
     compact: bool = False
     delete: bool = True
-    """Both from ``cleanup.policy``."""
+    """Both are set by ``cleanup.policy``."""
     retention_ms: int = _setting("retention.ms")
     retention_bytes: int = _setting("retention.bytes")
     file_delete_delay_ms: int = _setting("file.delete.delay.ms")
@@ -55,14 +55,15 @@ class LogSettings:
     flush_ms: int = _setting("flush.ms")
     producer_id_expiration_ms: int = _setting("producer.id.expiration.ms", STORAGE)
     is_relaxed: bool = field(init=False, repr=False, compare=False)
-    """Acknowledged from the page cache and synced in the background, only where the topic asked for it. Every append reads it."""
+    """Whether writes are acknowledged from the page cache and synced in the background, which only a topic can ask for. Every
+    append reads it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_relaxed", self.flush_messages > 1)
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> "LogSettings":
-        """From parsed settings under Kafka's names; what is absent keeps its default."""
+        """Build the settings from parsed ones under Kafka's names; missing settings keep their defaults."""
         chosen = _values_by_field(cls, values)
         if "message.timestamp.type" in values:
             chosen["log_append_time"] = values["message.timestamp.type"] == "LogAppendTime"
@@ -95,5 +96,5 @@ class DirectoryOptions:
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> "DirectoryOptions":
-        """From parsed broker settings under Kafka's names; what is absent keeps its default."""
+        """Build the options from parsed broker settings under Kafka's names; missing settings keep their defaults."""
         return cls(**_values_by_field(cls, values))

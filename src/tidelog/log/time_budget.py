@@ -1,4 +1,4 @@
-"""How much background work may do before the event loop gets its turn: so many steps, and so long.
+"""Limits background work before the event loop gets its turn: by a number of steps, and by time.
 
 The number of steps is what fits on a disk that answers at once. When the file system is busy (a rename waits for the journal,
 which another thread's sync is writing) each step takes a hundred times as long, and the clock ends the work.
@@ -6,7 +6,7 @@ which another thread's sync is writing) each step takes a hundred times as long,
 
 from tidelog.ports.clock import Clock
 
-# Checked between two steps, so the work can take longer by the last one.
+# The time is checked between two steps, so the last one may exceed it.
 BUDGET_MS_MAX = 5
 
 
@@ -17,7 +17,7 @@ class TimeBudget:
         self._clock = clock
         self._end_ms = clock.monotonic_ms() + BUDGET_MS_MAX
         self.left = count
-        """Steps that may still be done, if there is time."""
+        """The number of steps that may still be done, if there is time."""
 
     def spend(self, count: int = 1) -> None:
         self.left -= count

@@ -1,5 +1,5 @@
-"""What a broker counts about itself: plain numbers, read by whoever asks.
+"""The numbers that a broker counts about itself, for anyone to read.
 
-No locks, because everything is counted on the loop's thread; no clock, because times are handed in. Counting is always on and
-costs about a tenth of a microsecond each; what it takes to show the numbers is paid only when somebody asks.
+There are no locks, because everything is counted on the loop's thread, and no clock, because times are passed in. Counting is
+always on and costs about a tenth of a microsecond each time. The cost of showing the numbers is paid only when somebody asks.
 """

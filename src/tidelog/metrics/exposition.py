@@ -5,7 +5,7 @@
     tidelog_requests_total{api="Produce"} 12
 
 Rendering is a loop of Python code. In another thread it would hold the interpreter for up to 5 ms at a time, and the loop with
-it, so it calls ``pause`` after every ``LINES_PER_PAUSE`` lines (some tenths of a millisecond), which lets go of it.
+it. So it calls ``pause`` after every ``LINES_PER_PAUSE`` lines (some tenths of a millisecond), which releases the interpreter.
 """
 
 import math
@@ -32,7 +32,7 @@ def render(families: Iterable[Family], pause: Callable[[], None]) -> bytes:
             pause()
     # The last line has an end too.
     chunks.append("\n".join((*lines, "")))
-    # A topic's name is ASCII, but a group's may hold anything that UTF-8 cannot.
+    # A topic's name is ASCII, but a group's name may hold anything, even what UTF-8 cannot encode.
     return "\n".join(chunks).encode(errors="replace")
 
 

@@ -1,13 +1,13 @@
 """A histogram of whole numbers (nanoseconds, counts) whose buckets are powers of two.
 
-The bucket of a number is its length in bits, so that noting one is an addition to a list and needs no search: about 0.1
-microseconds. Bucket ``n`` holds what is at least ``2 ** (n - 1)`` and less than ``2 ** n``; its bound, as Prometheus has it, is
-``2 ** n - 1``. Which of the bounds are shown, and in which unit, is a ``Scale``: one per topic shows fewer than one per API.
+The bucket of a number is its length in bits, so that counting one is an addition to a list and needs no search: about 0.1
+microseconds. Bucket ``n`` holds numbers from ``2 ** (n - 1)`` up to ``2 ** n - 1``, which is its bound in Prometheus' sense. A
+``Scale`` selects the bounds that are shown, and their unit: a histogram per topic shows fewer than one per API.
 """
 
 from typing import NamedTuple
 
-# More than any number of nanoseconds that a clock can show.
+# No clock shows a number of nanoseconds with more bits.
 BITS_MAX = 64
 
 NANOSECONDS_PER_SECOND = 1_000_000_000
@@ -28,7 +28,7 @@ class Scale(NamedTuple):
         return range(self.bits_min, self.bits_max + 1, self.bits_step)
 
     def cumulated(self, counts: list[int]) -> list[int]:
-        """How many are at or below each bound."""
+        """The number of values at or below each bound."""
         cumulated: list[int] = []
         total = 0
         start = 0
@@ -48,7 +48,7 @@ COUNTS = Scale(1, 16, 1, 1)
 
 
 class HistogramValue(NamedTuple):
-    """What a histogram held at one moment, as it is shown."""
+    """The contents of a histogram at one moment, as it is shown."""
 
     bounds: list[float]
     cumulated: list[int]
@@ -56,7 +56,7 @@ class HistogramValue(NamedTuple):
     sum: float
 
     def joined(self, other: "HistogramValue") -> "HistogramValue":
-        """Two of the same scale, taken together."""
+        """The sum of two histograms of the same scale."""
         cumulated = [mine + theirs for mine, theirs in zip(self.cumulated, other.cumulated, strict=True)]
         return HistogramValue(self.bounds, cumulated, self.total + other.total, self.sum + other.sum)
 
@@ -69,12 +69,12 @@ class Histogram:
         self.sum = 0
 
     def observe(self, value: int, weight: int = 1) -> None:
-        """``value`` is not negative and has at most ``BITS_MAX`` bits. It stands for ``weight`` of them."""
+        """Count ``value``, which is not negative and has at most ``BITS_MAX`` bits, ``weight`` times."""
         self.counts[value.bit_length()] += weight
         self.sum += value * weight
 
     def add_to_sum(self, total: int) -> None:
-        """For a loop that counts each value in ``counts`` itself: the sum of those values."""
+        """Add the sum of values that a loop has counted in ``counts`` itself."""
         self.sum += total
 
     def add(self, other: "Histogram") -> None:

@@ -1,7 +1,7 @@
-"""One of something for each value of a label, and never more than a named maximum of them.
+"""One object for each value of a label, with a maximum number of them.
 
-Label values come from outside: topics, groups, client ids. So the first ``labels_max`` have their own, all others share the one
-called ``OTHER``. What is gone can be forgotten, which makes room.
+Label values come from outside: topics, groups, client ids. So the first ``labels_max`` have their own object, and all others
+share the one called ``OTHER``. A label that is gone can be forgotten, which makes room.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ class Labelled(Generic[Counted]):
     __slots__ = ("_by_label", "_labels_max", "_make")
 
     def __init__(self, make: Callable[[], Counted], labels_max: int) -> None:
-        """``labels_max`` is without ``OTHER``."""
+        """``labels_max`` does not include ``OTHER``."""
         self._make = make
         self._labels_max = labels_max
         self._by_label: dict[str, Counted] = {}
@@ -25,7 +25,7 @@ class Labelled(Generic[Counted]):
         return len(self._by_label)
 
     def __iter__(self) -> Iterator[tuple[str, Counted]]:
-        """Of a copy: more may come meanwhile."""
+        """Iterate over a copy, because labels may be added in the meantime."""
         return iter(list(self._by_label.items()))
 
     def of(self, label: str) -> Counted:
@@ -40,7 +40,7 @@ class Labelled(Generic[Counted]):
         return counted
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
-        """A series that ends is no fault: what it counted is in the past of whoever recorded it."""
+        """Drop the labels that are gone. Ending a series is fine: whoever recorded it keeps what it counted."""
         gone = [label for label in self._by_label if label != OTHER and is_gone(label)]
         for label in gone:
             del self._by_label[label]

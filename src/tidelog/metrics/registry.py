@@ -1,11 +1,11 @@
-"""Every metric by its name, and one moment of all of them as plain data.
+"""All metrics by name, and snapshots of them as plain data.
 
 A source describes its metrics and yields samples when asked. Sources are asked on the loop's thread, a slice at a time
-(``snapshot`` stops after ``SLICE_SAMPLES``), so a source that walks over something that changes meanwhile walks over a copy of
-its keys. What comes out is numbers and words that nobody changes any more: they can be rendered in another thread.
+(``snapshot`` stops after ``SLICE_SAMPLES``), so a source that walks over something that may change walks over a copy of its keys.
+The result is numbers and strings that no longer change, so they can be rendered in another thread.
 
-No metric has more than ``series_max`` series. Those beyond it become one whose labels are all ``OTHER``: their sum, or for a
-figure that cannot be added, such as an age, the worst. Samples of one series are joined in the same way.
+No metric has more than ``series_max`` series. The series beyond it become one whose labels are all ``OTHER``: their sum or, for a
+figure that cannot be added, such as an age, the worst. Samples of one series are combined in the same way.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ class Kind(Enum):
 
 
 class Rest(Enum):
-    """What becomes of the series beyond the maximum."""
+    """How the series beyond the maximum are combined."""
 
     SUM = "sum"
     MAX = "max"
@@ -74,12 +74,12 @@ class Registry:
         self._sources.append(collect)
 
     def add_value(self, kind: Kind, name: str, documentation: str, read: Callable[[], float]) -> None:
-        """One number."""
+        """Add a metric with a single number."""
         description = Description(name, kind, documentation)
         self.add([description], lambda: [(description, (), read())])
 
     def snapshot(self) -> Iterator[list[Family] | None]:
-        """None after each slice; last of all the families, in the order of their descriptions."""
+        """Yield None after each slice and, at the end, the families in the order of their descriptions."""
         moment = Moment(self._by_name.values())
         left = SLICE_SAMPLES
         for collect in self._sources:
@@ -93,7 +93,7 @@ class Registry:
 
 
 class Moment:
-    """Samples, gathered and held to their maximum."""
+    """The samples of one moment, limited to their maximum."""
 
     __slots__ = ("_by_name",)
 

@@ -1,7 +1,7 @@
-"""Who was slowest lately: a few keys with the worst value of each, over the last one to two windows.
+"""Finds the slowest keys: a few keys with the worst value of each, over the last one to two windows.
 
-A value costs one comparison with ``threshold`` unless it is among the worst. ``turn`` is called when a window is over: what was
-found in it stays for one more, so that a reader between two turns never finds nothing.
+A value costs one comparison with ``threshold`` unless it is among the worst. ``turn`` is called at the end of a window. The keys
+found in a window are kept for one more, so that a reader right after a turn does not find an empty list.
 """
 
 import heapq
@@ -19,7 +19,7 @@ class Slowest(Generic[Key]):
         self._worst: dict[Key, int] = {}
         self._before: dict[Key, int] = {}
         self.threshold = -1
-        """A value that is not above it is not among the worst."""
+        """A value that is not above this is not among the worst."""
 
     def note(self, key: Key, value: int) -> None:
         """Call it when ``value`` is above ``threshold``."""
@@ -33,12 +33,12 @@ class Slowest(Generic[Key]):
             self.threshold = min(worst.values())
 
     def turn(self) -> None:
-        """The window is over."""
+        """End the window."""
         self._before, self._worst = self._worst, {}
         self.threshold = -1
 
     def found(self) -> list[tuple[Key, int]]:
-        """Worst first."""
+        """The keys found, worst first."""
         both = dict(self._before)
         for key, value in self._worst.items():
             both[key] = max(value, both.get(key, -1))

@@ -1,11 +1,10 @@
-"""What runs in a child process: ``python -m tidelog.ports.child``.
+"""The program that runs in a child process: ``python -m tidelog.ports.child``.
 
-Reads one line of JSON from standard input, ``{"module", "function", "arguments"}``, runs that function on the real disk and
+It reads one line of JSON from standard input, ``{"module", "function", "arguments"}``, runs that function on the real disk and
 clock, and prints one line of JSON, ``{"result": ...}`` or ``{"error": ...}``. Only module-level functions of this package run.
 
-A child never outlives its parent: the kernel kills it when the thread that started it ends, and it ends itself when its
-standard input does, which covers the moment before the kernel was asked. It runs at low priority: its work can wait, the
-broker's cannot.
+A child never outlives its parent. The kernel kills it when the thread that started it ends, and it exits when its standard input
+ends, which covers the moment before the kernel was asked. It runs at low priority: its work can wait, the broker's cannot.
 """
 
 import ctypes
@@ -23,7 +22,7 @@ from tidelog.ports.real_disk import RealDisk
 
 PACKAGE = "tidelog."
 NICENESS = 10
-# As much of an error as is sent back.
+# The maximum length of an error that is sent back.
 ERROR_CHARACTERS_MAX = 4000
 # Linux's number for "send me a signal when my parent dies".
 _PR_SET_PDEATHSIG = 1
@@ -66,7 +65,7 @@ def _outcome(request: bytes) -> str:
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Run the function that a request names; ValueError when it names something else."""
+    """Run the function that a request names. Raises ValueError when it names something else."""
     module_name, function_name = request["module"], request["function"]
     if not module_name.startswith(PACKAGE) or not function_name.isidentifier():
         raise ValueError(f"{module_name}.{function_name} is not a module-level function of {PACKAGE.rstrip('.')}")

@@ -17,7 +17,8 @@ _READ_BYTES = 65_536
 
 
 def read_outcome(process: "subprocess.Popen[bytes]", request: bytes) -> tuple[bytes, str]:
-    """Send the request and read until the child closes its standard output; returns that, and the child's last words."""
+    """Send the request and read until the child closes its standard output. Returns that output, and the last part of standard
+    error."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -51,7 +52,7 @@ def read_outcome(process: "subprocess.Popen[bytes]", request: bytes) -> tuple[by
 
 
 def _write_some(descriptor: int, data: memoryview) -> int:
-    """How many bytes are done with: all of them when the child no longer reads, as its end will say why."""
+    """Return how many bytes are done: all of them when the child no longer reads, because its exit will say why."""
     try:
         return os.write(descriptor, data)
     except BrokenPipeError:

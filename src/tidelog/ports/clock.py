@@ -1,8 +1,8 @@
-"""Time, handed in.
+"""The clock port.
 
-Two clocks, because they answer different questions: the wall clock stamps records and may jump; the monotonic clock measures
-how long something took and never goes back. Cores take a ``Clock`` and never ask the operating system themselves, so that a
-simulated clock can jump, stop and skip.
+There are two clocks, because they answer different questions: the wall clock stamps records and may jump; the monotonic clock
+measures how long something took and never goes back. Cores take a ``Clock`` and never ask the operating system themselves, so
+that a simulated clock can jump, stop and skip.
 """
 
 import time
@@ -19,7 +19,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_ns(self) -> int:
-        """As ``monotonic_ms``, for times that are too short for it: what is measured, not what is waited for."""
+        """Like ``monotonic_ms``, for times that are too short for it: it is for measuring, not for waiting."""
         ...
 
 
@@ -32,5 +32,5 @@ class RealClock:
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
-    # Without a function of our own around it: it is read several times for each request.
+    # This is not wrapped in a function, because it is read several times for each request.
     monotonic_ns = staticmethod(time.monotonic_ns)

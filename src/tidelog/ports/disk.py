@@ -1,8 +1,8 @@
-"""The disk, handed in.
+"""The disk port.
 
-Small and blunt on purpose: whole-path strings, explicit positions, no hidden buffering, and durability only where it is asked
-for. What ``write`` leaves is in the page cache; ``sync`` makes a file's bytes durable; ``sync_directory`` makes the names
-in a directory durable (create, rename, remove). The simulated twin keeps exactly these three apart.
+It is small and blunt on purpose: whole-path strings, explicit positions, no hidden buffering, and durability only on request.
+``write`` puts bytes into the page cache; ``sync`` makes a file's bytes durable; ``sync_directory`` makes the names in a directory
+durable (create, rename, remove). The simulated version keeps exactly these three apart.
 
 Errors are ``OSError`` with its errno, as the kernel gave it: the log decides what ENOSPC and EIO mean.
 
@@ -26,17 +26,18 @@ class DiskFile(Protocol):
     def size(self) -> int: ...
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes; fewer only at the end of the file."""
+        """Read up to ``length`` bytes; fewer only at the end of the file."""
         ...
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> int:
-        """Write all buffers, gathered, at ``position``; returns how many bytes. On an error any part may have been written."""
+        """Write all buffers at ``position`` in one gathered write, and return the number of bytes. On an error any part may have
+        been written."""
         ...
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """fdatasync: bytes and size are durable when this returns. Blocks; belongs on the executor."""
+        """Call fdatasync: bytes and size are durable when this returns. Blocks; belongs on the executor."""
         ...
 
     def descriptor(self) -> int:
@@ -46,7 +47,8 @@ class DiskFile(Protocol):
 
 class FileSystem(Protocol):
     def sync(self) -> None:
-        """syncfs: all that was written to this file system before the call is durable when it returns, names included. Blocks."""
+        """Call syncfs: everything written to this file system before the call, including names, is durable when it returns.
+        Blocks."""
         ...
 
 
@@ -78,7 +80,7 @@ class Disk(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomically, replacing a file of that name."""
+        """Rename atomically, replacing a file of that name."""
         ...
 
     def remove(self, path: str) -> None: ...
@@ -88,19 +90,19 @@ class Disk(Protocol):
         ...
 
     def sync_directory(self, path: str) -> None:
-        """The directory's entries are durable when this returns. Blocks; belongs on the executor."""
+        """Make the directory's entries durable. Blocks; belongs on the executor."""
         ...
 
     def open_filesystem(self, path: str) -> FileSystem:
-        """The file system that holds ``path``. Open it before the first write: it reports only errors since then."""
+        """Open the file system that holds ``path``. Open it before the first write: it reports only errors since then."""
         ...
 
     def drop_cache(self, path: str) -> None:
-        """Forget the cached clean pages of a file, so that the next read comes from the disk itself."""
+        """Drop the cached clean pages of a file, so that the next read comes from the disk itself."""
         ...
 
     def free_bytes(self, path: str) -> int:
-        """What can still be written to the file system of ``path``."""
+        """The number of bytes that can still be written to the file system of ``path``."""
         ...
 
     def total_bytes(self, path: str) -> int:
@@ -108,5 +110,5 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: str) -> DirectoryLock:
-        """Take an exclusive lock file; BlockingIOError when another process holds it."""
+        """Take an exclusive lock file. Raises BlockingIOError when another process holds it."""
         ...

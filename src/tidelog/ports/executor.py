@@ -1,8 +1,8 @@
-"""Work off the event loop, handed in: submit, then a completion event.
+"""The executor port: submit work that must not run on the event loop, and get a completion event.
 
-A core never blocks. What would block (fsync, compression, reading cold history) it submits as a callable; what would burn
-Python for long (compaction, verification) it submits as a ``ChildTask`` that runs in another process. Either way the outcome
-comes back as a ``Completion`` given to ``on_done``, always on the owner's thread and never from within ``submit`` itself, so
+A core never blocks. It submits work that would block (fsync, compression, reading cold history) as a callable, and work that
+would burn Python for long (compaction, verification) as a ``ChildTask`` that runs in another process. Either way the outcome
+comes back as a ``Completion`` passed to ``on_done``, always on the owner's thread and never from within ``submit`` itself, so
 that a core's state changes only between events.
 
 A ``ChildTask`` names a module-level function ``function(disk, clock, arguments) -> result`` whose arguments and result are plain
@@ -36,7 +36,7 @@ class ChildTask:
 
 
 class ChildTaskError(Exception):
-    """The child process ended without a result, or its function raised; the message carries the child's own words."""
+    """The child process ended without a result, or its function raised. The message contains the child's own error."""
 
 
 class Executor(Protocol):

@@ -1,4 +1,4 @@
-"""The network, handed in: byte streams with their ends named, nothing else.
+"""The network port: byte streams between two named ends, and nothing else.
 
 A ``Connection`` carries bytes in order or is cut; frames are the wire layer's concern. Everything that happens comes as a call on
 the ``Endpoint`` given to ``listen`` or ``connect``, always on the owner's thread and never from within a call of ours. The
@@ -34,7 +34,7 @@ class Endpoint(Protocol):
     def received(self, connection: Connection, data: bytes) -> None: ...
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """The other side, or the network between, ended it (or ``connect`` failed)."""
+        """The other side or the network ended the connection, or ``connect`` failed."""
         ...
 
 

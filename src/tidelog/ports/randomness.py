@@ -1,7 +1,6 @@
-"""Randomness, handed in.
+"""The randomness port.
 
-Jitter, back-off and generated identifiers all draw from one ``Randomness``, so that a simulated run follows from its seed
-alone.
+Jitter, back-off and generated identifiers all draw from one ``Randomness``, so that the seed alone determines a simulated run.
 """
 
 import random
@@ -19,7 +18,7 @@ class Randomness(Protocol):
         ...
 
     def token(self, length: int) -> bytes:
-        """``length`` bytes fit for an identifier that must not collide."""
+        """Return ``length`` bytes for an identifier that must not collide."""
         ...
 
 

@@ -1,8 +1,8 @@
 """The operating system's disk.
 
-Descriptors are plain ``os`` calls at explicit positions: no buffering of our own to forget in a crash. ``syncfs`` is not in the
-standard library and comes from libc; it reports write-back errors since Linux 5.8, and on an older kernel, where a
-clean answer would prove nothing, it is refused and the caller syncs file by file.
+Descriptors are plain ``os`` calls at explicit positions, so there is no buffer of our own that a crash could lose. ``syncfs`` is
+not in the standard library and comes from libc. It reports write-back errors since Linux 5.8; on an older kernel, where success
+would prove nothing, it is refused and the caller syncs file by file.
 """
 
 import ctypes
@@ -24,14 +24,14 @@ _OPEN_FLAGS: dict[OpenMode, int] = {
     "write": os.O_RDWR | os.O_CLOEXEC,
     "create": os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
 }
-# Records may hold anything: only the broker's own user reads its files.
+# Records may hold anything, so only the broker's own user may read its files.
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 SyncKind = Literal["file", "directory", "filesystem"]
-# Called with the kind and the path when a sync begins; returns what is to be called when it has succeeded.
+# Called with the kind and the path when a sync begins; returns a function to call when it has succeeded.
 OnSync = Callable[[SyncKind, str], Callable[[], None]]
 
 
@@ -82,7 +82,7 @@ class RealFile:
         return total
 
     def _write_rest(self, position: int, buffers: Sequence[Buffer], written: int) -> None:
-        """Go on after a short write (a nearly full disk gives one before it gives ENOSPC)."""
+        """Continue after a short write (a nearly full disk gives one before it gives ENOSPC)."""
         skip = written
         position += written
         for buffer in buffers:
@@ -143,8 +143,8 @@ class RealLock:
 
 
 class RealDisk:
-    """``on_sync`` hears of every sync that begins, and what it returns is called when the sync has succeeded: a test that plays a
-    power cut keeps only what was there when such a sync began."""
+    """``on_sync`` is called for every sync that begins, and what it returns is called when the sync has succeeded: a test that
+    plays a power cut keeps only what was there when such a sync began."""
 
     __slots__ = ("_on_sync",)
 
@@ -241,8 +241,8 @@ class _ReportingFile(RealFile):
 
 
 def _status(path: str) -> os.stat_result | None:
-    """None when the name does not exist. Any other error is raised: a file that cannot be inspected is not missing, and a caller
-    that took it for missing would overwrite it."""
+    """Return None when the name does not exist. Any other error is raised: a file that cannot be inspected is not missing, and a
+    caller that took it for missing would overwrite it."""
     try:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

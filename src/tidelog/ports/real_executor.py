@@ -56,7 +56,8 @@ class ThreadExecutor:
         self._work.submit(work, on_done)
 
     def submit_child(self, task: ChildTask, on_done: OnDone) -> None:
-        # Encoded now, on the caller's side: what is not JSON is the caller's mistake and must not wait for a child to say so.
+        # Encode now, on the caller's side: an argument that is not JSON is the caller's mistake and must not wait for a child to
+        # report it.
         request = json.dumps(
             {"module": task.function.__module__, "function": task.function.__qualname__, "arguments": dict(task.arguments)}
         )
@@ -95,7 +96,7 @@ class ThreadExecutor:
         try:
             self._wake(partial(on_done, completion))
         except RuntimeError:
-            # The owner's event loop has ended before us: nobody is left to be told.
+            # The owner's event loop has ended before us, so nobody is left to be told.
             if not self._closed:
                 raise
 
@@ -174,7 +175,7 @@ class _Lane:
             work, on_done = job
             try:
                 completion = Completion(work(), None)
-            except BaseException as error:  # whatever it is, the owner must hear of it: it waits for this completion
+            except BaseException as error:  # Whatever it is, the owner must hear of it, because it waits for this completion.
                 completion = Completion(None, error)
             with self._lock:
                 self._unfinished -= 1

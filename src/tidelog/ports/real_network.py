@@ -1,11 +1,10 @@
 """Non-blocking sockets on an event loop's readiness calls.
 
-Works on any loop with ``add_reader`` and ``add_writer`` (asyncio, uvloop). Each readiness event reads a bounded number of bytes
-and writes a bounded number, so that one fast peer does not starve the others. What is to be sent stays as the caller's buffers
-in a queue and goes out by ``sendmsg``, without being joined: a buffer must not change until it is sent.
+It works on any loop with ``add_reader`` and ``add_writer`` (asyncio, uvloop). Each readiness event reads and writes a bounded
+number of bytes, so that one fast peer does not starve the others. Outgoing data stays as the caller's buffers in a queue and is
+sent by ``sendmsg``, without being joined: a buffer must not change until it is sent.
 
-Nothing is called on an endpoint from within a call of its owner: an error met in ``send`` or ``connect`` is told by a later
-event.
+An endpoint is never called from within a call of its owner: an error in ``send`` or ``connect`` is reported by a later event.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ ACCEPT_PAUSE_SECONDS = 0.1
 class SocketNetwork:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # One for all connections: reads happen one after the other on the loop's thread.
+        # One buffer for all connections: reads happen one after the other on the loop's thread.
         self._read_buffer = bytearray(READ_BYTES_MAX)
         # asyncio keeps only weak references to tasks: a name being resolved must not be collected.
         self._resolving: set[asyncio.Task[None]] = set()
@@ -64,7 +63,7 @@ class SocketNetwork:
 
     async def _resolve_and_connect(self, connection: "_SocketConnection", host: str, port: int) -> None:
         try:
-            # In a helper thread of the loop's own: a name server may take seconds to answer.
+            # This runs in a helper thread of the loop: a name server may take seconds to answer.
             found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             connection.end(f"cannot resolve {host}: {error.strerror or error}")
@@ -181,7 +180,7 @@ class _SocketConnection:
             self._socket = None
 
     def end(self, reason: str) -> None:
-        """The other side or the network ended it."""
+        """Called when the other side or the network ended the connection."""
         if not self._ended:
             self.close()
             self._endpoint.closed(self, reason)
@@ -243,7 +242,7 @@ class _SocketConnection:
             self._loop.remove_writer(self._socket.fileno())
 
     def _write_some(self) -> None:
-        """One sendmsg of what is first in the queue."""
+        """Send the first buffers of the queue with one sendmsg."""
         assert self._socket is not None
         unsent = self._unsent
         buffers = list(unsent) if len(unsent) <= SEND_BUFFERS_MAX else [unsent[i] for i in range(SEND_BUFFERS_MAX)]

@@ -1,4 +1,4 @@
-"""Control batches: what brokers write between the records for their own use. Consumers skip them.
+"""Control batches, which brokers write between the records for their own use. Consumers skip them.
 
 A control batch holds records whose key is (version i16, type i16) and whose value depends on the type. A partition's log has the
 end-of-transaction markers, alone in their batch: value (version i16, coordinator epoch i32). The other types live in the
@@ -56,7 +56,7 @@ def control_key(control_type: ControlType) -> bytes:
 
 
 def parse_control_key(key: bytes | None) -> ControlType:
-    """UNKNOWN for a type of a later Kafka, which must be skipped, not refused."""
+    """Return UNKNOWN for a type of a later Kafka, which must be skipped, not refused."""
     if key is None or len(key) < _KEY.size:
         raise InvalidBatch(f"a control record needs a key of {_KEY.size} bytes, and has {'none' if key is None else len(key)}")
     version, code = _KEY.unpack_from(key)

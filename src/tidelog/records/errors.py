@@ -1,7 +1,7 @@
-"""What can be wrong with a record batch.
+"""The errors that a record batch can have.
 
-Whatever bytes come in, only these come out: a caller that catches ``RecordError`` has caught everything that bad input can do.
-The message says what was wrong, with the numbers.
+Whatever the bytes are, the decoders raise only these: a caller that catches ``RecordError`` has caught everything that bad input
+can do. The message says what was wrong, with the numbers.
 """
 
 

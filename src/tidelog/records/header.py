@@ -1,4 +1,4 @@
-"""The 61-byte header of a record batch, v2: all that the broker's hot path ever looks at.
+"""The 61-byte header of a record batch, v2: the only part of a batch that the broker's hot path reads.
 
 Layout, big endian::
 
@@ -82,7 +82,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the whole batch in bytes."""
         return self.batch_length + LOG_OVERHEAD
 
     @property

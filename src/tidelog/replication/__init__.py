@@ -1,1 +1,1 @@
-"""Leader and follower of a partition: in-sync set, epochs, high watermark."""
+"""The leader's and follower's view of a partition: in-sync set, epochs, high watermark."""

@@ -1,8 +1,10 @@
-"""Why a partition refuses, one type per cause; codes of the protocol are given elsewhere, at one boundary."""
+"""The reasons why a partition refuses a request, one exception type per cause. They become error codes elsewhere, in one
+place.
+"""
 
 
 class ReplicationError(Exception):
-    """Base of what a partition refuses."""
+    """Base of all errors of a partition."""
 
 
 class NotLeader(ReplicationError):
@@ -14,8 +16,8 @@ class FencedLeaderEpoch(ReplicationError):
 
 
 class UnknownLeaderEpoch(ReplicationError):
-    """The client knows a newer leader epoch than this broker: it should try again."""
+    """The client knows a newer leader epoch than this broker: it should retry."""
 
 
 class NotEnoughReplicas(ReplicationError):
-    """acks=all with fewer replicas in sync than ``min.insync.replicas``; nothing was written."""
+    """A write with acks=all found fewer replicas in sync than ``min.insync.replicas``; nothing was written."""

@@ -1,8 +1,8 @@
-"""A partition that this broker leads: appends, what consumers may see, and who waits for it.
+"""A partition that this broker leads: appends, the end of what consumers may see, and the requests that wait for it.
 
-The high watermark is the least *durable* end offset over the in-sync set, and does not move while that set is smaller than
-``min.insync.replicas``: nobody reads what a power cut could take back. With one replica that is the log's own durable end. On a
-topic that asked for relaxed durability (``flush.messages`` above 1) "durable" reads "appended".
+The high watermark is the lowest *durable* end offset in the in-sync set, and does not move while that set is smaller than
+``min.insync.replicas``: nobody reads what a power cut could undo. With one replica that is the log's own durable end. On a topic
+with relaxed durability (``flush.messages`` above 1) "durable" means "appended".
 
 The partition listens to its log: after every commit pass that covered it, ``advance`` moves the high watermark. Producers with
 acks=all wait for it to pass their records, and fetches for it to pass their offset. Both are called from ``advance``, never from
@@ -23,7 +23,7 @@ OnReplicated = Callable[[Exception | None], None]
 
 
 class AppendTracker:
-    """What the appends of a broker have left to be done: bytes to sync, and partitions with relaxed durability to advance.
+    """Tracks the work that appends leave behind: bytes to sync, and partitions with relaxed durability to advance.
 
     Unsynced bytes are counted by commit passes, not by logs: what was written since the pass before the last one ended may be
     unsynced, everything earlier is synced. Topics with relaxed durability do not count, because nobody waits for their syncs.
@@ -34,14 +34,14 @@ class AppendTracker:
     def __init__(self) -> None:
         self._bytes_before_pass = 0
         self._bytes_since_pass = 0
-        # A dictionary for its order.
+        # A dictionary, because it keeps the order.
         self._relaxed: dict[Partition, None] = {}
         self.last_log: PartitionLog | None = None
-        """The last one whose append has to be synced."""
+        """The last partition whose append has to be synced."""
 
     @property
     def unsynced_bytes(self) -> int:
-        """An upper bound of the bytes that are not synced."""
+        """An upper bound for the bytes that are not synced."""
         return self._bytes_before_pass + self._bytes_since_pass
 
     def appended(self, partition: "Partition", length: int) -> None:
@@ -65,7 +65,7 @@ class AppendTracker:
 
 class FetchWaiter(Protocol):
     def on_data(self, partition: "Partition") -> None:
-        """The high watermark or the last stable offset has moved, or the partition went offline."""
+        """Called when the high watermark or the last stable offset has moved, or the partition went offline."""
         ...
 
 
@@ -101,20 +101,20 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.replicas = state.replicas
         self.isr = state.isr
-        # Bytes of records from and to clients since this broker leads the partition.
+        # Bytes of records from and to clients since this broker began to lead the partition.
         self.produced_bytes = 0
         self.fetched_bytes = 0
         self.closed_by: Exception | None = None
-        """Why it is out of use, once it is: whoever still holds it gets this error."""
+        """The reason why the partition is out of use, if it is: whoever still holds it gets this error."""
         self._appends = appends
         self._producers_waiting: deque[tuple[int, OnReplicated]] | None = None
-        # A dictionary for its order: which fetch is answered first must not depend on hashes.
+        # A dictionary, because it keeps the order: which fetch is answered first must not depend on hashes.
         self._fetch_waiters: dict[FetchWaiter, None] | None = None
         log.add_durability_listener(self.advance)
         self.advance()
 
     def follow(self, state: PartitionImage) -> None:
-        """The metadata has a new epoch, replicas or in-sync set."""
+        """Take over a new epoch, replicas or in-sync set from the metadata."""
         self.leader_epoch = state.leader_epoch
         self.replicas = state.replicas
         self.isr = state.isr
@@ -125,7 +125,7 @@ class Partition:
         self.advance()
 
     def check_epoch(self, epoch: int) -> None:
-        """-1 means that the client does not know or care."""
+        """Check the client's leader epoch. -1 means that the client does not know or care."""
         if self.closed_by is not None:
             raise self.closed_by
         if epoch == -1 or epoch == self.leader_epoch:
@@ -135,7 +135,7 @@ class Partition:
         raise UnknownLeaderEpoch(f"{self.log.name} is in leader epoch {self.leader_epoch}, the request has epoch {epoch}")
 
     def append(self, records: Buffer, acks_all: bool, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
-        """The records are written when it returns, and durable and visible when the high watermark has passed them."""
+        """Append records. They are written when this returns, and durable and visible when the high watermark has passed them."""
         if acks_all and len(self.isr) < self.min_insync_replicas:
             raise NotEnoughReplicas(
                 f"{self.log.name} has {len(self.isr)} of {len(self.replicas)} replicas in sync, min.insync.replicas is "
@@ -152,7 +152,8 @@ class Partition:
         self.fetched_bytes += length
 
     def advance(self) -> None:
-        """Move the high watermark: the log's durable end (on a relaxed topic: its end) or the in-sync set may have changed."""
+        """Move the high watermark, because the log's durable end (on a relaxed topic: its end) or the in-sync set may have
+        changed."""
         log = self.log
         if log.offline_reason is not None:
             self._fail(log)
@@ -190,7 +191,7 @@ class Partition:
             self._fetch_waiters.pop(waiter, None)
 
     def close(self, error: Exception) -> None:
-        """The partition is gone or led elsewhere: everybody who waits gets the error."""
+        """Called when the partition is gone or led elsewhere: all waiting requests get the error."""
         self.closed_by = error
         self.log.remove_durability_listener(self.advance)
         waiting, self._producers_waiting = self._producers_waiting, None

@@ -1,1 +1,1 @@
-"""The asyncio shell around the broker: sockets, timers, signals. It moves bytes and decides nothing about them."""
+"""The asyncio server around the broker: sockets, timers, signals. It moves bytes and makes no decisions about them."""

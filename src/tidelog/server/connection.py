@@ -32,9 +32,9 @@ from tidelog.wire.frames import BUFFER_SIZE, FrameReader, InvalidFrame
 
 # A few hundred microseconds of work.
 FRAMES_PER_TURN = 32
-# For requests that are not as cheap: as long as any other work on the loop may take.
+# The time limit for requests that are not as cheap: as long as any other work on the loop may take.
 TURN_NS_MAX = 5_000_000
-# A large receive buffer is returned after this long without a byte.
+# A large receive buffer is freed after this long without a byte.
 LARGE_BUFFER_SECONDS_MAX = 5.0
 
 CLOSED_BY_CLIENT = "closed by the client"
@@ -109,7 +109,7 @@ _READ_TRANSITIONS: dict[ReadState, dict[ReadEvent, ReadState]] = {
         _FRAMES_LEFT: _BACKLOGGED,
         _WAS_SLOW: _PENALIZED,
     },
-    # Whether frames wait is found out by a turn.
+    # The next turn finds out whether frames wait.
     _PENALIZED: {_ALLOWED: _PENALIZED, _FORBIDDEN: _PENALIZED, _PENALTY_OVER: _BACKLOGGED},
 }
 _WAITS_FOR_SOCKET = frozenset((SendState.FULL, SendState.TURN_OVER))
@@ -153,10 +153,10 @@ class ClientConnection:
         self._is_flush_queued = False
         self._frames = FrameReader(reactor.limits.first_frame_bytes_max)
         self._send_queue = SendQueue()
-        # Sizes of the requests that the session has not answered, oldest first: it answers them in this order.
+        # The sizes of the requests that the session has not answered, oldest first. It answers them in this order.
         self._in_flight_sizes: deque[int] = deque()
         self._in_flight_bytes = 0
-        # What the memory budget was last told that this connection holds.
+        # The memory that this connection last reported to the budget.
         self._held_bytes = 0
         self._received_ns = self._send_began_ns = 0
         self._opened_at = self._received_at = self._sent_at = reactor.loop.time()
@@ -204,7 +204,7 @@ class ClientConnection:
         self._handle_frames()
 
     def _handle_frames(self) -> None:
-        """Take a turn."""
+        """Take a turn: pass frames to the session."""
         session, frames, limits = self._session, self._frames, self._reactor.limits
         received_ns = self._received_ns
         handled = 0
@@ -234,7 +234,8 @@ class ClientConnection:
             self.close(str(error))
             return
         except Exception:
-            # This is our error, not the client's. An open connection would leave the client waiting for a response forever.
+            # This is a bug of ours and not the client's fault. An open connection would leave the client waiting for a response
+            # forever.
             _log.exception("a request from %s failed outside of its handler", self.peer)
             self.close("internal error")
             return
@@ -323,7 +324,7 @@ class ClientConnection:
             self.resume()
 
     def resume(self) -> None:
-        """There is memory again, or a quota's delay is over, or a request was answered without a response."""
+        """Called when there is memory again, a quota's delay is over, or a request was answered without a response."""
         if self._phase is not _CLOSED:
             self._update_counts()
             self._update_reading()
@@ -342,7 +343,7 @@ class ClientConnection:
             self._reactor.flush_after_burst(self)
 
     def flush(self) -> None:
-        """The burst is over. Responses that wait for the socket or the disk go on waiting."""
+        """Send what was queued in this burst. Responses that wait for the socket or the disk keep waiting."""
         self._is_flush_queued = False
         if self._phase is _CLOSED:
             return
@@ -395,7 +396,7 @@ class ClientConnection:
             return
         self._sent_at = self._reactor.loop.time()
         self._send_queue.warmed(cold)
-        # Sending starts afresh: the next range may be cold as well.
+        # Sending starts over: the next range may be cold as well.
         self._send_state = _EMPTY
         self._write()
 
@@ -429,7 +430,7 @@ class ClientConnection:
         return None
 
     def drain(self) -> None:
-        """The broker is stopping: take no more requests, answer those in flight, then close."""
+        """Called when the broker is stopping: take no more requests, answer those in flight, then close."""
         if self._phase is _CLOSED:
             return
         self._phase = _DRAINING
@@ -457,7 +458,7 @@ class ClientConnection:
                 loop.remove_writer(self._descriptor)
         self._read_state, self._send_state = _PAUSED, _EMPTY
         self._socket.close()
-        # Free everything now and not when the last reference goes: timers and requests in progress may hold one for long.
+        # Free everything now, because timers and requests in progress may hold a reference for long.
         self._send_queue.clear()
         self._frames.discard()
         self._session.closed()

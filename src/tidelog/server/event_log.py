@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from tidelog.ports.clock import Clock
 
-# All other events are warnings: the broker goes on, but somebody should know.
+# All other events are warnings: the broker keeps running, but somebody should know.
 ERRORS = frozenset(("unexpected_error", "log_offline", "partition_offline", "partition_not_created", "stop_failed"))
 INFORMATION = frozenset(("started", "stopped"))
 
@@ -27,7 +27,7 @@ ReportEvent = Callable[[str, dict[str, object]], None]
 
 
 def ignore_event(event: str, facts: dict[str, object]) -> None:
-    """For a server without an operator."""
+    """Takes the place of the log in a server without an operator."""
 
 
 class LogFormat(StrEnum):
@@ -48,7 +48,8 @@ class LogLevel(StrEnum):
 
 
 class EventLog:
-    """``write`` takes one line including its newline. Called on the loop's thread only, except for messages from ``logging``."""
+    """``write`` takes one line including its newline. It is called on the loop's thread only, except for messages from
+    ``logging``."""
 
     def __init__(
         self, write: Callable[[str], object], clock: Clock, log_format: LogFormat, level_min: LogLevel = LogLevel.INFO

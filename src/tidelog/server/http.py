@@ -20,11 +20,11 @@ from typing import NamedTuple, cast
 CONNECTIONS_MAX = 16
 REQUEST_BYTES_MAX = 8 * 1024
 HEADERS_MAX = 64
-# A scraper keeps its connection between two scrapes, a minute apart at most.
+# A scraper keeps its connection between two scrapes, at most a minute apart.
 IDLE_SECONDS_MAX = 120.0
 RECEIVE_SECONDS_MAX = 10.0
 ANSWER_SECONDS_MAX = 30.0
-# At most a hundred requests are begun per second, which take some 0.1 ms each.
+# This allows at most a hundred requests per second, which take some 0.1 ms each.
 REQUEST_INTERVAL_SECONDS = 0.01
 
 TEXT = "text/plain; charset=utf-8"
@@ -47,7 +47,7 @@ Handler = Callable[[Answer], None]
 class HttpRequest(NamedTuple):
     path: str
     is_last: bool
-    """The client wants the connection closed after this request."""
+    """Whether the client wants the connection closed after this request."""
 
 
 class InvalidRequest(Exception):
@@ -109,7 +109,7 @@ class HttpListener:
         self._server = await self.loop.create_server(lambda: _HttpConnection(self), sock=bound, backlog=CONNECTIONS_MAX)
 
     async def stop(self) -> None:
-        """Close everything at once: nobody misses a response from here."""
+        """Close everything immediately: nobody misses a response from here."""
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
@@ -162,7 +162,7 @@ class _HttpConnection(asyncio.Protocol):
             self.abort()
 
     def eof_received(self) -> bool:
-        """A client that has finished sending may still wait for its response."""
+        """Keep the connection: a client that has finished sending may still wait for its response."""
         if self._request is not None:
             self._request = self._request._replace(is_last=True)
         return self._request is not None

@@ -1,4 +1,4 @@
-"""What clients may take of the broker, and the mechanisms that hold them to it.
+"""The limits on what clients may use, and the mechanisms that enforce them.
 
 ``ConnectionLimits`` has the figures, each with its reason. A limit on bytes makes the broker read more slowly and never makes it
 refuse: the broker stops reading from a client that sends faster than it is answered, or that does not read its responses, and
@@ -15,10 +15,10 @@ from time import thread_time_ns
 from typing import Any, Protocol
 
 _MIB = 1024 * 1024
-# The frame limit until the first valid request. It is enough for a client that produces at once, and too little for a peer that
-# is not a Kafka client: the first four letters of an HTTP request read as a size of more than a gigabyte.
+# The frame limit until the first valid request. It is enough for a client that produces immediately, and too little for a peer
+# that is not a Kafka client: the first four letters of an HTTP request read as a size of more than a gigabyte.
 FIRST_FRAME_BYTES_MAX = 8 * _MIB
-# Waiting connections go on once a good part of the memory budget is free, not after every byte.
+# Waiting connections continue once a good part of the memory budget is free, not after every byte.
 MEMORY_RESUME_FRACTION = 0.75
 
 WHEEL_SLOT_COUNT = 32
@@ -41,25 +41,26 @@ class ConnectionLimits:
     frame_bytes_max: int = 100 * _MIB
     """``socket.request.max.bytes``."""
     first_frame_bytes_max: int = FIRST_FRAME_BYTES_MAX
-    """The same until the first valid request."""
+    """The same limit until the first valid request."""
     in_flight_bytes_max: int = 32 * _MIB
-    """Unanswered requests of one connection: as much as a client may have unsynced. A single request may exceed it."""
+    """The limit on a connection's unanswered requests: as much as a client may have unsynced. A single request may exceed it."""
     unsent_bytes_max: int = 2 * _MIB
-    """Responses that one client has not read yet, including slices of files. Responses to requests in flight may exceed it. It is
-    more than a fetch of the clients' default size (1 MiB), because to stop reading and start again costs half a request."""
+    """The limit on responses that one client has not read yet, including slices of files. Responses to requests in flight may
+    exceed it. It is more than a fetch of the clients' default size (1 MiB), because stopping and restarting the reader costs half
+    a request."""
     memory_bytes_max: int = 256 * _MIB
     """``queued.max.request.bytes``, for all connections: requests in flight, unsent responses in memory, and receive buffers that
     have grown. One frame may exceed it (see ``MemoryBudget``)."""
     idle_ms_max: int = 600_000
     """``connections.max.idle.ms``."""
     handshake_ms_max: int = 30_000
-    """From the connection to the first valid request. A Kafka client sends one as soon as it is connected."""
+    """The limit from the connection to the first valid request. A Kafka client sends one as soon as it is connected."""
     frame_stall_ms_max: int = 60_000
-    """Without a byte in the middle of a frame: the client is gone, and its buffer may be large."""
+    """The limit for silence in the middle of a frame: the client is gone, and its buffer may be large."""
     send_stall_ms_max: int = 120_000
-    """Without taking a byte of a response. Clients that only pause keep reading into their own buffers."""
+    """The limit for a client that takes no byte of a response. Clients that only pause keep reading into their own buffers."""
     stop_ms_max: int = 5_000
-    """For requests in flight when the broker stops. Long polls may take longer; they lose nothing."""
+    """The limit for requests in flight when the broker stops. Long polls may take longer; they lose nothing."""
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> "ConnectionLimits":
@@ -105,11 +106,11 @@ class MemoryBudget:
 
     @property
     def is_tight(self) -> bool:
-        """More than half is used: memory that is only kept for later should be returned."""
+        """Whether more than half is used: memory that is only kept for later should be freed."""
         return self.used_bytes * 2 > self._bytes_max
 
     def may_grow(self, holder: MemoryHolder, is_inside_frame: bool) -> bool:
-        """For a connection that already holds memory. If it may not grow, its ``resume`` is called later."""
+        """Whether a connection that already holds memory may take more. If not, its ``resume`` is called later."""
         if self.used_bytes < self._bytes_max:
             return True
         if is_inside_frame and (self._exempt is None or self._exempt is holder):
@@ -124,7 +125,7 @@ class MemoryBudget:
             self._resume_all()
 
     def end_exemption(self, holder: MemoryHolder) -> None:
-        """The holder has its large frame, or the broker stopped reading from it: another one may be exempt."""
+        """Called when the holder has its large frame, or the broker stopped reading from it: another connection may be exempt."""
         if self._exempt is holder:
             self._exempt = None
             if self._waiting:
@@ -174,7 +175,7 @@ class TimingWheel:
         return self._count
 
     def add(self, member: TimeLimited) -> None:
-        """It is checked within one revolution, and stays until its check returns None."""
+        """Add a member. It is checked within one revolution, and stays until its check returns None."""
         self._count += 1
         self._slots[(self._hand + WHEEL_SLOT_COUNT - 1) % WHEEL_SLOT_COUNT].append(member)
         if not self._is_running:
@@ -227,13 +228,14 @@ class SlowTurnPenalty:
         """Penalties since the start."""
 
     def sample(self, now_ns: int) -> None:
-        """Cheap to call often: it reads the processor time only once per ``PROCESSOR_SAMPLE_NS``."""
+        """Sample the processor time. This is cheap to call often: it reads the time only once per ``PROCESSOR_SAMPLE_NS``."""
         if now_ns - self._sampled_ns >= PROCESSOR_SAMPLE_NS:
             self._sampled_ns = now_ns
             self._sampled_processor_ns = self._processor_ns()
 
     def impose(self, began_ns: int, ended_ns: int, resume: Callable[[], None]) -> bool:
-        """After a long turn: whether the connection has to pause. If so, ``resume`` is called when the pause is over."""
+        """Called after a long turn. Returns whether the connection has to pause; if so, ``resume`` is called when the pause is
+        over."""
         spent_ns = self._spent_ns(began_ns, ended_ns)
         if spent_ns <= SLOW_TURN_NS_MIN:
             return False

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet; port 0 takes a free one. An OSError names the address."""
+    """Return a bound socket that does not listen yet; port 0 takes a free one. An OSError names the address."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -38,7 +38,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def bind_all(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
-    """All or none."""
+    """Bind all addresses or none."""
     bound: list[socket.socket] = []
     try:
         for host, port in addresses:
@@ -78,7 +78,7 @@ class Admission:
         return True
 
     def _warn_of_refusal(self, host: str) -> None:
-        """Not for every refusal: a flood of connections must not become a flood of log lines."""
+        """Warn, but not for every refusal: a flood of connections must not become a flood of log lines."""
         now = self._reactor.loop.time()
         if now - self._warned_at >= WARNING_INTERVAL_SECONDS:
             more = self.refused - self._warned_refusals - 1
@@ -86,7 +86,7 @@ class Admission:
             self._warned_at, self._warned_refusals = now, self.refused
 
     def ignore(self) -> None:
-        """An admitted connection is ignored until it is closed."""
+        """Ignore an admitted connection until it is closed."""
         self._ignored_count += 1
         self.throttled += 1
 
@@ -146,13 +146,13 @@ class SocketListener:
             try:
                 ClientConnection(self._reactor, accepted, host, port)
             except OSError:
-                # It was reset before it was set up.
+                # The connection was reset before it was set up.
                 accepted.close()
                 self._admission.release(host)
 
     def _ignore(self, accepted: socket.socket, host: str, throttle_ms: int) -> None:
-        """Its address opens too many connections. If it were closed at once, the client would be back at once. It counts towards
-        the limits."""
+        """Ignore a connection whose address opens too many. If it were closed at once, the client would reconnect at once. It
+        counts towards the limits."""
         self._admission.ignore()
         self._ignored[accepted] = host
         self._reactor.loop.call_later(throttle_ms / 1000, self._close_ignored, accepted)

@@ -1,4 +1,4 @@
-"""How late the event loop is, and how much of that the broker's background work causes.
+"""Measures how late the event loop is, and how much of that the broker's background work causes.
 
 ``lag``: a timer is set for every ``INTERVAL_SECONDS``; the lag is how much later it runs, whatever the cause: requests,
 background work, or a machine that has no time for this process. ``background``: how long each tick and each completion of the
@@ -123,7 +123,7 @@ class LoopLag:
             self._timer = None
 
     def observe_background(self, seconds: float) -> None:
-        """A slice of background work took this long."""
+        """Record that a slice of background work took this long."""
         self.background.observe(seconds * 1000, self._clock())
         self.background_ns.observe(int(seconds * NANOSECONDS_PER_SECOND))
 

@@ -130,7 +130,7 @@ _STARTTIME_FIELD = 19
 
 
 def _process_start_seconds() -> float:
-    """The kernel gives it in clock ticks since the machine booted."""
+    """Read the start time, which the kernel gives in clock ticks since the machine booted."""
     # The program's name comes first, in parentheses, and may contain anything.
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[_STARTTIME_FIELD])
     boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))

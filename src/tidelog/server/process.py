@@ -1,4 +1,4 @@
-"""A broker as a process: its settings, an event loop, helper threads, signals, an exit code.
+"""Runs a broker as a process: its settings, an event loop, helper threads, signals, an exit code.
 
 ``run_broker`` takes settings as text under Kafka's names, finds everything that is wrong with them before anything is bound or
 written, composes the broker on the real ports, and calls ``serve``. The cluster's id is generated once, when a data directory is
@@ -66,8 +66,8 @@ OPEN_FILES_DERIVED_MIN = 16
 # An open segment costs some memory even when nobody reads it; opening one again costs microseconds.
 OPEN_FILES_DERIVED_MAX = 65_536
 
-# Container objects allocated and not freed before the young generation is collected, which takes a few milliseconds. Requests in
-# flight count too, so this is far above what clients can have in flight; the default of 700 is not.
+# The number of container objects allocated and not freed before the young generation is collected, which takes a few
+# milliseconds. Requests in flight count too, so this is far above what clients can have in flight; the default of 700 is not.
 GC_YOUNG_THRESHOLD = 50_000
 # Young collections per middle one, and middle ones per full one.
 GC_MIDDLE_THRESHOLD = 10
@@ -86,7 +86,7 @@ class Embedding(Protocol):
 
 
 class AuxiliaryListener(Protocol):
-    """Something else that is served on the broker's loop, at an address of its own."""
+    """Another service on the broker's loop, at its own address."""
 
     address: tuple[str, int]
 
@@ -109,7 +109,7 @@ class ServeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What is in force once clients can connect."""
+    """The addresses and limits in force once clients can connect."""
 
     cluster_id: str
     node_id: int
@@ -139,7 +139,7 @@ def run_broker(
     embedding: Embedding | None = None,
     disk: Disk | None = None,
 ) -> int:
-    """Serve until a signal (or the embedding program) ends it; returns the exit code. ``disk`` is given by tests of failures.
+    """Serve until a signal (or the embedding program) ends it; returns the exit code. Tests of failures pass a ``disk``.
 
     Raises InvalidSetting for settings that make no sense, LogError for an unusable data directory, and OSError for an address
     that cannot be bound."""
@@ -225,7 +225,8 @@ def find_cluster_id(disk: Disk, randomness: Randomness, data_path: str) -> str:
 
 
 def derive_open_files_max(values: Mapping[str, object]) -> int:
-    """As many segments as the connections leave descriptors for, and at least half of all descriptors."""
+    """Return how many segments may be open: as many as the connections leave descriptors for, and at least half of all
+    descriptors."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     connections_max = values["max.connections"]
     assert isinstance(connections_max, int)
@@ -236,7 +237,7 @@ def derive_open_files_max(values: Mapping[str, object]) -> int:
 
 
 class _Process:
-    """The fate of the loop: started, stopped by one signal or two, or failed."""
+    """The lifecycle of the loop: started, stopped by one signal or two, or failed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -323,14 +324,14 @@ def serve(
 
 
 def _raise_descriptor_limit() -> None:
-    """Every connection and every open segment needs a descriptor, so take as many as the system allows without asking."""
+    """Raise the limit as far as the system allows, because every connection and every open segment needs a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def tune_garbage_collection() -> None:
-    """Tune Python's cycle collector for a broker. To be called when the broker has started, before it serves.
+    """Tune Python's cycle collector for a broker. Call it when the broker has started, before it serves.
 
     Requests leave no cycles: what a request allocates is freed when its references go. The collector finds next to nothing, but a
     full collection walks every object, for tens of milliseconds in which nobody is served. So everything that exists after the

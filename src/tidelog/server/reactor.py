@@ -43,7 +43,7 @@ class SessionProtocol(Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Requests received and not answered. The broker answers them in the order in which they came."""
+        """The number of requests received and not answered. The broker answers them in the order in which they arrived."""
         ...
 
     def receive(self, frame: memoryview, received_ns: int) -> None:
@@ -75,7 +75,7 @@ class BrokerProtocol(Protocol):
         ...
 
     def begin_stop(self, on_stopped: OnDone) -> None:
-        """No more requests will come. Timers go on until ``on_stopped`` is called."""
+        """Stop. No more requests will arrive. Timers keep running until ``on_stopped`` is called."""
         ...
 
     def tick(self) -> None:
@@ -87,7 +87,7 @@ class BrokerProtocol(Protocol):
         ...
 
     def end_of_burst(self) -> None:
-        """All requests, completions and timers that were ready have been handled."""
+        """Called when all requests, completions and timers that were ready have been handled."""
         ...
 
 
@@ -141,7 +141,7 @@ class Reactor:
     # Bursts.
 
     def wake(self) -> None:
-        """Something happened: end the burst when everything else that is ready has been handled."""
+        """Note that something happened: the burst ends when everything else that is ready has been handled."""
         if not self._is_burst_end_scheduled:
             self._is_burst_end_scheduled = True
             self.loop.call_soon(self._end_of_burst)
@@ -194,7 +194,7 @@ class Reactor:
         self._observe_background(perf_counter() - began)
 
     def stop(self) -> None:
-        """The broker has stopped: there are no more ticks and bursts."""
+        """Called when the broker has stopped: there are no more ticks and bursts."""
         self._is_stopped = True
         self.resets.close()
         if self._timer is not None:
@@ -253,7 +253,7 @@ class ResetWatch:
         self._epoll.register(descriptor, 0)
 
     def forget(self, descriptor: int) -> None:
-        """To be called before the socket is closed."""
+        """Stop watching. Call this before the socket is closed."""
         if self._watched.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 

@@ -1,8 +1,8 @@
-"""The responses that a connection has still to send: bytes and slices of files, in order.
+"""The queue of a connection's unsent responses: bytes and slices of files, in order.
 
-A response is its size, then its parts. Neighbouring bytes leave in one ``sendmsg``; a slice leaves by ``sendfile`` straight
-from the page cache, a bounded piece at a time, so that one client's fifty megabytes do not hold up everybody else. Small
-responses are joined into one buffer, which is cheaper than a longer scatter list.
+A response is its size, then its parts. Adjacent bytes are sent in one ``sendmsg``; a slice is sent by ``sendfile`` straight from
+the page cache, a bounded piece at a time, so that one client's fifty megabytes do not hold up everybody else. Small responses are
+joined into one buffer, which is cheaper than a longer scatter list.
 
 Cold reads. ``sendfile`` blocks on a range that is not in the page cache until the disk has delivered it. So ``is_cached`` probes
 the range first, with one-byte reads that may not wait (RWF_NOWAIT), every ``PROBE_STEP_BYTES`` and at its end. The kernel reads
@@ -30,8 +30,8 @@ from tidelog.wire.frames import SIZE_FIELD_SIZE
 SEND_BUFFERS_MAX = 64
 # A piece of a slice: about 0.1 ms from the page cache into a socket on this machine.
 SLICE_BYTES_PER_CALL = 512 * 1024
-# One connection's turn; then the others have theirs. A fetch of the clients' default size, 1 MiB of records, is one turn with its
-# fields before and after: a second one for the last few bytes would cost a third of what the first did.
+# The maximum of one connection's turn; then the others have theirs. A fetch of the clients' default size, 1 MiB of records with
+# the fields before and after, fits into one turn: a second one for the last few bytes would cost a third of what the first did.
 TURN_BYTES_MAX = 1024 * 1024 + 64 * 1024
 JOINED_BYTES_MAX = 4096
 SMALL_BODY_BYTES_MAX = 1024
@@ -68,9 +68,9 @@ class SendQueue:
         self._cached_until = 0
         self.unsent_bytes = 0
         self.memory_bytes = 0
-        """The part of the unsent bytes that is not in files."""
+        """The unsent bytes that are in memory and not in files."""
         self.sent_bytes = 0
-        """Total since the connection opened."""
+        """The total since the connection opened."""
 
     def put(self, response: Sequence[ResponsePart]) -> None:
         if len(response) == 2:
@@ -126,7 +126,7 @@ class SendQueue:
         return SendState.EMPTY
 
     def cold_range(self) -> LogSlice:
-        """After COLD: the range to read ahead; call ``warmed`` when that is done."""
+        """The range to read ahead after COLD; call ``warmed`` when that is done."""
         first = self._parts[0]
         assert type(first) is LogSlice, "only slices are cold"
         sent = self._slice_sent
@@ -171,7 +171,7 @@ class SendQueue:
             parts.popleft()
 
     def _send_slice(self, to: socket.socket, first: LogSlice) -> bool:
-        """False when the next piece is not in the page cache."""
+        """Returns False when the next piece is not in the page cache."""
         done = self._slice_sent
         descriptor = first.file.descriptor()
         position = first.position + done
@@ -214,12 +214,12 @@ def is_cached(descriptor: int, position: int, length: int) -> bool:
 
 
 def read_ahead(file: DiskFile, position: int, length: int) -> None:
-    """Block until the range is in the page cache; to be called in a helper thread. ``file`` stays open meanwhile."""
+    """Block until the range is in the page cache. Call it in a helper thread. ``file`` stays open until it returns."""
     buffer = getattr(_scratch, "buffer", None)
     if buffer is None:
         buffer = _scratch.buffer = bytearray(_SCRATCH_BYTES)
     descriptor = file.descriptor()
-    # Ask for twice as much, so that the disk goes on with the next range while this one is being sent.
+    # Ask for twice as much, so that the disk continues with the next range while this one is being sent.
     os.posix_fadvise(descriptor, position, 2 * length, os.POSIX_FADV_WILLNEED)
     end = position + length
     while position < end:

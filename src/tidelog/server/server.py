@@ -1,4 +1,4 @@
-"""A broker on real sockets: listeners, connections, timers, and an orderly end.
+"""Runs a broker on real sockets: listeners, connections, timers, and an orderly stop.
 
 To stop, the server first refuses new connections and requests and answers those in flight, within ``limits.stop_ms_max``. Then it
 closes all connections, and the broker itself stops, which syncs its logs and writes the mark of a clean shutdown.

@@ -4,8 +4,8 @@ Operations are decisions for ``Shard.write``: each returns a record and a respon
 state. Queries are for ``Shard.read``. How a transaction ends, which takes several steps, is in ``end_transaction``.
 
 **InitProducerId** gives a producer its id, and an epoch that fences every previous owner of the transactional id. A producer that
-names the id and epoch it has (KIP-360) goes on after an error: its epoch is raised once, however often it retries, unless another
-producer took over meanwhile. An ongoing transaction is aborted first, and the producer is told to come back.
+sends the id and epoch it has (KIP-360) continues after an error: its epoch is raised once, however often it retries, unless
+another producer took over in the meantime. An ongoing transaction is aborted first, and the producer is told to retry.
 
 **AddPartitionsToTxn** comes before the first record is written to a partition (transactions v1: from the client; v2: from the
 partition's leader), so every partition with records of the transaction gets a marker. The first partition begins the transaction.
@@ -54,7 +54,7 @@ from tidelog.transactions.transaction import (
 from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
 
-# Each costs a record and its markers: about 5 ms in all.
+# Each abort costs a record and its markers: about 5 ms in all.
 ABORTS_PER_SLICE = 50
 # About a millisecond.
 IDS_PER_SLICE = 2_000
@@ -65,7 +65,7 @@ _ADDABLE_STATES = (TransactionState.ONGOING, *COMPLETE_STATES)
 
 
 class InitProducerIdRequest(NamedTuple):
-    """The producer id and epoch are those that the producer believes to have; both are -1 for a producer that starts."""
+    """The producer id and epoch are those that the producer believes it has; both are -1 for a producer that starts."""
 
     transactional_id: str
     timeout_ms: int
@@ -102,7 +102,7 @@ class DescribedTransaction(NamedTuple):
     producer_id: int
     producer_epoch: int
     partitions: tuple[TransactionTopic, ...]
-    """While the transaction is ending: the partitions that still lack their marker."""
+    """The partitions that still lack their marker, while the transaction is ending."""
 
 
 class TransactionFilter(NamedTuple):
@@ -131,7 +131,7 @@ class TransactionCoordinator:
         self.table.replay(record)
 
     def replay_end_transaction(self, producer_id: int, is_commit: bool) -> None:
-        """Nobody writes to this topic in a transaction."""
+        """Nobody writes to this topic in a transaction, so there is nothing to do."""
 
     def on_loaded(self) -> None:
         self.table.go_live()
@@ -169,7 +169,7 @@ class TransactionCoordinator:
         if state in PREPARED_STATES:
             return _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
         if state is TransactionState.ONGOING:
-            # Nobody gets the raised epoch: the producer comes back, and gets the one after it.
+            # Nobody gets the raised epoch: the producer retries, and gets the one after it.
             return self.ends.fence_and_abort(
                 transactional_id,
                 metadata,
@@ -213,7 +213,7 @@ class TransactionCoordinator:
             else:
                 producer_epoch += 1
         elif request.producer_epoch == metadata.last_producer_epoch:
-            # A retry. Nobody else took over: that would have cleared the last epoch.
+            # This is a retry. Nobody else took over: that would have cleared the last epoch.
             last_producer_epoch = metadata.last_producer_epoch
         else:
             return _refuse(ErrorCode.PRODUCER_FENCED)
@@ -232,7 +232,8 @@ class TransactionCoordinator:
     # -- AddPartitionsToTxn and AddOffsetsToTxn ------------------------------------------------------------------------------
 
     def add_partitions(self, request: TransactionPartitions, transaction_version: int = 0) -> CoordinatorResult:
-        """The response is one ErrorCode for all. ``transaction_version`` is 2 when a leader adds for a v2 client, else 0."""
+        """The response is one ErrorCode for all partitions. ``transaction_version`` is 2 when a leader adds them for a v2 client,
+        else 0."""
         transactional_id, producer_id, producer_epoch, partitions = request
         if not transactional_id:
             return CoordinatorResult(response=ErrorCode.INVALID_REQUEST)
@@ -240,11 +241,11 @@ class TransactionCoordinator:
         if metadata is None:
             return CoordinatorResult(response=ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         value = metadata.value
-        # More partitions can be added while the last addition is on its way to the log, and a transaction may begin while the end
-        # of the last one is: answers keep their order.
+        # More partitions can be added while the last addition is being committed, and a transaction may begin while the end of
+        # the last one is being committed: answers keep their order.
         if metadata.pending and value.state not in _ADDABLE_STATES:
             return CoordinatorResult(response=ErrorCode.CONCURRENT_TRANSACTIONS)
-        # When its epochs are used up, a producer goes on with another id, which the log does not hold before the end is complete.
+        # A producer whose epochs are used up continues with another id, which the log does not hold before the end is complete.
         if is_of_next_transaction(value, producer_id, producer_epoch):
             return CoordinatorResult(response=ErrorCode.CONCURRENT_TRANSACTIONS)
         if value.producer_id != producer_id:
@@ -272,7 +273,7 @@ class TransactionCoordinator:
         return self.table.write(transactional_id, begun, ErrorCode.NONE, metadata.last_producer_epoch)
 
     def verify_partitions(self, request: TransactionPartitions) -> dict[TopicPartition, ErrorCode]:
-        """Whether each is part of the producer's ongoing transaction."""
+        """Check whether each partition is part of the producer's ongoing transaction."""
         transactional_id, producer_id, producer_epoch, partitions = request
         error: ErrorCode | None = None
         metadata = self.table.find(transactional_id)
@@ -334,7 +335,7 @@ class TransactionCoordinator:
     def _abort(self, transactional_id: str) -> CoordinatorResult:
         metadata = self.table.find(transactional_id)
         if metadata is None or not self._is_timed_out(transactional_id):
-            return CoordinatorResult()  # It ended meanwhile.
+            return CoordinatorResult()  # The transaction has ended in the meantime.
         return self.ends.fence_and_abort(transactional_id, metadata, None, None)
 
     # -- expiry --------------------------------------------------------------------------------------------------------------
@@ -372,7 +373,7 @@ class TransactionCoordinator:
     # -- ListTransactions and DescribeTransactions ---------------------------------------------------------------------------
 
     def list_transactions(self, criteria: TransactionFilter) -> list[ListedTransaction]:
-        """In the order in which the ids first appeared."""
+        """List the transactions in the order in which their ids first appeared."""
         states = {STATES_BY_NAME[name] for name in criteria.states if name in STATES_BY_NAME}
         producer_ids = set(criteria.producer_ids)
         now_ms = self._environment.clock.now_ms()
@@ -391,7 +392,7 @@ class TransactionCoordinator:
         return found
 
     def describe_transaction(self, transactional_id: str) -> DescribedTransaction | None:
-        """None: TRANSACTIONAL_ID_NOT_FOUND."""
+        """Return None for TRANSACTIONAL_ID_NOT_FOUND."""
         metadata = self.table.find(transactional_id)
         if metadata is None:
             return None
@@ -409,7 +410,7 @@ class TransactionCoordinator:
 
 
 def offsets_partition(group_id: str, partition_count: int) -> TopicPartition:
-    """The partition that holds a group's offsets, of ``partition_count``."""
+    """Return which of ``partition_count`` partitions holds a group's offsets."""
     return GROUPS_TOPIC, partition_for(group_id, partition_count)
 
 
@@ -424,5 +425,5 @@ def _refuse(error: ErrorCode) -> CoordinatorResult:
 def _is_valid_producer(value: TransactionValue, request: InitProducerIdRequest) -> bool:
     if request.producer_id == value.producer_id:
         return True  # The epoch is checked when it is raised.
-    # It may retry because it never learned that its used-up id was replaced.
+    # The producer may retry because it never learned that its used-up id was replaced.
     return request.producer_id == value.previous_producer_id and is_epoch_exhausted(request.producer_epoch)

@@ -69,11 +69,12 @@ from tidelog.transactions.transaction import (
 from tidelog.wire.end_txn import EndTxnRequest
 from tidelog.wire.errors import ErrorCode
 
-# Requests that wait for the end of a transaction instead of being told to come back.
+# The maximum number of requests that wait for the end of a transaction instead of being told to retry.
 WAITERS_MAX = 10_000
-# Longer than a producer takes from the answer to its commit to the next begin, yet short for anyone who watches the states.
+# This is longer than a producer takes from the answer to its commit to the next begin, yet short for anyone who watches the
+# states.
 COMPLETE_MS = 10
-# Each is a record: about a millisecond in all.
+# Each one is a record: about a millisecond in all.
 COMPLETED_PER_SLICE = 50
 # About a millisecond of appends.
 MARKERS_PER_SLICE = 32
@@ -85,7 +86,7 @@ _PARTITION_GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC
 
 OnEnded = Callable[[Exception | None], None]
 OnMarkerWritten = Callable[[TopicPartition, Exception | None], None]
-"""The marker is committed, or why it is not."""
+"""Called with None when the marker is committed, or with the reason why it is not."""
 
 
 class EndTransactionResult(NamedTuple):
@@ -97,13 +98,13 @@ class EndTransactionResult(NamedTuple):
 
 
 class TransactionMarker(NamedTuple):
-    """What is written to every partition of a transaction that ends."""
+    """The marker that is written to every partition of a transaction that ends."""
 
     producer_id: int
     producer_epoch: int
     control: EndTransactionMarker
     transaction_version: int
-    """The client's. From 2 on the marker's epoch is above that of the transaction's records."""
+    """The client's version of transactions. From 2 on the marker's epoch is above that of the transaction's records."""
 
 
 def transaction_marker(
@@ -151,7 +152,7 @@ class MarkersToWrite:
         return self._is_cancelled
 
     def cancel(self) -> None:
-        """Nothing more is written or reported."""
+        """Stop writing and reporting."""
         self._is_cancelled = True
 
     def next_delivery(self) -> "_MarkerDelivery | None":
@@ -183,7 +184,7 @@ class _MarkerDelivery:
 
 
 class MarkerWriter(Protocol):
-    """The partitions of this broker."""
+    """Writes markers to the partitions of this broker."""
 
     def write(self, partition: TopicPartition, marker: TransactionMarker, on_committed: OnCommitted) -> None:
         """Append the marker once. Raises, or calls back with an error, when it cannot be written or committed."""
@@ -222,7 +223,7 @@ class MarkerSender:
             self._queue.append(markers)
 
     def flush(self) -> None:
-        """The end of a burst: write one slice. The rest waits for ticks, which it shares with others."""
+        """Write one slice at the end of a burst. The rest waits for ticks, which it shares with others."""
         if self._queue and not self._is_scheduled:
             self._run()
 
@@ -266,7 +267,7 @@ class MarkerSender:
         if isinstance(error, ApiError):
             return error.code in _PARTITION_GONE
         if isinstance(error, TransactionCoordinatorFenced):
-            # A later coordinator wrote there. If it left the transaction open, only a marker with its epoch can end that.
+            # A later coordinator wrote there. If it left the transaction open, only a marker with its epoch can end it.
             return not self._writer.is_open(delivery.partition, delivery.markers.marker.producer_id)
         return isinstance(error, InvalidProducerEpoch)
 
@@ -305,7 +306,7 @@ class TransactionEnds:
         self._waiting = 0
 
     def __len__(self) -> int:
-        """How many transactions have markers on their way."""
+        """The number of transactions whose markers are being written."""
         return len(self._ending) - len(self._all_written)
 
     # -- the decision --------------------------------------------------------------------------------------------------------
@@ -374,7 +375,7 @@ class TransactionEnds:
         return self._table.write(transactional_id, ended, result, value.producer_epoch, on_committed=self._write_markers)
 
     def _raise_epoch(self, value: TransactionValue, state: TransactionState) -> TransactionValue | None:
-        """None when a new producer id is needed and none is available yet."""
+        """Return None when a new producer id is needed and none is available yet."""
         next_producer_id: int | None = NO_PRODUCER_ID
         if is_epoch_exhausted(value.producer_epoch):
             next_producer_id = self._environment.producer_ids.take()
@@ -418,14 +419,14 @@ class TransactionEnds:
     # -- the markers ---------------------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """After a load: send all markers of the transactions that a crash left half ended."""
+        """After a load, send all markers of the transactions that a crash left half ended."""
         for transactional_id in list(self._table.prepared):
             metadata = self._table.find(transactional_id)
             if metadata is not None and not metadata.pending:
                 self._write_markers(transactional_id)
 
     def _write_markers(self, transactional_id: str) -> None:
-        """The decision is committed."""
+        """Write the markers of a decision that is committed."""
         metadata = self._table.find(transactional_id)
         if self._is_dropped or transactional_id in self._ending or metadata is None:
             return
@@ -473,7 +474,7 @@ class TransactionEnds:
 
     def _complete(self, transactional_id: str) -> CoordinatorResult:
         if transactional_id not in self._all_written:
-            return CoordinatorResult()  # A waiter has already forced it.
+            return CoordinatorResult()  # A waiter has already forced the decision.
         metadata = self._table.find(transactional_id)
         assert metadata is not None
         value = completed(metadata.value, self._environment.clock.now_ms())
@@ -499,7 +500,8 @@ class TransactionEnds:
 
     def when_ended(self, transactional_id: str, on_ended: OnEnded) -> bool:
         """Call back once the transaction that is ending has ended, even if that is not committed yet, or once the shard is
-        dropped; perhaps at once. False if there is nothing to wait for, or if too many wait already."""
+        dropped; perhaps before this returns. Returns False if there is nothing to wait for, or if too many are waiting
+        already."""
         if self._waiting >= WAITERS_MAX or not self.is_ending(transactional_id):
             return False
         self._waiters.setdefault(transactional_id, []).append(on_ended)
@@ -541,7 +543,7 @@ def _prepared(is_commit: bool) -> TransactionState:
 
 
 def _answer_to_retry(state: TransactionState, is_commit: bool) -> ErrorCode:
-    """The answer to the same request once more, while the first one is being carried out or when it is done."""
+    """Answer a request that is sent again while the first one is being carried out, or after it is done."""
     if state in PREPARED_STATES:
         return ErrorCode.CONCURRENT_TRANSACTIONS if state is _prepared(is_commit) else ErrorCode.INVALID_TXN_STATE
     is_same = state is (TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT)

@@ -1,4 +1,4 @@
-"""What the broker hands to every shard of the transaction coordinator."""
+"""The settings, ports and callbacks that the broker hands to every shard of the transaction coordinator."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class TransactionEnvironment:
     timers: ShardTimers
     producer_ids: ProducerIds
     send_markers: "Callable[[MarkersToWrite], None]"
-    """Writes the markers in its own time, and retries until all are written or the batch is cancelled. Must neither raise nor
-    report a written marker before it returns."""
+    """Writes the markers later, and retries until all are written or the batch is cancelled. It must neither raise nor report a
+    written marker before it returns."""
     coordinator_epoch: Callable[[str], int]
     """The leader epoch of the partition that a transactional id belongs to."""
     transaction_version: Callable[[], int]
@@ -29,4 +29,4 @@ class TransactionEnvironment:
     record_bytes_max: Callable[[], int]
     """The largest batch that the shard's log accepts."""
     report: Callable[[str, dict[str, object]], None]
-    """Tells the operator about an event."""
+    """Reports an event to the operator."""

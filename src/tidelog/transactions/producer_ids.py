@@ -1,4 +1,4 @@
-"""Producer ids for everybody on this broker, from blocks that the controller allocates in the metadata log.
+"""Gives producer ids to everyone on this broker, from blocks that the controller allocates in the metadata log.
 
 A block belongs to this broker alone once its record is committed. Ids that are unused when the broker stops are never used: that
 wastes some of 2^63 numbers, and makes reuse impossible. The next block is requested while the last one still has ids, so that
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tidelog.coordinator.errors import CoordinatorLoading
 
-# When this many are left, the next block is requested: a tenth of Kafka's block size.
+# The next block is requested when this many ids are left: a tenth of Kafka's block size.
 LOW_WATER_IDS = 100
 # A block takes about one sync of the disk; beyond this many waiting requests it is better to refuse the next.
 WAITERS_MAX = 5_000
@@ -46,7 +46,7 @@ class ProducerIds:
         return sum([block.size for block in self._blocks])
 
     def take(self) -> int | None:
-        """An id that nobody else has; None when there is none yet, and the next block was requested."""
+        """Return an id that nobody else has; None when none is available yet, and the next block was requested."""
         if not self._blocks:
             self._request()
             if not self._blocks:
@@ -61,7 +61,7 @@ class ProducerIds:
         return first
 
     def when_available(self, on_available: OnAvailable) -> None:
-        """Call back when ``take`` has an id: at once, or when the next block arrives. With an error when none is available."""
+        """Call back when ``take`` has an id, at once or when the next block arrives, or with an error when none is available."""
         if self._blocks and not self._waiters:
             on_available(None)
             return

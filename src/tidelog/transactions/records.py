@@ -1,7 +1,7 @@
 """The records of ``__transaction_state``: key (kind i16 = 0, transactional id), value with Kafka's schema TransactionLogValue.
 
-Version 0 has fixed fields only. Version 1 is flexible and keeps what transactions v2 need in tagged fields: the producer ids
-before and after this one, and which version the client speaks. As in Kafka version 1 is written once the feature
+Version 0 has fixed fields only. Version 1 is flexible and keeps what transactions v2 need in tagged fields: the previous and the
+next producer id, and the version that the client speaks. As in Kafka, version 1 is written once the feature
 ``transaction.version`` is at least 1. The partitions are null in state Empty. A value of None is a tombstone: the id has expired.
 
 Every transaction writes three of them, so the encoder is written by hand. Decoding uses the schema, against which a test checks
@@ -41,16 +41,16 @@ class TransactionTopic(NamedTuple):
 
 
 class TransactionValue(NamedTuple):
-    """All that is kept of a transactional id. The order is the schema's."""
+    """Everything that is kept about a transactional id, in the schema's order."""
 
     producer_id: int
     previous_producer_id: int
-    """Which the last record had: tells a retry of what made the id overflow into the next one."""
+    """The producer id of the last record. It identifies a retry of the request that used up that id's epochs."""
     next_producer_id: int
-    """The epochs of this id are used up: this one follows when the markers are written."""
+    """The producer id that follows when the markers are written, because the epochs of this one are used up."""
     producer_epoch: int
     next_producer_epoch: int
-    """Kafka's, for two-phase commit: kept, not used."""
+    """Kafka uses it for two-phase commit; we keep it without using it."""
     timeout_ms: int
     state: TransactionState
     partitions: tuple[TransactionTopic, ...]
@@ -63,15 +63,15 @@ class TransactionRecord(NamedTuple):
     transactional_id: str
     value: TransactionValue | None
     version: int = 1
-    """In which the value is written."""
+    """The version in which the value is written."""
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """Not in the log, as in Kafka: which epoch this producer had before, so that it may repeat a request to raise it. A producer
-    that repeats it over a restart of the coordinator is told that it was fenced."""
+    """The epoch that this producer had before, so that it may repeat a request to raise it. As in Kafka it is not in the log: a
+    producer that repeats the request after a restart of the coordinator is told that it was fenced."""
 
 
 def _make_partitions(values: list[Any]) -> TransactionTopic:
     topic, partitions = values
-    # Many transactions are about few topics.
+    # Many transactions write to few topics.
     return TransactionTopic(intern(topic), partitions)
 
 
@@ -152,7 +152,7 @@ def _encode_version_1(value: TransactionValue) -> bytes:
             numbers = _pack_int32(indexes[0]) if count == 1 else struct.pack(f">{count}i", *indexes)
             parts += (write_compact_string(topic), write_compact_length(count), numbers, b"\0")
     parts.append(_pack_timestamps(*times))
-    # Tags rise, and a field is left out when it has its default.
+    # Tags are written in ascending order, and a field is left out when it has its default.
     tagged = []
     if previous_id != NO_PRODUCER_ID:
         tagged.append(_PREVIOUS_PRODUCER_ID_TAG + _pack_int64(previous_id))

@@ -13,7 +13,7 @@ class TransactionState(IntEnum):
     ONGOING = 1
     """Partitions were added."""
     PREPARE_COMMIT = 2
-    """Decided; the markers are being written."""
+    """The end is decided; the markers are being written."""
     PREPARE_ABORT = 3
     COMPLETE_COMMIT = 4
     """All markers are written."""

@@ -92,7 +92,7 @@ class TransactionTable:
         return min(1, self._transaction_version())
 
     def go_live(self) -> None:
-        """The log is loaded: records that are replayed from now on were decided here and are not committed yet."""
+        """Called when the log is loaded: records that are replayed from now on were decided here and are not committed yet."""
         self._is_live = True
 
     def replay(self, record: TransactionRecord) -> None:
@@ -141,13 +141,13 @@ def is_epoch_exhausted(producer_epoch: int) -> bool:
 
 
 def advance(value: TransactionValue, state: TransactionState, now_ms: int, **changes: Any) -> TransactionValue:
-    """The next value. A transition that the table of states lacks is a bug in this package."""
+    """Return the next value. A transition that the table of states lacks is a bug in this package."""
     assert value.state in VALID_PREVIOUS_STATES[state], f"{value.state.name} to {state.name}"
     return value._replace(state=state, previous_producer_id=value.producer_id, last_update_timestamp_ms=now_ms, **changes)
 
 
 def completed(value: TransactionValue, now_ms: int) -> TransactionValue:
-    """All markers are written. A producer id whose epochs are used up is replaced by the next one."""
+    """Return the value after all markers are written. A producer id whose epochs are used up is replaced by the next one."""
     is_commit = value.state is TransactionState.PREPARE_COMMIT
     producer_id, producer_epoch = producer_after(value)
     return advance(
@@ -162,7 +162,7 @@ def completed(value: TransactionValue, now_ms: int) -> TransactionValue:
 
 
 def producer_after(value: TransactionValue) -> tuple[int, int]:
-    """The id and epoch with which the producer goes on after it has ended this transaction."""
+    """The id and epoch with which the producer continues after this transaction."""
     if value.client_transaction_version >= TRANSACTION_VERSION_2 and value.next_producer_id != NO_PRODUCER_ID:
         return value.next_producer_id, 0
     return value.producer_id, value.producer_epoch
@@ -188,7 +188,7 @@ def missing_from(partitions: tuple[TransactionTopic, ...], requested: Iterable[T
 
 
 def with_added(partitions: tuple[TransactionTopic, ...], added: Iterable[TopicPartition]) -> tuple[TransactionTopic, ...]:
-    """Grouped by topic, in the order of their arrival, each once."""
+    """Group the partitions by topic, in the order of their arrival, without duplicates."""
     by_topic = {topic: dict.fromkeys(indexes) for topic, indexes in partitions}
     for topic, partition in added:
         by_topic.setdefault(topic, {})[partition] = None
@@ -202,7 +202,7 @@ def each_partition(partitions: Iterable[TransactionTopic]) -> Iterator[TopicPart
 
 
 def encoded_bytes_max(transactional_id: str, partitions: tuple[TransactionTopic, ...]) -> int:
-    """No record of this id with these partitions is larger, whatever its state and version."""
+    """An upper bound for the size of any record of this id with these partitions, whatever its state and version."""
     return (
         RECORD_FIXED_BYTES_MAX
         + CHARACTER_BYTES_MAX * len(transactional_id)

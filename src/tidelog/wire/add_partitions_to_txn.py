@@ -46,7 +46,7 @@ class AddPartitionsToTxnRequest(NamedTuple):
 
 
 TopicResult = tuple[str, Sequence[tuple[int, ErrorCode]]]
-"""A topic's name, and each partition with its code."""
+"""A topic's name, and each of its partitions with its code."""
 
 
 def decode_add_partitions_to_txn_request(header: RequestHeader, frame: memoryview) -> AddPartitionsToTxnRequest:

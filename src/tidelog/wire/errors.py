@@ -9,7 +9,7 @@ from typing import Self
 
 
 class MalformedRequest(Exception):
-    """The bytes are not what their API and version demand; the connection they came on cannot be trusted any further."""
+    """The bytes do not match their API and version, so the connection cannot be trusted any further."""
 
 
 class ErrorCode(IntEnum):
@@ -164,5 +164,5 @@ _KNOWN_ERRORS: dict[int, ErrorCode] = {int(error): error for error in ErrorCode}
 
 
 def known_error(code: int) -> ErrorCode:
-    """The error of a code from the network. A newer broker may send one that is not in the table."""
+    """Return the error of a code from the network. A newer broker may send one that is not in the table."""
     return _KNOWN_ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)

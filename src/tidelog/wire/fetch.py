@@ -44,7 +44,7 @@ REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
 CONSUMER_REPLICA_ID = -1
 FINAL_EPOCH = -1
-"""Session epoch of a fetch outside of any session."""
+"""The session epoch of a fetch outside of any session."""
 
 _INT32 = struct.Struct(">i")
 _unpack_int16 = struct.Struct(">h").unpack_from
@@ -123,7 +123,7 @@ class FetchResult(NamedTuple):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     aborted: Sequence[tuple[int, int]] | None = None
-    """(producer id, first offset); None: not asked for."""
+    """(producer id, first offset) pairs; None if the reader did not ask for them."""
     records: "RecordsPart | None" = None
     current_leader: tuple[int, int] | None = None
     diverging_epoch: tuple[int, int] | None = None
@@ -214,7 +214,7 @@ def _partition_indexes(view: memoryview, position: int, count: int) -> tuple[lis
 
 
 def _decode_flexible(view: memoryview, position: int, version: int) -> tuple[FetchRequest, int]:
-    # A length or count is written as one more than it is; 0 is null.
+    # A length or count is written plus one; 0 is null.
     replica_id = CONSUMER_REPLICA_ID
     if version < REPLICA_STATE_SINCE:
         (replica_id,) = _unpack_int32(view, position)
@@ -285,7 +285,7 @@ def encode_fetch_response(
     throttle_time_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> "list[Buffer | RecordsPart]":
-    """Bytes and records in the order in which they are sent; neighbouring bytes are joined."""
+    """Return bytes and records in the order in which they are sent; adjacent bytes are joined."""
     is_flexible = version >= FLEXIBLE_SINCE
     length_of = write_compact_length if is_flexible else write_bytes_length
     out: list[Buffer | RecordsPart] = []
@@ -323,7 +323,7 @@ def _encode_identity(version: int, name: str | None, topic_id: bytes | None) -> 
 
 
 def _partition_head(version: int, result: FetchResult, is_flexible: bool) -> list[Buffer]:
-    """All that comes before the length of the records."""
+    """Encode everything before the length of the records."""
     partition, error, high_watermark, last_stable_offset, log_start_offset, aborted = result[:6]
     if version >= LOG_START_OFFSETS_SINCE:
         parts: list[Buffer] = [_PARTITION.pack(partition, error, high_watermark, last_stable_offset, log_start_offset)]
@@ -387,7 +387,7 @@ class FetchResponse(NamedTuple):
 
 
 def encode_fetch_request(version: int, request: FetchRequest, replica_epoch: int = -1) -> bytes:
-    """The body; its header comes from ``protocol.request_header``."""
+    """Encode the body; ``protocol.request_header`` makes its header."""
     is_flexible = version >= FLEXIBLE_SINCE
     length_of = write_compact_length if is_flexible else write_bytes_length
     parts = [_INT32.pack(request.replica_id)] if version < REPLICA_STATE_SINCE else []
@@ -427,7 +427,7 @@ def _encode_partition(version: int, wanted: FetchPartition) -> bytes:
 
 
 def decode_fetch_response(version: int, frame: memoryview, position: int) -> FetchResponse:
-    """The body that begins at ``position``; MalformedRequest when it is not one."""
+    """Decode the body at ``position``. Raises MalformedRequest when it is malformed."""
     reader = Reader(frame, position)
     is_flexible = version >= FLEXIBLE_SINCE
     throttle_time_ms = reader.int32()

@@ -1,4 +1,4 @@
-"""Cuts a stream of bytes into frames, without doing any input or output. A frame is a 32-bit size and that many bytes.
+"""Splits a stream of bytes into frames, without doing any I/O. A frame is a 32-bit size and that many bytes.
 
 The caller receives straight into ``writable()``, reports the number of bytes to ``received()``, and calls ``next_frame()`` until
 it returns None. A frame is a read-only view of the one buffer: it is valid until the next ``writable()`` or ``release()``,
@@ -6,7 +6,7 @@ and whoever keeps bytes longer copies them.
 
 The buffer has a region of unread bytes, ``[_start, _end)``, which moves to the front only when the room behind it is used up, so
 a stream of small requests is hardly ever copied. For a frame that does not fit, the buffer grows, but never to what the peer
-merely claims: it at most doubles what has arrived. It stays large while large frames come and goes back after some small ones.
+merely claims: it at most doubles what has arrived. It stays large while large frames arrive and shrinks after some small ones.
 
 The size is checked against the limit before anything else. After an error the stream cannot be read any further, and the caller
 must close the connection.
@@ -18,7 +18,7 @@ import struct
 BUFFER_SIZE = 16 * 1024
 # The least room to receive into, so that a large frame does not arrive in tiny pieces.
 WRITABLE_SIZE_MIN = 4 * 1024
-# So many small frames in a row show that the large ones are over.
+# After this many small frames in a row the buffer shrinks.
 SMALL_FRAMES_BEFORE_SHRINKING = 16
 SIZE_FIELD_SIZE = 4
 
@@ -44,7 +44,7 @@ class FrameReader:
         self._size_max = size_max
         self._start = 0
         self._end = 0
-        # Of the frame whose bytes are awaited, None while its size is not known.
+        # The size of the frame that is being received; None while it is not known.
         self._frame_size: int | None = None
         self._small_frames = 0
         self._buffer = bytearray()
@@ -52,7 +52,7 @@ class FrameReader:
         self._replace_buffer(BUFFER_SIZE)
 
     def raise_size_max(self, size_max: int) -> None:
-        """A client that has sent a valid request is trusted with larger frames than a stranger."""
+        """Raise the limit: a client that has sent a valid request may send larger frames than a stranger."""
         self._size_max = size_max
 
     @property
@@ -61,11 +61,11 @@ class FrameReader:
 
     @property
     def is_inside_frame(self) -> bool:
-        """Whether part of a frame has come and the rest has not: an end of the stream now is a cut, not a farewell."""
+        """Whether part of a frame has arrived and the rest has not. If the stream ends now, it was cut off."""
         return self._end > self._start or self._frame_size is not None
 
     def writable(self) -> memoryview:
-        """The buffer to receive into, never empty. Call it after ``next_frame`` returned None."""
+        """Return the buffer to receive into, which is never empty. Call it after ``next_frame`` returned None."""
         if self._end == self._start:
             self._start = self._end = 0
         if self._small_frames >= SMALL_FRAMES_BEFORE_SHRINKING and len(self._buffer) > BUFFER_SIZE:
@@ -79,7 +79,7 @@ class FrameReader:
         self._end += length
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame, without its size; None when more bytes are needed. Raises InvalidFrame."""
+        """Return the next whole frame, without its size; None when more bytes are needed. Raises InvalidFrame."""
         size = self._frame_size
         start = self._start
         if size is None:
@@ -100,12 +100,12 @@ class FrameReader:
         return self._readable[start:end]
 
     def release(self) -> None:
-        """Shrinks the buffer. Call it when no frame is in use and none is expected soon."""
+        """Shrink the buffer. Call it when no frame is in use and none is expected soon."""
         if len(self._buffer) > BUFFER_SIZE:
             self._shrink()
 
     def discard(self) -> None:
-        """Frees the memory after the end of the stream. A frame that is still in use stays valid."""
+        """Free the memory after the end of the stream. A frame that is still in use stays valid."""
         self._start = self._end = 0
         self._frame_size = None
         self._buffer = bytearray()

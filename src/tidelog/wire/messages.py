@@ -1,4 +1,4 @@
-"""Requests and responses of every API, by kio's definitions: the codec of all APIs that are not hot enough for their own.
+"""Requests and responses of every API, by kio's definitions: the codec of all APIs that do not have a hand-written one.
 
 kio has one module of dataclasses per API, version and direction, whose fields carry Kafka's types as metadata. A module is
 imported when its message is first used; importing all of them takes seconds and tens of megabytes. Here each becomes a
@@ -6,7 +6,7 @@ imported when its message is first used; importing all of them takes seconds and
 bytes from strangers: it allocates what an array's length claims, so a request of a hundred bytes ends the process, and it fails
 on unknown tagged fields, which KIP-482 says to ignore.
 
-Both directions speak one vocabulary: Kafka's names in snake case, and plain values. Times are integers of milliseconds
+Both directions use one vocabulary: Kafka's names in snake case, and plain values. Times are integers of milliseconds
 (``throttle_time_ms``, which kio calls ``throttle_time`` and makes a timedelta, which overflows), ids are 16 bytes, error codes
 are integers. A field that nobody sets has Kafka's default, or null where it may be null, or else the zero of its type.
 
@@ -40,13 +40,13 @@ class Direction(StrEnum):
     RESPONSE = "response"
 
 
-# Python 3.11 takes long to find a member in its enumeration, and every message asks for one.
+# Python 3.11 is slow to look up a member of an enumeration, and every message needs one.
 _REQUEST = Direction.REQUEST
 _RESPONSE = Direction.RESPONSE
 
 
 class _Origin(NamedTuple):
-    """Where a struct stands in Kafka's protocol: an API's request or response, and the fields that lead to the struct."""
+    """The place of a struct in Kafka's protocol: an API's request or response, and the fields that lead to the struct."""
 
     name: str
     api_key: int
@@ -54,7 +54,7 @@ class _Origin(NamedTuple):
     path: tuple[str, ...]
 
     def find_field(self, name: str) -> Field | None:
-        """None if no version has it."""
+        """Return None if no version has the field."""
         return field_in_any_version(self.api_key, self.direction, self.path, name)
 
 
@@ -96,7 +96,8 @@ Fields = Mapping[str, Any] | DecodedMessage
 
 
 def decode_request(header: RequestHeader, frame: memoryview) -> DecodedMessage:
-    """The body that follows ``header`` in ``frame``; nothing in the result refers to the frame. Raises only MalformedRequest."""
+    """Decode the body that follows ``header`` in ``frame``; nothing in the result refers to the frame. Raises only
+    MalformedRequest."""
     try:
         read = message_reader(header.api_key, header.api_version, _REQUEST)
     except KeyError:
@@ -106,18 +107,18 @@ def decode_request(header: RequestHeader, frame: memoryview) -> DecodedMessage:
 
 
 def encode_response(api_key: int, version: int, fields: Fields) -> bytes:
-    """The body, without header."""
+    """Encode the body, without a header."""
     return _encode(api_key, version, _RESPONSE, fields)
 
 
 def encode_request(api_key: int, version: int, fields: Fields) -> bytes:
-    """The body, without header. For the client's side."""
+    """Encode the body, without a header, for the client's side."""
     return _encode(api_key, version, _REQUEST, fields)
 
 
 def decode_response(api_key: int, version: int, frame: memoryview, position: int = 0) -> DecodedMessage:
-    """The body at ``position``, for the client's side. Nothing but the frame bounds the number of elements: a client that asks
-    for a large response may have it."""
+    """Decode the body at ``position``, for the client's side. Only the frame bounds the number of elements, because a client may
+    ask for a large response."""
     read = message_reader(api_key, version, _RESPONSE)
     message: DecodedMessage = read(Reader(frame, position, elements_max=len(frame)))
     return message
@@ -131,13 +132,13 @@ def _encode(api_key: int, version: int, direction: Direction, fields: Fields) ->
 
 @cache
 def message_reader(api_key: int, version: int, direction: Direction) -> ReadValue:
-    """KeyError when there is no such API or version."""
+    """Raises KeyError when there is no such API or version."""
     return struct_reader(*message_struct(api_key, version, direction))
 
 
 @cache
 def message_writer(api_key: int, version: int, direction: Direction) -> WriteValue:
-    """KeyError when there is no such API or version."""
+    """Raises KeyError when there is no such API or version."""
     return struct_writer(*message_struct(api_key, version, direction))
 
 
@@ -145,13 +146,13 @@ def message_writer(api_key: int, version: int, direction: Direction) -> WriteVal
 
 
 def versions(api_key: int, direction: Direction) -> list[int]:
-    """The versions that have a definition, in rising order; none for an unknown key."""
+    """The versions that have a definition, in ascending order; empty for an unknown key."""
     return sorted(_class_paths(api_key, direction))
 
 
 @cache
 def message_struct(api_key: int, version: int, direction: Direction) -> tuple[Struct, int, bool]:
-    """The struct, its version, and whether that is flexible. KeyError when there is no such API or version."""
+    """Return the struct, its version, and whether that is flexible. Raises KeyError when there is no such API or version."""
     module_name, _, class_name = _class_paths(api_key, direction)[version].partition(":")
     message: type[Any] = getattr(_import_definitions(module_name), class_name)
     return _convert_struct(message, _Origin(class_name, api_key, direction, ())), version, message.__flexible__
@@ -159,7 +160,7 @@ def message_struct(api_key: int, version: int, direction: Direction) -> tuple[St
 
 @cache
 def field_in_any_version(api_key: int, direction: Direction, path: tuple[str, ...], name: str) -> Field | None:
-    """The newest definition of a field, whatever the version; None if no version has it."""
+    """Return the newest definition of a field, whatever the version; None if no version has it."""
     for version in reversed(versions(api_key, direction)):
         struct: FieldType | Struct | None = message_struct(api_key, version, direction)[0]
         for step in (*path, name):
@@ -172,7 +173,7 @@ def field_in_any_version(api_key: int, direction: Direction, path: tuple[str, ..
 
 @cache
 def _class_paths(api_key: int, direction: Direction) -> dict[int, str]:
-    """Version to "module:class", from kio's index."""
+    """Map each version to "module:class", from kio's index."""
     index = _import_definitions("kio.schema.index")
     types_by_version = index.schema_name_map.get(index.api_key_map.get(api_key), {})
     return {
@@ -184,8 +185,8 @@ def _class_paths(api_key: int, direction: Direction) -> dict[int, str]:
 
 
 def _import_definitions(module_name: str) -> Any:
-    """Without Hypothesis, which kio would import wherever it is installed: 0.3 s and 20 MB for nothing, in a process that
-    others start for their tests and wait for.
+    """Import kio without Hypothesis, which kio would import wherever it is installed: 0.3 s and 20 MB for nothing, in a process
+    that others start for their tests and wait for.
     """
     if "hypothesis" in sys.modules or "kio.static.primitive" in sys.modules:
         return import_module(module_name)
@@ -225,7 +226,7 @@ def _convert_field(kio_field: Any, origin: _Origin) -> Field:
     kio_type: str | None = kio_field.metadata.get("kafka_type")
     name = _name(kio_field, kio_type)
     if kio_type in ("uuid", "datetime_i64") and not is_array:
-        # kio's None stands for a value of the type here: zero, or -1.
+        # In kio None stands for a value of the type here: zero, or -1.
         is_nullable = False
     kind: FieldType | Struct
     if kio_type is None:
@@ -256,7 +257,7 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _plain_value(value: Any, kio_type: str | None, is_array: bool) -> Any:
-    """A value of kio's in our vocabulary; a struct is a mapping."""
+    """Convert a value of kio to our vocabulary; a struct becomes a mapping."""
     if is_array:
         return None if value is None else tuple([_plain_value(element, kio_type, is_array=False) for element in value])
     if kio_type == "uuid":
@@ -271,7 +272,7 @@ def _plain_value(value: Any, kio_type: str | None, is_array: bool) -> Any:
 
 
 def plain_fields(message: Any) -> dict[str, Any]:
-    """A message of kio's as a mapping in our vocabulary."""
+    """Convert a message of kio to a mapping in our vocabulary."""
     values = {}
     for field in fields(message):
         kio_type = field.metadata.get("kafka_type")

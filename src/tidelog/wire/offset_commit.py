@@ -52,7 +52,7 @@ _pack_int32 = struct.Struct(">i").pack
 _pack_result = struct.Struct(">ih").pack
 # The last byte says that there are no tagged fields.
 _pack_flexible_result = struct.Struct(">ihx").pack
-# Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every request makes three.
+# This calls tuple's own constructor, because the one that NamedTuple generates is Python code, and every request makes three.
 _new_tuple = tuple.__new__
 
 

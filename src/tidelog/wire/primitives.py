@@ -1,4 +1,4 @@
-"""Kafka's primitive types: the alphabet of all codecs.
+"""Kafka's primitive types, which all codecs use.
 
 Integers are big endian. Before flexible versions (KIP-482) a string has an int16 length, bytes and arrays have an int32 length,
 and -1 is null. In flexible versions lengths are unsigned varints, one more than the length, and 0 is null; every struct ends with
@@ -31,7 +31,7 @@ ELEMENTS_MAX = 250_000
 # An unsigned varint holds 32 bits in at most five bytes.
 UNSIGNED_VARINT_BITS = 32
 UUID_SIZE = 16
-# The length of what is null.
+# The length that stands for null.
 NULL = -1
 
 INT8 = struct.Struct(">b")
@@ -61,7 +61,7 @@ class Reader:
         self.elements_left = elements_max
 
     def nested(self, view: memoryview) -> "Reader":
-        """A reader of a part of the frame, with the same budget of array elements: give it back with ``leave``."""
+        """Return a reader of a part of the frame, with the same budget of array elements. Hand the budget back with ``leave``."""
         return Reader(view, 0, self.elements_left)
 
     def leave(self, nested: "Reader") -> None:
@@ -71,7 +71,7 @@ class Reader:
         return self.end - self.position
 
     def take(self, length: int) -> int:
-        """Moves over ``length`` bytes and returns where they start."""
+        """Advance by ``length`` bytes and return where they start."""
         position = self.position
         if length > self.end - position:
             self._fail_short(length)
@@ -121,7 +121,7 @@ class Reader:
         return value
 
     def uuid(self) -> bytes:
-        """The 16 bytes of an id; all zero stands for none."""
+        """The 16 bytes of an id; all zeros mean no id."""
         position = self.take(UUID_SIZE)
         return bytes(self.view[position : position + UUID_SIZE])
 
@@ -256,7 +256,7 @@ class Reader:
     # Tagged fields.
 
     def skip_tagged_fields(self) -> None:
-        # Nearly always there are none.
+        # Nearly always there are no tagged fields.
         position = self.position
         if position < self.end and not self.view[position]:
             self.position = position + 1
@@ -265,7 +265,8 @@ class Reader:
             pass
 
     def tagged_fields(self) -> Iterator[tuple[int, memoryview]]:
-        """Tag and bytes of each. Tags must rise, so that no field comes twice and a struct can be written in one way only."""
+        """Yield the tag and bytes of each field. Tags must ascend, so that no field occurs twice and a struct has only one
+        encoding."""
         count = self.unsigned_varint()
         # Tag and size take at least a byte each.
         self._bounded(count, 2)
@@ -293,7 +294,7 @@ class Reader:
 
 
 def unsigned_varint_at(view: memoryview, position: int) -> tuple[int, int]:
-    """An unsigned varint, and the position behind it."""
+    """Return an unsigned varint, and the position after it."""
     value = view[position]
     if value < 0x80:
         return value, position + 1
@@ -306,7 +307,7 @@ def unsigned_varint_at(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def string_at(data: bytes, position: int) -> tuple[str | None, int]:
-    """A string with an int16 length, or null, and the position behind it."""
+    """Return a string with an int16 length, or null, and the position after it."""
     (length,) = _unpack_int16(data, position)
     position += 2
     if length < 0:
@@ -318,7 +319,7 @@ def string_at(data: bytes, position: int) -> tuple[str | None, int]:
 
 
 def compact_string_at(data: bytes, position: int) -> tuple[str | None, int]:
-    """A compact string, or null, and the position behind it."""
+    """Return a compact string, or null, and the position after it."""
     length = data[position]
     position += 1
     if length >= 0x80:
@@ -330,7 +331,7 @@ def compact_string_at(data: bytes, position: int) -> tuple[str | None, int]:
 
 
 def compact_array_length_at(data: bytes, position: int) -> tuple[int, int]:
-    """The length of a compact array, and the position behind it."""
+    """Return the length of a compact array, and the position after it."""
     count = data[position]
     if count < 0x80:
         return count - 1, position + 1
@@ -339,14 +340,14 @@ def compact_array_length_at(data: bytes, position: int) -> tuple[int, int]:
 
 
 def skip_tagged_fields_at(view: memoryview, position: int) -> int:
-    """The position behind a section of tagged fields."""
+    """Return the position after a section of tagged fields."""
     reader = Reader(view, position)
     reader.skip_tagged_fields()
     return reader.position
 
 
 def count_elements(elements_left: int, count: int) -> int:
-    """How many elements the frame may still have after an array of ``count``."""
+    """Return how many elements the frame may still have after an array of ``count``."""
     if count < 0:
         refuse_null()
     elements_left -= count

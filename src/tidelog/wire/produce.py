@@ -101,7 +101,7 @@ class ProduceTopicResult(NamedTuple):
 
 
 def decode_produce_request(header: RequestHeader, frame: memoryview) -> ProduceRequest:
-    """The records are views of ``frame``."""
+    """Decode a request. The records are views of ``frame``."""
     try:
         if header.api_version >= FLEXIBLE_SINCE:
             request, position = _decode_flexible(frame, header.body_position, header.api_version >= TOPIC_IDS_SINCE)
@@ -155,7 +155,7 @@ def _decode_legacy(view: memoryview, position: int) -> tuple[ProduceRequest, int
 
 
 def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tuple[ProduceRequest, int]:
-    # A length or count is written as one more than it is; 0 is null. Those that nearly always fit one byte are read inline.
+    # A length or count is written plus one; 0 is null. Those that nearly always fit into one byte are read inline.
     transactional_id = None
     if view[position]:
         length, position = unsigned_varint_at(view, position)
@@ -264,12 +264,12 @@ def _encode_flexible(
 
 
 def _leader_tag(leader: tuple[int, int]) -> bytes:
-    """Tagged fields that are just the current leader (KIP-951)."""
+    """Encode tagged fields that hold just the current leader (KIP-951)."""
     return write_unsigned_varint(1) + write_tagged_field(CURRENT_LEADER_TAG, _LEADER.pack(*leader) + NO_TAGGED_FIELDS)
 
 
 def endpoints_tag(node_endpoints: Sequence[NodeEndpoint]) -> bytes:
-    """Tagged fields that say where the leaders named in this response are."""
+    """Encode tagged fields with the addresses of the leaders named in this response."""
     parts = [write_compact_length(len(node_endpoints))]
     for node in node_endpoints:
         parts += (_INT32.pack(node.node_id), write_compact_string(node.host), _INT32.pack(node.port))
@@ -287,7 +287,7 @@ class ProduceResponse(NamedTuple):
 
 
 def encode_produce_request(version: int, request: ProduceRequest) -> bytes:
-    """The body; its header comes from ``protocol.request_header``."""
+    """Encode the body; ``protocol.request_header`` makes its header."""
     if version >= FLEXIBLE_SINCE:
         return _encode_flexible_request(version, request)
     parts: list[bytes | memoryview] = [
@@ -328,7 +328,7 @@ def _encode_flexible_request(version: int, request: ProduceRequest) -> bytes:
 
 
 def decode_produce_response(version: int, frame: memoryview, position: int) -> ProduceResponse:
-    """The body that begins at ``position``; MalformedRequest when it is not one."""
+    """Decode the body at ``position``. Raises MalformedRequest when it is malformed."""
     reader = Reader(frame, position)
     is_flexible = version >= FLEXIBLE_SINCE
     topics = []

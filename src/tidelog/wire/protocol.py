@@ -1,4 +1,4 @@
-"""Request and response headers, and which versions of which API are flexible.
+"""Request and response headers, and the first flexible version of each API.
 
 A request starts with api key, api version and correlation id; header v1 adds the client id, v2 (flexible versions of the API,
 KIP-482) tagged fields. A response starts with the correlation id; header v1 (flexible versions) adds tagged fields. Two
@@ -16,12 +16,12 @@ from typing import NamedTuple, Self
 from tidelog.wire.errors import MalformedRequest
 from tidelog.wire.primitives import NO_TAGGED_FIELDS, Reader, write_nullable_string
 
-# Above every version: APIs that have no flexible version.
+# This is above every version, for APIs that have no flexible version.
 NEVER = 1 << 15
 
 
 class ApiKey(IntEnum):
-    """Kafka's APIs: the key, and the first flexible version, by which the headers are chosen."""
+    """Kafka's APIs: the key, and the first flexible version, which selects the headers."""
 
     flexible_since: int
 
@@ -139,7 +139,7 @@ class RequestHeader(NamedTuple):
     api_version: int
     correlation_id: int
     client_id: str | None
-    # Where the body starts in the frame.
+    # The position of the body in the frame.
     body_position: int
 
 
@@ -170,7 +170,7 @@ def parse_request_header(frame: memoryview) -> RequestHeader:
         raise MalformedRequest(f"a client id of {client_id_length} bytes")
     if api_version >= flexible_since:
         if position < len(frame) and not frame[position]:
-            position += 1  # No tagged fields, as nearly always.
+            position += 1  # There are no tagged fields, as nearly always.
         else:
             reader = Reader(frame, position)
             reader.skip_tagged_fields()
@@ -193,7 +193,7 @@ def request_header(api_key: int, api_version: int, correlation_id: int, client_i
 
 
 def parse_response_header(api_key: int, api_version: int, frame: memoryview) -> tuple[int, int]:
-    """The correlation id, and where the body starts."""
+    """Return the correlation id, and where the body starts."""
     reader = Reader(frame)
     correlation_id = reader.int32()
     if is_flexible(api_key, api_version) and api_key != _API_VERSIONS:

@@ -1,4 +1,4 @@
-"""Kafka's schemas as data, and the one reader and the one writer that work by them.
+"""Kafka's schemas as data, and the one reader and the one writer that follow them.
 
 A ``Struct`` lists the fields of a message, a record, or a part of either, in the order of their bytes. Requests and responses
 (``messages``), the coordinators' records and the records of the metadata log are all described this way. A field belongs to the
@@ -39,7 +39,7 @@ from tidelog.wire.primitives import (
     write_unsigned_varint,
 )
 
-# Stands for a default that nobody named.
+# This stands for a default that is not given.
 UNSET: Any = object()
 
 ReadValue = Callable[[Reader], Any]
@@ -47,7 +47,7 @@ WriteValue = Callable[[bytearray, Any], None]
 
 _pack_int16 = struct.Struct(">h").pack
 
-# KIP-893: a struct that may be null has a byte before it that says which it is.
+# KIP-893: a struct that may be null starts with a byte that says whether it is.
 _NULL_STRUCT = b"\xff"
 _NOT_NULL_STRUCT = b"\x01"
 
@@ -58,12 +58,12 @@ class FieldType:
 
     name: str
     zero: object
-    """The default of a field that names none and cannot be null."""
+    """The default of a field that does not give one and cannot be null."""
     size_min: int
     compact_size_min: int
-    """The fewest bytes that a value takes before flexible versions, and in them."""
+    """The minimum number of bytes of a value, before flexible versions and in them."""
     format: str = ""
-    """How Python's ``struct`` spells it, if its size is fixed."""
+    """The format character of Python's ``struct``, if the size is fixed."""
 
 
 BOOL = FieldType("bool", False, 1, 1, "?")
@@ -86,16 +86,16 @@ FIELD_TYPES = {kind.name: kind for kind in (BOOL, INT8, INT16, INT32, INT64, UIN
 class Field:
     name: str
     type: "FieldType | Struct"
-    """Of one element, if the field is an array."""
+    """The type of one element, if the field is an array."""
     is_array: bool = False
     is_nullable: bool = False
     since: int = 0
     tag: int | None = None
     default: Any = UNSET
-    """Left out: null if the field may be null, else the zero of its type."""
+    """If this is not given, the default is null if the field may be null, else the zero of its type."""
 
     def with_default(self, default: Any = UNSET) -> "Field":
-        """The same field, with ``default`` or else the default of its type where it names none of its own."""
+        """Return the same field with ``default``, or else the default of its type, if it has none of its own."""
         if self.default is not UNSET:
             return self
         if default is UNSET:
@@ -121,14 +121,14 @@ class Struct:
         make: Callable[[list[Any]], Any],
         values_of: Callable[[Any], Sequence[Any]] | None = None,
     ) -> None:
-        """Without ``values_of`` a value is the sequence itself."""
+        """Without ``values_of`` the value itself is the sequence."""
         self.name = name
         self.fields = tuple(fields)
         self.make = make
         self.values_of = values_of
 
     def size_min(self, version: int, is_flexible: bool) -> int:
-        """The fewest bytes that a value takes."""
+        """The minimum number of bytes of a value."""
         size = len(NO_TAGGED_FIELDS) if is_flexible else 0
         for field in self.fields:
             if field.tag is None and field.since <= version:
@@ -191,7 +191,7 @@ def _element_size_min(kind: FieldType | Struct, version: int, is_flexible: bool)
 
 @cache
 def struct_reader(schema: Struct, version: int, is_flexible: bool) -> ReadValue:
-    """Reads one value of the struct in this version."""
+    """Return a function that reads one value of the struct in this version."""
     defaults = [field.default for field in schema.fields]
     make = schema.make
     steps: list[tuple[int | slice, int, Callable[..., Any]]] = []
@@ -213,7 +213,7 @@ def struct_reader(schema: Struct, version: int, is_flexible: bool) -> ReadValue:
         if is_flexible:
             position = reader.position
             if position < reader.end and not reader.view[position]:
-                reader.position = position + 1  # No tagged fields, as nearly always.
+                reader.position = position + 1  # There are no tagged fields, as nearly always.
             else:
                 read_tagged_fields(reader, values)
         return make(values)
@@ -239,7 +239,7 @@ def _format(fields: Sequence[Field]) -> str:
 
 
 def _runs(schema: Struct, version: int, is_flexible: bool, is_fixed: Callable[[Field], bool]) -> list[tuple[int, int]]:
-    """The fields of the version by position: neighbours of fixed size together, the others one by one."""
+    """Group the fields of the version by position: adjacent fields of fixed size together, the others one by one."""
     runs: list[tuple[int, int]] = []
     for index, field in enumerate(schema.fields):
         if not field.is_in(version, is_flexible):
@@ -292,7 +292,7 @@ def _nullable_struct_reader(read_struct: ReadValue) -> ReadValue:
 
 
 def _copying(read_view: Callable[[Reader], memoryview | None]) -> ReadValue:
-    """The value outlives the frame, whose buffer is used again."""
+    """Copy the value, because it outlives the frame, whose buffer is reused."""
 
     def read(reader: Reader) -> bytes | None:
         view = read_view(reader)
@@ -350,7 +350,7 @@ def _array_reader(field: Field, version: int, is_flexible: bool) -> ReadValue:
 
 @cache
 def struct_writer(schema: Struct, version: int, is_flexible: bool) -> WriteValue:
-    """Appends one value of the struct in this version."""
+    """Return a function that appends one value of the struct in this version."""
     values_of = schema.values_of
     steps: list[tuple[int | slice, Callable[..., bytes] | None, WriteValue]] = []
     tags: dict[int, _TaggedWriter] = {}
@@ -362,7 +362,7 @@ def struct_writer(schema: Struct, version: int, is_flexible: bool) -> WriteValue
             steps.append((slice(start, end), struct.Struct(_format(schema.fields[start:end])).pack, _write_nothing))
         else:
             steps.append((start, None, _value_writer(field, version, is_flexible)))
-    # A reader refuses tags that do not rise.
+    # A reader refuses tags that do not ascend.
     tagged = [tags[tag] for tag in sorted(tags)]
 
     def write(out: bytearray, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The classic protocol: members join, a leader among them assigns, and all learn of it together (JoinGroup, SyncGroup).
+"""The classic protocol: members join, a leader among them assigns, and all get the result together (JoinGroup, SyncGroup).
 
 - ``requests``: requests and responses, and what is checked before any group is looked at
 - ``protocol``: what each request does to a group, and the replay of the log

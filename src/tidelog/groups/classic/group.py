@@ -23,7 +23,7 @@ from tidelog.wire.errors import ErrorCode
 
 
 class ClassicState(Enum):
-    """Kafka's names."""
+    """The states of a classic group, with Kafka's names."""
 
     EMPTY = "Empty"
     """The group has no members; it may hold offsets."""
@@ -48,7 +48,7 @@ PREVIOUS_STATES: dict[ClassicState, tuple[ClassicState, ...]] = {
 
 @dataclass(slots=True, eq=False)
 class ClassicMember:
-    """What a member asked for, what it was assigned, and which of its requests wait.
+    """A member of a classic group: what it asked for, what it was assigned, and which of its requests wait.
 
     A member whose request waits cannot send heartbeats, so its session time-out is suspended. The exception is a member that
     joins for the first time: its client may be gone and come back under another id, so it has a limit of its own.
@@ -63,14 +63,14 @@ class ClassicMember:
     protocols: Protocols
     assignment: bytes = b""
     is_new: bool = False
-    """It joins for the first time, and has not been answered yet."""
+    """Whether the member joins for the first time and has not been answered yet."""
     join_answer: OnDone | None = field(default=None, init=False)
     sync_answer: OnDone | None = field(default=None, init=False)
     deadline_ms: int = field(default=0, init=False)
-    """When the session ends, by the monotonic clock."""
+    """The end of the session, on the monotonic clock."""
     _timer_ms: int = field(default=0, init=False)
     _answers_in_flight: int = field(default=0, init=False)
-    """Answers that are decided, and given once they are committed."""
+    """Answers that are decided, and sent once they are committed."""
 
     @property
     def is_static(self) -> bool:
@@ -78,7 +78,7 @@ class ClassicMember:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for an answer, so that its silence must not be held against it."""
+        """Whether the member waits for an answer; then its silence must not end its session."""
         if self.is_new:
             return False
         return self.join_answer is not None or self.sync_answer is not None or self._answers_in_flight > 0
@@ -90,25 +90,25 @@ class ClassicMember:
         self._answers_in_flight += 1
 
     def answer_given(self, now_ms: int) -> None:
-        """The session goes on from here."""
+        """Called when an answer was sent: the session continues from here."""
         self._answers_in_flight -= 1
         self.deadline_ms = now_ms + self.session_timeout_ms
 
     def expect_within(self, now_ms: int, timeout_ms: int) -> bool:
-        """Move the deadline. True when the member's timer must be armed for it: it has none yet, or a later one. A member has a
-        timer from its first session until it is removed."""
+        """Move the deadline. Returns True when the member's timer must be armed for it, because it has no timer yet or a later
+        one. A member has a timer from its first session until it is removed."""
         self.deadline_ms = now_ms + timeout_ms
         return not self._timer_ms or self._timer_ms > self.deadline_ms
 
     def keep_alive(self, now_ms: int) -> None:
-        """A sign of life other than a heartbeat, which never shortens the session."""
+        """Note a sign of life other than a heartbeat. It never shortens the session."""
         self.deadline_ms = max(self.deadline_ms, now_ms + self.session_timeout_ms)
 
     def timer_armed(self) -> None:
         self._timer_ms = self.deadline_ms
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Empty for a protocol that the member does not have."""
+        """The member's metadata for a protocol; empty if the member does not support it."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
@@ -116,8 +116,8 @@ class ClassicMember:
 
 
 def select_protocol(members: Collection[ClassicMember]) -> str | None:
-    """Of the protocols that every member supports, the one that most members prefer. The first in the order of members wins a
-    tie. None when they have none in common."""
+    """Choose the protocol that most members prefer, among those that every member supports. The first in the order of members
+    wins a tie. Returns None when they have none in common."""
     counts: dict[str, int] = {}
     for member in members:
         for name, _ in dict(member.protocols).items():
@@ -163,7 +163,7 @@ class ClassicGroup:
         self.group_id = group_id
         self.state = self.previous_state = ClassicState.EMPTY
         self.state_timestamp_ms = state_timestamp_ms
-        """The wall clock at the last change of state; -1 when it is not known."""
+        """The wall-clock time of the last change of state; -1 when it is not known."""
         self.generation = 0
         self.protocol_type = ""
         self.protocol_name: str | None = None
@@ -172,11 +172,12 @@ class ClassicGroup:
         self.static_members: dict[str, str] = {}
         """Member ids by group.instance.id."""
         self.pending_members: dict[str, None] = {}
-        """Ids that were given out to members that have not joined with them yet, oldest first."""
+        """The ids that were given to members that have not joined with them yet, oldest first."""
         self.pending_sync: dict[str, None] = {}
-        """Members of this generation that have not sent SyncGroup."""
+        """The members of this generation that have not sent SyncGroup."""
         self.replacements: dict[str, tuple[str, ClassicMember]] = {}
-        """By new member id: the old id of a static member and its successor, from the decision to the replay of its record."""
+        """By new member id: the old id of a static member, and its successor. An entry exists from the decision until its record
+        is replayed."""
         self._is_new_member_added = False
         self._joining = 0
         self._supporters: dict[str, int] = {}
@@ -191,7 +192,7 @@ class ClassicGroup:
     def stable(
         cls, group_id: str, state_timestamp_ms: int, generation: int, protocol_type: str, members: Iterable[ClassicMember]
     ) -> "ClassicGroup":
-        """A group whose members were assigned by another protocol."""
+        """Create a stable group whose members were assigned by another protocol."""
         group = cls(group_id, state_timestamp_ms)
         group.state = ClassicState.STABLE
         group.generation = generation
@@ -237,7 +238,7 @@ class ClassicGroup:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Anybody may read the offsets of a classic group."""
+        """Anyone may read the offsets of a classic group."""
 
     def check_deletion(self) -> None:
         if self.has_members:
@@ -257,7 +258,7 @@ class ClassicGroup:
         return (GroupMetadataRecord(self.group_id, None),)
 
     def _topics(self) -> frozenset[str] | None:
-        """None when a member's metadata cannot be parsed: it might subscribe to any topic."""
+        """The subscribed topics; None when a member's metadata cannot be parsed, because it might subscribe to any topic."""
         if self._subscribed_topics is None:
             found: set[str] = set()
             for member in self.members.values():
@@ -280,14 +281,14 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def generation_error(self, member_id: str, group_instance_id: str | None, generation: int) -> ErrorCode:
-        """Whether the member is in the generation that it claims."""
+        """The error of a member that is not in the generation that it claims; NONE if it is."""
         error = self.member_error(member_id, group_instance_id)
         if error is ErrorCode.NONE and generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these could join: at least one of its protocols must be supported by all members."""
+        """Whether a member with these protocols could join: all members must support at least one of them."""
         if self.state is ClassicState.EMPTY:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
@@ -300,7 +301,7 @@ class ClassicGroup:
 
     @property
     def joining(self) -> int:
-        """How many members have a JoinGroup that waits."""
+        """The number of members whose JoinGroup waits."""
         return self._joining
 
     @property
@@ -322,7 +323,7 @@ class ClassicGroup:
         self._count_support(member, 1)
 
     def remove(self, member: ClassicMember) -> None:
-        """Its answers must have been taken before: nobody would find them afterwards."""
+        """Remove a member. Its answers must have been taken before: nobody would find them afterwards."""
         assert member.join_answer is None, "would never be answered"
         assert member.sync_answer is None, "would never be answered"
         del self.members[member.member_id]
@@ -334,7 +335,7 @@ class ClassicGroup:
             self.leader_id = next(iter(self.members), None)
 
     def replace(self, old: ClassicMember, new: ClassicMember) -> None:
-        """A static member has come back under another id. If it was the leader, it stays the leader."""
+        """A static member has returned under another id. If it was the leader, it stays the leader."""
         was_leader = self.leader_id == old.member_id
         self.remove(old)
         self.add(new, self.protocol_type)
@@ -342,7 +343,7 @@ class ClassicGroup:
             self.leader_id = new.member_id
 
     def prepare_replacement(self, old: ClassicMember, new: ClassicMember) -> None:
-        """The replay of the record that is being decided replaces ``old``."""
+        """Let the replay of the record that is being decided replace ``old``."""
         self.replacements[new.member_id] = (old.member_id, new)
 
     def withdraw_replacement(self, new: ClassicMember) -> None:
@@ -392,11 +393,11 @@ class ClassicGroup:
     # -- rebalances ----------------------------------------------------------------------------------------------------------
 
     def note_new_member(self) -> None:
-        """A member has joined during the initial rebalance, which then waits for longer."""
+        """Note that a member has joined during the initial rebalance, which then waits longer."""
         self._is_new_member_added = True
 
     def take_new_member_added(self) -> bool:
-        """Whether a member was added since this was last called."""
+        """Return whether a member was added since the last call."""
         is_added, self._is_new_member_added = self._is_new_member_added, False
         return is_added
 
@@ -426,7 +427,8 @@ class ClassicGroup:
             self._rebalance_began_ms = None
 
     def elect_joined_leader(self) -> bool:
-        """The leader stays if it has joined again; otherwise the first member that has joined leads. False when none has."""
+        """The leader stays if it has joined again; otherwise the first member that has joined leads. Returns False if no member
+        has."""
         leader = self.members.get(self.leader_id) if self.leader_id is not None else None
         if leader is not None and leader.join_answer is not None:
             return True
@@ -437,7 +439,7 @@ class ClassicGroup:
         return True
 
     def begin_generation(self, now_ms: int, monotonic_ms: int) -> None:
-        """All its members have joined."""
+        """Begin a generation, now that all its members have joined."""
         self.generation += 1
         self.protocol_name = select_protocol(self.members.values())
         self._subscribed_topics = None
@@ -446,7 +448,8 @@ class ClassicGroup:
         self.move_to(state, now_ms, monotonic_ms)
 
     def joined_members(self, successor: ClassicMember | None = None) -> tuple[JoinedMember, ...]:
-        """For the leader, which assigns. ``successor`` is shown instead of the static member with its group.instance.id."""
+        """The members, for the leader, which assigns. ``successor`` is shown instead of the static member with its
+        group.instance.id."""
         joined = []
         for member in self.members.values():
             shown = member if successor is None or member.group_instance_id != successor.group_instance_id else successor
@@ -487,7 +490,7 @@ def group_record(
 
 
 def load_group(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """The group is stable, or empty when it has no members: nothing else is ever written."""
+    """Rebuild the group from its record. It is stable, or empty when it has no members: no other state is ever written."""
     group = ClassicGroup(group_id, value.current_state_timestamp)
     group.generation = value.generation
     group.protocol_name = value.protocol

@@ -39,7 +39,8 @@ from tidelog.wire.errors import ErrorCode
 
 # How long a JoinGroup of a new member waits at most. Its client sends no heartbeats to show that it is still alive.
 NEW_MEMBER_JOIN_MS_MAX = 300_000
-# Ids given out to members that have not come back with them. Beyond this number the oldest is forgotten, and must ask again.
+# The maximum number of ids that were given to members that have not used them yet. Beyond it the oldest is forgotten, and its
+# member must ask again.
 PENDING_MEMBERS_MAX = 10_000
 # A member id begins with this much of the client's id: enough to recognize it, and the whole id fits into a record.
 CLIENT_ID_LENGTH_MAX = 1_000
@@ -126,7 +127,7 @@ class ClassicGroupProtocol:
     def _join_new(
         self, group: ClassicGroup, request: JoinRequest, answer: OnDone, decision: ClassicDecision
     ) -> JoinResponse | None:
-        """A member that does not know its id."""
+        """Let a member join that does not know its id."""
         instance_id = request.group_instance_id
         # A client may choose ids of any length; a member id must fit into a record.
         prefix = request.client_id if instance_id is None else instance_id
@@ -159,7 +160,7 @@ class ClassicGroupProtocol:
     def _join_known(
         self, group: ClassicGroup, request: JoinRequest, answer: OnDone, decision: ClassicDecision
     ) -> JoinResponse | None:
-        """A member that knows its id."""
+        """Let a member join that knows its id."""
         member_id = request.member_id
         if member_id in group.pending_members:
             if request.group_instance_id is not None:
@@ -173,11 +174,11 @@ class ClassicGroupProtocol:
         member = group.members[member_id]
         is_same = member.protocols == request.protocols
         if group.state is ClassicState.COMPLETING_REBALANCE and is_same:
-            # It did not get the answer to its last JoinGroup.
+            # The member did not get the answer to its last JoinGroup.
             return _current_generation(group, member_id)
         if group.state is ClassicState.STABLE and is_same and group.leader_id != member_id:
             return _current_generation(group, member_id)
-        # This includes a leader that joins again without changes: it has seen topics or partitions come or go.
+        # This includes a leader that joins again without changes: it has seen topics or partitions appear or disappear.
         group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
         decision.answer(group.wait_for_join(member, answer), JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
         self.rebalances.prepare_or_complete(group, decision)
@@ -249,7 +250,7 @@ class ClassicGroupProtocol:
         return decision.result()
 
     def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], decision: ClassicDecision) -> None:
-        """The replay of the record makes the group stable."""
+        """Write the assignment. The replay of its record makes the group stable."""
         decision.records.append(group_record(group, assignments))
         decision.if_refused(partial(self._assignment_refused, group))
         for member in group.members.values():
@@ -321,7 +322,7 @@ class ClassicGroupProtocol:
         elif isinstance(group, ClassicGroup):
             self._take_effect(group, record.value)
         else:
-            # The group has moved here from another protocol.
+            # The group has moved here from the other protocol.
             loaded = load_group(record.group, record.value)
             self._groups.put(loaded)
             self._start_sessions(loaded)
@@ -342,7 +343,8 @@ class ClassicGroupProtocol:
             self.rebalances.sessions.expect(group, member)
 
     def offsets_only_group(self, group_id: str) -> Group:
-        """The group that a committed offset belongs to, created empty if there is none. The replay of offsets calls this."""
+        """Return the group that a committed offset belongs to, and create it empty if it does not exist. The replay of offsets
+        calls this."""
         group = self._groups.find(group_id)
         if group is None:
             group = ClassicGroup(group_id, self._environment.clock.now_ms())
@@ -358,13 +360,13 @@ class ClassicGroupProtocol:
                 continue
             self._start_sessions(group)
             if len(group.members) > self._group_size_max:
-                # The limit was lowered. All join again, and the last to come are refused.
+                # The limit was lowered. All members join again, and the last to arrive are refused.
                 decision = self.rebalances.decision()
                 self.rebalances.prepare(group, decision)
                 decision.deliver(None)
 
     def on_dropped(self, error: Exception) -> None:
-        """Every waiting request gets the error; a decision that is on its way answers its own requests."""
+        """Answer every waiting request with the error. A decision that is being committed answers its own requests."""
         for group in [*self._groups, *self._new_groups.values()]:
             if not isinstance(group, ClassicGroup):
                 continue
@@ -388,7 +390,7 @@ def _member_of(request: JoinRequest, member_id: str, *, is_new: bool = False) ->
 
 
 def _current_generation(group: ClassicGroup, member_id: str) -> JoinResponse:
-    """The member goes on with SyncGroup."""
+    """The response for a member that continues with SyncGroup."""
     return JoinResponse(
         ErrorCode.NONE,
         member_id,
@@ -412,7 +414,7 @@ def _sync_error(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
 
 
 def _differs(theirs: str | None, ours: str | None) -> bool:
-    """Clients before version 5 do not send it."""
+    """Whether both sides name a value and the values differ. Clients before version 5 do not send one."""
     return theirs is not None and ours is not None and theirs != ours
 
 

@@ -7,7 +7,7 @@ not joined by then is removed; a static member is removed only when its session 
 for group.initial.rebalance.delay.ms instead, and again while new members arrive. CompletingRebalance has the same limit: a member
 that has not sent SyncGroup by then is removed, and the others start another rebalance.
 
-Sessions: a member that is not heard of for its session time-out is removed. A heartbeat only moves the member's deadline; the
+Sessions: a member that sends nothing for its session time-out is removed. A heartbeat only moves the member's deadline; the
 member's timer checks it when it fires, and rearms itself for what is left. That costs one timer per session time-out instead of
 one per heartbeat.
 """
@@ -45,7 +45,8 @@ class ClassicDecision:
         self._on_refused = undo
 
     def answer(self, answer: OnDone | None, response: Any, member: ClassicMember | None = None) -> None:
-        """``member`` waits until then, and its session goes on from there. Without an ``answer`` nobody waits."""
+        """Answer ``member`` when the decision is committed. It waits until then, and its session continues from there. Without an
+        ``answer`` nobody waits."""
         if answer is not None:
             self._answers.append((answer, response, member))
             if member is not None:
@@ -87,13 +88,13 @@ class MemberSessions:
         self._on_pending_expired = on_pending_expired
 
     def expect(self, group: ClassicGroup, member: ClassicMember, timeout_ms: int | None = None) -> None:
-        """The member must be heard of again within ``timeout_ms``, by default its session time-out."""
+        """Require a sign of life from the member within ``timeout_ms``, by default its session time-out."""
         now_ms = self._clock.monotonic_ms()
         if member.expect_within(now_ms, member.session_timeout_ms if timeout_ms is None else timeout_ms):
             self._arm(group.group_id, member, now_ms)
 
     def expect_pending(self, group: ClassicGroup, member_id: str, timeout_ms: int) -> None:
-        """A member that was given an id must join with it within ``timeout_ms``."""
+        """Require a member that was given an id to join with it within ``timeout_ms``."""
         group_id = group.group_id
         self._timers.schedule(_name(group_id, member_id), timeout_ms, lambda: self._pending_due(group_id, member_id))
 
@@ -114,7 +115,7 @@ class MemberSessions:
             return CoordinatorResult()
         now_ms = self._clock.monotonic_ms()
         if member.is_waiting:
-            # Its answer begins a new session; until then only the timer has to go on.
+            # Its answer begins a new session; until then only the timer has to keep running.
             member.expect_within(now_ms, member.session_timeout_ms)
         if member.deadline_ms > now_ms:
             self._arm(group_id, member, now_ms)
@@ -150,7 +151,7 @@ class ClassicRebalances:
     # -- the join phase ------------------------------------------------------------------------------------------------------
 
     def prepare_or_complete(self, group: ClassicGroup, decision: ClassicDecision) -> None:
-        """A change needs a new generation."""
+        """Start a rebalance, because a change needs a new generation."""
         if group.state is ClassicState.PREPARING_REBALANCE:
             self.complete_if_all_joined(group, decision)
         else:
@@ -173,7 +174,8 @@ class ClassicRebalances:
             self._wait_for_joins(group)
 
     def complete_if_all_joined(self, group: ClassicGroup, decision: ClassicDecision) -> None:
-        """The initial rebalance is left to its timer, because more members may arrive."""
+        """Complete the join phase if all have joined. The initial rebalance is left to its timer, because more members may
+        arrive."""
         is_preparing = group.state is ClassicState.PREPARING_REBALANCE
         if is_preparing and group.previous_state is not ClassicState.EMPTY and group.has_all_joined:
             self._complete_join(group, decision)
@@ -204,13 +206,13 @@ class ClassicRebalances:
         return decision.result()
 
     def _complete_join(self, group: ClassicGroup, decision: ClassicDecision) -> None:
-        """Begin the next generation with the members that have joined, and static members that may still come back."""
+        """Begin the next generation with the members that have joined, and static members that may still return."""
         self._timers.cancel(("classic join", group.group_id))
         for member in list(group.members.values()):
             if member.join_answer is None and not member.is_static:
                 self.remove(group, member, decision)
         if group.members and not group.elect_joined_leader():
-            # Only static members are left, and none has joined: their sessions decide whether they are still alive.
+            # Only static members are left, and none of them has joined: their sessions decide whether they are still alive.
             self._wait_for_joins(group)
             return
         group.begin_generation(self._clock.now_ms(), self._clock.monotonic_ms())
@@ -244,7 +246,7 @@ class ClassicRebalances:
             self._timers.cancel(("classic sync", group.group_id))
 
     def reset_assignment(self, group: ClassicGroup) -> None:
-        """The leader's assignment could not be written: no member has one, and all must join again."""
+        """Discard the leader's assignment, which could not be written: no member has one, and all must join again."""
         group.clear_assignments()
         decision = self.decision()
         self.prepare(group, decision)
@@ -309,12 +311,12 @@ class ClassicRebalances:
             self.after_pending_removal(group, decision)
 
     def after_pending_removal(self, group: ClassicGroup, decision: ClassicDecision) -> None:
-        """The others may have waited for this member only."""
+        """Complete the join phase if the others waited only for this member."""
         if group.state is ClassicState.PREPARING_REBALANCE and group.has_all_joined:
             self._complete_join(group, decision)
 
     def forget(self, group: ClassicGroup) -> None:
-        """The group is gone: cancel its timers."""
+        """Cancel the timers of a group that is gone."""
         self._timers.cancel(("classic join", group.group_id))
         self._timers.cancel(("classic sync", group.group_id))
         for member_id in [*group.members, *group.pending_members]:

@@ -1,4 +1,4 @@
-"""Requests and responses of the classic protocol, all versions in one form, and what is checked before any group is looked at.
+"""The requests and responses of the classic protocol, all versions in one form, and the checks that need no group.
 
 Every response begins with its error and has defaults for the rest, so an error alone is a complete response.
 """
@@ -12,7 +12,7 @@ from tidelog.wire.errors import ErrorCode
 UNKNOWN_MEMBER_ID = ""
 NO_GENERATION = -1
 
-# (name, metadata), in the order of the member's preference.
+# (name, metadata) pairs, in the member's order of preference.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
@@ -29,7 +29,7 @@ class JoinRequest(NamedTuple):
     requires_known_member_id: bool
     """Version 4 and later: a dynamic member gets its id first, and joins with it."""
     supports_skipping_assignment: bool
-    """Version 9 and later: a leader that came back can be told that there is nothing to assign."""
+    """Version 9 and later: a leader that has returned can be told that there is nothing to assign."""
 
 
 class JoinedMember(NamedTuple):
@@ -59,7 +59,7 @@ class SyncRequest(NamedTuple):
     protocol_type: str | None
     protocol_name: str | None
     assignments: dict[str, bytes]
-    """By member id; only the leader sends any."""
+    """Assignments by member id; only the leader sends any."""
 
 
 class SyncResponse(NamedTuple):

@@ -11,9 +11,9 @@ Compaction may have removed records from the middle of a group's history, so no 
 a tombstone for something that does not exist has no effect. A group exists from its first record until the tombstone of its
 epoch.
 
-Which offsets a member may commit: a commit in the member's own epoch is accepted. A commit with an older epoch (it has crossed
-the heartbeat that brought the new one) is accepted for partitions that the member has had since that epoch; any other could move
-a position that another member has moved on from. Error messages are Kafka's.
+Rules for offset commits: a commit in the member's own epoch is accepted. A commit with an older epoch (it crossed the heartbeat
+that brought the new one) is accepted for partitions that the member has had since that epoch; any other could move a position
+that another member has already advanced. Error messages are Kafka's.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,19 +44,19 @@ LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
 
 AssignedPartitions = Mapping[bytes, Mapping[int, int]]
-"""By topic id: partitions in ascending order, each with the epoch at which it was assigned. Topics without partitions are left
-out."""
+"""The assigned partitions by topic id, in ascending order, each with the epoch at which it was assigned. Topics without
+partitions are left out."""
 
 
 class MemberState(IntEnum):
     STABLE = 0
     """The member has what the target assignment of its epoch gives it."""
     UNREVOKED_PARTITIONS = 1
-    """The member must give up partitions before it goes on; it stays in its epoch meanwhile."""
+    """The member must release partitions before it can advance; until then it stays in its epoch."""
     UNRELEASED_PARTITIONS = 2
     """The member is in the target's epoch, and waits for partitions that others still have."""
     UNKNOWN = 127
-    """Written by a newer version, before a downgrade."""
+    """A newer version wrote this state, before a downgrade."""
 
 
 class ConsumerGroupMember(NamedTuple):
@@ -69,7 +69,7 @@ class ConsumerGroupMember(NamedTuple):
     client_id: str = ""
     client_host: str = ""
     subscribed_topic_names: tuple[str, ...] = ()
-    """Ascending, each once."""
+    """The topics in ascending order, without duplicates."""
     subscribed_topic_regex: str | None = None
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
@@ -136,7 +136,7 @@ _STATES = {state.value: state for state in MemberState}
 
 
 def _with_epochs(topics: Iterable[TopicPartitions], member_epoch: int) -> AssignedPartitions:
-    """Records before Kafka 4.3 have no epochs. The member's own stands in for them, which lets no older commit pass."""
+    """Records before Kafka 4.3 have no epochs. The member's own epoch takes their place, so that no older commit is accepted."""
     return {
         topic.topic_id: dict(
             zip(topic.partitions, topic.assignment_epochs or (member_epoch,) * len(topic.partitions), strict=False)
@@ -209,14 +209,14 @@ class ConsumerGroup:
         """Member ids by instance id."""
         self.target: dict[str, Partitions] = {}
         self.owners: dict[tuple[bytes, int], str] = {}
-        """The member that has a partition, or has not yet confirmed that it gave it up."""
+        """The member that has a partition, or has not yet confirmed its release."""
         self.resolved_regexes: dict[str, ConsumerGroupRegularExpressionValue] = {}
         self.has_partition_metadata_record = False
-        """Kafka before 4.1 wrote one; it is deleted at the next opportunity."""
+        """Whether the log holds a record that Kafka before 4.1 wrote; it is deleted at the next opportunity."""
         # Soft state from here on.
         self.session_deadlines_ms: dict[str, int] = {}
         self.unconfirmed: set[str] = set()
-        """Members that have not confirmed the assignment that they were last told; never iterated over."""
+        """The members that have not confirmed the assignment that they were last sent; never iterated over."""
         self.topics_version = -1
         """The version of the topics in the image that subscriptions were last compared with."""
         self.regexes_refreshed_ms: int | None = None
@@ -276,7 +276,7 @@ class ConsumerGroup:
             raise _stale(member, f"Received {_epoch_name(member)} {message}")
 
     def check_partition_commit(self, member_id: str, member_epoch: int, topic_id: bytes, topic: str, partition: int) -> None:
-        """After ``check_offset_commit``: a member that missed an epoch may still commit what it had before and has now."""
+        """Called after ``check_offset_commit``: a member that missed an epoch may still commit what it had before and has now."""
         member = self.members.get(member_id)
         if member is None or member_epoch >= member.member_epoch:
             return
@@ -305,7 +305,7 @@ class ConsumerGroup:
         return topic in subscribed_topic_names(self.members.values(), self.resolved_regexes)
 
     def empty_since_ms(self) -> int | None:
-        """It is not known: as in Kafka, retention counts from each commit."""
+        """Always None, which means unknown: as in Kafka, retention counts from each commit."""
         return None
 
     def tombstones(self) -> Sequence[Any]:
@@ -333,7 +333,7 @@ class ConsumerGroup:
         return None if member_id is None else self.members.get(member_id)
 
     def members_with(self, updated: ConsumerGroupMember, replaced_id: str | None = None) -> list[ConsumerGroupMember]:
-        """The members with ``updated`` among them, instead of ``replaced_id`` if it takes over an instance id."""
+        """The members including ``updated``, which replaces ``replaced_id`` if it takes over an instance id."""
         leaving = (updated.member_id, replaced_id)
         return [*(member for member_id, member in self.members.items() if member_id not in leaving), updated]
 
@@ -346,13 +346,13 @@ class ConsumerGroup:
     # -- soft state ----------------------------------------------------------------------------------------------------------
 
     def note_topics(self, topics_version: int, regexes_refreshed_ms: int | None) -> None:
-        """Subscriptions were compared with this version of the topics; None: expressions were not refreshed."""
+        """Note that subscriptions were compared with this version of the topics; None if expressions were not refreshed."""
         self.topics_version = topics_version
         if regexes_refreshed_ms is not None:
             self.regexes_refreshed_ms = regexes_refreshed_ms
 
     def time_rebalance(self, record: Any, now_ms: int) -> bool:
-        """Measure rebalances as their records are replayed. True when one begins."""
+        """Measure rebalances as their records are replayed. Returns True when one begins."""
         begins = type(record) is ConsumerGroupMetadataRecord and self._rebalance_began_ms is None
         if begins:
             self._rebalance_began_ms = now_ms
@@ -422,7 +422,7 @@ def replay_consumer_group(groups: GroupTable, record: Any) -> None:
     if group is None:
         if record.value is None:
             return
-        # It may replace a classic group, whose tombstone is before this record or was removed by compaction.
+        # This group may replace a classic group, whose tombstone is before this record or was removed by compaction.
         group = ConsumerGroup(record.group_id)
         groups.put(group)
     _REPLAY[type(record)](group, record)

@@ -1,10 +1,10 @@
 """The KIP-848 protocol of one shard: heartbeats in, decisions out.
 
-One request does everything: a heartbeat joins, goes on, changes a subscription, confirms what was given up, and leaves. Its
-answer carries the member's epoch, and its assignment after a change, until the member confirms that it has exactly that. Kafka
-sends the assignment once; but a member may miss an answer without noticing (librdkafka abandons one that takes too long), and
-while the epoch stays the same it would never learn of it. After a restart everything but this is still there, so members go on as
-if nothing had happened; only their sessions start over.
+One request does everything: a heartbeat joins a group, stays in it, changes a subscription, confirms released partitions, and
+leaves. Its answer carries the member's epoch, and its assignment after a change, until the member confirms that it has exactly
+that. Kafka sends the assignment once; but a member may miss an answer without noticing (librdkafka abandons one that takes too
+long), and while the epoch stays the same it would never learn of it. After a restart everything else is still there, so members
+continue as if nothing had happened; only their sessions start over.
 
 **Membership**: a request comes from a member of the group, a new one, a static one that is back, or one that is no longer in the
 group. Error messages are Kafka's.
@@ -65,7 +65,7 @@ class MemberTimers:
         self._fence = fence
 
     def heard_from(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
-        """The session starts over."""
+        """Start the member's session over."""
         group_id, member_id, session_ms = group.group_id, member.member_id, self._session_ms(group, member)
         deadline_ms = self._environment.clock.monotonic_ms() + session_ms
         last_ms = group.session_deadlines_ms.get(member_id)
@@ -94,7 +94,7 @@ class MemberTimers:
         self._environment.timers.schedule(("member session", group_id, member_id), delay_ms, check)
 
     def reconciled(self, group_id: str, member: ConsumerGroupMember) -> None:
-        """The member's assignment has changed: it has partitions to give up, or no longer has any."""
+        """Called when the member's assignment has changed: it has partitions to release, or no longer has any."""
         if member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._cancel("member rebalance", group_id, member.member_id)
             return
@@ -110,12 +110,12 @@ class MemberTimers:
         self._environment.timers.schedule(("member rebalance", group_id, member_id), timeout_ms, check)
 
     def expect_join(self, group_id: str, member: ConsumerGroupMember) -> None:
-        """A member of the classic protocol was told to join again; a timer that already runs is not prolonged."""
+        """Expect a classic member to join again, because it was told to. A timer that already runs is not extended."""
         if ("member join", group_id, member.member_id) not in self._environment.timers:
             self._expect("member join", group_id, member, "the classic member failed to join within the rebalance timeout")
 
     def expect_sync(self, group_id: str, member: ConsumerGroupMember) -> None:
-        """The member has joined, and must fetch its assignment."""
+        """Expect a member that has joined to fetch its assignment."""
         self._cancel("member join", group_id, member.member_id)
         self._expect("member sync", group_id, member, "the member failed to sync within timeout")
 
@@ -147,7 +147,7 @@ class GroupMigration(Protocol):
         ...
 
     def downgrade(self, group: ConsumerGroup, leaving: Iterable[ConsumerGroupMember]) -> list[Any] | None:
-        """The records that make it a classic group, if only members of that protocol are left; None if it stays."""
+        """Return the records that make it a classic group, if only members of that protocol are left; None if it stays."""
         ...
 
 
@@ -206,7 +206,7 @@ class ConsumerGroupProtocol:
             self.timers.reconciled(group.group_id, member)
 
     def describe(self, group_id: str) -> dict[str, Any]:
-        """A described group of ConsumerGroupDescribe's response."""
+        """Return a described group of ConsumerGroupDescribe's response."""
         group = self._groups.find(group_id)
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
@@ -234,7 +234,7 @@ class ConsumerGroupProtocol:
     def _find_member(
         self, group: ConsumerGroup, request: ConsumerHeartbeatRequest, records: list[Any]
     ) -> tuple[ConsumerGroupMember, str | None]:
-        """The member, and the id of the member whose place it takes."""
+        """Return the member, and the id of the member that it replaces."""
         joins = request.member_epoch == JOIN_EPOCH
         member_id = request.member_id or self._environment.new_id()
         if request.instance_id is None:
@@ -273,7 +273,7 @@ class ConsumerGroupProtocol:
         return self.remove(group, [group.members[member_id]], None)
 
     def remove(self, group: ConsumerGroup, leaving: list[ConsumerGroupMember], response: Any) -> CoordinatorResult:
-        """The group epoch moves; the others get a new target assignment with their next heartbeats."""
+        """Remove a member. The group epoch is raised, and the others get a new target assignment with their next heartbeats."""
         for member in leaving:
             self.timers.forget(group, member.member_id)
         downgrade = None if self._migration is None else self._migration.downgrade(group, leaving)
@@ -318,7 +318,7 @@ class ConsumerGroupProtocol:
 def _assignment_to_tell(
     group: ConsumerGroup, request: ConsumerHeartbeatRequest, before: ConsumerGroupMember, member: ConsumerGroupMember
 ) -> Partitions | None:
-    """None when the member already knows it."""
+    """The assignment to send; None when the member already knows it."""
     has_changed = member.assigned is not before.assigned and without_epochs(member.assigned) != without_epochs(before.assigned)
     if request.owned is not None and _has_just(request.owned, member):
         group.unconfirmed.discard(member.member_id)
@@ -336,7 +336,7 @@ def _has_just(owned: OwnedPartitions, member: ConsumerGroupMember) -> bool:
 
 
 def _updated(member: ConsumerGroupMember, request: ConsumerHeartbeatRequest) -> ConsumerGroupMember:
-    """The member with what the request contains; what it leaves out stays."""
+    """The member updated with what the request contains; what it leaves out stays."""
     changes: dict[str, Any] = {}
     for name in ("instance_id", "rack_id", "server_assignor"):
         value = getattr(request, name)
@@ -370,7 +370,7 @@ def dynamic_member(group: ConsumerGroup, member_id: str, *, may_join: bool) -> C
 def joining_static_member(
     group: ConsumerGroup, member_id: str, instance_id: str, *, uses_classic_protocol: bool, records: list[Any]
 ) -> ConsumerGroupMember:
-    """A new instance, or one that takes over from the member with its instance id and begins at epoch 0."""
+    """Return a new instance, or one that takes over from the member with its instance id and begins at epoch 0."""
     existing = group.static_member(instance_id)
     if existing is None:
         return group.members.get(member_id) or ConsumerGroupMember(member_id)
@@ -464,7 +464,7 @@ def _describe_member(member: ConsumerGroupMember, target: Partitions, image: Clu
 
 
 def _describe_assignment(partitions: Partitions, image: ClusterImage) -> dict[str, Any]:
-    """A deleted topic has no name, and is left out."""
+    """Describe an assignment. A deleted topic has no name, and is left out."""
     topics = [(topic_id, image.topic_by_id(topic_id), indexes) for topic_id, indexes in sorted(partitions.items())]
     return {
         "topic_partitions": [

@@ -1,17 +1,17 @@
-"""How one member's request moves its group: subscription and group epoch, target assignment, the member's own assignment.
+"""Applies one member's request to its group: subscription and group epoch, target assignment, the member's own assignment.
 
-Each step adds its records. State stays as it is until they are replayed, so each step gets what the one before it decided.
+Each step adds its records. The state does not change until they are replayed, so each step gets what the previous one decided.
 
-**Regular expressions** are matched here and not in the client. They come from anybody, so they go to RE2, which matches in time
-linear in the text and refuses what it cannot match so. What an expression matches is kept in the log, and looked up again when
-topics come or go, but not more often than is worth the work.
+**Regular expressions** are matched here and not in the client. Any client may send one, so they go to RE2, which matches in time
+linear in the text and refuses what it cannot match so. The matches of an expression are kept in the log, and looked up again when
+topics appear or disappear, but not more often than is worth the work.
 
 The **target assignment** is what every member should have, computed for the whole group when its epoch has moved.
 
-**Reconciliation** moves one member one step towards its target. It revokes before it assigns: a member first gives up what it
-should not have, and stays in its epoch until it has confirmed, by listing what it owns, that it did. Then it takes over the
-target's epoch and all partitions that nobody else has; for the rest it waits. So a partition has at most one owner, however slow
-its members are.
+**Reconciliation** moves one member one step towards its target. It revokes before it assigns: a member first releases what it
+should not have, and stays in its epoch until it has confirmed that by listing what it owns. Then it takes over the target's epoch
+and all partitions that nobody else has; for the rest it waits. So a partition has at most one owner, however slow its members
+are.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ REFRESH_MS_PER_TOPIC = 1
 
 
 def _refresh_interval_ms(image: ClusterImage) -> int:
-    """How long the last matches are good enough, even if topics were created since."""
+    """How long the last matches may be used, even if topics were created since."""
     return max(REFRESH_MS_MIN, len(image.topics) * REFRESH_MS_PER_TOPIC)
 
 
@@ -63,7 +63,7 @@ def check_regex(regex: str) -> None:
 
 
 def _match_topics(regexes: Iterable[str], image: ClusterImage, now_ms: int) -> dict[str, ConsumerGroupRegularExpressionValue]:
-    """For each expression the topics whose whole name matches, in order."""
+    """Return, for each expression, the topics whose whole name matches, in order."""
     names = sorted([topic.name for topic in image.topics])
     resolved = {}
     for regex in regexes:
@@ -74,7 +74,7 @@ def _match_topics(regexes: Iterable[str], image: ClusterImage, now_ms: int) -> d
 
 
 def _compile(regex: str) -> Any:
-    import re2  # Imported here because it takes 20 ms that few brokers need.
+    import re2  # The import takes 20 ms, which few brokers need.
 
     options = re2.Options()
     options.log_errors = False
@@ -118,8 +118,8 @@ def subscribed_topic_ids(member: ConsumerGroupMember, resolved: ResolvedRegexes,
 
 
 def preferred_assignor(members: Iterable[ConsumerGroupMember], default: str) -> str:
-    """The assignor that most members name; the first by name wins a tie. A member that names none, or one that this broker does
-    not have, has no vote."""
+    """The assignor that most members name; the first by name wins a tie. A member has no vote if it names no assignor, or one
+    that this broker does not have."""
     votes: dict[str, int] = {}
     for member in members:
         if member.server_assignor in ASSIGNORS:
@@ -134,7 +134,7 @@ def compute_target(
     resolved: ResolvedRegexes,
     image: ClusterImage,
 ) -> dict[str, dict[bytes, tuple[int, ...]]]:
-    """``current`` is the present target assignment, by member id."""
+    """``current`` is the current target assignment, by member id."""
     specifications = {}
     partition_counts: dict[bytes, int] = {}
     # Most members have equal subscriptions, and comparing a set with itself is immediate.
@@ -177,13 +177,13 @@ class Reconciliation:
     target_epoch: int
     target: Partitions
     owned: OwnedPartitions | None
-    """What the member says it has; None when it says nothing."""
+    """The partitions that the member reports; None when it does not report any."""
     subscribed_topic_ids: Set[bytes]
     is_free: Callable[[bytes, int], bool]
     """Whether no other member has the partition."""
 
     def next(self, *, has_subscription_changed: bool) -> ConsumerGroupMember:
-        """The member after this step; the same object when it cannot go on yet."""
+        """The member after this step; the same object when it cannot advance yet."""
         member = self.member
         if member.state is MemberState.UNKNOWN:
             if self.owned is None or any(self.owned.values()):
@@ -204,7 +204,7 @@ class Reconciliation:
         return any(partition in revoked.get(topic_id, ()) for topic_id, owned in self.owned.items() for partition in owned)
 
     def _without_unsubscribed(self) -> ConsumerGroupMember:
-        """Revoke what the member no longer subscribes to at once, before there is a new target."""
+        """Revoke immediately what the member no longer subscribes to, before there is a new target."""
         member = self.member
         gone = {
             topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in self.subscribed_topic_ids
@@ -256,8 +256,8 @@ class Reconciliation:
 
 
 class GroupUpdate:
-    """``before`` is the member as it is, ``member`` as the request makes it; ``replaced_id`` is the id whose place a static
-    member takes."""
+    """``before`` is the current member, ``member`` is the one that the request makes of it; ``replaced_id`` is the id that a
+    static member replaces."""
 
     __slots__ = (
         "_before",
@@ -291,7 +291,7 @@ class GroupUpdate:
         self.records = records
 
     def run(self, owned: OwnedPartitions | None) -> ConsumerGroupMember:
-        """The member after the request."""
+        """Return the member after the request."""
         self._update_subscription()
         epoch, target = self._update_target()
         self._reconcile(epoch, target, owned)
@@ -332,7 +332,7 @@ class GroupUpdate:
         return refreshed_ms is None or self._environment.clock.monotonic_ms() - refreshed_ms >= interval_ms
 
     def _update_regexes(self, members: list[ConsumerGroupMember], topics_version: int) -> bool:
-        """Whether any expression matches other topics than before."""
+        """Update the matches. Returns whether any expression now matches other topics."""
         group, image = self._group, self._environment.image
         in_use = sorted({member.subscribed_topic_regex for member in members if member.subscribed_topic_regex})
         resolved = dict(group.resolved_regexes)

@@ -34,7 +34,8 @@ class ConsumerHeartbeatRequest(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """A member sends everything when it joins, and after an error: it may not know what it was last told."""
+        """Whether the request has all fields: a member sends them when it joins, and after an error, because it may not know its
+        last state."""
         return self.member_epoch == JOIN_EPOCH or (
             self.rebalance_timeout_ms != UNCHANGED_MS
             and (self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None)
@@ -47,7 +48,7 @@ class ConsumerHeartbeatResponse(NamedTuple):
     member_epoch: int
     heartbeat_interval_ms: int = 0
     assignment: Partitions | None = None
-    """None: unchanged."""
+    """None means unchanged."""
 
 
 def check_request(request: ConsumerHeartbeatRequest, assignors: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""What stays of one batch: all of it, a part, an empty shell, or nothing.
+"""Decides what stays of one batch: all of it, a part, an empty shell, or nothing.
 
 A record stays when the map holds no newer one of its key and, if it is a tombstone, its horizon has not passed. Records of
 aborted transactions are removed. Offsets never change: a batch keeps its base offset, its last offset delta and its records'
@@ -58,7 +58,7 @@ class TransactionScan:
         self._taken_for_committed: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Was this batch of records aborted? Called for each batch of records, in log order."""
+        """Whether this batch of records was aborted. Call it for each batch of records, in log order."""
         if not header.is_transactional:
             return False
         self.producers_with_data.add(header.producer_id)
@@ -155,7 +155,8 @@ def with_horizon(header: BatchHeader, batch: memoryview, kept: Collection[int], 
 
 
 def _bounded(timestamp: int) -> int:
-    """Nobody has checked the deltas that clients send: a sum that overflows must not stop the log's compaction for good."""
+    """Clamp the sum. Nobody has checked the deltas that clients send, and an overflow must not stop the log's compaction for
+    good."""
     return max(NO_TIMESTAMP, min(timestamp, LONG_MAX))
 
 
@@ -220,7 +221,7 @@ class BatchFilter:
     def filter_control(
         self, header: BatchHeader, batch: memoryview, is_last: bool
     ) -> tuple[Buffer | None, AbortedTransaction | None]:
-        """What stays of a control batch, and the entry for the transaction index that belongs to it."""
+        """Return what stays of a control batch, and the entry for the transaction index that belongs to it."""
         self.records_read += header.record_count
         may_go, aborted = self._transactions.end_transaction(header, batch)
         kept: Buffer | None = batch
@@ -238,7 +239,7 @@ class BatchFilter:
         return kept, aborted
 
     def _is_last_marker_of_producer(self, header: BatchHeader) -> bool:
-        """A producer without data in its epoch is known only by its markers; any marker of that epoch may be the last."""
+        """A producer without data in its epoch is known only by its markers, and any marker of that epoch may be the last."""
         return self._active_producers.get(header.producer_id) == (header.producer_epoch, -1)
 
     # -- batches of records ----------------------------------------------------------------------------------------------------

@@ -237,7 +237,7 @@ class CleaningPass:
 
 # A full disk recovers, a damaged segment does not; either way trying more often would only waste the child's time.
 UNCLEANABLE_RETRY_MS = 15 * 60_000
-# How many segments one tick looks at: this takes two or three milliseconds.
+# The number of segments that one tick examines: this takes two or three milliseconds.
 SEGMENTS_PER_LOOK = 1_000
 
 
@@ -258,7 +258,7 @@ class CleanerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CleanerPorts:
-    """What the data directory gives the cleaner."""
+    """The functions that the data directory gives to the cleaner."""
 
     clock: Clock
     executor: Executor
@@ -310,13 +310,13 @@ class Cleaner:
         self._bytes_per_second_max = bytes_per_second_max
         self._backoff_ms = backoff_ms
         self._next_look_ms = 0
-        # The logs that have not been looked at yet, and the one with the largest dirty part so far.
+        # The logs that have not been examined yet, and the one with the largest dirty part so far.
         self._look: Iterator[PartitionLog] | None = None
         self._best: PartitionLog | None = None
         self._best_ratio = -1.0
         self._horizons_ms: dict[TopicPartition, int] = {}
         self._retry_ms: dict[TopicPartition, int] = {}
-        # The log that is being cleaned; and its pass, once the log's recovery point is on the disk.
+        # The log that is being cleaned and, once the log's recovery point is on disk, its pass.
         self._picked: PartitionLog | None = None
         self._cleaning: CleaningPass | None = None
         self._started_ms = 0
@@ -327,7 +327,7 @@ class Cleaner:
 
     @property
     def log_being_cleaned(self) -> PartitionLog | None:
-        """Retention must leave this log's segments alone: one of them may be in the middle of a swap."""
+        """The log whose segments retention must not touch: one of them may be in the middle of a swap."""
         return self._picked
 
     @property
@@ -362,7 +362,7 @@ class Cleaner:
         self._ports.checkpoint_recovery_point(log, checkpointed)
 
     def _look_on(self) -> bool:
-        """Look at a slice of the logs. Returns True when all have been looked at; ``_best`` is then the one to clean, if any."""
+        """Examine a slice of the logs. Returns True when all have been examined; ``_best`` is then the one to clean, if any."""
         if self._look is None:
             self._look = iter(list(self._ports.logs()))
             self._best, self._best_ratio = None, -1.0
@@ -492,14 +492,14 @@ class Cleaner:
                 self._go_on()
 
     def lower(self, log: PartitionLog, offset: int) -> None:
-        """The log is about to be truncated to ``offset``: whatever is written there next is dirty."""
+        """Called before the log is truncated to ``offset``: whatever is written there next is dirty."""
         key = (log.topic, log.partition)
         if self._first_dirty_offsets.get(key, offset) > offset:
             self._first_dirty_offsets[key] = offset
             self._save()
 
     def forget(self, key: TopicPartition) -> None:
-        """The log is about to be deleted: a new one of the same name starts from the beginning."""
+        """Called before the log is deleted: a new one of the same name starts from the beginning."""
         for table in (self._horizons_ms, self._retry_ms, self.statistics.uncleanable):
             table.pop(key, None)
         if self._first_dirty_offsets.pop(key, None) is not None:

@@ -1,8 +1,8 @@
 """The newest offset of each key in the dirty part of a log, within a bound of memory.
 
-A key shorter than ``DIGEST_BYTES`` stands for itself, a longer one is known by its digest of exactly that length, so that the
-two never meet and a key costs the same whatever its length. The digest is cryptographic: clients choose the keys, and two
-keys that met would cost one of them its record.
+A key shorter than ``DIGEST_BYTES`` stands for itself, and a longer one is replaced by its digest of exactly that length, so that
+the two never collide and a key costs the same whatever its length. The digest is cryptographic: clients choose the keys, and if
+two keys collided, one of them would lose its record.
 
 The map is made once for a cleaning and read again for each group of segments, by another child process each time. Its file,
 ``cleaner-key-map.tmp``, holds entries (length u8, key or digest padded to 16 bytes, offset i64) and ends with their CRC-32C.
@@ -42,18 +42,19 @@ class KeyMap:
         self.offsets: dict[bytes, int] = {}
 
     def has_room_for(self, record_count: int) -> bool:
-        """The first batch always fits: otherwise one batch with many keys would stop compaction for good."""
+        """Whether the batch fits. The first one always does: otherwise one batch with many keys would stop compaction for
+        good."""
         return not self.offsets or len(self.offsets) + record_count <= self.capacity
 
     def add_batch(self, base_offset: int, keys: Iterable[tuple[int, bytes | None, bool]]) -> None:
-        """Batches come in log order, so each record is the newest of its key so far."""
+        """Add a batch. Batches arrive in log order, so each record is the newest of its key so far."""
         offsets = self.offsets
         for delta, key, _ in keys:
             if key is not None:
                 offsets[key if len(key) < DIGEST_BYTES else digest(key)] = base_offset + delta
 
     def write(self, disk: Disk, directory: str) -> int:
-        """Returns how many bytes."""
+        """Write the file, and return the number of bytes."""
         file = disk.open(names.join(directory, KEY_MAP_FILE), "create")
         file.truncate(0)
         position = 0

@@ -1,4 +1,4 @@
-"""What of a log may be compacted, and whether it is time.
+"""Decides which part of a log may be compacted, and whether it is time.
 
     log start ........... first dirty ............... upper ........ log end
     clean: cleaned before        dirty: not yet          not cleanable yet
@@ -54,14 +54,15 @@ def plan_cleaning(
 
 
 def _valid_first_dirty(log: PartitionLog, first_dirty_offset: int | None) -> int:
-    """A checkpoint that does not fit the log is ignored; cleaning the whole log again is always right."""
+    """The first dirty offset. A checkpoint that does not fit the log is ignored; cleaning the whole log again is always
+    correct."""
     if first_dirty_offset is None or not log.log_start_offset <= first_dirty_offset <= log.log_end_offset:
         return log.log_start_offset
     return first_dirty_offset
 
 
 def _cleanable(log: PartitionLog, first_dirty_offset: int, recovery_point: int, now_ms: int) -> tuple[list[LogSegment], int]:
-    """The segments that may be cleaned, and where the last of them ends."""
+    """Return the segments that may be cleaned, and where the last of them ends."""
     bound = min(log.last_stable_offset, recovery_point, log.segments.active.base_offset)
     lag_ms = log.settings.min_compaction_lag_ms
     segments: list[LogSegment] = []

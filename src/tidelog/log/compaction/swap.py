@@ -1,4 +1,4 @@
-"""Put a compacted segment in the place of the segments it was made from, so that a crash leaves either the old or the new.
+"""Replaces the originals with the compacted segment that was made from them, so that a crash leaves either the old or the new.
 
     1  the child wrote B.log.cleaned, B.index.cleaned, ...; synced      a crash: removed, nothing happened
     2  indexes renamed to B.index.swap, ...; directory synced           a crash: removed, nothing happened

@@ -1,4 +1,4 @@
-"""The two tasks of a cleaning that run in a child process, and what goes there and comes back as JSON.
+"""The two tasks of a cleaning that run in a child process, and their arguments and results as JSON.
 
 ``map_keys`` runs once: it builds the key map over the dirty section and decides which segments become one group. Only records
 that count go into the map: no records of aborted transactions, no control records. When the map is full, the pass ends at the
@@ -75,7 +75,7 @@ class CleanArguments:
     producers_with_data: list[int]
     """The producers with transactional data in earlier groups, and no marker after it yet."""
     active_producers: list[list[int]]
-    """Producer id, epoch, last data offset (-1: none in this epoch)."""
+    """Producer id, epoch, and last data offset (-1 if the epoch has none)."""
     delete_retention_ms: int
     index_interval_bytes: int
 
@@ -179,8 +179,8 @@ def _ranges(work: MapKeysArguments) -> Iterator[tuple[int, int]]:
 
 
 def _groups(disk: Disk, work: MapKeysArguments, end_offset: int) -> Iterator[list[int]]:
-    """Neighbours that fit into one segment by their present sizes. An empty segment has no last batch to keep, and is left
-    out."""
+    """Group adjacent segments that fit into one segment by their current sizes. An empty segment has no last batch to keep, and
+    is left out."""
     group: list[int] = []
     group_bytes = [0, 0, 0]
     bytes_max = (work.segment_bytes, work.segment_index_bytes, work.segment_index_bytes)
@@ -304,7 +304,7 @@ class _CleanedSegment:
 
 
 def remove_cleaned(disk: Disk, directory: str, base_offset: int) -> None:
-    """Remove what an earlier attempt left. Also runs on the executor when a cleaning is abandoned."""
+    """Remove what an earlier attempt left. This also runs on the executor when a cleaning is abandoned."""
     for suffix in names.SEGMENT_SUFFIXES:
         path = names.segment_path(directory, base_offset, suffix) + names.CLEANED_SUFFIX
         if disk.exists(path):

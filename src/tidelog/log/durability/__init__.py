@@ -1,1 +1,1 @@
-"""What makes a log's bytes durable, and what remembers how far they are."""
+"""Makes a log's bytes durable, and remembers how far they are durable."""

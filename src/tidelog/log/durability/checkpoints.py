@@ -63,7 +63,7 @@ def write_atomically(disk: Disk, path: str, data: bytes) -> None:
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
-    """All bytes of a file; None when there is none."""
+    """Return all bytes of a file; None if it does not exist."""
     try:
         file = disk.open(path, "read")
     except FileNotFoundError:
@@ -90,7 +90,7 @@ class MetaProperties(NamedTuple):
 
 
 def read_offset_checkpoint(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """Offset by (topic, partition); empty when there is no file."""
+    """Return the offsets by (topic, partition); empty if the file does not exist."""
     offsets: dict[TopicPartition, int] = {}
     for line, (topic, partition_text, offset_text) in read_checkpoint_rows(disk, path, ("topic", "partition", "offset")):
         problem = topic_name_problem(topic)
@@ -143,7 +143,7 @@ def parse_number(path: str, line: int, what: str, text: str, maximum: int) -> in
 
 
 def read_meta_properties(disk: Disk, path: str) -> MetaProperties | None:
-    """None when there is no file: the directory was never used."""
+    """Return None if the file does not exist: the directory was never used."""
     if not disk.exists(path):
         return None
     values: dict[str, tuple[int, str]] = {}
@@ -177,7 +177,7 @@ def write_meta_properties(disk: Disk, path: str, properties: MetaProperties) -> 
 
 
 def read_partition_metadata(disk: Disk, path: str) -> bytes | None:
-    """The topic id; None when there is no file."""
+    """Return the topic id; None if the file does not exist."""
     if not disk.exists(path):
         return None
     lines = _read_lines(disk, path)
@@ -199,7 +199,7 @@ def write_partition_metadata(disk: Disk, path: str, topic_id: bytes) -> None:
 
 
 def was_cleanly_shut_down(disk: Disk, directory: str) -> bool:
-    """Only the file's presence counts, as in Kafka: older versions left it empty."""
+    """Whether the last stop was clean. Only the file's presence counts, as in Kafka: older versions left it empty."""
     return disk.exists(join(directory, CLEAN_SHUTDOWN_MARK))
 
 
@@ -270,7 +270,7 @@ def _escape_property(value: str) -> str:
 
 
 def _read_lines(disk: Disk, path: str) -> list[str]:
-    """The lines without line ends; an empty list when there is no file."""
+    """Return the lines without line ends; an empty list if the file does not exist."""
     try:
         data = read_whole(disk, path)
     except OSError as error:
@@ -319,7 +319,7 @@ class CheckpointWriter:
             self._start()
 
     def write_now(self) -> None:
-        """For starting and stopping. Blocks until it is durable."""
+        """Write the offsets when starting or stopping. Blocks until they are durable."""
         offsets = dict(self._take())
         write_offset_checkpoint(self._disk, self._path, offsets)
         self.written = offsets

@@ -74,7 +74,7 @@ class JournalWrite:
     _directory: str
     _marks: Mapping[str, DurableMark]
     file: DiskFile | None
-    """None: write a new file. After the run: the file to append the next frame to."""
+    """None to write a new file. After the run, this is the file to append the next frame to."""
     frame_number: int
     position: int
     size_bytes: int
@@ -163,7 +163,7 @@ class DurableMarks:
         return marks
 
     def mark(self, name: str, topic_id: bytes) -> int | None:
-        """The mark that was recorded last; None when there is none, or when it belongs to another topic of the same name."""
+        """The mark that was recorded last; None if there is no mark, or if it belongs to another topic of the same name."""
         found = self._marks.get(name)
         return found.offset if found is not None and found.topic_id == topic_id else None
 
@@ -188,7 +188,7 @@ class DurableMarks:
             self.oldest_pending_ms = now_ms
 
     def forget(self, name: str, now_ms: int = 0) -> None:
-        """The partition is deleted."""
+        """Called when the partition is deleted."""
         if self._marks.pop(name, None) is not None:
             self._pending[name] = _FORGET
             if self.oldest_pending_ms is None:
@@ -196,7 +196,7 @@ class DurableMarks:
 
     @property
     def has_pending(self) -> bool:
-        """Is there anything that the next flush would make durable?"""
+        """Whether there is anything that the next flush would make durable."""
         return self.oldest_pending_ms is not None
 
     def begin_flush(self) -> JournalWrite | None:
@@ -346,14 +346,16 @@ class MarkFlusher:
         self._note_pending()
 
     def forget_all_but(self, known: set[str]) -> None:
-        """Needed at a start: a crash may keep the deletion of a partition and lose the removal of its mark."""
+        """Forget all other partitions. A start needs this: a crash may keep the deletion of a partition and lose the removal of
+        its mark."""
         for name in self._marks.names():
             if name not in known:
                 self.forget(name)
 
     @property
     def is_idle(self) -> bool:
-        """True also after the disk has failed for good: nobody must wait for marks that will never be written."""
+        """Whether nothing is under way; also True after the disk has failed for good: nobody must wait for marks that will never
+        be written."""
         return not self._in_flight and (not self._marks.has_pending or self._failures >= FAILURES_MAX)
 
     def tick(self) -> None:

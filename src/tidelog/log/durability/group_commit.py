@@ -42,11 +42,11 @@ class CommitStatistics:
     file_system_syncs: int = 0
     logs_in_last_pass: int = 0
     pass_logs: Histogram = field(default_factory=Histogram)
-    """How many logs each pass covered."""
+    """The number of logs that each pass covered."""
     sync_ns: Histogram = field(default_factory=Histogram)
-    """How long the syncs of each pass took, measured in their thread."""
+    """The duration of the syncs of each pass, measured in their thread."""
     pass_ns: Histogram = field(default_factory=Histogram)
-    """From the start of a pass until the event loop heard of its end."""
+    """The time from the start of a pass until the event loop learned of its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class GroupCommit:
         return not (self._in_flight or self._dirty)
 
     def forget(self, log: PartitionLog) -> None:
-        """The log is being deleted: it need not become durable, and whoever waits for it gets an error."""
+        """Called when the log is being deleted: it need not become durable, and whoever waits for it gets an error."""
         self._dirty.pop(log, None)
         self._relaxed_since_ms.pop(log, None)
         error = LogOffline(log.name, "the partition was deleted")
@@ -275,7 +275,7 @@ class GroupCommit:
 
 
 def _is_due(log: PartitionLog, waited_ms: int) -> bool:
-    """Is a relaxed topic due by its ``flush.messages`` and ``flush.ms``, or by RELAXED_SYNC_MS?"""
+    """Whether a relaxed topic is due by its ``flush.messages`` and ``flush.ms``, or by RELAXED_SYNC_MS."""
     settings = log.settings
     unsynced_messages = log.log_end_offset - log.durable.offset
     return unsynced_messages >= settings.flush_messages or waited_ms >= min(settings.flush_ms, RELAXED_SYNC_MS)

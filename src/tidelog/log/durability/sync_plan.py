@@ -1,4 +1,4 @@
-"""What a log must sync, and the sync of a data directory's names.
+"""Tracks what a log must sync, and syncs the names in a data directory.
 
 ``Unsynced`` collects what a log has written since its last sync: segments, small files beside them, and directories whose
 entries changed. ``SyncPlan`` is a snapshot of it, taken on the event loop and run on the executor. A plan holds open files, not
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Unsynced:
-    """What a log has written that no sync covers yet."""
+    """The writes of a log that no sync covers yet."""
 
     __slots__ = ("directories", "files", "segments")
 
@@ -49,11 +49,11 @@ class Unsynced:
             self.directories = (*self.directories, directory)
 
     def forget_directories(self, synced: list[str]) -> None:
-        """A sync that is about to run covers them."""
+        """Called when a sync that is about to run covers the directories."""
         self.directories = tuple(directory for directory in self.directories if directory not in synced)
 
     def forget_segments(self, gone: list[LogSegment]) -> None:
-        """The segments have left the log: nobody needs their bytes to be durable any more."""
+        """Called when the segments have left the log: nobody needs their bytes to be durable any more."""
         self.segments = [segment for segment in self.segments if segment not in gone]
 
 
@@ -122,8 +122,8 @@ class SyncOutcome(NamedTuple):
 
     @property
     def file_system_failed(self) -> bool:
-        """From now on only a file's own descriptor can be trusted: ``syncfs`` reports an error only once, even one that concerns
-        a file outside of this pass, and the next call would succeed."""
+        """Trust only a file's own descriptor from now on: ``syncfs`` reports an error only once, even one that concerns a file
+        outside of this pass, and the next call would succeed."""
         return self.used_file_system_sync and any(error is not None for error in self.errors)
 
 
@@ -199,7 +199,8 @@ REASON_BYTES_MAX = 1024
 
 
 def leave_failed_sync_mark(disk: Disk, directory: str, reason: str) -> None:
-    """Blocks on two syncs of a failing disk: there is nothing better to do for this partition any more."""
+    """Leave the mark. This blocks on two syncs of a failing disk, but there is nothing better to do for this partition any
+    more."""
     file = disk.open(_failed_sync_path(directory), "create")
     file.write(0, [reason.encode()[:REASON_BYTES_MAX]])
     file.sync()

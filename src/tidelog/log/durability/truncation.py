@@ -1,4 +1,4 @@
-"""Truncate a log in such a way that a crash at any moment does not look like lost data.
+"""Truncates a log in such a way that a crash at any moment does not look like lost data.
 
 What the disk says about the log is lowered first, one file after the other: the durable mark, the recovery point, compaction's
 first dirty offset and, when the cut goes below it, the log start. Only then are the segments cut. A crash in between finds a log
@@ -21,7 +21,7 @@ OnTruncated = Callable[[BaseException | None], None]
 
 @dataclass(frozen=True, slots=True)
 class TruncationPorts:
-    """Everything that knows how long a log is."""
+    """Everything that stores how long a log is."""
 
     commit: GroupCommit
     marks: MarkFlusher

@@ -1,4 +1,4 @@
-"""What the files of a data directory say about its partitions, read without changing anything.
+"""Reads what the files of a data directory say about its partitions, without changing anything.
 
 ``read_directory_facts`` reads what a start reads (directory_opening.py), but removes and refuses nothing: what cannot be read
 becomes a problem in the list, and is treated as a start would treat it.
@@ -74,13 +74,13 @@ _MEANING_BY_CHECKPOINT = {
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """What is known about a partition from outside of its own files."""
+    """The facts about a partition that come from outside of its own files."""
 
     name: str
     log_start_offset: int = 0
     recovery_point: int = 0
     durable_mark: int | None = None
-    """Everything below this offset was synced; None when the partition does not lie in a data directory, which would know."""
+    """Everything below this offset was synced; None when the partition is not in a data directory, which would know."""
     was_stopped_cleanly: bool = False
     has_marks: bool = False
 
@@ -126,7 +126,7 @@ class DirectoryFacts:
 
 
 def read_topic_id(disk: Disk, directory: str) -> bytes:
-    """Zeros when it is missing or unreadable, as for a start."""
+    """Read the topic id. Returns zeros when it is missing or unreadable, as a start does."""
     try:
         return read_partition_metadata(disk, names.join(directory, names.PARTITION_METADATA)) or NO_TOPIC_ID
     except CorruptCheckpoint:
@@ -258,8 +258,8 @@ Target = FileTarget | PartitionTarget | DirectoryTarget
 
 
 def recognise(disk: Disk, path: str) -> Target:
-    """What ``path`` is: a data directory, a partition's directory, or one of their files. ``path`` is absolute and has no
-    trailing slash. Raises UnknownTarget with the reason, or OSError if it cannot be read."""
+    """Find out what ``path`` is: a data directory, a partition's directory, or one of their files. ``path`` is absolute and has
+    no trailing slash. Raises UnknownTarget with the reason, or OSError if it cannot be read."""
     if not disk.exists(path):
         raise UnknownTarget(f"{path}: there is no such file or directory")
     if not disk.is_directory(path):

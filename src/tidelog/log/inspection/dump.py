@@ -1,7 +1,7 @@
-"""What is in a file of a log, item by item, in bounded memory.
+"""Lists the contents of a log's files item by item, in bounded memory.
 
-Each item is a plain mapping with a ``kind``, fit for a line of JSON; the command line makes text of the same items. Where a log's
-structure breaks, an item of kind ``damage`` says so, and the dump goes on with the next segment.
+Each item is a plain mapping with a ``kind``, suitable for a line of JSON; the command line formats the same items as text. Where
+a log's structure breaks, an item of kind ``damage`` says so, and the dump continues with the next segment.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ class DumpOptions(NamedTuple):
     records: bool = False
     offset: int = 0
     limit: int | None = None
-    """How many items to show at most; for a partition or log file, how many batches."""
+    """The maximum number of items to show; for a partition or log file, the maximum number of batches."""
 
 
 def dump(disk: Disk, target: Target, options: DumpOptions) -> Iterator[Item]:
@@ -290,7 +290,7 @@ def _dump_index(file: DiskFile, kind: str, base_offset: int, from_offset: int) -
 
 
 def _index_item(kind: str, base_offset: int, fields: tuple[int, ...]) -> tuple[int, Item]:
-    """(the entry's offset, the entry as an item)."""
+    """Return (the entry's offset, the entry as an item)."""
     if kind == names.INDEX_SUFFIX:
         offset = base_offset + fields[0]
         return offset, {"kind": "index entry", "offset": offset, "position": fields[1]}

@@ -1,4 +1,4 @@
-"""Make a partition usable again whose log is damaged below its durable mark. The data directory's lock is held meanwhile.
+"""Repairs a partition whose log is damaged below its durable mark. The caller holds the data directory's lock.
 
     1  what has to be cut is set aside: the tail of the damaged segment is copied, later segments are renamed; synced
     2  the clean-shutdown mark is removed; recovery point, durable mark, high watermark and cleaner offset are lowered; synced
@@ -11,8 +11,11 @@ again. A crash in step 2 or 3 leaves a partition whose damage is a torn tail, or
 another repair, finishes the work, and the bytes have been set aside by then. That is why step 1 comes first: a start between
 the two would cut bytes of which there is no copy.
 
-``rebuild_indexes`` rebuilds only the indexes: it lowers the recovery point first, so that a start after a crash rebuilds
-whatever is half-built, and raises it again when everything is rebuilt and synced.
+``plan_repair`` says in advance where the log would have to end and what would be lost; it changes nothing. A start checks the log
+from the recovery point on (log_recovery.py) and refuses it when that check does not reach the durable mark. The plan runs the
+same check: structure, CRC, rising offsets, and segments that meet. The log can end where the check ends. Damage further down,
+below the recovery point, does not keep the partition from opening, and cutting there would lose everything after it: that happens
+only on request (``deep``).
 
 ``plan_repair`` says beforehand where the log would have to end and what would be lost; it changes nothing. A start checks the
 log from the recovery point on (log_recovery.py) and refuses it when that check does not reach the durable mark. The plan runs
@@ -62,7 +65,7 @@ from tidelog.records.header import NO_LEADER_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What a repair would do. ``problem`` is None when a start would refuse nothing."""
+    """The changes that a repair would make. ``problem`` is None if a start would not refuse anything."""
 
     facts: PartitionFacts
     directory: str
@@ -90,7 +93,7 @@ class RepairPlan:
 
     @property
     def lost_offsets(self) -> int:
-        """How many offsets were acknowledged as durable and will not be in the log afterwards."""
+        """The number of offsets that were acknowledged as durable and will not be in the log afterwards."""
         return max(0, self.durable_mark - max(self.cut_offset, self.facts.log_start_offset))
 
 
@@ -212,7 +215,8 @@ class _Check:
                 return
 
     def _is_gap(self, segment: SegmentFiles) -> bool:
-        """Is there a gap before this segment that is not allowed? Compaction may have left gaps below the recovery point."""
+        """Whether there is a gap before this segment that is not allowed. Compaction may have left gaps below the recovery
+        point."""
         if segment.base_offset > self.next_offset:
             return self._facts.has_marks and self.next_offset >= self._facts.recovery_point
         return segment.base_offset < self.next_offset
@@ -310,7 +314,7 @@ class Repair:
         """The files that hold the bytes that were cut from the log."""
 
     def plan(self, facts: PartitionFacts, *, deep: bool = False) -> RepairPlan:
-        """What ``cut`` would do; changes nothing."""
+        """Return what ``cut`` would do; changes nothing."""
         if has_failed_sync_mark(self._disk, self._directory):
             drop_cached_pages(self._disk, self._directory)
         return plan_repair(self._disk, self._directory, facts, deep=deep, on_bytes=self._on_bytes)

@@ -1,4 +1,5 @@
-"""Is a partition sound? Verification reads everything, writes nothing and takes no lock: it may run beside a broker.
+"""Checks whether a partition is sound. Verification reads everything, writes nothing and takes no lock, so it may run next to a
+broker.
 
 One pass checks the batches (structure, CRC, rising offsets and leader epochs) together with the indexes; then come the
 snapshots, the leader epochs and the durable mark.
@@ -90,7 +91,7 @@ class IndexCheck:
         self._next = None
 
     def finish(self) -> None:
-        """The segment has ended: there must be no entry left."""
+        """Called when the segment has ended: there must be no entry left."""
         if self.fault is None and self._next is not None:
             self._fail(self._next, "it points beyond the end of the segment")
 
@@ -194,7 +195,8 @@ class TransactionIndexCheck(IndexCheck):
 
     def on_abort(self, header: BatchHeader, first_offset: int | None, expected: tuple[int, int] | None) -> None:
         """Check the entry of an abort marker. ``first_offset`` is the offset of the first record in the log that it aborts; None
-        when none is left. ``expected`` holds the exact first offset and last stable offset of the entry, if they are known."""
+        if no such record is left. ``expected`` holds the exact first offset and last stable offset of the entry, if they are
+        known."""
         entry = self._next
         offset = header.base_offset
         if entry is not None and self._offset(entry.fields) < offset:
@@ -357,7 +359,7 @@ class _PartitionVerification:
     # -- the log -------------------------------------------------------------------------------------------------------------
 
     def _is_damaging_gap(self, before: SegmentFiles, segment: SegmentFiles) -> bool:
-        """Two segments do not meet. Returns True when everything from here on is a torn tail."""
+        """Report two segments that do not meet. Returns True when everything from here on is a torn tail."""
         facts, path = self._facts, before.log_path
         problem = f"the segment ends at offset {self._next_offset}, but the next one begins at {segment.base_offset}"
         position = self._disk.file_size(path)

@@ -1,4 +1,4 @@
-"""The producers that write to one partition: who they are, how far each one is, and which transactions are open.
+"""The producers that write to one partition: their ids and epochs, how far each one is, and which transactions are open.
 
 This is Kafka's ProducerStateManager. ``check`` and ``check_marker`` refuse a batch before anything is written. ``update``,
 ``update_marker`` and ``complete`` follow what was written and never refuse: the log is the truth, and replaying it must give
@@ -38,14 +38,14 @@ BATCHES_KEPT_MAX = 5
 NO_TRANSACTION = -1
 NO_COORDINATOR_EPOCH = -1
 
-# Last sequence, last offset, offset delta, timestamp.
+# The fields are last sequence, last offset, offset delta, timestamp.
 _BATCH = Struct("<iqiq")
 _EARLIER_BYTES_MAX = (BATCHES_KEPT_MAX - 1) * _BATCH.size
 _pack = _BATCH.pack
 
 
 class BatchMetadata(NamedTuple):
-    """What is needed of a written batch to recognise it when it is sent again."""
+    """The metadata of a written batch that is needed to recognise it when it is sent again."""
 
     last_sequence: int
     last_offset: int
@@ -99,19 +99,19 @@ class ProducerEntry:
         self._packed = _pack(last_sequence, last_offset, offset_delta, timestamp) + self._packed[:_EARLIER_BYTES_MAX]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Sequence numbers start again, and no earlier batch can be resent."""
+        """Begin an epoch: sequence numbers start again, and no earlier batch can be resent."""
         self.epoch = epoch
         self.last_sequence = NO_SEQUENCE
         self._packed = b""
 
     @property
     def batches(self) -> list[BatchMetadata]:
-        """Oldest first."""
+        """The batches, oldest first."""
         return [BatchMetadata(*fields) for fields in _BATCH.iter_unpack(self._packed)][::-1]
 
     @property
     def last_offset(self) -> int:
-        """The last offset of its last batch of records; -1 when it has written none in this epoch."""
+        """The last offset of its last batch of records; -1 if it has not written any in this epoch."""
         return _BATCH.unpack_from(self._packed)[1] if self._packed else -1
 
     @property
@@ -150,9 +150,9 @@ class ProducerState:
     def __init__(self, expiration_ms: int) -> None:
         self._expiration_ms = expiration_ms
         self._producers: dict[int, ProducerEntry] = {}
-        # First offset -> producer id. Transactions begin at ever higher offsets, so insertion order is offset order.
+        # Maps the first offset to the producer id. Transactions begin at ever higher offsets, so insertion order is offset order.
         self._ongoing: dict[int, int] = {}
-        # First offset -> offset of the marker: ended, but the marker is not below the high watermark yet.
+        # Maps the first offset to the marker's offset: ended, but the marker is not below the high watermark yet.
         self._undecided: dict[int, int] = {}
         self.first_unstable_offset: int | None = None
 
@@ -185,7 +185,8 @@ class ProducerState:
         return None if producer_id is None else self._producers.get(producer_id)
 
     def check(self, header: BatchHeader) -> BatchMetadata | None:
-        """May this client's batch be written next? Returns the batch that was already written when this one is a duplicate."""
+        """Check whether this client's batch may be written next. If it is a duplicate, returns the batch that was already
+        written."""
         entry = self._producers.get(header.producer_id)
         first_sequence = header.base_sequence
         if entry is None:
@@ -223,7 +224,7 @@ class ProducerState:
                 self.first_unstable_offset = base_offset
 
     def check_marker(self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker) -> None:
-        """May this transaction marker be written?"""
+        """Check whether this transaction marker may be written."""
         entry = self._producers.get(producer_id)
         if entry is None:
             return
@@ -358,7 +359,7 @@ def _check_unusual(header: BatchHeader, entry: ProducerEntry) -> BatchMetadata |
 
 
 def _is_older_than_kept(batches: list[BatchMetadata], first_sequence: int, last_sequence: int) -> bool:
-    """Was this batch certainly written, and long ago?
+    """Whether this batch was certainly written, and long ago.
 
     A producer treats the answer as success, so it must not be given for a batch that was never written. With fewer than five
     known batches, the oldest may be the first that this log has seen: a producer may start anywhere after its state has expired,

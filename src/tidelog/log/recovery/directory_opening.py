@@ -1,11 +1,11 @@
-"""Open a data directory: check its owner, read its files, and open the partitions that can be served.
+"""Opens a data directory: checks its owner, reads its files, and opens the partitions that can be served.
 
 Taking a directory over happens in this order: the lock (nobody else uses it), ``meta.properties`` (it belongs to this broker),
 the checkpoints and durable marks, and the clean-shutdown mark, which is removed *before* anything is written, so that it can
 only ever describe the stop just before this start.
 
-Each partition opens by itself: one that is damaged stays offline with the reason, the others go on. Directories that are on
-their way out are removed. At the end one sync makes durable all that recovery kept.
+Each partition opens by itself: a damaged one stays offline with the reason, and the others continue. Directories that are being
+deleted are removed. At the end one sync makes everything durable that recovery kept.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ SYNC_LOGS_AT_ONCE = 128
 
 @dataclass(slots=True)
 class DirectoryState:
-    """What the files of a data directory say."""
+    """The state that the files of a data directory describe."""
 
     offsets_by_file: dict[str, dict[TopicPartition, int]]
     marks: DurableMarks
@@ -236,7 +236,7 @@ def sync_all(disk: Disk, file_system: FileSystem, logs: list[PartitionLog], sync
 
 
 def refuse_records_in(disk: Disk, directory: str) -> None:
-    """A new log would overwrite them."""
+    """Raise if the directory holds records, because a new log would overwrite them."""
     for name in disk.list_directory(directory):
         if name.endswith(names.LOG_SUFFIX) and disk.file_size(names.join(directory, name)):
             raise StorageError(f"{directory} holds records of a log that is not open: restart the broker, or move it away")

@@ -1,4 +1,4 @@
-"""Open a partition's directory: after a clean stop without reading its segments, after a crash by checking them.
+"""Opens a partition's directory: after a clean stop without reading its segments, after a crash by checking them.
 
 After a crash the log is checked batch by batch from the recovery point on. A batch is sound when its structure and CRC are
 right and its offsets rise. Indexes, leader epochs and producer state are rebuilt on the way. What the check finds is judged by
@@ -53,7 +53,7 @@ class Damage(NamedTuple):
     position: int
     bytes_after: int
     offset: int
-    """From here on nothing is known to be sound."""
+    """Nothing is known to be sound from here on."""
     reason: str
 
 
@@ -82,7 +82,7 @@ def find_start(segment: LogSegment, recovery_point: int) -> CheckStart:
 
 
 def _ends_at(segment: LogSegment, position: int, last_offset: int) -> bool:
-    """Is there a batch at this position that ends at this offset? Then the index entry that says so can be trusted."""
+    """Whether a batch at this position ends at this offset. Then the index entry that says so can be trusted."""
     try:
         for _, header in scan_headers(segment.file(), position, segment.size, LOOKUP_CHUNK_BYTES):
             return header.last_offset == last_offset
@@ -92,13 +92,14 @@ def _ends_at(segment: LogSegment, position: int, last_offset: int) -> bool:
 
 
 def _is_torn(base_offset: int, position: int, next_offset: int) -> bool:
-    """Is this the next offset, minus the bytes in the previous sector? A power cut may lose one sector and keep the next."""
+    """Whether this is the next offset, minus the bytes in the previous sector. A power cut may lose one sector and keep the
+    next."""
     lost_bytes = -position % SECTOR_BYTES
     return 0 < lost_bytes <= MAGIC_POSITION and base_offset == next_offset & ((1 << 8 * max(0, 8 - lost_bytes)) - 1)
 
 
 class SegmentCheck:
-    """Carries the state from batch to batch and segment to segment."""
+    """Checks segments, and carries the state from batch to batch and segment to segment."""
 
     def __init__(self, settings: LogSettings, producers: ProducerState, epochs: LeaderEpochs, trusted_below: int) -> None:
         self._index_interval_bytes = settings.index_interval_bytes
@@ -108,7 +109,7 @@ class SegmentCheck:
         self.next_offset = trusted_below
 
     def run(self, segment: LogSegment, position: int) -> Damage | None:
-        """Check from ``position``, which is 0 except in the first segment. None when the segment is sound to its end."""
+        """Check from ``position``, which is 0 except in the first segment. Returns None when the segment is sound to its end."""
         end = segment.size
         if position == 0:
             # The check does not meet transactions again that ended where the state is trusted: their entries stay.
@@ -154,7 +155,7 @@ class SegmentCheck:
 
 @dataclass(frozen=True, slots=True)
 class LogOpening:
-    """What the data directory knows about a partition before it reads the partition's files."""
+    """The data directory's knowledge about a partition, before the partition's files are read."""
 
     topic: str
     partition: int
@@ -167,7 +168,7 @@ class LogOpening:
     """Everything below this offset was synced. At least the recovery point."""
     was_stopped_cleanly: bool
     has_marks: bool
-    """The directory was written by Tidelog, so segments above the recovery point meet exactly. Kafka's compaction leaves gaps
+    """Whether Tidelog wrote the directory, so that segments above the recovery point meet exactly. Kafka's compaction leaves gaps
     there."""
     lower_recovery_point: Callable[[int], None] = lambda _: None
     """Called before anything below the recovery point is rebuilt: a start after a crash in between must not trust what is
@@ -404,7 +405,8 @@ def _write_snapshot(environment: LogEnvironment, directory: str, offset: int, pr
 
 
 def _meet(segment: LogSegment, next_offset: int, following: LogSegment) -> bool:
-    """Does ``following`` begin where ``segment`` ends? The only gap allowed is one that is too large for a segment's indexes."""
+    """Whether ``following`` begins where ``segment`` ends. The only gap allowed is one that is too large for a segment's
+    indexes."""
     return following.base_offset == next_offset or following.base_offset - segment.base_offset > RELATIVE_OFFSET_MAX
 
 

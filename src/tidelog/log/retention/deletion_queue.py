@@ -1,8 +1,8 @@
 """Segments and directories that have left their log, waiting to be removed.
 
-They keep existing for ``file.delete.delay.ms`` under their ``.deleted`` or ``-delete`` name, so that a reader that is about to
-open one finds it. Removing goes to the executor: freeing a large file takes the file system milliseconds. A start removes what
-a crash left.
+They stay for ``file.delete.delay.ms`` under their ``.deleted`` or ``-delete`` name, so that a reader that is about to open one
+finds it. Removal runs on the executor, because freeing a large file takes the file system milliseconds. A start removes what a
+crash left.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Completion, Executor
 
-# How many removals one job does at most, so that a stop need not wait long for it.
+# The maximum number of removals in one job, so that a stop need not wait long for it.
 REMOVALS_PER_JOB_MAX = 64
 
 

@@ -1,4 +1,4 @@
-"""Delete what a topic's retention no longer keeps, a few logs at a time.
+"""Deletes what a topic's retention no longer keeps, a few logs at a time.
 
 Deleting has three steps, and their order is what keeps a crash harmless: the log start offset rises in memory (readers stop
 seeing the records at once), it is written to the ``log-start-offset-checkpoint``, and only then are the segments below it
@@ -30,8 +30,8 @@ from tidelog.ports.clock import Clock
 
 
 def retained_start_offset(log: PartitionLog, now_ms: int, segments_max: int = sys.maxsize) -> int:
-    """Where the log should start by time and by size; its present start when nothing has to be deleted. May roll the active
-    segment.
+    """Return where the log should start by time and by size; its current start when nothing has to be deleted. May roll the
+    active segment.
 
     At most ``segments_max`` more segments are passed, since the age of each may have to be read from the disk; then call
     again."""

@@ -36,7 +36,7 @@ class FileHandles:
         return file
 
     def forget(self, path: str) -> None:
-        """The name now refers to another file, or to none."""
+        """Called when the name refers to another file, or no longer to any."""
         self._files.pop(path, None)
 
     def _keep(self, path: str, file: DiskFile) -> None:

@@ -55,7 +55,7 @@ class IndexCache:
             self._evict()
 
     def extend(self, path: str, data: bytes | bytearray) -> None:
-        """``data`` was appended to the file. A file that is not cached stays so."""
+        """Called when ``data`` was appended to the file. A file that is not cached stays so."""
         content = self._contents.get(path)
         if content is not None:
             content += data
@@ -95,7 +95,7 @@ class IndexFile:
         self._restore_last(b"")
 
     def _restore_last(self, entry: bytes) -> None:
-        """``entry`` is the last entry now; it is empty when there is none."""
+        """Set ``entry`` as the last entry; it is empty if the index is."""
         raise NotImplementedError
 
     def check(self) -> None:
@@ -103,7 +103,7 @@ class IndexFile:
         raise NotImplementedError
 
     def load(self) -> bool:
-        """Load the file, reading only its end. Returns False when there is none; the index is empty then."""
+        """Load the file, reading only its end. Returns False if there is no file; then the index is empty."""
         self._cache.discard(self.path)
         self._tail = None
         count, last_entry = 0, b""
@@ -275,7 +275,8 @@ class OffsetIndex(IndexFile):
             self._spill()
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """The greatest entry at or below ``offset`` as (offset, position); the beginning of the segment when there is none."""
+        """Return the greatest entry at or below ``offset`` as (offset, position); the beginning of the segment if there is no
+        entry."""
         if offset >= self.last_offset:
             return self.last_offset, self.last_position
         base_offset = self.base_offset
@@ -381,7 +382,7 @@ class TimeIndex(IndexFile):
 
     @property
     def last_entry(self) -> TimeIndexEntry:
-        """(-1, base offset) when there is none."""
+        """The last entry; (-1, base offset) if there is no entry."""
         return TimeIndexEntry(self.last_timestamp, self.last_offset)
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
@@ -400,7 +401,7 @@ class TimeIndex(IndexFile):
             self._spill()
 
     def lookup(self, timestamp: int) -> TimeIndexEntry:
-        """The greatest entry at or below ``timestamp``; (-1, base offset) when there is none."""
+        """Return the greatest entry at or below ``timestamp``; (-1, base offset) if there is no entry."""
         if timestamp >= self.last_timestamp:
             return self.last_entry
         content = self._tail

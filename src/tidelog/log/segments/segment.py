@@ -7,13 +7,13 @@ the indexes are hints that recovery rebuilds from it.
 An index entry (last offset of a batch, position of that batch) is added at most every ``index.interval.bytes``, so a lookup
 lands at or before the wanted batch and walks headers from there.
 
-A crash leaves: the log file with any of its un-synced pages lost, kept or torn; indexes with entries beyond the log's
-end, or none. ``size`` counts only bytes whose write call succeeded.
+A crash leaves the log file with any of its unsynced pages lost, kept or torn, and indexes with entries beyond the log's end or no
+entries at all. ``size`` counts only bytes whose write call succeeded.
 
-The segments of one log, in order of base offset.
+``Segments`` holds the segments of one log, in order of base offset.
 
-A plain sorted list with its base offsets beside it: lookups are a bisection, and a log with one segment costs two one-element
-lists.
+It is a sorted list with a parallel list of base offsets: a lookup is a bisection, and a log with one segment costs two
+one-element lists.
 """
 
 from bisect import bisect_right
@@ -206,7 +206,7 @@ class LogSegment:
     def should_roll(
         self, settings: LogSettings, jitter_ms: int, size: int, last_offset: int, timestamp: int, now_ms: int
     ) -> bool:
-        """Must a write of this size, last offset and timestamp go into a new segment?"""
+        """Whether a write of this size, last offset and timestamp must go into a new segment."""
         if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
             return True
         size_now = self.size
@@ -281,7 +281,7 @@ class LogSegment:
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
 
     def find_batch(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends at or above ``offset``: (position, header). None when the segment ends before it."""
+        """Return the first batch that ends at or above ``offset`` as (position, header); None when the segment ends before it."""
         position = self.offset_index.lookup(offset)[1]
         for found in scan_headers(self.file(), position, self.size, LOOKUP_CHUNK_BYTES):
             header = found[1]
@@ -396,7 +396,7 @@ class Segments:
         return index if index > 0 else 0
 
     def from_offset(self, offset: int) -> list[LogSegment]:
-        """Every segment that may hold ``offset`` or more."""
+        """Return every segment that may hold ``offset`` or more."""
         return self._segments[self.floor_index(offset) :]
 
     def base_offset_after(self, segment: LogSegment) -> int | None:
