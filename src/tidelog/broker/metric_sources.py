@@ -42,35 +42,35 @@ REQUESTS = Description("tidelog_requests_total", Kind.COUNTER, "Requests receive
 TOTAL = Description(
     "tidelog_request_seconds",
     Kind.HISTOGRAM,
-    "From the arrival of a request to its answer, before that is sent. Above 500 a second every 32nd is timed for 32.",
+    "From the arrival of a request until its response is ready. Above 500 per second, every 32nd is timed and counts for 32.",
     ("api",),
     APIS_MAX,
 )
 QUEUE = Description(
     "tidelog_request_queue_seconds",
     Kind.HISTOGRAM,
-    "From the arrival of a request until it was begun: behind others of the same turn.",
+    "From the arrival of a request until its handling began, behind others of the same turn.",
     ("api",),
     APIS_MAX,
 )
 HANDLING = Description(
     "tidelog_request_handling_seconds",
     Kind.HISTOGRAM,
-    "Decoding a request and doing what can be done at once; it holds the loop.",
+    "Decoding a request and doing the work that need not wait; this holds the loop.",
     ("api",),
     APIS_MAX,
 )
 WAIT = Description(
     "tidelog_request_wait_seconds",
     Kind.HISTOGRAM,
-    "From then on until the answer, of requests that had to wait: for the disk, for data, for a group.",
+    "From the end of handling until the response, for requests that wait for the disk, for data or for a group.",
     ("api",),
     APIS_MAX,
 )
 ERRORS = Description(
     "tidelog_request_errors_total",
     Kind.COUNTER,
-    "Error codes in responses, each as often as it stands in them.",
+    "Error codes in responses, counted as often as they occur.",
     ("api", "code"),
     ERRORS_MAX,
 )
@@ -146,17 +146,17 @@ HIGH_WATERMARK = Description(
     "tidelog_log_high_watermark", Kind.GAUGE, "Offset below which consumers may read.", _PARTITION_LABELS, PARTITIONS_MAX
 )
 END = Description("tidelog_log_end_offset", Kind.GAUGE, "Offset of the next record.", _PARTITION_LABELS, PARTITIONS_MAX)
-PARTITIONS = Description("tidelog_partitions", Kind.GAUGE, "Partitions with a log here, internal ones too.")
+PARTITIONS = Description("tidelog_partitions", Kind.GAUGE, "Partitions with a log on this broker, internal ones included.")
 OFFLINE = Description("tidelog_partitions_offline", Kind.GAUGE, "Partitions whose log is damaged, or whose disk failed.")
 SEGMENTS = Description("tidelog_log_segments", Kind.GAUGE, "Segments of all logs.")
-PRODUCER_IDS = Description("tidelog_producer_ids", Kind.GAUGE, "Producers that logs remember, each once for every partition.")
+PRODUCER_IDS = Description("tidelog_producer_ids", Kind.GAUGE, "Producers that logs remember, counted once per partition.")
 OPEN_TRANSACTIONS = Description(
-    "tidelog_log_open_transactions", Kind.GAUGE, "Transactions open in logs, each once for every partition."
+    "tidelog_log_open_transactions", Kind.GAUGE, "Transactions open in logs, counted once per partition."
 )
 OPEN_TRANSACTION_IDLE = Description(
     "tidelog_log_open_transaction_idle_seconds_max",
     Kind.GAUGE,
-    "Since the last record of the open transaction that holds back readers of its partition, in the worst partition.",
+    "Time since the last record of the open transaction that holds back readers, in the worst partition.",
 )
 PASSES = Description("tidelog_group_commit_passes_total", Kind.COUNTER, "Passes of group commit.")
 FILE_SYSTEM_SYNCS = Description(
@@ -164,10 +164,12 @@ FILE_SYSTEM_SYNCS = Description(
 )
 PASS_LOGS = Description("tidelog_group_commit_logs", Kind.HISTOGRAM, "Logs that one pass made durable.")
 SYNC = Description(
-    "tidelog_group_commit_sync_seconds", Kind.HISTOGRAM, "What the disk took for the syncs of one pass (fdatasync, syncfs)."
+    "tidelog_group_commit_sync_seconds", Kind.HISTOGRAM, "Time that the disk took for the syncs of one pass (fdatasync, syncfs)."
 )
 PASS = Description(
-    "tidelog_group_commit_pass_seconds", Kind.HISTOGRAM, "One pass as the loop saw it: the syncs, and waiting for threads."
+    "tidelog_group_commit_pass_seconds",
+    Kind.HISTOGRAM,
+    "Duration of one pass as the loop saw it: the syncs, and waiting for threads.",
 )
 
 
@@ -185,13 +187,13 @@ def add_log_metrics(registry: Registry, broker: "BrokerNode") -> None:
     registry.add_value(
         Kind.GAUGE,
         "tidelog_disk_backlog_bytes",
-        "Bytes of producers that may not be synced yet, at most; topics with relaxed durability aside.",
+        "Upper bound on bytes of producers that are not synced yet, without topics with relaxed durability.",
         lambda: broker.partitions.appends.unsynced_bytes,
     )
     registry.add_value(
         Kind.COUNTER,
         "tidelog_produce_held_total",
-        "Produce requests with acks=0 or acks=1 that were answered later, because the disk was too far behind.",
+        "Produce requests with acks=0 or acks=1 that were delayed, because the disk was too far behind.",
         lambda: broker.backlog.held,
     )
 
@@ -245,7 +247,7 @@ SHARDS = Description(
 LOAD = Description(
     "tidelog_coordinator_shard_load_seconds_max",
     Kind.GAUGE,
-    "How long the last load of a shard took, in the slowest.",
+    "How long the last load of the slowest shard took.",
     ("coordinator",),
     _COORDINATORS_MAX,
     Rest.MAX,
@@ -253,15 +255,15 @@ LOAD = Description(
 DROPS = Description(
     "tidelog_coordinator_shard_drops_total",
     Kind.COUNTER,
-    "How often a shard was dropped and reloaded, because a write of it failed.",
+    "How often a shard was dropped and reloaded, because one of its writes failed.",
     ("coordinator",),
     _COORDINATORS_MAX,
 )
 TRANSACTIONAL_IDS = Description("tidelog_transactional_ids", Kind.GAUGE, "Transactional ids that are kept.")
-OPEN = Description("tidelog_transactions_open", Kind.GAUGE, "Transactions under way.")
-ENDING = Description("tidelog_transactions_ending", Kind.GAUGE, "Transactions that are decided, whose markers are being written.")
+OPEN = Description("tidelog_transactions_open", Kind.GAUGE, "Open transactions.")
+ENDING = Description("tidelog_transactions_ending", Kind.GAUGE, "Decided transactions whose markers are being written.")
 OLDEST = Description(
-    "tidelog_transaction_oldest_seconds", Kind.GAUGE, "How long the oldest transaction under way has been; 0 when there is none."
+    "tidelog_transaction_oldest_seconds", Kind.GAUGE, "Age of the oldest open transaction; 0 when there is none."
 )
 
 
@@ -271,7 +273,7 @@ def add_coordinator_metrics(registry: Registry, broker: "BrokerNode") -> None:
     registry.add_value(
         Kind.GAUGE,
         "tidelog_producer_ids_left",
-        "Producer ids that can be given out before the next block of them is asked for.",
+        "Producer ids that can be given out before the next block is requested.",
         lambda: broker.coordinators.producer_ids.left,
     )
 
@@ -331,14 +333,14 @@ REBALANCE_SECONDS = Description(
 LOST = Description(
     "tidelog_group_lost_messages",
     Kind.GAUGE,
-    "Records that were deleted before the group read them, in partitions where it has not gone on since.",
+    "Records that were deleted before the group read them, in partitions where it has not continued since.",
     ("group",),
     GROUPS_MAX,
 )
 DELETION = Description(
     "tidelog_group_deletion_seconds",
     Kind.GAUGE,
-    "Until retention deletes a record that the group has not read, at the earliest; no series when none is in sight.",
+    "Earliest time until retention deletes a record that the group has not read; no series when none is expected.",
     ("group",),
     GROUPS_MAX,
     Rest.MIN,
@@ -367,13 +369,13 @@ def add_group_metrics(registry: Registry, broker: "BrokerNode") -> None:
     registry.add_value(
         Kind.GAUGE,
         "tidelog_groups_behind_compaction",
-        "Groups with unread records that compaction may have taken.",
+        "Groups with unread records that compaction may have removed.",
         lambda: len(lag.groups_behind_compaction),
     )
     registry.add_value(
         Kind.GAUGE,
         "tidelog_lag_offsets_not_followed",
-        "Committed offsets beyond what the lag monitor follows.",
+        "Committed offsets beyond the number that the lag monitor tracks.",
         lambda: lag.not_followed,
     )
 
@@ -403,21 +405,21 @@ QUOTA_KEYS_MAX = 5
 THROTTLED = Description(
     "tidelog_throttled_requests_total",
     Kind.COUNTER,
-    "Requests after which their client was held, because it was over a quota.",
+    "Requests after which their client was throttled, because it was over a quota.",
     ("api", "quota"),
     APIS_MAX * QUOTA_KEYS_MAX,
 )
 THROTTLED_SECONDS = Description(
     "tidelog_throttled_seconds_total",
     Kind.COUNTER,
-    "For how long clients were held because of that.",
+    "How long clients were throttled for being over a quota.",
     ("api", "quota"),
     APIS_MAX * QUOTA_KEYS_MAX,
 )
 TRACKED = Description(
     "tidelog_quota_clients",
     Kind.GAUGE,
-    "Clients whose use is followed because they have such a quota.",
+    "Clients whose usage is tracked because they have such a quota.",
     ("quota",),
     QUOTA_KEYS_MAX,
 )

@@ -40,40 +40,42 @@ _log = logging.getLogger(__name__)
 SEND = Description(
     "tidelog_send_seconds",
     Kind.HISTOGRAM,
-    "From the first answer that waits on a connection until the kernel has taken all that wait there.",
+    "From the first response that waits on a connection until the kernel has taken all that wait there.",
 )
 LOOP_LAG = Description(
-    "tidelog_loop_lag_seconds", Kind.HISTOGRAM, "How late a timer of 100 ms was: whatever held the loop, or the processor."
+    "tidelog_loop_lag_seconds",
+    Kind.HISTOGRAM,
+    "How late a timer of 100 ms was, because something held the loop or the processor.",
 )
 LOOP_BACKGROUND = Description(
     "tidelog_loop_background_seconds", Kind.HISTOGRAM, "How long each tick and each completion of the broker held the loop."
 )
-BUILD = Description("tidelog_build_info", Kind.GAUGE, "Always 1; its labels say what runs.", ("version", "python"))
+BUILD = Description("tidelog_build_info", Kind.GAUGE, "Always 1; its labels name the versions that run.", ("version", "python"))
 DISK_SIZE = Description("tidelog_disk_size_bytes", Kind.GAUGE, "Size of the file system that holds the data directory.")
-DISK_FREE = Description("tidelog_disk_free_bytes", Kind.GAUGE, "What is left of it for the broker.")
+DISK_FREE = Description("tidelog_disk_free_bytes", Kind.GAUGE, "Free space of that file system that the broker may use.")
 MEMORY = Description("process_resident_memory_bytes", Kind.GAUGE, "Memory of the process that is in use.")
 CPU = Description("process_cpu_seconds_total", Kind.COUNTER, "Processor time of the process, all threads.")
 OPEN_FILES = Description("process_open_fds", Kind.GAUGE, "Open descriptors: connections and files.")
-OPEN_FILES_MAX = Description("process_max_fds", Kind.GAUGE, "How many there may be.")
+OPEN_FILES_MAX = Description("process_max_fds", Kind.GAUGE, "The most descriptors that the process may open.")
 START = Description("process_start_time_seconds", Kind.GAUGE, "When the process began, in seconds since 1970.")
 
 
 def add_server_metrics(registry: Registry, server: Server) -> None:
     reactor, admission, lag = server.reactor, server.admission, server.lag
     for kind, name, documentation, read in (
-        (Kind.GAUGE, "tidelog_connections", "Clients that are connected.", lambda: len(reactor.connections)),
+        (Kind.GAUGE, "tidelog_connections", "Connected clients.", lambda: len(reactor.connections)),
         (Kind.COUNTER, "tidelog_connections_accepted_total", "Connections accepted.", lambda: admission.accepted),
-        (Kind.COUNTER, "tidelog_connections_refused_total", "Connections beyond a limit.", lambda: admission.refused),
+        (Kind.COUNTER, "tidelog_connections_refused_total", "Connections refused because of a limit.", lambda: admission.refused),
         (
             Kind.COUNTER,
             "tidelog_connections_throttled_total",
-            "Connections that were left alone and then ended, because their address had made too many.",
+            "Connections that were ignored and then closed, because their address had opened too many.",
             lambda: admission.throttled,
         ),
         (
             Kind.COUNTER,
             "tidelog_loop_rests_total",
-            "Turns of clients whose requests held the loop, after each of which the client was not listened to for a while.",
+            "Turns after which the broker paused reading from a client, because its requests had held the loop.",
             lambda: reactor.penalty.count,
         ),
         (Kind.COUNTER, "tidelog_received_bytes_total", "Bytes from clients.", lambda: reactor.received_bytes),
@@ -94,7 +96,7 @@ def add_server_metrics(registry: Registry, server: Server) -> None:
         (
             Kind.GAUGE,
             "tidelog_connections_waiting_for_memory",
-            "Clients that are not read from because that memory is used up.",
+            "Clients that the broker does not read from, because that memory is used up.",
             lambda: reactor.memory.waiting_count,
         ),
     ):
