@@ -84,11 +84,12 @@ class LagLookup:
     A batch is found as a fetch finds it: by the offset index, then by the headers from there on. No record is decoded. Data far
     behind the end is often not in memory, so everything that reads files runs on the executor, for a slice of offsets at a time:
 
-    Afterwards ``segment.max_timestamp`` is known, or found in memory. A batch that is not available (its segment was deleted in
-    the meantime, or the disk failed) has no times; the next round tries again.
+        1. the indexes of a segment that was not used lately are read through, so that loading them on the loop does not wait
+        2. on the loop, the index says where to begin
+        3. the headers are read from there, and after the last index entry, where the segment's newest timestamp is found
 
     Afterwards ``segment.max_timestamp`` is known, or found in memory. A batch that is not available (its segment was deleted in
-    the meantime, or the disk fails) has no times; the next round tries again."""
+    the meantime, or the disk failed) has no times; the next round tries again."""
 
     __slots__ = ("_disk", "_executor", "_report", "_round", "_warm")
 

@@ -64,7 +64,7 @@ _NO_LEADER = frozenset(
         confluent_kafka.KafkaError.KAFKA_STORAGE_ERROR,
     )
 )
-# How many groups are asked for their offsets at the same time: librdkafka takes one group per call.
+# The number of groups whose offsets are requested at the same time: librdkafka takes one group per call.
 _GROUPS_AT_ONCE = 50
 # Brokers keep topics with this prefix for themselves, for example __consumer_offsets.
 _INTERNAL_PREFIX = "__"
@@ -82,7 +82,7 @@ _RESOURCE_TYPES = {"topic": ResourceType.TOPIC, "broker": ResourceType.BROKER}
 
 
 class PartitionDescription(NamedTuple):
-    """``leader`` is -1 while the partition has none."""
+    """``leader`` is -1 while the partition has no leader."""
 
     partition: int
     leader: int
@@ -106,7 +106,7 @@ class ClusterDescription(NamedTuple):
     topics: dict[str, tuple[PartitionDescription, ...]]
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic; none if the topic does not exist."""
+        """The partitions of a topic; empty if the topic does not exist."""
         return [TopicPartition(topic, each.partition) for each in self.topics.get(topic, ())]
 
 
@@ -191,7 +191,7 @@ class GroupDescription(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """The offset of the next message that a group reads, with what the group committed beside it."""
+    """The offset of the next message that a group reads, and what the group committed with it."""
 
     offset: int
     leader_epoch: int | None
@@ -375,8 +375,9 @@ class Admin:
     # -- offsets -------------------------------------------------------------------------------------------------------------
 
     def offsets_for_time(self, topic: str, timestamp: OffsetTime) -> dict[int, int | None]:
-        """By partition, the first offset whose message is not older than ``timestamp`` (milliseconds, or a datetime with a time
-        zone); None where there is no such message. Also "earliest", and "latest": the offset of the next message."""
+        """Return, by partition, the first offset whose message is not older than ``timestamp`` (milliseconds, or a datetime
+        with a time zone); None where there is no such message. Also accepts "earliest", and "latest": the offset of the next
+        message."""
         _offset_spec(timestamp)
         partitions = [TopicPartition(topic, each.partition) for each in self._describe_topics([topic])[topic].partitions]
         return {place.partition: offset for place, offset in self.list_offsets(partitions, timestamp).items()}
@@ -441,7 +442,7 @@ class Admin:
         return sorted(GroupListing(group.group_id, group.state.name, group.type.name) for group in listed.valid)
 
     def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
-        """The groups with their members. One that does not exist is DEAD, as Kafka has it."""
+        """Return the groups with their members. A group that does not exist is DEAD, as in Kafka."""
         wanted = list(names)
         if not wanted:
             return {}
@@ -450,15 +451,15 @@ class Admin:
         return {name: self._described_group(name, futures[name]) for name in wanted}
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
-        """What the group has committed, with leader epochs and metadata, sorted by partition."""
+        """The offsets that the group has committed, with leader epochs and metadata, sorted by partition."""
         return self._committed(group, self._start_committed(group))
 
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """By (topic, partition), what the group has committed: the offset of the next message that it will read."""
+        """The offsets that the group has committed, by (topic, partition): each is that of the next message that it will read."""
         return {partition: committed.offset for partition, committed in self.committed_offsets(group).items()}
 
     def groups_with_offsets(self, topic: str) -> list[str]:
-        """The groups that have committed offsets of the topic, as far as this user is permitted to see them."""
+        """The groups that have committed offsets of the topic, as far as this user may see them."""
         names = [group.name for group in self.list_groups()]
         found: list[str] = []
         for first in range(0, len(names), _GROUPS_AT_ONCE):
@@ -467,7 +468,7 @@ class Admin:
                 try:
                     offsets = self._committed(name, future)
                 except (UnknownGroup, NotAuthorized):
-                    continue  # The group was deleted meanwhile, or belongs to another user.
+                    continue  # The group was deleted in the meantime, or belongs to another user.
                 if any(partition.topic == topic for partition in offsets):
                     found.append(name)
         return found
@@ -537,7 +538,8 @@ class Admin:
         ]
 
     def _wait_until_visible(self, name: str, *, is_there: bool) -> None:
-        """Give up quietly in the end: the cluster has confirmed the change, and other clients wait for the topic as well."""
+        """Wait for a while. This ends without an error: the cluster has confirmed the change, and other clients wait for the
+        topic as well."""
         deadline = time.monotonic() + _VISIBLE_SECONDS_MAX
         while time.monotonic() < deadline:
             try:
@@ -605,7 +607,7 @@ def _assigned(assignment: Any) -> tuple[TopicPartition, ...]:
 
 
 def _source_name(source: Any) -> str:
-    """librdkafka answers with plain numbers where its own objects have an enum."""
+    """librdkafka returns plain numbers where its own objects have an enum."""
     try:
         return str(ConfigSource(getattr(source, "value", source)).name)
     except ValueError:
@@ -613,7 +615,7 @@ def _source_name(source: Any) -> str:
 
 
 def _texts(configs: Mapping[str, ConfigValue]) -> dict[str, str | None]:
-    """Settings under Kafka's names and in Kafka's notation."""
+    """Convert settings to Kafka's names and notation."""
     return {key.replace("_", "."): _text(key, value) for key, value in configs.items()}
 
 

@@ -1,4 +1,4 @@
-"""Messages that have left librdkafka's queue and were not handed out yet, in their order, and errors among them.
+"""Messages that have left librdkafka's queue and have not been handed out yet, in order, and the errors among them.
 
 librdkafka's position moves when a message leaves its queue, so each such message must be handed out or put back, whatever happens
 in between. ``fetch`` therefore takes them over in one call of C code: an interrupt, which Python raises between two of its own
@@ -21,13 +21,13 @@ _partition_of = KafkaMessage.partition
 
 
 class Arrivals:
-    """Not for several threads at once: the consumer's lock protects it."""
+    """It is not thread-safe: the consumer's lock protects it."""
 
     __slots__ = ("_batches", "_consume", "errors")
 
     def __init__(self, consume: Callable[[int, float], list[Any]]) -> None:
         self._consume = consume
-        # As librdkafka returned them; nearly always there is one, which is handed out as it is.
+        # The batches as librdkafka returned them. Nearly always there is one, which is handed out as it is.
         self._batches: list[list[Any]] = []
         self.errors: list[Any] = []
         """Errors that librdkafka delivered as messages, for the consumer to raise."""
@@ -36,7 +36,7 @@ class Arrivals:
         return sum(map(len, self._batches))
 
     def fetch(self, count_max: int, timeout: float) -> None:
-        """Take over up to ``count_max``. librdkafka waits for all of them: with a timeout ask for one."""
+        """Fetch up to ``count_max`` messages. librdkafka waits for all of them, so ask for one when there is a timeout."""
         batches = self._batches
         batches.extend(map(self._consume, (count_max,), (timeout,)))
         if not batches[-1]:
@@ -46,7 +46,7 @@ class Arrivals:
             self._keep(message for message in self._all() if message.error() is None)
 
     def take(self, count_max: int, paused: Collection[TopicPartition]) -> list[Any]:
-        """The next messages to hand out; those of paused partitions stay."""
+        """Take the next messages to hand out; those of paused partitions stay."""
         if not paused and len(self._batches) == 1 and len(self._batches[0]) <= count_max:
             return self._batches.pop()
         taken: list[Any] = []
@@ -58,7 +58,7 @@ class Arrivals:
         return taken
 
     def put_back(self, messages: list[Any]) -> None:
-        """Messages that were taken and not handed out; they come next again."""
+        """Put back messages that were taken and not handed out, so that they come next again."""
         self._keep([*messages, *self._all()])
 
     def drop(self, is_dropped: Callable[[TopicPartition], bool]) -> None:
@@ -72,7 +72,7 @@ class Arrivals:
         return {TopicPartition(*place) for place in places}
 
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """By partition the offset that is handed out next."""
+        """The offset to hand out next, by partition."""
         firsts: dict[TopicPartition, int] = {}
         for message in self._all():
             firsts.setdefault(TopicPartition(message.topic(), message.partition()), message.offset())
@@ -82,7 +82,7 @@ class Arrivals:
         return list(chain.from_iterable(self._batches))
 
     def _keep(self, messages: Iterable[Any]) -> None:
-        """Replace the messages in one step: an interrupt finds the old or the new ones."""
+        """Replace the messages in one step, so that an interrupt finds the old or the new ones."""
         kept = list(messages)
         self._batches[:] = [kept] if kept else []
 
@@ -92,7 +92,7 @@ class Arrivals:
         return errors
 
 
-# librdkafka reports these while it continues by itself, and the group's callbacks tell the result.
+# librdkafka reports these while it recovers by itself, and the group's callbacks tell the result.
 PASSING_ERRORS = frozenset(
     (
         KafkaError._MAX_POLL_EXCEEDED,

@@ -17,7 +17,7 @@ from tidelog.client.topic_partition import TopicPartition, partition_of, raw_par
 
 
 class Assignment:
-    """Not for several threads at once: the consumer's lock protects it."""
+    """It is not thread-safe: the consumer's lock protects it."""
 
     __slots__ = ("_arrivals", "_epochs", "_paused", "_pending_seeks", "_raw", "_unread", "generation")
 
@@ -25,7 +25,7 @@ class Assignment:
         self._raw = raw
         self._arrivals = arrivals
         self.generation = 0
-        """Grows with every change of the assignment."""
+        """A number that grows with every change of the assignment."""
         self._epochs: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._unread: dict[TopicPartition, int | None] = {}
@@ -39,7 +39,7 @@ class Assignment:
         return list(self._epochs)
 
     def epoch(self, partition: TopicPartition) -> int | None:
-        """The generation that brought the partition; None when it is not assigned."""
+        """The generation that brought the partition; None if it is not assigned."""
         return self._epochs.get(partition)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
@@ -80,24 +80,24 @@ class Assignment:
         return self._pending_seeks
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Hand out nothing of the partition until ``sought``."""
+        """Begin a seek: nothing of the partition is handed out until ``sought``."""
         self.start_at(partition, offset)
         self._pending_seeks[partition] = offset
 
     def sought(self, partition: TopicPartition) -> None:
-        """librdkafka has accepted the seek."""
+        """Called when librdkafka has accepted the seek."""
         self.start_at(partition, self._pending_seeks.pop(partition))
 
     def cancel_seek(self, partition: TopicPartition) -> None:
         del self._pending_seeks[partition]
 
     def start_at(self, partition: TopicPartition, offset: int) -> None:
-        """The partition's next message is at ``offset`` or later; messages of it that have arrived are dropped."""
+        """Note that the partition's next message is at ``offset`` or later. Messages of it that have arrived are dropped."""
         self._unread[partition] = offset
         self._arrivals.drop(partition.__eq__)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """By partition the offset of the next message to hand out. Partitions without a known position are left out."""
+        """The offset of the next message to hand out, by partition. Partitions without a known position are left out."""
         if not self._epochs:
             return {}
         known: dict[TopicPartition, int] = {}
@@ -117,7 +117,7 @@ class Assignment:
         return partition not in self._epochs or partition in self._pending_seeks
 
     def note_arrivals(self) -> None:
-        """Partitions of which something has arrived are no longer unread."""
+        """Note that messages have arrived: their partitions are no longer unread."""
         if self._unread:
             for partition in self._arrivals.partitions():
                 self._unread.pop(partition, None)

@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 def _in_thread(
     call: Callable[Concatenate[Admin, _Arguments], _Result],
 ) -> Callable[Concatenate["AsyncAdmin", _Arguments], Coroutine[Any, Any, _Result]]:
-    """The asyncio twin of a method: the same arguments and documentation."""
+    """Make the asyncio version of a method, with the same arguments and documentation."""
 
     @wraps(call)
     async def twin(self: "AsyncAdmin", /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:

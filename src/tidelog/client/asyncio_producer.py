@@ -25,7 +25,7 @@ _ROOM_SECONDS = 0.005
 
 
 class AsyncDelivery(Delivery):
-    """What ``await producer.send(...)`` returns; ``await`` it to learn where the message was written."""
+    """The future that ``await producer.send(...)`` returns; ``await`` it to learn where the message was written."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class AsyncDelivery(Delivery):
 
 
 class _Reports:
-    """Completed futures on their way from the polling thread to the event loop."""
+    """Carries completed futures from the polling thread to the event loop."""
 
     __slots__ = ("_done", "_is_scheduled", "_loop")
 

@@ -17,7 +17,7 @@ from tidelog.client.table import Table
 from tidelog.client.table.table import LOCAL_BROKER
 
 T = TypeVar("T")
-# How many rows are fetched from the other thread at once.
+# The number of rows that are fetched from the other thread at once.
 _PAGE_ROWS = 500
 
 

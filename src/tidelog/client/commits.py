@@ -1,6 +1,7 @@
-"""Commits of a consumer: what ``commit`` returns is durable, and what is missing in its answer belongs to another member by now.
+"""The commits of a consumer. What ``commit`` returns is durable, and a partition that it leaves out belongs to another member by
+now.
 
-A partition is missing when it left this consumer in the meantime. Whoever has it now handles its messages again, which is what
+A partition is missing when it left this consumer in the meantime. Its new owner handles its messages again, which is what
 at-least-once means, so it is no error. An offset is never committed for a partition that left and came back in between (its epoch
 differs), because another member may have been further.
 
@@ -33,7 +34,7 @@ _MEMBERSHIP = frozenset(
         KafkaError.STALE_MEMBER_EPOCH,
     )
 )
-# The broker or the coordinator is away for a moment. The commit may have been done; repeating it does no harm.
+# The broker or the coordinator is unavailable for a moment. The commit may have been done; repeating it does no harm.
 _PASSING = frozenset(
     (
         KafkaError._TRANSPORT,
@@ -95,13 +96,13 @@ class Commits:
                 sleep(_PAUSE_SECONDS)
 
     def start(self, wanted: Mapping[TopicPartition, OffsetCommit]) -> None:
-        """Commit in the background; ``on_commit`` hears of the result."""
+        """Start a commit in the background; ``on_commit`` gets the result."""
         ours = [each for partition, each in wanted.items() if self._assignment.epoch(partition) is not None]
         if ours:
             self._raw.start_commit(ours)
 
     def on_commit(self, results: list[tuple[OffsetCommit, TidelogError | None]]) -> None:
-        """A background commit that failed is only logged: the next one covers it."""
+        """Handle the result of a background commit. A failure is only logged, because the next commit covers it."""
         for commit, error in results:
             if error is not None:
                 _logger.warning("the background commit of %s failed: %s", commit.partition, error)

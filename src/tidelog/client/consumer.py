@@ -63,7 +63,7 @@ _SEEK_LATER = frozenset((KafkaError._STATE, KafkaError._PREV_IN_PROGRESS))
 
 
 def requested_commits(what: Any) -> dict[TopicPartition, OffsetCommit]:
-    """The argument of ``commit`` as one offset per partition: the highest."""
+    """Convert the argument of ``commit`` to one offset per partition: the highest."""
     requested: dict[TopicPartition, OffsetCommit] = {}
     for each in _offset_commits(what):
         known = requested.get(each.partition)
@@ -231,14 +231,14 @@ class Consumer:
             self._idle_poller.stop()
         with self._lock:
             if not self._is_closed:
-                # It is open until librdkafka has called on_revoked, which may commit.
+                # The consumer stays open until librdkafka has called on_revoked, which may commit.
                 self._raw.close()
                 self._is_closed = True
         if self._raw.failures:
             raise self._raw.failures.pop(0)
 
     def __del__(self) -> None:
-        # It was forgotten. confluent-kafka's own finalizer would wait for callbacks that nobody calls.
+        # The consumer was never closed. confluent-kafka's own finalizer would wait for callbacks that nobody calls.
         if not getattr(self, "_is_closed", True):
             self._rebalance.silence()
             self.close()
@@ -355,8 +355,8 @@ class Consumer:
     # -- in transactions -----------------------------------------------------------------------------------------------------
 
     def transaction_offsets(self) -> tuple[list[Any], Any]:
-        """For ``tx.send_offsets``: the offsets of what was handed out (confluent_kafka.TopicPartition), and this consumer's
-        identity in its group.
+        """Return the input of ``tx.send_offsets``: the offsets of what was handed out (confluent_kafka.TopicPartition), and this
+        consumer's identity in its group.
 
         GroupError if partitions went to another member after messages of theirs were handed out: the messages are in the
         transaction, but their offsets cannot be. Abort it and ``rewind()``.
@@ -405,7 +405,7 @@ class Consumer:
             return sorted(self._assignment.partitions)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """By partition the offset of the next message that will be handed out; partitions of which nothing was read yet are left
+        """The offset of the next message that will be handed out, by partition. Partitions of which nothing was read yet are left
         out."""
         with self._lock:
             self._check_open()
@@ -423,7 +423,7 @@ class Consumer:
         return self._lookup.committed(self.assignment(), timeout)
 
     def lag(self, timeout: float = LOOKUP_TIMEOUT_SECONDS) -> dict[TopicPartition, int]:
-        """By partition the number of offsets between this consumer's position and the end, looked up now.
+        """The number of offsets between this consumer's position and the end, by partition, looked up now.
 
         A partition that nothing was read of counts from the committed offset, or from where it will start. With read_committed
         the end is the last stable offset, so messages of an open transaction do not count; transaction markers do.
@@ -473,7 +473,7 @@ class Consumer:
             self._repeat_seeks()
 
     def _fetch(self, count_max: int, timeout: float) -> None:
-        """Fetch until something has arrived that may be handed out, the time is over, or there is an error to raise."""
+        """Fetch until something has arrived that may be handed out, the time is up, or there is an error to raise."""
         arrivals, assignment = self._arrivals, self._assignment
         if len(arrivals) and not assignment.paused:
             if monotonic() - self._rebalance_answered_at > _REBALANCE_SECONDS:
@@ -518,7 +518,8 @@ class Consumer:
         return messages
 
     def _committed_before(self, messages: list[Any]) -> list[Any]:
-        """At most once: commit before anything is handed out. What cannot be committed belongs to another member by now."""
+        """Commit before anything is handed out, which makes it at most once. What cannot be committed belongs to another member
+        by now."""
         ends = {_partition_of(message): message.offset() + 1 for message in messages}
         wanted = {partition: OffsetCommit(partition, offset) for partition, offset in ends.items()}
         try:
@@ -546,7 +547,7 @@ class Consumer:
             return True
 
     def poll_if_idle(self, idle_seconds_min: float, idle_seconds_max: float) -> bool:
-        """For the idle poller: poll if the last poll was that long ago. Returns whether it polled."""
+        """Called by the idle poller: poll if the last poll was that long ago. Returns whether it polled."""
         idle_seconds = monotonic() - self._polled_at
         if not idle_seconds_min <= idle_seconds <= idle_seconds_max or not self._lock.acquire(blocking=False):
             # The thread that has the lock is in a poll, or in a callback of one.
@@ -560,7 +561,7 @@ class Consumer:
             self._lock.release()
 
     def _begin(self) -> None:
-        """On first use: join the group, or assign all partitions."""
+        """Join the group or assign all partitions, on first use."""
         if not self._is_assigned_by_hand:
             if not self._subscription:
                 raise InvalidArgument("there is nothing to read: pass topics= or pattern=, or call assign()")

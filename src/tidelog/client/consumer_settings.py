@@ -21,9 +21,9 @@ COOPERATIVE = "cooperative-sticky"
 PREFETCH_BYTES = 32 * 1024 * 1024
 # librdkafka needs some 250 bytes per message on top of its own size, so small ones are bounded by their number.
 PREFETCH_RECORDS = 50_000
-# How long the fetch of a partition whose queue is full waits before it looks again. The default, 1 s, would stall a fast reader.
+# How long the fetch of a partition whose queue is full waits before it checks again. The default, 1 s, would stall a fast reader.
 _FULL_QUEUE_BACKOFF_MS = 20
-# One response of a broker, and one partition's part of it: what may arrive beyond a full queue.
+# The size of one broker's response, and of one partition's part of it: this much may arrive beyond a full queue.
 _FETCH_BYTES = 8 * 1024 * 1024
 _PARTITION_FETCH_BYTES = 1024 * 1024
 _PARTITION_FETCH_BYTES_MIN = 16 * 1024
@@ -77,7 +77,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def check_subscription(topics: Sequence[str] | None, pattern: str | None, group: str | None) -> list[str]:
-    """The topics to subscribe to. librdkafka takes a name that starts with ^ for a pattern."""
+    """Return the topics to subscribe to. librdkafka takes a name that starts with ^ for a pattern."""
     if isinstance(topics, str):
         raise InvalidArgument(f'topics is a list of names: ["{topics}"]')
     if topics is not None and pattern is not None:
@@ -105,7 +105,7 @@ def consumer_defaults(
     max_prefetch_bytes: int,
     max_prefetch_records: int,
 ) -> dict[str, Any]:
-    """For ``librdkafka_configuration``; what the caller gives raw goes over it."""
+    """The defaults for ``librdkafka_configuration``; the caller's raw settings override them."""
     kilobytes = max_prefetch_bytes // 1024
     if not 1 <= kilobytes <= _QUEUE_KILOBYTES_MAX:
         raise InvalidArgument(f"max_prefetch_bytes is from 1024 to {_QUEUE_KILOBYTES_MAX * 1024}: not {max_prefetch_bytes}")

@@ -25,7 +25,7 @@ class TidelogError(Exception):
     """Whether the application has seen this failure; ``flush`` raises the ones that it has not seen."""
 
     reason: str | None = None
-    """What the broker or librdkafka said, in its own words; None if the error did not come from them."""
+    """The message of the broker or librdkafka, in its own words; None if the error did not come from them."""
 
     def __init__(self, message: str, *, code: int | None = None, retriable: bool | None = None) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class TidelogError(Exception):
             self.retriable = retriable
 
     def mark_seen(self) -> None:
-        """The application has seen this failure, so ``flush`` need not raise it."""
+        """Note that the application has seen this failure, so ``flush`` need not raise it."""
         self.is_seen = True
 
 

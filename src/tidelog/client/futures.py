@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, Self
 from tidelog.client.errors import InvalidArgument, TidelogError, TimedOut
 
 _logger = logging.getLogger(__name__)
-# For adding callbacks, which happens rarely; never held while a callback runs.
+# Held while callbacks are added, which is rare; never held while a callback runs.
 _adding = threading.Lock()
 
 
@@ -27,13 +27,13 @@ class Delivered(NamedTuple):
 
 
 class DeliveryPoller(Protocol):
-    """What deliveries need of their producer's handle."""
+    """The part of a producer's handle that deliveries need."""
 
     def failed(self, error: Any, topic: str) -> TidelogError:
         """Convert an error of librdkafka; count it, and keep it until the application has seen it."""
 
     def hurry(self) -> None:
-        """Somebody waits: poll for reports now."""
+        """Poll for reports now, because somebody waits."""
 
     def is_poller(self) -> bool:
         """Whether this is the thread that polls, which must not wait for itself."""
@@ -50,12 +50,12 @@ class Delivery:
 
     def __init__(self, topic: str, poller: DeliveryPoller) -> None:
         self._topic = topic
-        # The handle while the message is pending; then None, or the error.
+        # The handle while the message is pending; afterwards None, or the error.
         self._state: DeliveryPoller | TidelogError | None = poller
         self._callbacks: list[Callable[[Any], object]] | None = None
 
     def __call__(self, error: Any, message: Any) -> None:
-        """The delivery report, from librdkafka."""
+        """Take the delivery report from librdkafka."""
         if error is None:
             self._partition = message.partition()
             self._offset = message.offset()

@@ -40,7 +40,7 @@ class SpaceSaving:
         self._keys_kept = keys_kept
         self._counts: dict[bytes, int] = {}
         self._errors: dict[bytes, int] = {}
-        # (count, key). A count may be outdated, and then too low; it is updated when it comes to the top.
+        # (count, key) pairs. A count may be outdated, and then too low; it is updated when it reaches the top.
         self._heap: list[tuple[int, bytes]] = []
         self.total = 0
 
@@ -85,7 +85,7 @@ class HotKeys:
         self.without_key = 0
 
     def add(self, partition: int, key: bytes | None, size: int) -> None:
-        """One message of ``size`` bytes."""
+        """Count one message of ``size`` bytes."""
         self._messages[partition] = self._messages.get(partition, 0) + 1
         self._bytes[partition] = self._bytes.get(partition, 0) + size
         if key is None:

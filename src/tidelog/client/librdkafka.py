@@ -1,9 +1,9 @@
-"""How every client of librdkafka is opened: its settings, and what is reported at once.
+"""Opens every client of librdkafka: its settings, and the errors that are reported at once.
 
 ``config={...}`` of every class takes raw settings of librdkafka, which override our defaults. A setting that would break a
 promise of the class is refused by name, with the reason: a setting must never be ignored silently.
 
-librdkafka itself waits and retries for ever where a person wants to be told. The constructors of the clients call
+librdkafka itself waits and retries forever where a person wants to be told. The constructors of the clients call
 ``wait_for_broker``. It waits, so that a broker that is just starting is found, but for less than ten seconds, after which nobody
 believes that anything is happening.
 """
@@ -18,7 +18,8 @@ from tidelog.client.errors import BrokerUnavailable, InvalidArgument, from_kafka
 
 CONNECT_TIMEOUT_SECONDS = 8.0
 
-# For every client. librdkafka's log would mix with the application's output on stderr; what matters arrives as an error.
+# These are for every client. librdkafka's log would mix with the application's output on stderr; what matters arrives as an
+# error.
 COMMON_DEFAULTS: Mapping[str, object] = {
     "log_level": 0,
     # The default, rebootstrap, forgets all known brokers when none answers for a while, and with them the requests that wait. The
@@ -77,7 +78,7 @@ class ConnectionProblems:
 
 @contextmanager
 def refused_settings() -> Iterator[None]:
-    """Around the making of a client: settings that librdkafka refuses raise InvalidArgument."""
+    """Raise InvalidArgument for settings that librdkafka refuses when a client is made."""
     try:
         yield
     except KafkaException as error:

@@ -150,7 +150,7 @@ class Message(tuple[bytes | None, bytes | None, Any]):
         return (self.topic, self.partition, self.offset) == (other.topic, other.partition, other.offset)
 
     def __ne__(self, other: object) -> bool:
-        """Defined because the one of tuples compares items."""
+        """Overridden because tuples would compare items."""
         return not self == other
 
     def __hash__(self) -> int:
@@ -190,7 +190,7 @@ class MessageRun(NamedTuple):
 
 
 class Messages(Sequence[Message]):
-    """What a poll returns: a sequence of messages that are made on access.
+    """The result of a poll: a sequence of messages that are made on access.
 
     Most are read once, in order, and forgotten; making all of them in advance would cost twice as much. ``list(messages)`` makes
     messages to keep.

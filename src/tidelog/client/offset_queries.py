@@ -1,4 +1,4 @@
-"""Offsets as a consumer needs them: ends, times, committed offsets, and where a group starts.
+"""The offsets that a consumer needs: ends, times, committed offsets, and where a group starts.
 
 A fresh group (without a committed offset in the partition) starts at the earliest message, which librdkafka does by itself. For
 ``latest`` and for a timestamp the offset is looked up here and **committed at once**. Otherwise a member that dies before its
@@ -33,7 +33,7 @@ class OffsetQueries:
         return self._ask(partitions, OFFSET_END, timeout)
 
     def at(self, partitions: Iterable[TopicPartition], timestamp_ms: int, timeout: float) -> dict[TopicPartition, int]:
-        """The offsets of the first messages of that time or later; the end if there is none."""
+        """The offsets of the first messages of that time or later; the end if there is no such message."""
         partitions = list(partitions)
         found = self._ask(partitions, timestamp_ms, timeout)
         beyond = [partition for partition, offset in found.items() if offset < 0]

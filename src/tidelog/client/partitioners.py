@@ -1,4 +1,4 @@
-"""Partitioners: which partition a message goes to.
+"""Partitioners choose the partition of a message.
 
 ``key_hash`` is librdkafka's own ``murmur2_random``: a key goes where a Java client sends it (``murmur2``: 32 bits, seed
 0x9747b28c); messages without a key stay on a random partition for a short while, so that batches fill. The others are functions
@@ -23,7 +23,7 @@ COUNT_SECONDS_MAX = 60.0
 # Sticky: about as long as it takes to fill a batch, in time or in messages, whichever comes first.
 STICKY_SECONDS = 0.01
 STICKY_MESSAGES_MAX = 1_000
-# For how many topics the state of a partitioner, or the counts, are kept. Beyond that they start afresh.
+# The number of topics for which a partitioner keeps state or counts. Beyond that they start over.
 TOPICS_MAX = 10_000
 
 _SEED = 0x9747B28C
@@ -54,7 +54,7 @@ def murmur2_partition(key: bytes, partition_count: int) -> int:
 
 
 class RoundRobin:
-    """The partitions of a topic in turn, whatever the key. Safe to use from many threads."""
+    """Takes the partitions of a topic in turn, whatever the key. Safe to use from many threads."""
 
     __slots__ = ("_turns",)
 
@@ -66,13 +66,13 @@ class RoundRobin:
         if turn is None:
             if len(self._turns) >= TOPICS_MAX:
                 self._turns.clear()
-            # Not all producers begin at the same partition.
+            # This keeps producers from all beginning at the same partition.
             turn = self._turns.setdefault(topic, itertools.count(random.randrange(count)))  # noqa: S311 - no secret
         return next(turn) % count
 
 
 class Sticky:
-    """One partition for a while, then another at random, whatever the key. This gives the fewest and fullest batches."""
+    """Uses one partition for a while, then another at random, whatever the key. This gives the fewest and fullest batches."""
 
     __slots__ = ("_kept",)
 
@@ -115,7 +115,7 @@ def partitioner_of(name: "str | Partitioner") -> Partitioner | None:
 
 
 class PartitionCounts:
-    """How many partitions each topic has, according to an answer of the last minute."""
+    """The number of partitions of each topic, according to an answer of the last minute."""
 
     __slots__ = ("_counts",)
 

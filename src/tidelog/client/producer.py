@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 
 CLOSE_TIMEOUT_SECONDS = 30.0
-# At the end of the program, for producers that were not closed.
+# These are closed at the end of the program if the application did not close them.
 _EXIT_TIMEOUT_SECONDS = 10.0
 
 ACKS: Mapping[str, int] = {"all": -1, "1": 1, "0": 0}
@@ -344,7 +344,7 @@ def _raise_first(unseen: list[tuple[TidelogError | None, int]]) -> None:
 
 
 def _milliseconds(timestamp: int | datetime | None) -> int:
-    """librdkafka takes 0 for now."""
+    """librdkafka treats 0 as now."""
     return 0 if timestamp is None else milliseconds_of(timestamp)
 
 

@@ -1,6 +1,6 @@
 """``ProducerHandle``: one librdkafka producer, and the thread that polls it.
 
-librdkafka reports deliveries only to a thread that polls. A thread that does nothing but poll is expensive beside a thread that
+librdkafka reports deliveries only to a thread that polls. A thread that does nothing but poll is expensive next to a thread that
 sends, because Python's global lock changes hands for every report. So a sender itself polls every ``SENDS_PER_POLL`` messages,
 and the handle's own thread polls whenever no sender has done so lately: while somebody waits, while the last messages are under
 way, while an asyncio application does other things. With nothing in flight that thread sleeps.
@@ -32,7 +32,7 @@ SENDS_PER_POLL = 64
 # While senders poll by themselves, the handle's thread only checks whether they still do.
 _LOOK_SECONDS = 0.005
 _POLL_SECONDS = 0.1
-# Waiting for room: short, because another thread's poll may take the report.
+# The wait for room is short, because another thread's poll may take the report.
 _ROOM_POLL_SECONDS = 0.01
 _FATAL_SECONDS_MAX = 1.0
 # This many failures that nobody has seen are kept one by one; the rest are counted.
@@ -89,7 +89,7 @@ class ProducerHandle:
     def poll(self, timeout: float) -> None:
         """Deliver the reports that have arrived; wait for one up to ``timeout`` seconds.
 
-        A fatal error of librdkafka comes out of whichever poll is next. It is kept for the calls that it concerns.
+        A fatal error of librdkafka is raised by whichever poll is next. It is kept for the calls that it concerns.
         """
         raw = self.raw
         if raw == ():
@@ -100,7 +100,7 @@ class ProducerHandle:
             self._keep_fatal(error)
 
     def wait_for_room(self, attempt: Callable[[], None], max_block_ms: float, topic: str) -> None:
-        """The buffer was full: poll and try again until there is room. BufferFull after ``max_block_ms``."""
+        """Called when the buffer was full: poll and try again until there is room. BufferFull after ``max_block_ms``."""
         deadline = monotonic() + max_block_ms / 1000
         while True:
             self.poll(max(0.0, min(deadline - monotonic(), _ROOM_POLL_SECONDS)))
@@ -168,14 +168,14 @@ class ProducerHandle:
     # -- the whole -----------------------------------------------------------------------------------------------------------
 
     def connect(self, timeout: float) -> None:
-        """BrokerUnavailable unless a broker answers within ``timeout`` seconds."""
+        """Raise BrokerUnavailable unless a broker answers within ``timeout`` seconds."""
         wait_for_broker(self.raw, self.addresses, self._problems, timeout)
 
     def flush(self, timeout: float) -> int:
         """Wait for the reports of all messages; returns how many are still missing."""
         deadline = monotonic() + timeout
         while (remaining := len(self.raw)) and (left := deadline - monotonic()) > 0:
-            # In slices, because another thread may be polling, and an interrupt must get through.
+            # Wait in slices, because another thread may be polling, and an interrupt must get through.
             try:
                 remaining = self.raw.flush(min(left, _POLL_SECONDS))
             except (KafkaException, SystemError) as error:
@@ -197,7 +197,7 @@ class ProducerHandle:
         return int(following[0]) - 1, self._failed, len(self.raw)
 
     def shut(self, error: Callable[[], TidelogError]) -> None:
-        """From now on a send raises ``error()``."""
+        """Make every later send raise ``error()``."""
 
         def refuse(*_: object, **__: object) -> NoReturn:
             raise error()

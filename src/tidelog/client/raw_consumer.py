@@ -1,4 +1,4 @@
-"""``RawConsumer``: librdkafka's consumer with the toolkit's messages and errors, and none of its policies.
+"""``RawConsumer``: librdkafka's consumer with the toolkit's messages and errors, but without its policies.
 
 ``Consumer``, the worker and the readers of retry and dead-letter topics are built on it: they decide when an offset is committed,
 where a partition starts, and which error ends the reading. Tools use it where they read given offsets or need to know where a
@@ -34,7 +34,7 @@ _DEFAULTS: Mapping[str, object] = {
     "auto.offset.reset": "earliest",
 }
 
-# Waiting does not cure these: the user lacks a permission, or another instance has taken this one's place.
+# Waiting does not help after these: the user lacks a permission, or another instance has taken over.
 _FINAL = frozenset(
     (
         KafkaError._FATAL,
@@ -51,7 +51,7 @@ _error_of = KafkaMessage.error
 
 AssignmentCallback = Callable[[list[TopicPartition]], None]
 StartOffsets = Mapping[TopicPartition, int] | Mapping[TopicPartition, int | None]
-"""Where partitions start; None is the committed offset."""
+"""The start offsets of partitions; None stands for the committed offset."""
 
 
 class OffsetCommit(NamedTuple):
@@ -88,7 +88,7 @@ class FetchProblem(NamedTuple):
     """None if it concerns the consumer as a whole."""
     error: TidelogError
     is_final: bool
-    """The consumer cannot continue, however long it waits."""
+    """Whether the consumer cannot continue, however long it waits."""
 
 
 class Fetched(NamedTuple):
@@ -219,7 +219,7 @@ class RawConsumer:
             self.handle.subscribe(list(topics), **callbacks)
 
     def accept_assignment(self, starts: StartOffsets) -> None:
-        """Within ``on_assigned``: where each of the new partitions starts."""
+        """Set where each of the new partitions starts. Call it within ``on_assigned``."""
         if not self._is_incremental:
             self.assign(starts)
         elif starts:
@@ -259,14 +259,14 @@ class RawConsumer:
         return found
 
     def transaction_offsets(self, commits: Iterable[OffsetCommit]) -> tuple[list[Any], Any]:
-        """For ``Transaction.send_positions``: the offsets, and this member's identity in its group."""
+        """Return the input of ``Transaction.send_positions``: the offsets, and this member's identity in its group."""
         return [each.to_raw() for each in commits], self.handle.consumer_group_metadata()
 
     def _guarded(self, callback: AssignmentCallback) -> Callable[[Any, list[Any]], None]:
         def call(_: Any, raw: list[Any]) -> None:
             try:
                 callback([partition_of(each) for each in raw])
-            except BaseException as error:  # an interrupt too: see the module's docstring
+            except BaseException as error:  # This includes an interrupt: see the module's docstring.
                 self.failures.append(error)
 
         return call

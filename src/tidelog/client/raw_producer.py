@@ -1,7 +1,7 @@
-"""``RawProducer``: librdkafka's producer with the toolkit's errors, and none of its policies.
+"""``RawProducer``: librdkafka's producer with the toolkit's errors, but without its policies.
 
-For tools that send bytes as they are and handle delivery reports in callbacks. Applications want ``Producer``, which returns
-futures, polls by itself and checks the settings that its promises depend on. Here the caller polls: callbacks run within
+It is for tools that send bytes as they are and handle delivery reports in callbacks. Applications want ``Producer``, which
+returns futures, polls by itself and checks the settings that its promises depend on. Here the caller polls: callbacks run within
 ``produce``, ``poll`` and ``flush`` only.
 """
 

@@ -1,4 +1,4 @@
-"""What a ``Consumer`` does when partitions come and go. All of it runs within a poll, in the poll's thread.
+"""Handles the arrival and departure of a ``Consumer``'s partitions. All of it runs within a poll, in the poll's thread.
 
 *Assigned*: where each partition starts is decided before librdkafka reads from it: at a seek that was made before or that
 ``on_assigned`` makes, else at the committed offset, else at ``start=``. When the offset cannot be looked up right now, the
@@ -56,10 +56,10 @@ class Rebalance:
         self._start = start
         self._callbacks = callbacks
         self.is_running = False
-        """A callback is under way: no poll may be made from within it."""
+        """Whether a callback is under way: no poll may be made from within it."""
         self.had_assignment = False
         self._starts: dict[TopicPartition, int] | None = None
-        # Seeks from before the first assignment.
+        # Seeks that were made before the first assignment.
         self._early_seeks: dict[TopicPartition, int] = {}
         self._rawd: Mapping[TopicPartition, int] = {}
         self._unresolved: list[TopicPartition] = []
@@ -98,24 +98,24 @@ class Rebalance:
 
     @property
     def is_assigning(self) -> bool:
-        """librdkafka does not have the new partitions yet, so it cannot pause, resume or seek in them."""
+        """Whether librdkafka does not have the new partitions yet, so that it cannot pause, resume or seek in them."""
         return self._starts is not None
 
     def start_at(self, partition: TopicPartition, offset: int) -> None:
-        """A seek while partitions are being assigned."""
+        """Seek while partitions are being assigned."""
         assert self._starts is not None, "no assignment is under way"
         self._starts[partition] = offset
 
     def seek_early(self, partition: TopicPartition, offset: int) -> None:
-        """A seek before the first assignment: the partition starts there when it comes."""
+        """Seek before the first assignment: the partition starts there when it arrives."""
         self._early_seeks[partition] = offset
 
     def note_handled(self, positions: Mapping[TopicPartition, int]) -> None:
-        """All messages before these positions are handled: they are committed when their partitions are revoked."""
+        """Note that all messages before these positions are handled: they are committed when their partitions are revoked."""
         self._rawd = positions
 
     def note_handed_out(self) -> None:
-        """Messages were handed out whose offsets are in no transaction yet."""
+        """Note that messages were handed out whose offsets are not in a transaction yet."""
         if not self._has_unsent_messages:
             self._has_unsent_messages = True
             self._has_left_with_messages = False
@@ -125,7 +125,8 @@ class Rebalance:
 
     @property
     def has_lost_messages(self) -> bool:
-        """Partitions have left while messages of this consumer were being processed, so their offsets cannot be committed."""
+        """Whether partitions have left while messages of this consumer were being processed, so that their offsets cannot be
+        committed."""
         return self._has_left_with_messages and self._has_unsent_messages
 
     @property
@@ -172,7 +173,7 @@ class Rebalance:
         self._raw.pause(dict.fromkeys((*self._assignment.paused.intersection(partitions), *unresolved)))
 
     def _fresh_starts(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where nothing is committed: the start, which is committed at once (``offset_queries.py`` says why)."""
+        """Return the start of partitions without a commit, and commit it at once (``offset_queries.py`` says why)."""
         committed = self._lookup.committed(partitions, LOOKUP_TIMEOUT_SECONDS)
         fresh = [partition for partition in partitions if partition not in committed]
         offsets = start_offsets(self._lookup, fresh, self._start, LOOKUP_TIMEOUT_SECONDS)
@@ -208,7 +209,7 @@ class Rebalance:
             return
         try:
             callback(partitions)
-        except BaseException as error:  # the rebalance must be completed all the same; the poll raises it afterwards
+        except BaseException as error:  # The rebalance must be completed in any case; the poll raises the error afterwards.
             self._raw.failures.append(error)
 
 

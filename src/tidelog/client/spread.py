@@ -25,9 +25,9 @@ Value = TypeVar("Value")
 
 SEPARATOR = "#"
 _SEPARATOR_BYTES = SEPARATOR.encode()
-# How many keys' suffixes are cached. Hot keys are few, or they would not be hot.
+# The number of keys whose suffixes are cached. Hot keys are few, or they would not be hot.
 _KEYS_MAX = 1_024
-# How many suffixes are tried for one key, per partition of the topic.
+# The number of suffixes that are tried for one key, per partition of the topic.
 _TRIES_PER_PARTITION = 64
 
 
@@ -74,7 +74,8 @@ def merge(
 
 @lru_cache(maxsize=_KEYS_MAX)
 def _suffixes(key: bytes, n: int, partitions: int | None) -> tuple[int, ...]:
-    """The first numbers whose keys lie on different partitions. Only the arguments decide, so that every producer agrees."""
+    """Return the first numbers whose keys lie on different partitions. Only the arguments decide, so that every producer
+    agrees."""
     if partitions is None:
         return tuple(range(n))
     chosen: dict[int, int] = {}

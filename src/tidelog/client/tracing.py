@@ -1,8 +1,8 @@
 """Trace context in headers: the W3C ``traceparent``, through producer, worker, retries and dead letters.
 
 ``00-<trace id, 32 hex digits>-<parent span id, 16>-<flags, 2>``. The trace id stays the same over all hops; each hop that sends
-puts in a span id of its own. The current traceparent is a context variable, so that it follows threads and asyncio tasks alike.
-An invalid traceparent in a header is left alone and ignored: somebody else's mistake must not fail a message.
+uses its own span id. The current traceparent is a context variable, so that it follows threads and asyncio tasks alike. An
+invalid traceparent in a header is left alone and ignored: somebody else's mistake must not fail a message.
 """
 
 import contextvars
@@ -25,7 +25,7 @@ get_current = _current.get
 
 
 def current_traceparent() -> str | None:
-    """The current trace context; None if there is none."""
+    """The current trace context; None if there is no trace."""
     return _current.get()
 
 
@@ -82,7 +82,7 @@ def inject(headers: list[tuple[str, bytes | None]], traceparent: str) -> None:
 
 
 def _hexadecimal(length: int) -> str:
-    """Random, and never all zeros, which would be an invalid id."""
+    """Return random digits, but never all zeros, which would be an invalid id."""
     while not any(data := os.urandom(length)):
         pass
     return data.hex()

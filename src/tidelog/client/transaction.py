@@ -156,7 +156,7 @@ class Transaction:
         self._handle.take_unseen()
 
     def close(self) -> None:
-        """Abort an open transaction if that succeeds in a short time; otherwise the broker does it."""
+        """Abort an open transaction if that succeeds in a short time; otherwise the broker aborts it later."""
         if self._is_active and self._end is None:
             self._timeout = min(self._timeout, _CLOSE_SECONDS_MAX)
             try:
@@ -220,7 +220,7 @@ class Transaction:
         )
 
     def _over(self, error: TidelogError) -> TidelogError:
-        """The producer can no longer be used; every later call raises ``error``."""
+        """Note that the producer can no longer be used: every later call raises ``error``."""
         self._end = error
         self._is_active = False
         self._handle.shut(lambda: error)

@@ -7,11 +7,11 @@
     [log.segment]
     bytes = 16777216
 
+Values become the text that Kafka's own files would have, so that one parser reads and checks them all: numbers and booleans
+plainly, lists joined with commas. Names are not checked here.
+
 In Kafka one setting's name may be the beginning of another's (such as ``log.cleaner`` and ``log.cleaner.threads``). TOML cannot
 express such a pair as tables, but it can with quoted names.
-
-Kafka has settings whose name begins another one's (``log.retention.check.interval.ms`` is fine, ``log.cleaner`` beside
-``log.cleaner.threads`` would not be): TOML cannot say such a pair in tables, but it can in quotes.
 """
 
 import tomllib

@@ -22,7 +22,7 @@ from tidelog.client.topic_partition import TopicPartition
 from tidelog.deadletters.ledger import Ledger, Place
 from tidelog.deadletters.topics import is_dead_letter_topic, ledger_topic
 
-# A replay waits this long at most for one that was killed; its own transactions take a second at most.
+# The maximum time that a replay waits for one that was killed; its own transactions take a second at most.
 TRANSACTION_TIMEOUT_MS = 30_000
 # As large as a topic can allow: less would refuse messages that the source accepted. A transaction's bytes bound the memory.
 MESSAGE_BYTES_MAX = 100_000_000
@@ -66,7 +66,7 @@ REFUSED: Mapping[str, str] = {
 }
 
 OffsetRanges = Mapping[int, tuple[int, int]]
-"""By partition: first offset, and the offset after the last one."""
+"""By partition, the first offset and the offset after the last one."""
 
 
 class DeadLetterCluster:
@@ -114,7 +114,7 @@ class DeadLetterCluster:
         return names
 
     def bounds(self, topic: str) -> dict[int, PartitionBounds]:
-        """By partition, what a read_committed reader can see now; empty if the topic does not exist."""
+        """The offsets that a read_committed reader can see now, by partition; empty if the topic does not exist."""
         partitions = [TopicPartition(topic, each.partition) for each in self.topics().get(topic, ())]
         found = self.admin.bounds(partitions, isolation="read_committed")
         return {partition.partition: bounds for partition, bounds in found.items()}
@@ -191,7 +191,7 @@ class DeadLetterCluster:
         log_starts = {partition: bound.start for partition, bound in bounds.items()}
         ledger = Ledger(topic, topic_id, log_starts, None if watched is None else Place(topic, topic_id, *watched))
         name = ledger_topic(topic)
-        # Without a ledger topic nothing was ever replayed or discarded.
+        # If there is no ledger topic, nothing was ever replayed or discarded.
         for batch in self.read(name, self.bounds(name)):
             for message in batch:
                 ledger.replay(message.key, message.value)

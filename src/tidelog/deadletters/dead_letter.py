@@ -98,17 +98,17 @@ class LetterFilter(NamedTuple):
     """
 
     errors: tuple[str, ...] = ()
-    """One of these."""
+    """The letter's error must be one of these."""
     key: bytes | None = None
     since_ms: int | None = None
     until_ms: int | None = None
-    """Excluded."""
+    """The upper bound is excluded."""
     partition: int | None = None
     first_offset: int | None = None
     last_offset: int | None = None
 
     def checked(self) -> "LetterFilter":
-        """Itself; InvalidArgument if no letter could ever match."""
+        """Return the filter itself. Raises InvalidArgument if no letter could ever match."""
         if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
             raise InvalidArgument("no letter can match: the first time is not before the last one")
         first, last = self.first_offset, self.last_offset
@@ -139,7 +139,7 @@ class LetterFilter(NamedTuple):
         return (self.since_ms is None or failed_ms >= self.since_ms) and (self.until_ms is None or failed_ms < self.until_ms)
 
     def narrow(self, partition: int, start: int, end: int) -> tuple[int, int] | None:
-        """The part of a partition's offsets (``end`` excluded) in which letters may match; None if there is none."""
+        """Return the part of a partition's offsets (``end`` excluded) in which letters may match; None if no letter can."""
         if self.partition is not None and partition != self.partition:
             return None
         if self.first_offset is not None:
@@ -166,7 +166,7 @@ class LetterCount(NamedTuple):
     oldest_ms: int | None
     newest_ms: int | None
     by_age: tuple[int, ...]
-    """By AGES: younger than an hour, a day, a week, older."""
+    """Counts by AGES: younger than an hour, a day, a week, older."""
 
 
 @dataclass(slots=True)
@@ -214,14 +214,14 @@ class LetterCounter:
 
 
 class Depth(NamedTuple):
-    """How many letters of one dead-letter topic wait: they were neither replayed nor discarded."""
+    """The number of letters of one dead-letter topic that wait: they were neither replayed nor discarded."""
 
     topic: str
     letters: int
     oldest_ms: int | None = None
-    """When the oldest of them last failed; None if there is none, or if they were only estimated."""
+    """When the oldest of them last failed; None if no letter waits, or if they were only estimated."""
     is_estimate: bool = False
-    """Counted by offsets alone, which count transaction markers as letters: an upper bound."""
+    """Whether the count is by offsets alone, which counts transaction markers as letters and so is an upper bound."""
 
 
 def prometheus_text(depths: Iterable[Depth], now_ms: int) -> str:

@@ -44,12 +44,12 @@ class FilterArguments(TypedDict, total=False):
     """The exception's class, with its module or the last part alone; or several, of which one must match."""
     key: str | bytes | None
     since: Time | None
-    """Last failed at this time or later: milliseconds since 1970, or a datetime with a time zone."""
+    """The letter last failed at this time or later: milliseconds since 1970, or a datetime with a time zone."""
     until: Time | None
-    """Last failed before this."""
+    """The letter last failed before this."""
     partition: int | None
     first_offset: int | None
-    """In the dead-letter topic, like ``last_offset``, which is included."""
+    """An offset in the dead-letter topic, like ``last_offset``, which is included."""
     last_offset: int | None
 
 
@@ -65,7 +65,7 @@ class OriginReaders(NamedTuple):
 
     topic: str
     group: str
-    """The group for which they failed."""
+    """The group for which the letters failed."""
     other_groups: tuple[str, ...]
 
 

@@ -1,4 +1,4 @@
-"""What was replayed or discarded of a dead-letter topic: marks in a compacted topic of its own, and their sum in memory.
+"""Records which letters of a dead-letter topic were replayed or discarded: marks in a compacted topic, and their sum in memory.
 
 A letter cannot be removed from a log, so a mark says that it is done. A mark is one record of the ledger topic. Its key is the
 letter's place as JSON, ``[topic, topic id, partition, offset]``; its value says what became of the letter. The mark of a replay
@@ -25,7 +25,7 @@ DISCARDED = "discarded"
 KINDS = (REPLAYED, DISCARDED)
 
 REASON_BYTES_MAX = 1024
-# Each is a key in memory. The next run finds the rest.
+# Each one is a key in memory. The next run finds the rest.
 STALE_MAX = 10_000
 
 
@@ -76,7 +76,7 @@ class OffsetIntervals:
         return len(self._starts)
 
     def first_missing(self, offset: int) -> int:
-        """The first offset from this one on that is missing."""
+        """The first offset at or after this one that is missing."""
         at = bisect_right(self._starts, offset)
         return max(offset, self._ends[at - 1]) if at else offset
 
@@ -86,7 +86,7 @@ class OffsetIntervals:
 
 
 class Place(NamedTuple):
-    """Where a letter is in a dead-letter topic."""
+    """The position of a letter in a dead-letter topic."""
 
     topic: str
     topic_id: str
@@ -109,7 +109,7 @@ class Place(NamedTuple):
 
 
 class LedgerMark(NamedTuple):
-    """What became of a letter."""
+    """The mark of a letter that was replayed or discarded."""
 
     kind: str
     at_ms: int
@@ -178,7 +178,7 @@ class Ledger:
                 self.watched_mark = mark
 
     def add(self, partition: int, offset: int) -> bool:
-        """The letter is done from now on. Returns False if it was before."""
+        """Mark the letter as done. Returns False if it was done before."""
         return self.handled(partition).add(offset)
 
     def is_handled(self, partition: int, offset: int) -> bool:

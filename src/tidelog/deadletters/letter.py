@@ -63,7 +63,8 @@ NAMES = frozenset(
 
 
 class Letter(NamedTuple):
-    """Where a message came from, for which group it failed, how often, and why. Immutable; ``_replace`` makes the next one."""
+    """The story of a message: where it came from, for which group it failed, how often, and why. Immutable; ``_replace`` makes
+    the next one."""
 
     topic: str
     """The topic from which it was first read; never a retry topic."""
@@ -72,7 +73,7 @@ class Letter(NamedTuple):
     timestamp_ms: int | None
     group: str
     attempts: int
-    """How often the handler was tried since it was first read, or since it was last replayed."""
+    """The number of times that the handler was tried since the message was first read, or since it was last replayed."""
     first_failure_ms: int
     last_failure_ms: int
     exception_class: str
@@ -80,11 +81,11 @@ class Letter(NamedTuple):
     traceback: str = ""
     application_version: str | None = None
     replays: int = 0
-    """How often somebody replayed it from the dead letters."""
+    """The number of times that somebody replayed it from the dead letters."""
     level: int | None = None
-    """On a retry topic: the backoff level."""
+    """The backoff level, if the letter is on a retry topic."""
     due_ms: int | None = None
-    """On a retry topic: not to be tried before."""
+    """The time before which a letter on a retry topic must not be tried."""
 
     def to_headers(self, original_headers: Iterable[tuple[str, bytes | None]] | None = None) -> list[tuple[str, bytes | None]]:
         """The headers of the message followed by this story, which replaces an earlier one."""
@@ -111,7 +112,7 @@ class Letter(NamedTuple):
 
     @classmethod
     def from_headers(cls, headers: Iterable[tuple[str, bytes | None]] | None) -> Self | None:
-        """The story among the headers; None if there is none, or if it is not valid."""
+        """Return the story among the headers; None if there is no story, or if it is not valid."""
         found = {name: value for name, value in headers or () if name in NAMES and value is not None}
         try:
             return cls(
@@ -154,7 +155,7 @@ def describe_exception(error: BaseException) -> ExceptionStory:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         message = str(error)
-    except Exception as failure:  # a failing __str__ of the application's exception must not hide the exception
+    except Exception as failure:  # A failing __str__ of the application's exception must not hide the exception.
         message = f"(its message is not available: {type(failure).__qualname__})"
     try:
         text = "".join(tracebacks.format_exception(error, limit=-TRACEBACK_FRAMES_MAX))

@@ -39,11 +39,11 @@ from tidelog.deadletters.topics import FAILURE_CONFIG, LEDGER_CONFIG, ensure_top
 BATCH_LETTERS = 1000
 BATCH_BYTES = 8 << 20
 TRANSACTIONAL_ID_PREFIX = "tidelog.dlq."
-# For each batch. What aborts a transaction is mostly a broker that went away and comes back.
+# The maximum for each batch. A transaction is mostly aborted because a broker went away, and it comes back.
 ATTEMPTS_MAX = 5
 RETRY_SECONDS = 0.2
 
-# A second attempt does not change these.
+# A second attempt does not help after these errors.
 _REFUSALS = (MessageTooLarge, UnknownTopic, NotAuthorized, InvalidTopic)
 
 
@@ -57,11 +57,11 @@ class Progress(NamedTuple):
 
 
 class ReplayResult(NamedTuple):
-    """What a replay or discard did; with a dry run, what it would do now."""
+    """The outcome of a replay or discard; with a dry run, what it would do now."""
 
     topic: str
     letters: int
-    """Replayed or discarded by this run."""
+    """The letters replayed or discarded by this run."""
     done_before: int
     """Letters of the whole topic that were marked by earlier runs."""
     not_fitting: int
@@ -90,20 +90,20 @@ class OutgoingMessage(NamedTuple):
 
 
 class LetterAction(Protocol):
-    """What to do with a letter."""
+    """Decides what is done with a letter."""
 
     def accepts(self, dead: DeadLetter, /) -> bool:
-        """False for a letter that it must leave alone."""
+        """Returns False for a letter that must be left alone."""
 
     def prepare(self, dead: DeadLetter, /) -> None:
-        """Creates topics before anything is sent for the letter. Not called in a dry run."""
+        """Create topics before anything is sent for the letter. Not called in a dry run."""
 
     def decide(self, dead: DeadLetter, /) -> tuple[OutgoingMessage | None, LedgerMark]:
-        """The message to send for the letter, and its mark in the ledger."""
+        """Return the message to send for the letter, and its mark in the ledger."""
 
 
 class ReplayToRetryTopic:
-    """Only the group for which the letter failed sees it again."""
+    """Sends the letter to its group's retry topic, so that only the group for which it failed sees it again."""
 
     def __init__(self, cluster: DeadLetterCluster) -> None:
         self._cluster = cluster
@@ -125,7 +125,7 @@ class ReplayToRetryTopic:
 
 
 class ReplayToOrigin:
-    """Every group that reads the topic sees the letter again."""
+    """Sends the letter to its origin, so that every group that reads the topic sees it again."""
 
     def __init__(self, cluster: DeadLetterCluster) -> None:
         self._cluster = cluster
@@ -135,7 +135,7 @@ class ReplayToOrigin:
         return dead.is_replayable
 
     def prepare(self, dead: DeadLetter) -> None:
-        """An origin that was deleted is not created again."""
+        """Check the origin. One that was deleted is not created again."""
 
     def decide(self, dead: DeadLetter) -> tuple[OutgoingMessage, LedgerMark]:
         assert dead.letter is not None, "only letters with a story are replayed"
@@ -152,7 +152,8 @@ class ReplayToOrigin:
 
 
 class Discard:
-    """Nobody sees the letter again, and it is no longer counted. It stays in the topic until retention deletes it."""
+    """Discards the letter: nobody sees it again, and it is no longer counted. It stays in the topic until retention deletes
+    it."""
 
     def __init__(self, reason: str | None) -> None:
         self._reason = reason
@@ -161,7 +162,7 @@ class Discard:
         return True
 
     def prepare(self, _dead: DeadLetter) -> None:
-        """Nothing is sent."""
+        """Nothing is sent, so no topic is needed."""
 
     def decide(self, _dead: DeadLetter) -> tuple[None, LedgerMark]:
         return None, LedgerMark(DISCARDED, now_ms(), reason=self._reason)
@@ -175,7 +176,7 @@ def to_retry_topic(dead: DeadLetter, now_ms: int) -> OutgoingMessage:
 
 
 def to_origin(dead: DeadLetter, partitions: int) -> OutgoingMessage:
-    """To its old partition, if the topic still has it."""
+    """Return the message for the origin, in its old partition if the topic still has it."""
     assert dead.letter is not None, "only letters with a story are replayed"
     partition = dead.letter.partition if dead.letter.partition < partitions else None
     return OutgoingMessage(dead.letter.topic, partition, dead.key, dead.value, dead.original_headers)
@@ -219,14 +220,14 @@ class Pacer:
     __slots__ = ("_free_at", "_rate")
 
     def __init__(self, rate: float | None) -> None:
-        """``rate`` None is no limit."""
+        """``rate`` None means no limit."""
         if rate is not None and not (rate > 0 and math.isfinite(rate)):
             raise InvalidArgument(f"a rate is a number of letters per second above 0: not {rate}")
         self._rate = rate
         self._free_at: float | None = None
 
     def batch_letters(self, letters_max: int) -> int:
-        """How many letters one transaction may have: those of a second, so that the stream is even."""
+        """The number of letters that one transaction may have: those of a second, so that the stream is even."""
         return letters_max if self._rate is None else max(1, min(letters_max, int(self._rate)))
 
     def delay(self, letters: int, now: float) -> float:
@@ -252,7 +253,7 @@ class LedgerWriter:
         try:
             self._producer.close()
         except TidelogError:
-            # What counts was committed before, and the rest is void. The error of the run itself is the one to see.
+            # What counts was committed before, and the rest is void. The error of the run itself is the one to report.
             return
 
     def forget(self, keys: Sequence[bytes]) -> None:

@@ -181,13 +181,14 @@ def _inherited_config(admin: Admin, source: str) -> dict[str, str]:
 
 def _create(admin: Admin, topics: Sequence[NewTopicSpec]) -> None:
     for error in admin.create_topics(topics).values():
-        # Another worker may have created it meanwhile.
+        # Another worker may have created it in the meantime.
         if error is not None and not isinstance(error, TopicExists):
             raise _not_created(error, "create") from error
 
 
 def _wait_until_usable(admin: Admin, names: Sequence[str], partitions: int) -> None:
-    """Until all partitions are visible and have leaders. Gives up in the end: readers and writers wait for them as well."""
+    """Wait until all partitions are visible and have leaders. In the end this returns anyway, because readers and writers wait
+    for them as well."""
     deadline = time.monotonic() + VISIBLE_SECONDS_MAX
     while time.monotonic() < deadline:
         known: Mapping[str, Sequence[PartitionDescription]] = admin.describe_cluster().topics

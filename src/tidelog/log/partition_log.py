@@ -4,9 +4,13 @@ The log owns its segments, the state of its producers, its leader epochs, and th
 
     log start <= recovery point <= durable <= log end           last stable <= high watermark <= log end
 
-Anyone may read them; only this class changes them.
+    log start        the first offset that may be read; retention and DeleteRecords raise it
+    recovery point   below it indexes, snapshots and leader epochs are durable too; after a crash the log is checked from here
+    durable          below it every byte has survived an fsync; acks=all waits for this
+    high watermark   consumers may read below it; replication moves it
+    log end          the offset of the next record
 
-Anybody may read them; only this class changes them.
+Anyone may read them; only this class changes them.
 
 An append is checked completely, written in one gathered write, and only then changes any state: an append that fails leaves the
 log as it was. The write goes to the page cache; ``begin_sync`` lists what must be synced and ``finish_sync`` moves ``durable``.

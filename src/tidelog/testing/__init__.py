@@ -5,8 +5,8 @@
     with Broker() as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
 
-With pytest installed, the fixture ``tidelog_broker`` is available without further ado; see ``tidelog.testing.pytest_plugin``.
-The classes are loaded on use, because pytest loads this package in every project, whether or not it needs a broker.
+With pytest installed, the fixture ``tidelog_broker`` is available without any setup; see ``tidelog.testing.pytest_plugin``. The
+classes are loaded on use, because pytest loads this package in every project, whether or not it needs a broker.
 """
 
 from importlib import import_module

@@ -47,7 +47,7 @@ def _write(line: str) -> None:
 
 
 def run(disk: Disk | None = None) -> None:
-    """The whole process. Its arguments are the settings and the process id of its parent."""
+    """Run the whole process. Its arguments are the settings and the process id of its parent."""
     end_with_parent()
     if os.getppid() == int(sys.argv[2]):
         # Otherwise the parent ended before the kernel could watch it.

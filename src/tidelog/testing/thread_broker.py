@@ -126,7 +126,7 @@ class _Run:
             run_broker(
                 self._settings, report=self._report, on_serving=lambda _: self._on_serving(), may_be_insecure=True, embedding=self
             )
-        except BaseException as error:  # whatever it is, the waiting thread must get it
+        except BaseException as error:  # Whatever the error is, the waiting thread must get it.
             self._error = error
         finally:
             self._is_decided.set()

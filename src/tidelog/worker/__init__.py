@@ -1,7 +1,7 @@
 """Workers: a handler function and everything around it, on any Kafka.
 
-``Worker`` is the class; ``Backoff``, ``CircuitBreaker``, ``Reject`` and the deduplicators configure it. See
-docs/guides/retries-and-dead-letters.md. The modules:
+``Worker`` is the class; ``Backoff``, ``CircuitBreaker``, ``Reject`` and the deduplicators configure it.
+docs/guides/retries-and-dead-letters.md is the guide. The modules:
 
 * ``worker`` is what applications see, ``options`` its checked arguments, ``session`` one run of it;
 * a message passes ``intake`` -> ``execution`` -> ``settlement`` -> ``outbox``, which ``pipeline`` connects; ``handler`` is one

@@ -4,9 +4,9 @@
     open --(pause is over)--> probing: one message is tried
     probing --(it is handled)--> closed      probing --(it fails)--> open, twice as long, up to pause_cap
 
-While it is open nothing is begun, and a message that fails meanwhile goes back to where it was, without using up an attempt. A
-probe is an ordinary attempt, and its failure an ordinary failure, so that a message that always fails cannot keep the breaker
-open for ever.
+While it is open no message is begun, and a message that fails in the meantime goes back to where it was, without using up an
+attempt. A probe is an ordinary attempt, and its failure an ordinary failure, so that a message that always fails cannot keep the
+breaker open forever.
 
 Pure: the time is passed in. Counts are kept in a few buckets of the window, not per message.
 """
@@ -61,7 +61,7 @@ class Breaker:
 
     def __init__(self, options: CircuitBreaker) -> None:
         self._options = options
-        # (bucket's number, tried, failed), oldest first.
+        # (number of the bucket, tried, failed), oldest first.
         self._buckets: deque[tuple[int, int, int]] = deque()
         self._tried = 0
         self._failed = 0
@@ -84,7 +84,7 @@ class Breaker:
             self._record(count, 0, now_ms)
 
     def failed(self, now_ms: int) -> bool:
-        """One failure that counts. Returns True if the breaker is open, so that the message goes back to where it was."""
+        """Record one failure that counts. Returns True if the breaker is open, so that the message goes back to where it was."""
         if self.state is BreakerState.OPEN:
             return True
         if self.state is BreakerState.PROBING:
@@ -98,7 +98,7 @@ class Breaker:
         return True
 
     def failed_otherwise(self, now_ms: int) -> None:
-        """A failure that does not count: the attempt reached the handler's own judgement, so the dependency works."""
+        """Record a failure that does not count: the attempt reached the handler's own judgement, so the dependency works."""
         self.succeeded(1, now_ms)
 
     def tick(self, now_ms: int) -> bool:

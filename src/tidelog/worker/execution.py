@@ -1,4 +1,4 @@
-"""Bundles of messages between the thread that polls and the slots that handle: dispatched, run, given back, reported.
+"""Moves bundles of messages between the thread that polls and the slots that handle them: dispatch, run, return, report.
 
 A slot (a thread or an asyncio task) takes a bundle of messages, runs one after the other and reports the results. Bundles are as
 large as the handler is fast (about ``BUNDLE_NS`` of work), so that handing over costs little and a slow handler still gets one
@@ -9,8 +9,8 @@ A lane holds what must be handled one after the other: the messages of one key, 
 message of it that was begun has ended. A lane whose message failed is held where order demands it, until the polling thread has
 decided what becomes of the message.
 
-One lock guards the dispatch and all bundles. Reports go through a deque, which needs none. Reports are values: the execution
-knows nothing of what comes after it.
+One lock guards the dispatch and all bundles. Reports go through a deque, which needs no lock. Reports are values: the execution
+does not know the stages after it.
 """
 
 import threading
@@ -28,7 +28,7 @@ from tidelog.worker.partitions import AssignedPartition, WorkItem
 BUNDLE_NS = 1_000_000
 SLICE_NS = 20_000_000
 BUNDLE_ITEMS_MAX = 500
-# Handlers that are faster than a switch of threads gain nothing from more of them, which would only disturb each other.
+# Handlers that are faster than a switch of threads gain nothing from more threads, which would only disturb each other.
 FAST_NS = 50_000
 FAST_SLOTS = 2
 BUNDLE_ITEMS_AT_FIRST = 8
@@ -40,19 +40,19 @@ AVERAGE_WEIGHT = 0.2
 
 
 class Lane:
-    """Its waiting items in order; at most one bundle of it is under way (``is_busy``)."""
+    """The waiting items of a lane in order; at most one bundle of it is under way (``is_busy``)."""
 
     __slots__ = ("is_busy", "items", "key")
 
     def __init__(self, key: object = None) -> None:
         self.key = key
-        """None if nobody looks the lane up by a key."""
+        """None if nobody looks up the lane by a key."""
         self.items: deque[WorkItem] = deque()
         self.is_busy = False
 
 
 class LaneDispatch:
-    """For ``order="key"`` and ``order="partition"``: each lane's messages one after the other, lanes in parallel.
+    """Dispatches for ``order="key"`` and ``order="partition"``: each lane's messages one after the other, lanes in parallel.
 
     Keeps the lanes that have something to do and are not busy, in turn. ``take`` hands out a bundle: the waiting messages of one
     or more lanes. Messages that were not begun go back to the front of their lane. Pure, and not locked.
@@ -71,14 +71,14 @@ class LaneDispatch:
         return len(self._ready)
 
     def lane_of(self, key: object) -> Lane:
-        """The lane of that key; made if there is none."""
+        """Return the lane of that key, and create it if it does not exist."""
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(key)
         return lane
 
     def add(self, items: Sequence[WorkItem]) -> None:
-        """In the order in which each lane is to see them."""
+        """Add items, in the order in which each lane is to see them."""
         ready = self._ready
         for item in items:
             lane = item.lane
@@ -89,7 +89,7 @@ class LaneDispatch:
         self.queued += len(items)
 
     def take(self, items_max: int) -> list[WorkItem]:
-        """Up to ``items_max``; none if nothing may be begun now."""
+        """Take up to ``items_max`` items; empty if nothing may be begun now."""
         items: list[WorkItem] = []
         ready = self._ready
         while ready and len(items) < items_max:
@@ -108,13 +108,13 @@ class LaneDispatch:
         return items
 
     def give_back(self, unrun: Sequence[WorkItem]) -> None:
-        """Part of a bundle, in its order, that was not begun: it waits again, before what waits already."""
+        """Return the part of a bundle that was not begun, in order: it waits again, before what waits already."""
         for item in reversed(unrun):
             item.lane.items.appendleft(item)
         self.queued += len(unrun)
 
     def release(self, lanes: Iterable[Lane]) -> None:
-        """Nothing of the lanes is under way any more."""
+        """Called when nothing of the lanes is under way any more."""
         for lane in lanes:
             self._release(lane)
 
@@ -127,7 +127,7 @@ class LaneDispatch:
         return items
 
     def put_back(self, item: WorkItem, is_held: bool) -> None:
-        """An item that was under way waits again, first in its lane, which is free afterwards if it was held."""
+        """Let an item that was under way wait again, first in its lane, which is free afterwards if it was held."""
         lane = item.lane
         is_waiting_already = bool(lane.items)
         lane.items.appendleft(item)
@@ -161,8 +161,8 @@ class LaneDispatch:
 
 
 class UnorderedDispatch:
-    """For ``order="none"``: first come, first begun, and nothing waits for anything. The same calls as ``LaneDispatch``; all
-    items share one lane that nobody looks at. Pure, and not locked."""
+    """Dispatches for ``order="none"``: first come, first served, and nothing waits for anything. It has the same calls as
+    ``LaneDispatch``; all items share one lane that nobody looks at. Pure, and not locked."""
 
     __slots__ = ("_items", "_lane")
 
@@ -224,10 +224,10 @@ class BundleReport:
     execution: "HandlerExecution"
     handled: list[WorkItem] = field(default_factory=list)
     duplicates: int = 0
-    """How many of ``handled`` had been handled before."""
+    """The number of messages in ``handled`` that had been handled before."""
     failures: list[HandlerFailure] = field(default_factory=list)
     fatal: BaseException | None = None
-    """What a handler raised to end the whole program."""
+    """The exception with which a handler ends the whole program."""
 
 
 class Bundle:
@@ -246,7 +246,7 @@ class Bundle:
         self.taken_ns = self.begun_ns = now_ns
 
     def crash(self, error: BaseException) -> None:
-        """A handler ends the whole program."""
+        """Note that a handler ends the whole program."""
         self.report.fatal = error
 
     def contains(self, assigned: AssignedPartition) -> bool:
@@ -263,19 +263,19 @@ class HandlerSlots(Protocol):
     """The threads or tasks that run bundles."""
 
     def want(self, count: int) -> None:
-        """That many more bundles could be taken. Called with the lock held."""
+        """Called with the lock held when that many more bundles could be taken."""
         ...
 
     def became_idle(self) -> None:
-        """A slot found nothing to take. Called with the lock held."""
+        """Called with the lock held when a slot found nothing to take."""
         ...
 
     def close(self) -> None: ...
 
 
 class HandlerExecution:
-    """Runs one handler. Handlers do not share slots or circuit breakers: one that hangs, or whose dependency is down, leaves the
-    others alone."""
+    """Runs one handler. Handlers do not share slots or circuit breakers: one that hangs, or whose dependency is down, does not
+    affect the others."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ class HandlerExecution:
         self._stuck = 0
         self._slots: HandlerSlots | None = None
         self.histograms: list[Histogram] = []
-        """Time per message in nanoseconds; one per slot that writes it, read by anybody."""
+        """The time per message in nanoseconds. Each slot writes its own, and anyone may read them."""
 
     def attach(self, slots: HandlerSlots) -> None:
         self._slots = slots
@@ -311,7 +311,7 @@ class HandlerExecution:
     # -- the polling thread --------------------------------------------------------------------------------------------------
 
     def lane_of(self, key: object) -> Lane:
-        """Only the polling thread adds and looks up lanes; others may free one."""
+        """Return the lane. Only the polling thread adds and looks up lanes; others may free one."""
         with self._lock:
             return self._dispatch.lane_of(key)
 
@@ -364,14 +364,14 @@ class HandlerExecution:
 
     @property
     def has_no_probe(self) -> bool:
-        """No message that could answer a probe is under way, about to be, or reported: its partition was taken away."""
+        """Whether no message that could answer a probe is under way, about to be, or reported: its partition was taken away."""
         with self._lock:
             if self._bundles or self._probes_left:
                 return False
             return not any(report.execution is self for report in list(self._reports))
 
     def rescue(self, now_ns: int) -> None:
-        """Let others take what waits behind a slow message in its bundle."""
+        """Let other slots take what waits behind a slow message in its bundle."""
         with self._lock:
             self._stuck = 0
             for bundle in self._bundles.values():
@@ -402,11 +402,12 @@ class HandlerExecution:
     # -- slots ---------------------------------------------------------------------------------------------------------------
 
     def turn(self, ended: Bundle | None, now_ns: int) -> Bundle | None:
-        """End one bundle and take the next, with its first message begun. None if there is none: the slot is idle then."""
+        """End one bundle and take the next, with its first message begun. Returns None if there is no bundle: the slot is idle
+        then."""
         with self._lock:
             if ended is not None:
                 self._end(ended, now_ns)
-                # With the lock held: whoever finds nothing under way finds the report.
+                # Report with the lock held: whoever finds nothing under way must find the report.
                 self._reports.append(ended.report)
             bundle = None
             while bundle is None and (items := self._take()):
@@ -421,7 +422,7 @@ class HandlerExecution:
         return bundle
 
     def next(self, bundle: Bundle, item: WorkItem, outcome: AttemptOutcome, now_ns: int) -> WorkItem | None:
-        """Note the outcome of ``item``, and return the next message of the bundle to run; None when it is over."""
+        """Note the outcome of ``item``, and return the next message of the bundle to run; None when the bundle is over."""
         with self._lock:
             report = bundle.report
             if outcome is None:
@@ -487,7 +488,7 @@ class HandlerExecution:
         return None
 
     def _end(self, bundle: Bundle, now_ns: int) -> None:
-        """Free its lanes."""
+        """Free the lanes of a bundle."""
         if bundle.unrun:
             self._dispatch.give_back(bundle.unrun)
         held = bundle.held
@@ -500,7 +501,7 @@ class HandlerExecution:
     def _give_back(self, bundle: Bundle) -> None:
         items = list(bundle.items)
         bundle.items.clear()
-        # Items of a lane that was held meanwhile come before these.
+        # Items of a lane that was held in the meantime come before these.
         self._dispatch.give_back([*bundle.unrun, *items])
         bundle.unrun.clear()
         unused = dict.fromkeys(item.lane for item in items)

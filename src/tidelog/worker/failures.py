@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler failed: another attempt at some backoff level, or the dead letters. Pure.
+"""Decides what becomes of a message whose handler failed: another attempt at some backoff level, or the dead letters. Pure.
 
 A failure that may pass is retried. After ``retries`` retries the message is a dead letter, and at once if it is poison: it cannot
 be decoded, the application says that it is not retriable, or the handler raised ``Reject``. In-place tries belong to one round; a
@@ -19,7 +19,7 @@ from tidelog.deadletters.topics import LEVELS_MAX
 CAP_SECONDS_MAX = 7 * 24 * 3600.0
 
 POISON: tuple[type[BaseException], ...] = (SerializationError, UnicodeDecodeError, json.JSONDecodeError)
-"""The exceptions of decoding: the same bytes fail in the same way for ever."""
+"""The exceptions of decoding: the same bytes fail in the same way forever."""
 
 Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
@@ -52,7 +52,8 @@ class Reject(Exception):
 
 
 class InProgress(Exception):
-    """Another worker is handling this message, or was when it died. Not an attempt: the message is looked at again later."""
+    """Another worker is handling this message, or was when it died. This is not an attempt: the message is looked at again
+    later."""
 
 
 class Retry(NamedTuple):
@@ -68,7 +69,7 @@ class FailurePolicy:
     def __init__(
         self, *, retries: int, in_place_retries: int, backoff: Backoff, retriable: Retriable | None, levels: int
     ) -> None:
-        """``levels``: the number of retry topics, at least ``retries``."""
+        """``levels`` is the number of retry topics, at least ``retries``."""
         self._retries = retries
         self._in_place_retries = in_place_retries
         self._backoff = backoff
@@ -86,15 +87,15 @@ class FailurePolicy:
         return isinstance(error, retriable) if isinstance(retriable, tuple) else bool(retriable(error))
 
     def decide(self, attempts: int, is_retriable: bool, now_ms: int, fraction: float) -> Retry | None:
-        """None makes it a dead letter. ``attempts`` counts the handler's tries, including this one; ``fraction`` is random,
-        0 <= fraction < 1."""
+        """Return None for a dead letter. ``attempts`` counts the handler's tries, including this one; ``fraction`` is random, 0
+        <= fraction < 1."""
         rounds = self._rounds(attempts)
         if not is_retriable or rounds > self._retries:
             return None
         return self._at(rounds - 1, now_ms, fraction)
 
     def look_again(self, attempts: int, now_ms: int, fraction: float) -> Retry:
-        """For what is not an attempt: the current level once more."""
+        """Return the current level once more, for something that is not an attempt."""
         return self._at(max(self._rounds(attempts) - 1, 0), now_ms, fraction)
 
     def _rounds(self, attempts: int) -> int:

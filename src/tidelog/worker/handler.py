@@ -5,7 +5,7 @@ A round extracts the trace context, asks the deduplicator, calls the handler, an
 the thread, or the asyncio task, waits a moment and tries again. The wait ends early when the worker stops; the failure then
 counts.
 
-The synchronous and the asynchronous version do the same. In the second, calls that may block (a deduplicator's file or network)
+The synchronous and the asynchronous version do the same. In the latter, calls that may block (a deduplicator's file or network)
 run in a thread, so that the loop continues.
 """
 
@@ -39,7 +39,7 @@ AsyncHandler = Callable[[Message], Awaitable[Any]]
 
 
 class HandlerRegistry:
-    """Handlers by topic, as the application registers them. The one under None is for all topics without their own."""
+    """Handlers by topic, as the application registers them. The handler under None is for all topics without their own."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str | None, Handler] = {}
@@ -62,7 +62,7 @@ class HandlerRegistry:
         self._by_topic[topic] = handler
 
     def by_topic(self, topics: Iterable[str]) -> Mapping[str, Handler]:
-        """The handler of each topic. InvalidArgument if a topic has none."""
+        """The handler of each topic. InvalidArgument if a topic has no handler."""
         found: dict[str, Handler] = {}
         for topic in topics:
             handler = self._by_topic.get(topic, self._by_topic.get(None))
@@ -91,12 +91,12 @@ class HandlerFailure:
 
 
 AttemptOutcome = HandlerFailure | str | None
-"""None means handled, ``DUPLICATE`` handled before."""
+"""None means that the message was handled, ``DUPLICATE`` that it was handled before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRules:
-    """What all attempts of one handler have in common."""
+    """The settings that all attempts of one handler share."""
 
     in_place_retries: int
     is_retriable: Callable[[BaseException], bool]
@@ -108,7 +108,7 @@ class AttemptRules:
     def failure(self, item: WorkItem, error: Exception, tries: int) -> HandlerFailure:
         try:
             is_retriable = self.is_retriable(error)
-        except Exception as wrong:  # the application's own function failed: keep both errors, and retry
+        except Exception as wrong:  # The application's own function failed, so keep both errors and retry.
             wrong.__context__ = error
             return HandlerFailure(item, wrong, tries, True)
         return HandlerFailure(item, error, tries, is_retriable)

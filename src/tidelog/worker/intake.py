@@ -1,7 +1,7 @@
 """The first stage: messages that were read are skipped, kept until they are due, held behind a blocked key, or dispatched.
 
-Runs in the polling thread only. Messages come in runs of one partition, and go on as runs: the work per message is limited to
-what order and offsets need.
+It runs in the polling thread only. Messages arrive in runs of one partition, and are passed on as runs: the work per message is
+limited to what order and offsets need.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ class Intake:
     def accept(self, runs: Iterable[MessageRun]) -> None:
         for run in runs:
             assigned = self._partitions.get(run.partition)
-            # It may have been taken away within this very poll.
+            # The partition may have been taken away within this very poll.
             if assigned is not None and not assigned.is_stopping:
                 self._accept(assigned, run)
 
@@ -53,7 +53,7 @@ class Intake:
                 assigned.retries.add(message, self._letter_of(assigned, message))
 
     def _skip(self, assigned: AssignedPartition, messages: Sequence[Message]) -> None:
-        """They were handled before, in another run or as another copy."""
+        """Skip messages that were handled before, in another run or as another copy."""
         lane = Lane()
         self._settlement.skip([WorkItem(assigned, message, message.offset, lane) for message in messages])
 
@@ -112,13 +112,13 @@ class Intake:
         offset, blocked = message.offset, assigned.family.blocked
         blocker = blocked.blocker(key, offset)
         if blocker is None or blocked.has(key, offset):
-            # An earlier worker wrote its letter and died before the commit: the letter is the one that counts.
+            # An earlier worker wrote its letter and died before the commit, so the letter counts.
             self._skip(assigned, [message])
         else:
             self._settlement.hold(WorkItem(assigned, message, offset, Lane()), blocker)
 
     def _retry(self, assigned: AssignedPartition, due: Sequence[WaitingLetter]) -> None:
-        """Letters are few, so one by one."""
+        """Dispatch letters one by one, because they are few."""
         for message, letter in due:
             item = WorkItem(assigned, message, message.offset, assigned.lane or Lane(), letter)
             key = message.key

@@ -27,7 +27,7 @@ _source_offset = attrgetter("source_offset")
 @dataclass(slots=True)
 class _WaitingLetters:
     offsets: list[int] = field(default_factory=list)
-    """Sorted; the same one twice when there are two copies."""
+    """The offsets in order. An offset occurs twice when there are two copies."""
     retries: dict[int, Retry] = field(default_factory=dict)
 
 
@@ -43,7 +43,7 @@ class BlockedKeys:
         return self._count
 
     def add(self, key: bytes, offset: int, retry: Retry) -> None:
-        """A letter was written to the retry topic."""
+        """Note that a letter was written to the retry topic."""
         waiting = self._by_key.get(key)
         if waiting is None:
             waiting = self._by_key[key] = _WaitingLetters()
@@ -55,7 +55,7 @@ class BlockedKeys:
         self._count += 1
 
     def remove(self, key: bytes, offset: int) -> bool:
-        """A letter was read and is due. Returns False if it was not known, because somebody else wrote it."""
+        """Note that a letter was read and is due. Returns False if it was not known, because somebody else wrote it."""
         waiting = self._by_key.get(key)
         if waiting is None or offset not in waiting.retries:
             return False
@@ -74,7 +74,7 @@ class BlockedKeys:
         return waiting is not None and offset in waiting.retries
 
     def lowest(self, key: bytes) -> int | None:
-        """The source offset of the key's first letter that waits; None if none does."""
+        """The source offset of the key's first letter that waits; None if no letter waits."""
         waiting = self._by_key.get(key)
         return None if waiting is None else waiting.offsets[0]
 
@@ -87,7 +87,7 @@ class BlockedKeys:
 
 
 class ParkedMessages:
-    """By key, in the order of their source offsets."""
+    """The parked messages by key, in the order of their source offsets."""
 
     __slots__ = ("_by_key",)
 

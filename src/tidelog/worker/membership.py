@@ -1,9 +1,9 @@
-"""The worker's membership in its group: partitions come, are given up in order, or are lost.
+"""The worker's membership in its group: partitions are assigned, given back in order, or lost.
 
 *Assigned*: the group's commit says where to continue and, in its metadata, what is finished above that. With ``order="key"`` the
-retry partitions are scanned before anything of them or of their source is read. *Revoked*: nothing more is begun, what is under
-way is waited for within ``drain_timeout``, and all that is finished is committed. *Lost*: another member may have the partitions
-already, so nothing is committed and results are ignored.
+retry partitions are scanned before anything of them or of their source is read. *Revoked*: nothing more is begun, the worker
+waits up to ``drain_timeout`` for what is under way, and everything that is finished is committed. *Lost*: another member may have
+the partitions already, so nothing is committed and results are ignored.
 
 The callbacks run in the polling thread, within a poll.
 """
@@ -37,18 +37,18 @@ class GroupMembership:
     consumer: RawConsumer
     roles: Mapping[str, TopicRole]
     executions: Mapping[str, HandlerExecution]
-    """By source topic."""
+    """The handlers' executions by source topic."""
     partitions: AssignedPartitions
     pipeline: MessagePipeline
     outbox: Outbox
     commits: CommitSchedule
     scan: RetryScan | None
-    """With ``order="key"``."""
+    """Used with ``order="key"``."""
     growth: PartitionGrowth
     clock: Clock
     is_hurried: Callable[[], bool]
     assignments: int = 0
-    """How often the group has assigned partitions, or none."""
+    """The number of assignments that the group has sent, including empty ones."""
 
     # -- callbacks -----------------------------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class GroupMembership:
     # -- for the end of the worker too ---------------------------------------------------------------------------------------
 
     def give_up(self, partitions: Sequence[AssignedPartition]) -> bool:
-        """Drain and commit. Returns False if messages were still under way when the time was over, or the commit failed."""
+        """Drain and commit. Returns False if messages were still under way when the time was up, or the commit failed."""
         is_drained = self.pipeline.drain(partitions, self.options.drain_timeout, self.is_hurried)
         is_committed = not self.is_hurried() and self.commits.commit(partitions, self.clock.monotonic_ms(), is_last=True)
         self._close(partitions)
@@ -130,7 +130,8 @@ class GroupMembership:
 
 
 def _start(each: ScannedPartition) -> int | None:
-    """A retry topic is read from its beginning, whatever auto.offset.reset says: no letter may be skipped."""
+    """Where a partition starts. A retry topic is read from its beginning, whatever auto.offset.reset says: no letter may be
+    skipped."""
     if each.committed is None and not each.assigned.is_source:
         return BEGINNING
     return each.committed

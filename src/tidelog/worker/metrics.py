@@ -1,4 +1,4 @@
-"""What a worker counts about itself, and a snapshot of it as plain data and as Prometheus' text.
+"""The counts of a worker, and a snapshot of them as plain data and as Prometheus' text.
 
 The polling thread counts, without locks; each slot has a histogram of the time per message. The lag of a partition is what the
 group has not finished: its end as the last fetch saw it, minus the position.
@@ -57,7 +57,7 @@ class WorkerMetrics(NamedTuple):
     in_flight: int
     """Messages that were read and are not finished."""
     lag: Mapping[tuple[str, int], int]
-    """By topic and partition, including retry topics."""
+    """The lag by topic and partition, including retry topics."""
     breakers: Mapping[str, str]
     """The state of each handler's circuit breaker."""
     seconds_total: float
@@ -65,11 +65,11 @@ class WorkerMetrics(NamedTuple):
     seconds_p50: float
     seconds_p99: float
     longest_running_seconds: float
-    """How long the slowest message has been running."""
+    """The time for which the slowest message has been running."""
     histogram: Histogram
 
     def text(self, group: str) -> bytes:
-        """In Prometheus' text format."""
+        """Render the metrics in Prometheus' text format."""
         moment = Moment(_DESCRIPTIONS)
         for sample in self._samples(group):
             moment.take(sample)

@@ -1,6 +1,6 @@
-"""Which offsets of one partition are finished, and what may be committed: nothing above the first that is not. Pure.
+"""Tracks which offsets of one partition are finished, and what may be committed: nothing above the first that is not. Pure.
 
-Keeps the offsets that were begun, in order, from the first unfinished one on, and which of them are finished. Offsets may have
+It keeps the offsets that were begun, in order, from the first unfinished one on, and which of them are finished. Offsets may have
 gaps (compaction, transaction markers), so "all below are finished" means all that were read, not all numbers.
 
 Offsets that are finished above the committed one are written into the metadata of the commit, as run lengths:
@@ -26,7 +26,7 @@ _VARINT_BYTES_MAX = 9
 _OFFSET_MAX = (1 << 63) - 1
 
 Run = tuple[int, int]
-"""First offset, and the offset after the last one."""
+"""The first offset, and the offset after the last one."""
 
 
 class PartitionOffsets:
@@ -72,12 +72,12 @@ class PartitionOffsets:
         return bool(restored) and restored[0][0] <= offset
 
     def begin(self, offsets: Sequence[int]) -> None:
-        """In ascending order, above all offsets before."""
+        """Begin offsets, in ascending order, above all earlier ones."""
         self._in_flight.extend(offsets)
         self._next = offsets[-1] + 1
 
     def finish(self, offsets: Iterable[int]) -> None:
-        """In any order; each was begun before and is finished once."""
+        """Finish offsets, in any order. Each was begun before and is finished once."""
         done, in_flight = self._done, self._in_flight
         done.update(offsets)
         if len(done) == len(in_flight):
@@ -88,8 +88,8 @@ class PartitionOffsets:
             done.remove(in_flight.popleft())
 
     def finished_runs(self) -> list[Run]:
-        """What is finished above ``position``, as ascending runs that do not touch. A gap after a finished offset counts as
-        finished, because it contains nothing that could be read again."""
+        """The offsets that are finished above ``position``, as ascending runs that do not touch. A gap after a finished offset
+        counts as finished, because it contains nothing that could be read again."""
         runs: list[Run] = []
         start: int | None = None
         if self._done:
@@ -115,7 +115,7 @@ class PartitionOffsets:
 
 
 def encode_runs(committed: int, runs: Sequence[Run], bytes_max: int) -> str:
-    """The metadata for ``runs``, which ascend, are above ``committed`` and do not touch. Empty if there are none or no room."""
+    """The metadata for ``runs``, which ascend, are above ``committed`` and do not touch. Empty without runs or without room."""
     room = (bytes_max - len(PREFIX)) // 4 * 3
     content = bytearray()
     end = committed
@@ -129,7 +129,7 @@ def encode_runs(committed: int, runs: Sequence[Run], bytes_max: int) -> str:
 
 
 def decode_runs(committed: int, metadata: str | None) -> list[Run]:
-    """The runs of metadata that ``encode_runs`` wrote; none for any other."""
+    """The runs of metadata that ``encode_runs`` wrote; empty for any other."""
     if not metadata or not metadata.startswith(PREFIX):
         return []
     try:

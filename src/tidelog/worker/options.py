@@ -102,7 +102,7 @@ class WorkerOptions(NamedTuple):
             "enable.partition.eof": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
-            # Where a key's order depends on both, one member must have the source and retry partitions of one number.
+            # If a key's order depends on both, one member must have the source and retry partitions of the same number.
             "partition.assignment.strategy": "range" if self.order == "key" else "cooperative-sticky",
             # How soon new partitions are noticed: first those of the source, then those of its retry topics.
             "topic.metadata.refresh.interval.ms": METADATA_REFRESH_MS,

@@ -1,10 +1,10 @@
 """The last stage: letters and commits, written plainly or in transactions.
 
-``PlainOutbox`` writes letters through an idempotent producer that never gives up, then commits. All in-sync replicas acknowledge
-a letter before the offset of its message counts as finished, so the letter is there before that offset is committed; a crash in
-between makes a second copy. The producer keeps the order of its letters and tries until the brokers accept them (there is no
-delivery timeout). Meanwhile the offsets of those messages stay unfinished and the worker reads less and less. A letter that the
-cluster refuses for good stops the worker, with its message uncommitted.
+``PlainOutbox`` writes letters through an idempotent producer that retries without limit, then commits. All in-sync replicas
+acknowledge a letter before the offset of its message counts as finished, so the letter is there before that offset is committed;
+a crash in between makes a second copy. The producer keeps the order of its letters and tries until the brokers accept them (there
+is no delivery timeout). In the meantime the offsets of those messages stay unfinished and the worker reads less and less. A
+letter that the cluster refuses for good stops the worker, with its message uncommitted.
 
 ``TransactionalOutbox`` commits letters and offsets in one transaction: a letter is there exactly when the offset of its message
 is committed. Letters wait in memory until a commit covers their offset, by its position or by the finished runs in its metadata.
@@ -53,7 +53,7 @@ METADATA_BYTES_MIN = 64
 URGENT_MS = 50
 # A rebalance that is under way makes every attempt fail until it is over.
 LAST_ATTEMPTS_MAX = 3
-# A second attempt does not change these.
+# A second attempt does not help after these errors.
 _REFUSALS = (MessageTooLarge, UnknownTopic, NotAuthorized, InvalidTopic)
 
 
@@ -66,7 +66,7 @@ class OutgoingLetter(NamedTuple):
 
     @property
     def partition(self) -> int:
-        """Letters keep the partition number of their message."""
+        """The letter's partition number, which is that of its message."""
         return self.item.assigned.name.partition
 
     def headers(self) -> list[tuple[str, bytes | None]]:
@@ -74,7 +74,7 @@ class OutgoingLetter(NamedTuple):
 
 
 class PartitionCommit(NamedTuple):
-    """What to commit for one partition."""
+    """The offset and metadata to commit for one partition."""
 
     assigned: AssignedPartition
     offset: int
@@ -108,12 +108,12 @@ class Outbox(Protocol):
         ...
 
     def commit(self, commits: Sequence[PartitionCommit], is_last: bool) -> bool:
-        """With ``is_last`` the partitions are being given up: returns when the commit is done, or cannot be done any more.
+        """Commit. With ``is_last`` the partitions are being revoked: returns when the commit is done, or cannot be done any more.
         Returns False if it is known to have failed."""
         ...
 
     def forget(self, assigned: AssignedPartition) -> None:
-        """The partition was taken away: what was not committed of it belongs to its next owner."""
+        """Called when the partition was taken away: what was not committed belongs to its next owner."""
         ...
 
     def partitions(self, topic: str) -> int:
@@ -261,7 +261,8 @@ class PlainOutbox:
         return errors
 
     def forget(self, assigned: AssignedPartition) -> None:
-        """Its letters may still be written. The next owner reads their messages again, so there may be two copies."""
+        """Forget the partition. Its letters may still be written, and the next owner reads their messages again, so there may be
+        two copies."""
         self._under_way.pop(assigned, None)
 
     def partitions(self, topic: str) -> int:
@@ -288,7 +289,7 @@ class TransactionalOutbox:
         self._transaction = self._producer.transaction()
 
     def send(self, outgoing: OutgoingLetter) -> bool:
-        """Its message is finished at once: it is committed together with its letter or not at all."""
+        """Keep the letter. Its message is finished at once: it is committed together with its letter or not at all."""
         self._letters.append(outgoing)
         self._is_urgent = True
         outgoing.item.assigned.hold_letter(outgoing.item)
@@ -331,7 +332,7 @@ class TransactionalOutbox:
         return False
 
     def _try_commit(self, letters: list[OutgoingLetter], commits: Sequence[PartitionCommit]) -> TransactionFailed | None:
-        """None when it is done."""
+        """Return None when the commit is done."""
         deliveries: list[Delivery] = []
         try:
             with self._transaction as transaction:
@@ -374,10 +375,10 @@ class TransactionalOutbox:
 
 
 def covered_letters(letters: Sequence[OutgoingLetter], is_last: bool) -> list[OutgoingLetter]:
-    """Those whose offsets are finished in what was last committed of their partitions, or is about to be.
+    """The letters whose offsets are finished in what was last committed of their partitions, or is about to be.
 
-    While messages of a partition are parked, they may wait for just these letters, so none of them is held back for long
-    metadata: a crash may then repeat one. What is given up is read again by its next owner in any case.
+    While messages of a partition are parked, they may wait for just these letters, so no letter is held back because of long
+    metadata: a crash may then repeat one. What is revoked is read again by its next owner in any case.
     """
     finished: dict[AssignedPartition, tuple[int, list[Run]]] = {}
     found: list[OutgoingLetter] = []

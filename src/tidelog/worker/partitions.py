@@ -30,12 +30,13 @@ SOURCE_LEVEL = -1
 MESSAGE_BYTES = 400
 
 PATIENCE_MS = 100
-# However many partitions share the total.
+# The minimum for a partition, however many partitions share the total.
 PARTITION_MESSAGES_MIN = 100
 PARTITION_BYTES_MIN = 1 << 20
-# Letters of one partition that wait in retry topics, with order="key": a table of about 20 MB.
+# The maximum number of letters of one partition that wait in retry topics, with order="key": a table of about 20 MB.
 BLOCKED_LETTERS_MAX = 100_000
-# Offsets of one partition that are finished above one that is not: a table of about 50 MB, scanned at every commit.
+# The maximum number of offsets of one partition that are finished above one that is not: a table of about 50 MB, scanned at every
+# commit.
 OFFSETS_MAX = 500_000
 
 
@@ -48,13 +49,13 @@ class WorkItem:
     """The message as it was read."""
     offset: int
     lane: "Lane"
-    """Its order is kept among the items of the lane."""
+    """The lane in which the item's order is kept."""
     letter: Letter | None = None
-    """Its story so far; None if it was read from the source."""
+    """The message's story so far; None if it was read from the source."""
 
     @property
     def attempts(self) -> int:
-        """How often its handler was tried before."""
+        """The number of times that its handler was tried before."""
         return 0 if self.letter is None else self.letter.attempts
 
     @property
@@ -111,7 +112,7 @@ class RetryQueue:
 
     @property
     def due_ms(self) -> int | None:
-        """When the first letter is due; None if there is none."""
+        """The time when the first letter is due; None if the queue is empty."""
         return (self._letters[0].letter.due_ms or 0) if self._letters else None
 
     def take_due(self, now_ms: int) -> list[WaitingLetter]:
@@ -148,7 +149,7 @@ class PartitionFamily:
 
 
 class AssignedPartition:
-    """A source or retry partition, with all that is known of it while this worker has it."""
+    """A source or retry partition, with its state while this worker has it."""
 
     __slots__ = (
         "backlog",
@@ -185,7 +186,7 @@ class AssignedPartition:
         self.execution = execution
         self.offsets = offsets
         self.lane = lane
-        """For all of its messages; None with order="key"."""
+        """The lane of all its messages; None with order="key"."""
         self.retries = RetryQueue()
         self.committed: tuple[int | None, str] = (None, "")
         """The position and metadata of the last commit that was sent."""
@@ -198,9 +199,9 @@ class AssignedPartition:
         self.full_since_ms: int | None = None
         self.is_paused = False
         self.is_stopping = False
-        """It is being taken away: nothing more of it is begun, but what is under way still counts."""
+        """Whether the partition is being taken away: nothing more of it is begun, but what is under way still counts."""
         self.is_closed = False
-        """It was taken away: results of its messages are ignored."""
+        """Whether the partition was taken away: results of its messages are ignored."""
 
     def __str__(self) -> str:
         return str(self.name)
@@ -217,7 +218,7 @@ class AssignedPartition:
         self.offsets.begin(run.offsets)
 
     def finish(self, items: Sequence[WorkItem]) -> None:
-        """The messages were handled, skipped, or have a letter that is safe."""
+        """Called when the messages were handled, skipped, or have a letter that is safe."""
         self.offsets.finish([item.offset for item in items])
         self.backlog -= len(items)
         self.backlog_bytes -= sum([len(item.message.value or b"") for item in items]) + MESSAGE_BYTES * len(items)
@@ -245,7 +246,7 @@ class AssignedPartition:
         self.committed = (offset, metadata)
 
     def forget_commit(self) -> None:
-        """The commit failed: the next one sends it again."""
+        """Called when the commit failed: the next one sends it again."""
         self.committed = (None, "")
 
     # -- the end of it -------------------------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ class AssignedPartitions:
         self._families: dict[TopicPartition, PartitionFamily] = {}
 
     def __iter__(self) -> Iterator[AssignedPartition]:
-        """Over a copy: partitions may leave during the iteration."""
+        """Iterate over a copy, because partitions may leave during the iteration."""
         return iter(list(self._by_name.values()))
 
     def __len__(self) -> int:
@@ -280,7 +281,7 @@ class AssignedPartitions:
         return self._by_name.get(name)
 
     def family(self, source: str, partition: int) -> PartitionFamily:
-        """The family; made if there is none yet."""
+        """Return the family, and create it if it does not exist."""
         name = TopicPartition(source, partition)
         found = self._families.get(name)
         if found is None:
@@ -326,7 +327,7 @@ class ReadAhead:
         their own share are read one by one."""
         self.room_bytes = bytes_max
         self.should_wait = False
-        """Read nothing for a moment: a partition has more than its share, and may soon have less."""
+        """Whether to read nothing for a moment: a partition has more than its share, and may soon have less."""
 
     def changes(
         self, partitions: Iterable[AssignedPartition], now_ms: int
@@ -356,7 +357,7 @@ class ReadAhead:
     def _is_full(self, assigned: AssignedPartition, now_ms: int) -> bool:
         messages_max, bytes_max = self._partition_messages_max, self._partition_bytes_max
         if assigned.is_paused and assigned.full_since_ms is not None:
-            # Until half of it is gone, so that it does not alternate.
+            # It stays paused until half of it is gone, so that it does not alternate.
             messages_max //= 2
             bytes_max //= 2
         if assigned.backlog < messages_max and assigned.backlog_bytes < bytes_max:

@@ -1,10 +1,10 @@
 """Finds the blocked keys of newly assigned partitions, by reading their retry partitions once, before anything is handled.
 
-A consumer of its own, in no group, reads each retry partition from the group's committed offset to its end, and notes the key,
-the source offset, the level and the due time of every letter that is not finished. The end is that of the log, including open
+A separate consumer, in no group, reads each retry partition from the group's committed offset to its end, and notes the key, the
+source offset, the level and the due time of every letter that is not finished. The end is that of the log, including open
 transactions: the offsets of a worker that has left may be committed a moment before its letters can be read. The worker polls the
-scan between other things, so heartbeats and other partitions continue; the scanned partitions themselves are paused meanwhile.
-Partitions without letters, which is nearly all of them nearly always, cost one request for their end.
+scan between other things, so heartbeats and other partitions continue; the scanned partitions themselves are paused in the
+meantime. Partitions without letters, which is nearly all of them nearly always, cost one request for their end.
 
 ``BLOCKED_LETTERS_HARD_MAX`` bounds the table: beyond it the worker refuses to run rather than break the order of keys.
 """
@@ -82,13 +82,13 @@ class RetryScan:
             self._open_families()
 
     def forget(self, assigned: AssignedPartition) -> None:
-        """The partition was taken away."""
+        """Called when the partition was taken away."""
         if assigned.name in self._readings:
             self._end(assigned.name)
         self._families = [family for family in self._families if family is not assigned.family]
 
     def step(self) -> None:
-        """Read on for a moment."""
+        """Read for a moment."""
         if not self._families:
             return
         fetched = self._reader.fetch(STEP_MESSAGES, STEP_SECONDS)

@@ -39,7 +39,7 @@ REQUEST_SECONDS_MAX = 30.0
 
 
 class TopicRole(NamedTuple):
-    """What a topic is to the worker."""
+    """The role of a topic in the worker."""
 
     source: str
     level: int

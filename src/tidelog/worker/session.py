@@ -67,7 +67,8 @@ class Liveness:
         self._touched_ms: int | None = None
 
     def beat(self, now_ms: int, longest_running_ms: int) -> None:
-        """The polling thread came by. ``longest_running_ms`` is how long the slowest handler has been running."""
+        """Called each time the polling thread completes a turn. ``longest_running_ms`` is how long the slowest handler has been
+        running."""
         if longest_running_ms >= self._timeout_ms:
             return
         self._beat_ms = now_ms
@@ -76,7 +77,7 @@ class Liveness:
             self._touched_ms = now_ms
 
     def end(self) -> None:
-        """The worker does not run any more."""
+        """Called when the worker no longer runs."""
         self._beat_ms = None
 
     def is_alive(self, now_ms: int) -> bool:
@@ -85,11 +86,11 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSetup:
-    """What a worker hands to each of its runs."""
+    """The parts that a worker hands to each of its runs."""
 
     options: WorkerOptions
     executions: Mapping[str, HandlerExecution]
-    """By source topic."""
+    """The handlers by source topic."""
     policy: FailurePolicy
     counts: WorkerCounts
     reports: deque[BundleReport]
@@ -101,7 +102,7 @@ class SessionSetup:
 
 
 class _Stages(NamedTuple):
-    """What a run opens."""
+    """The stages that a run opens."""
 
     consumer: RawConsumer
     intake: Intake
@@ -123,7 +124,7 @@ class Session:
         self._partitions = AssignedPartitions()
         self._read_ahead = ReadAhead(options.prefetch_messages, options.prefetch_bytes)
         self._metadata_limit = MetadataLimit(options.offset_metadata_bytes)
-        # Large, so that the first reads are small: the size of messages is not known yet, and a backlog may wait.
+        # This starts large, so that the first reads are small: the size of messages is not known yet, and a backlog may wait.
         self._average_bytes = READ_BYTES_MAX / 16
         self._lag_at_ms = 0
         self._rescued_at_ms = 0
@@ -135,7 +136,7 @@ class Session:
     # -- from any thread -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Only sets a flag: a signal may arrive while its own thread holds any lock."""
+        """Set a flag and nothing else: a signal may arrive while its own thread holds any lock."""
         self._is_stopping = True
 
     def stop_now(self) -> None:
@@ -208,7 +209,7 @@ class Session:
         return _Stages(consumer, intake, pipeline, outbox, commits, scan, growth, membership)
 
     def _close(self, stages: _Stages) -> None:
-        """Whatever happened: leave the group, so that others take over at once. Not when told to stop now, which waits for
+        """Leave the group, whatever happened, so that others take over at once. A worker that was told to stop now waits for
         nothing."""
         for assigned in self._partitions:
             self._partitions.remove(assigned)

@@ -1,4 +1,4 @@
-"""Decides what becomes of messages that were attempted: offsets finished, letters written, circuit breakers told.
+"""Decides what becomes of messages that were attempted: it finishes offsets, writes letters, and informs circuit breakers.
 
 Runs in the polling thread only. A failure is, in this order: ignored when its partition was taken away; put back when the circuit
 breaker is open; a letter to the next retry level, behind which the waiting messages of its key follow (``order="key"``); or a
@@ -33,9 +33,9 @@ class SettledFailure(NamedTuple):
 
     item: WorkItem
     is_put_back: bool = False
-    """The message itself is to be attempted again, first in its lane."""
+    """Whether the message itself is to be attempted again, first in its lane."""
     is_retried: bool = False
-    """A letter of it waits in a retry topic, and later messages of its key wait behind it."""
+    """Whether a letter of it waits in a retry topic, and later messages of its key wait behind it."""
 
 
 class Settlement:
@@ -77,7 +77,8 @@ class Settlement:
         items[0].assigned.finish(items)
 
     def hold(self, item: WorkItem, retry: Retry) -> None:
-        """An earlier message of its key waits for ``retry``: park this one in memory, or write it behind the other."""
+        """Hold a message, because an earlier one of its key waits for ``retry``: park it in memory, or write it behind the
+        other."""
         key, assigned = item.message.key, item.assigned
         assert key is not None, "a message without a key waits for nothing"
         family = assigned.family
@@ -207,7 +208,7 @@ class Settlement:
 def failed_letter(
     failure: HandlerFailure, retry: Retry | None, *, group: str, application_version: str | None, now_ms: int
 ) -> Letter:
-    """The letter of a message that failed; with ``retry`` None a dead letter."""
+    """The letter of a message that failed; a dead letter if ``retry`` is None."""
     item = failure.item
     before = item.letter
     story = failure.story

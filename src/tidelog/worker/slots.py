@@ -22,8 +22,8 @@ JOIN_SECONDS_MAX = 5.0
 class ThreadSlots:
     """Threads for a synchronous handler, started as they are wanted, up to ``concurrency``.
 
-    A thread with nothing to do waits for a ticket; it takes bundles for as long as there are any, without being told. The threads
-    are daemons: a worker that was told to stop now does not wait for a handler that does not return.
+    A thread with nothing to do waits for a ticket. It takes bundles for as long as there are any. The threads are daemons: a
+    worker that was told to stop now does not wait for a handler that does not return.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ThreadSlots:
             threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
 
     def close(self) -> None:
-        """Each thread ends when its current message ends."""
+        """Close. Each thread ends when its current message ends."""
         self._is_closed = True
         for _ in range(self._concurrency):
             self._tickets.put(_STOP)
@@ -72,7 +72,7 @@ class ThreadSlots:
 
     def _run(self, bundle: Bundle, histogram: Histogram) -> None:
         attempt, next_item = self._attempt, self._execution.next
-        # As ``Histogram.observe``, without a call for each message.
+        # This is ``Histogram.observe`` without a call for each message.
         counts, total_ns = histogram.counts, 0
         begun_ns = bundle.begun_ns
         item = bundle.current

@@ -7,7 +7,7 @@
 
     worker.run()
 
-This module is what applications see. ``session`` is one run.
+Applications use this module. ``session`` is one run.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Reading partitions by range of offsets, as Arrow columns, for Spark and audits: no group, no Python object per message.
+"""Reads ranges of partitions as Arrow columns, for Spark and audits: without a group, and without a Python object per message.
 
     from tidelog.client.fetch.client import FetchClient
 
@@ -6,5 +6,5 @@
         for batch in client.read("orders", 0, start=0, end=1_000_000):
             batch.column("value")
 
-Needs ``tidelog[spark]`` (pyarrow and numpy); nothing else of the toolkit imports this package.
+It needs ``tidelog[spark]`` (pyarrow and numpy). Nothing else in the toolkit imports this package.
 """

@@ -1,8 +1,8 @@
 """``FetchClient``: topics with their ids, offsets of ends and times, and ranges of partitions as Arrow batches.
 
 ``BrokerSource`` reads over our own connections. librdkafka reads where a setting is beyond these (TLS, SASL, anything else that
-we do not know), and the rest of a log that still has batches from before Kafka 0.11. Both give the same rows and the same errors,
-except as ``librdkafka_source`` says.
+we do not know), and the rest of a log that still has batches from before Kafka 0.11. Both return the same rows and the same
+errors, except where ``librdkafka_source`` says otherwise.
 """
 
 import re
@@ -28,7 +28,7 @@ ROWS_PER_BATCH_MAX = 1_000_000
 
 
 class FetchClient:
-    """Use it from one thread; several ``read`` may be under way at the same time in that thread."""
+    """It is for one thread, which may have several ``read`` under way at the same time."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""From the records of a fetch response to Arrow columns, all records of many batches at once.
+"""Converts the records of a fetch response to Arrow columns, all records of many batches at once.
 
 **Opening.** Only batches that a reader may see are opened, that is checked and decompressed. Under read_committed the response
 names the aborted transactions as (producer id, first offset). From that offset on until the producer's abort marker, its
@@ -42,7 +42,7 @@ PlacedHeader = tuple[int, BatchHeader]
 
 _NULL = 1
 _TIMESTAMP = SCHEMA.field("timestamp").type
-# Of each record this many headers are read together with those of other records.
+# This many headers of each record are read together with those of other records.
 _ROUNDS_MAX = 64
 _KEY_START, _KEY_END, _VALUE_START, _VALUE_END = range(4)
 
@@ -50,7 +50,7 @@ _KEY_START, _KEY_END, _VALUE_START, _VALUE_END = range(4)
 class OpenedBatch(NamedTuple):
     header: BatchHeader
     records: Buffer
-    """Decompressed."""
+    """The decompressed records."""
 
 
 # -- opening ------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The errors of a fetch beyond those of the whole toolkit: the partition does not have what was asked for."""
+"""The errors of a fetch beyond those of the whole toolkit: the partition does not have what the caller asked for."""
 
 from tidelog.client.errors import TidelogError
 

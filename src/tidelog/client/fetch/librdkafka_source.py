@@ -1,4 +1,5 @@
-"""Fetching through librdkafka, where a setting is beyond our own connection. It gives the same rows, with an object per message.
+"""Fetches through librdkafka, where a setting is beyond our own connection. It returns the same rows, but needs an object per
+message.
 
 librdkafka delivers only messages, and events where a partition ends for now. So a read has reached its end when it sees a message
 at or after it, or the end of the partition there. If compaction removed the last offsets before the end, just before an open
@@ -40,15 +41,16 @@ _ISOLATION_LEVELS = {
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
 }
 _READER_DEFAULTS: Mapping[str, object] = {
-    # Never joined, because partitions are assigned by hand; librdkafka requires a name all the same.
+    # The group is never joined, because partitions are assigned by hand, but librdkafka requires a name.
     "group.id": "tidelog-fetch",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
-    # What it reads ahead is memory of this process; the default is 64 MB.
+    # What librdkafka reads ahead takes memory of this process; the default is 64 MB.
     "queued.max.messages.kbytes": 16 << 10,
-    # How long it pauses when that is full. The default is a second, in which a reader of large messages has nothing to do.
+    # How long librdkafka pauses when that is full. The default is a second, in which a reader of large messages has nothing to
+    # do.
     "fetch.queue.backoff.ms": 10,
     "check.crcs": True,
 }

@@ -1,6 +1,6 @@
-"""Questions about topics, offsets and leaders, over our own connections.
+"""Looks up topics, offsets and leaders over our own connections.
 
-They are repeated until the time-out, each time with fresh metadata, because brokers restart and leaders move.
+Lookups are repeated until the time-out, each time with fresh metadata, because brokers restart and leaders move.
 """
 
 import re
@@ -41,7 +41,7 @@ class PartitionLookup:
         self.isolation_level = ISOLATION_LEVELS[isolation]
 
     def close(self) -> None:
-        """Reads that are still under way end with an error."""
+        """Close the connections. Reads that are still under way end with an error."""
         self.brokers.close()
 
     def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, TopicInfo]:

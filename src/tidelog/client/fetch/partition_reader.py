@@ -1,4 +1,4 @@
-"""Reads one partition from one offset to another: fetch, look at the headers, send the next request, decode meanwhile.
+"""Reads one partition from one offset to another: it fetches, checks the headers, sends the next request, and decodes meanwhile.
 
 A read ends by its position, the offset after the last batch that was seen, whatever the batch held: markers, aborted transactions
 and offsets that compaction removed count as read. If a broker has nothing at the position although it has released offsets up to
@@ -91,7 +91,7 @@ class PartitionReader:
     # -- fetching -------------------------------------------------------------------------------------------------------------
 
     def _fetch(self) -> FetchedPartition | None:
-        """A response with the records at the position; None if there is nothing left up to the end."""
+        """Return a response with the records at the position; None if there is nothing left up to the end."""
         pause_seconds = PAUSE_SECONDS_MIN
         while True:
             try:
@@ -125,7 +125,7 @@ class PartitionReader:
         return fetched
 
     def _rest(self, throttle_ms: int) -> None:
-        """A quota of the broker mutes the connection for that long. That does not count as a standstill."""
+        """Wait while a quota of the broker mutes the connection. That does not count as a standstill."""
         time.sleep(throttle_ms / 1000)
         self._progressed()
 
@@ -217,7 +217,7 @@ class PartitionReader:
             raise self._first_broken(opened) from None
 
     def _first_broken(self, opened: list[OpenedBatch]) -> BrokenBatch:
-        """Batches are decoded together; decoding them one by one finds the broken one."""
+        """Find the broken batch by decoding one at a time, because batches are decoded together."""
         for batch in opened:
             try:
                 for _ in self._columns([batch]):
@@ -236,7 +236,7 @@ class PartitionReader:
 
 
 class LeaderLink:
-    """Fetch requests for one partition, sent to its leader: one is under way while the previous response is being decoded.
+    """Sends fetch requests for one partition to its leader. One is under way while the previous response is being decoded.
 
     The request names the topic by its id where broker and topic have one (Fetch v13), so that a topic which was deleted and
     created again under its name is never mistaken for the one that was asked for. With older brokers the id is compared whenever
@@ -275,8 +275,8 @@ class LeaderLink:
         self.is_under_way = True
 
     def receive(self) -> tuple[FetchedPartition | None, int]:
-        """The partition in the response, or None if the broker left it out to throttle this client; and for how many milliseconds
-        the broker throttles."""
+        """Return the partition in the response, or None if the broker left it out to throttle this client; and for how many
+        milliseconds the broker throttles."""
         connection = self._connection
         if connection is None:
             raise InvalidAnswer("no request is under way")
@@ -298,7 +298,7 @@ class LeaderLink:
         self._connection, self.is_under_way = None, False
 
     def drop(self) -> None:
-        """After a failure: the next request looks up the leader again."""
+        """Called after a failure: the next request looks up the leader again."""
         if self._connection is not None:
             self._brokers.discard(self._connection)
         self._brokers.close_idle()

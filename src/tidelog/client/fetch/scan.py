@@ -1,4 +1,4 @@
-"""Where the fields of records lie, for many records at once.
+"""Finds the fields of many records at once.
 
 **Varints.** ``read_lengths`` and ``read_deltas`` read the zigzag varints of many records with one numpy pass per byte of the
 longest. The width of a number is checked as ``records.varint`` does: 32 bits in at most five bytes, 64 bits in at most ten.

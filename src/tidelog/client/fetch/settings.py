@@ -18,14 +18,14 @@ class OwnSettings(NamedTuple):
     client_id: str = "tidelog-fetch"
     connect_timeout_ms: int = 5_000
     timeout_ms: int = 60_000
-    """For a request, and for waiting until there is something new to read."""
+    """The time-out of a request, and of waiting until there is something new to read."""
     fetch_bytes_max: int = 4 << 20
-    """For one response: enough rows for an Arrow batch, and little memory."""
+    """The maximum for one response: enough rows for an Arrow batch, and little memory."""
     wait_ms_max: int = 500
     checks_crcs: bool = True
 
 
-# By name of the setting: the field, and the least and greatest value.
+# By name of the setting: the field, and the minimum and maximum value.
 _NUMBERS: Mapping[str, tuple[str, tuple[int, int]]] = {
     "socket.connection.setup.timeout.ms": ("connect_timeout_ms", _TIMEOUT_MS_RANGE),
     "socket.timeout.ms": ("timeout_ms", _TIMEOUT_MS_RANGE),

@@ -1,4 +1,4 @@
-"""What the two ways of fetching share: the schema of the rows, what is asked for, and the ``FetchSource`` that answers.
+"""The types that both ways of fetching share: the schema of the rows, the range to read, and the ``FetchSource`` that reads it.
 
 The columns have the names and the order of the stock Spark connector.
 """
@@ -77,7 +77,7 @@ class FetchSource(Protocol):
 
 
 class OldFormat(Exception):
-    """From ``position`` on the log has messages in a format from before Kafka 0.11, which only librdkafka can read."""
+    """The log has messages in a format from before Kafka 0.11 at ``position`` and later, which only librdkafka can read."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)

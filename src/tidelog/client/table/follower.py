@@ -100,7 +100,7 @@ class TableSource:
         self._lookup = OffsetQueries(self._handle, self.addresses)
 
     def facts(self) -> TableTopic:
-        """UnknownTopic if the topic does not exist."""
+        """Raises UnknownTopic if the topic does not exist."""
         description = self._answer(
             lambda: self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=REQUEST_SECONDS)[self.topic]
         )
@@ -108,7 +108,7 @@ class TableSource:
         return TableTopic(str(description.topic_id), partitions, self._delete_retention_ms())
 
     def bounds(self, partitions: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """By partition, the offset of the oldest message, and the one after the last message that may be read."""
+        """Return, by partition, the offset of the oldest message, and the one after the last message that may be read."""
         wanted = [TopicPartition(self.topic, partition) for partition in partitions]
         self._refresh()
         begins = self._lookup.beginnings(wanted, REQUEST_SECONDS)
@@ -122,7 +122,7 @@ class TableSource:
         self._handle.assign(raw_offsets(((self.topic, partition), offset) for partition, offset in positions.items()))
 
     def read(self, timeout: float) -> tuple[list[Any], dict[int, int]]:
-        """The next messages, and by partition the ends that were reached. PositionsGone if an offset no longer exists."""
+        """Return the next messages, and the ends that were reached by partition. PositionsGone if an offset no longer exists."""
         raw = self._handle.consume(1, timeout)
         if raw:
             raw += self._handle.consume(BATCH_RECORDS - 1, 0)
@@ -185,11 +185,11 @@ class TableFollower:
         self._is_ready = False
         self._is_stopped = False
         self.error: TidelogError | None = None
-        """Why the thread has ended, if it has."""
+        """The reason why the thread has ended, if it has."""
         self.loads = 0
-        """How often the table was loaded from the beginning."""
+        """The number of times that the table was loaded from the beginning."""
         self.keyless = 0
-        """How many messages had no key: these are skipped."""
+        """The number of messages without a key, which are skipped."""
         self._positions: dict[int, int] = {}
         self._missing: dict[int, int] = {}
         self._began_ms = 0
@@ -206,7 +206,7 @@ class TableFollower:
             return self._changed.wait_for(lambda: self._is_ready or self.error is not None or self._is_stopped, timeout)
 
     def wait_for_batch(self, timeout: float) -> None:
-        """Wait until something is stored, or the time is over."""
+        """Wait until something is stored, or the time is up."""
         with self._changed:
             self._changed.wait(timeout)
 
@@ -251,7 +251,7 @@ class TableFollower:
         self._set(is_ready=False, error=error)
 
     def _load(self) -> TableTopic:
-        """Use the stored rows, or none, and read from there."""
+        """Use the stored rows, or start empty, and read from there."""
         now_ms = _now_ms()
         facts = self._source.facts()
         begins, ends = self._source.bounds(facts.partitions)
@@ -324,7 +324,7 @@ class TableFollower:
             self._set(is_ready=True)
 
     def _is_as_before(self, facts: TableTopic) -> bool:
-        """Whether this is still the same topic, followed closely. Otherwise it is loaded again, as far as needed."""
+        """Whether this is still the same topic, followed closely. Otherwise it is reloaded, as far as needed."""
         now_ms = _now_ms()
         try:
             now = self._source.facts()

@@ -1,4 +1,4 @@
-"""Where a table keeps its rows: ``MemoryStorage`` or ``SqliteStorage``.
+"""Stores the rows of a table: ``MemoryStorage`` or ``SqliteStorage``.
 
 Rows and the positions up to which they were read change together or not at all. So a storage that is opened again has exactly the
 rows that a load of the topic up to those positions gives.
@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from tidelog.client.errors import InvalidArgument, TidelogError
 
 FORMAT = "1"
-# How many rows an iteration has in memory at once.
+# The number of rows that an iteration has in memory at once.
 _PAGE_ROWS = 500
 _BUSY_SECONDS = 30.0
 _CACHE_KILOBYTES = 8_192
@@ -38,7 +38,7 @@ class TableStorageError(TidelogError):
 
 
 class TableIdentity(NamedTuple):
-    """What the rows were made from. Rows of another topic id or isolation are useless."""
+    """The origin of the rows. Rows of another topic id or isolation are useless."""
 
     topic: str
     topic_id: str
@@ -46,11 +46,11 @@ class TableIdentity(NamedTuple):
 
 
 class TableProgress(NamedTuple):
-    """Up to where the rows were read."""
+    """The positions up to which the rows were read."""
 
     identity: TableIdentity
     positions: Mapping[int, int]
-    """By partition, the offset of the next message to read."""
+    """The offset of the next message to read, by partition."""
     caught_up_ms: int
     """When the table had last read everything in the topic. Later tombstones must still exist, or the rows are stale."""
 
@@ -82,7 +82,7 @@ class TableStorage(Protocol):
 
 
 class MemoryStorage:
-    """Rows in a dict: fast, and loaded again after every restart.
+    """Keeps rows in a dict: fast, but reloaded after every restart.
 
     Readers iterate over snapshots, so that they and the one writer need no lock.
     """
@@ -134,7 +134,7 @@ class MemoryStorage:
 
 
 class SqliteStorage:
-    """Rows in a SQLite file: more than fits into memory, and after a restart only the changes since then are read."""
+    """Keeps rows in a SQLite file: more than fits into memory, and after a restart only the changes since then are read."""
 
     def __init__(self, path: str) -> None:
         if not path:
@@ -201,7 +201,7 @@ class SqliteStorage:
             yield key
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Sorted by key, and read page by page, so that a slow reader makes neither the memory nor the file grow."""
+        """Yield the rows sorted by key, page by page, so that a slow reader makes neither the memory nor the file grow."""
         page = self._page("SELECT key, value FROM rows ORDER BY key LIMIT ?", ())
         while page:
             yield from page

@@ -118,7 +118,7 @@ class Table(Mapping[str, Any]):
         return callback
 
     def positions(self) -> dict[int, int]:
-        """By partition, the offset of the next message to read."""
+        """The offset of the next message to read, by partition."""
         return self._follower.positions()
 
     def close(self) -> None:
@@ -206,5 +206,5 @@ def _key_bytes(key: str | bytes) -> bytes:
 
 
 def _key_text(key: bytes) -> str:
-    """Bytes that are not UTF-8 survive the way through a table and back."""
+    """Convert a key to text. Bytes that are not UTF-8 survive the round trip through a table."""
     return key.decode(errors="surrogateescape")

@@ -71,7 +71,7 @@ class TransactionDescription(NamedTuple):
     state: str
     timeout_ms: int
     start_time_ms: int
-    """When the transaction began; -1 when none is under way."""
+    """The time when the transaction began; -1 when there is no transaction."""
     partitions: tuple[tuple[str, int], ...]
     """The partitions that wait for the end of the transaction."""
 
@@ -81,7 +81,7 @@ class TransactionDescription(NamedTuple):
 
 
 class TransactionHandle(NamedTuple):
-    """The producer that has a transaction open, and its epoch: what is needed to end the transaction."""
+    """The producer that has a transaction open, and its epoch. This is what a caller needs to end the transaction."""
 
     transactional_id: str
     producer_id: int
@@ -89,7 +89,7 @@ class TransactionHandle(NamedTuple):
 
 
 class ProducerDescription(NamedTuple):
-    """What a partition knows about one producer."""
+    """The state that a partition keeps about one producer."""
 
     producer_id: int
     producer_epoch: int
@@ -118,7 +118,7 @@ class AbortSpecification(NamedTuple):
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    """The epoch in the last marker of the producer in the partition; -1 if there is none."""
+    """The epoch in the last marker of the producer in the partition; -1 if there is no marker."""
 
 
 class TransactionAdmin:

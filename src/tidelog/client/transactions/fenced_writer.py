@@ -1,4 +1,4 @@
-"""A transactional producer of single records, by plain requests, for records that stand for a decision.
+"""A transactional producer of single records that represent a decision, by plain requests.
 
 ``begin`` takes over the transactional id: its previous owner can no longer write, and a transaction that it left open is aborted
 (InitProducerId). If nobody else begins before ``commit``, the commit succeeds; otherwise it fails as fenced. So whatever is read
@@ -91,7 +91,8 @@ class FencedWriter:
         )
 
     def _produce(self, topic: str, partition: int, batch: bytes) -> None:
-        """Sending this again after a lost answer does not write it twice, because the sequence number is the same."""
+        """Write the records. Sending this again after a lost answer does not write them twice, because the sequence number is the
+        same."""
         leader = self._leader(topic, partition)
         fields = {
             "transactional_id": self._transactional_id,

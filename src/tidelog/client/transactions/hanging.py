@@ -1,7 +1,7 @@
 """Hanging transactions: they are open in a partition, and no coordinator is going to end them.
 
 They arise if records of a transaction are written after its end, by clients and brokers that do not verify them, or if the state
-of the coordinator is lost. Readers with read_committed wait for ever at the first record of such a transaction, and so does
+of the coordinator is lost. Readers with read_committed wait forever at the first record of such a transaction, and so does
 compaction.
 
 They are found as Kafka's own tool finds them: the last record of an open transaction is older than the longest time-out that a
@@ -41,7 +41,7 @@ class OpenTransaction(NamedTuple):
 
 
 class TransactionVerdict(NamedTuple):
-    """What the coordinators say about an open transaction."""
+    """An open transaction, and what the coordinators say about it."""
 
     transaction: OpenTransaction
     description: TransactionDescription | None
@@ -63,9 +63,9 @@ class TransactionVerdict(NamedTuple):
 class HangingSearch(NamedTuple):
     hanging: list[TransactionVerdict]
     partitions: int
-    """How many partitions were searched."""
+    """The number of partitions that were searched."""
     open_transactions: int
-    """How many transactions were open in them, whatever their age."""
+    """The number of transactions that were open in them, whatever their age."""
     failures: dict[tuple[str, int], ClientError]
 
 
@@ -80,13 +80,13 @@ def find_hanging(
         again = admin.describe_producers((each.transaction.topic, each.transaction.partition) for each in hanging)
         still_open = {each.identity for each in open_transactions(again)}
         hanging = [each for each in hanging if each.transaction.identity in still_open]
-    # A topic that was deleted meanwhile has no transactions.
+    # A topic that was deleted in the meantime has no transactions.
     failures = {place: error for place, error in described.failures.items() if not isinstance(error, UnknownPartition)}
     return HangingSearch(hanging, len(described.producers), len(opened), failures)
 
 
 def open_transactions(described: DescribedProducers) -> list[OpenTransaction]:
-    """Sorted by partition and first offset."""
+    """The open transactions, sorted by partition and first offset."""
     found = [
         OpenTransaction(topic, partition, producer)
         for (topic, partition), producers in described.producers.items()

@@ -17,7 +17,7 @@ from tidelog.wire.messages import DecodedMessage, Fields
 from tidelog.wire.protocol import ApiKey
 
 NO_LEADER = -1
-# Per broker, kept for the next borrower: opening a connection takes a round trip or two.
+# The number of idle connections per broker that are kept for the next borrower: opening one takes a round trip or two.
 IDLE_CONNECTIONS_MAX = 4
 
 _Result = TypeVar("_Result")
@@ -129,7 +129,7 @@ class Brokers:
     # -- connections for exclusive use ----------------------------------------------------------------------------------------
 
     def borrow(self, node_id: int) -> BrokerConnection:
-        """A connection for the caller alone, who gives it back or discards it."""
+        """Borrow a connection for exclusive use. The caller gives it back or discards it."""
         idle = self._idle.get(node_id)
         connection = idle.pop() if idle else self._connect(self._address(node_id))
         self._borrowed.append(connection)
@@ -137,7 +137,7 @@ class Brokers:
 
     def give_back(self, node_id: int, connection: BrokerConnection) -> None:
         if connection not in self._borrowed:
-            return  # ``close`` was called meanwhile, and has closed this connection too.
+            return  # ``close`` was called in the meantime, and has closed this connection too.
         self._borrowed.remove(connection)
         idle = self._idle.setdefault(node_id, [])
         if len(idle) < IDLE_CONNECTIONS_MAX:
@@ -151,7 +151,7 @@ class Brokers:
             self._borrowed.remove(connection)
 
     def close_idle(self) -> None:
-        """After a failure: whatever broke one connection has probably broken the idle ones as well."""
+        """Close the idle connections after a failure: whatever broke one connection has probably broken these as well."""
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()

@@ -28,10 +28,11 @@ from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 DEFAULT_PORT = 9092
 PORT_MAX = 65535
 
-# The first and the last version that this client speaks. Brokers have all of them since Kafka 3.0, which added ListTransactions.
+# The first and the last version that this client speaks. Brokers have had all of them since Kafka 3.0, which added
+# ListTransactions.
 VERSIONS = {
     ApiKey.API_VERSIONS: (3, 3),
-    # Up to version 11 the producer adds partitions to a transaction by a request of its own, from 12 on the broker does it.
+    # Up to version 11 the producer adds partitions to a transaction by a separate request; from 12 on the broker does it.
     ApiKey.PRODUCE: (9, 11),
     ApiKey.FETCH: (4, 17),
     ApiKey.LIST_OFFSETS: (2, 10),

@@ -70,7 +70,7 @@ class BrokerError(ClientError):
 
 
 def error_of(code: int) -> ErrorCode:
-    """A code that is newer than our table counts as UNKNOWN_SERVER_ERROR."""
+    """Return the error of a code. A code that is newer than our table counts as UNKNOWN_SERVER_ERROR."""
     try:
         return ErrorCode(code)
     except ValueError:

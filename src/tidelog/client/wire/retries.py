@@ -30,12 +30,12 @@ def is_retriable(error: ClientError) -> bool:
 
 
 def is_worth_another_broker(error: ClientError) -> bool:
-    """The same, where the brokers are looked up again before each attempt."""
+    """Whether the request may be repeated when the brokers are looked up again before each attempt."""
     return is_retriable(error) or isinstance(error, BrokerUnreachable)
 
 
 def is_worth_another_attempt(error: ClientError) -> bool:
-    """The same, for a request that may be executed twice without harm."""
+    """Whether a request that may be executed twice without harm may be repeated."""
     return is_worth_another_broker(error) or isinstance(error, RequestTimedOut)
 
 

@@ -11,17 +11,14 @@ again. A crash in step 2 or 3 leaves a partition whose damage is a torn tail, or
 another repair, finishes the work, and the bytes have been set aside by then. That is why step 1 comes first: a start between
 the two would cut bytes of which there is no copy.
 
+``rebuild_indexes`` rebuilds only the indexes: it lowers the recovery point first, so that a start after a crash rebuilds
+whatever is half-built, and raises it again when everything is rebuilt and synced.
+
 ``plan_repair`` says in advance where the log would have to end and what would be lost; it changes nothing. A start checks the log
 from the recovery point on (log_recovery.py) and refuses it when that check does not reach the durable mark. The plan runs the
 same check: structure, CRC, rising offsets, and segments that meet. The log can end where the check ends. Damage further down,
 below the recovery point, does not keep the partition from opening, and cutting there would lose everything after it: that happens
 only on request (``deep``).
-
-``plan_repair`` says beforehand where the log would have to end and what would be lost; it changes nothing. A start checks the
-log from the recovery point on (log_recovery.py) and refuses it when that check does not reach the durable mark. The plan runs
-the same check: structure, CRC, rising offsets, and segments that meet. The log can end where the check ends. Damage further
-down, below the recovery point, does not keep the partition from opening, and cutting there would cost everything after it: that
-happens only when it is asked for (``deep``).
 """
 
 from collections.abc import Callable

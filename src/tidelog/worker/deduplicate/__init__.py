@@ -29,7 +29,7 @@ class Claim(Enum):
 
 
 class Deduplicator(Protocol):
-    """Called from several threads at once."""
+    """Several threads may call it at once."""
 
     def open(self, group: str, remember_seconds: float) -> None:
         """Called before anything else. It must remember ids for at least ``remember_seconds``; InvalidArgument if it does not."""

@@ -19,7 +19,7 @@ from tidelog.worker.deduplicate import Claim
 DONE = b"done"
 PREFIX = "tidelog:seen:"
 LEASE_SECONDS = 60.0
-# Only our own claim: the lease may have expired, and another worker may have claimed the message.
+# Delete only our own claim: the lease may have expired, and another worker may have claimed the message.
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 
 
@@ -42,7 +42,7 @@ class RedisDeduplicator:
         self._token = b"running:" + secrets.token_hex(8).encode("ascii")
 
     def open(self, group: str, remember_seconds: float) -> None:
-        """InvalidArgument if ``remember`` is too short, or Redis does not answer."""
+        """Raises InvalidArgument if ``remember`` is too short, or Redis does not answer."""
         if self._remember is not None and self._remember < remember_seconds:
             raise InvalidArgument(
                 f"deduplicate: remember={self._remember:g} s is too short: retries need at least {remember_seconds:g} s"
@@ -60,7 +60,7 @@ class RedisDeduplicator:
             return Claim.OURS
         held = self._redis.get(key)
         if held is None:
-            # It ended between the two requests: the next attempt decides.
+            # The claim ended between the two requests: the next attempt decides.
             return Claim.BUSY
         content = held.encode() if isinstance(held, str) else held
         return Claim.DONE if content == DONE else Claim.BUSY

@@ -37,7 +37,7 @@ class SqliteDeduplicator:
         self._running: set[str] = set()
 
     def open(self, group: str, remember_seconds: float) -> None:
-        """InvalidArgument if ``remember`` is too short, or the file is not a SQLite database."""
+        """Raises InvalidArgument if ``remember`` is too short, or the file is not a SQLite database."""
         if self._remember is not None and self._remember < remember_seconds:
             raise InvalidArgument(
                 f"deduplicate: remember={self._remember:g} s is too short: retries need at least {remember_seconds:g} s"
@@ -70,7 +70,7 @@ class SqliteDeduplicator:
     def finish(self, message_id: str) -> None:
         now_ms = self._clock.now_ms()
         with self._lock:
-            # Even if the mark cannot be written: the handler has ended.
+            # This runs even if the mark cannot be written, because the handler has ended.
             self._running.discard(message_id)
             self._open.execute(
                 "INSERT OR REPLACE INTO seen (id, forget_at) VALUES (?, ?)", (self._key(message_id), now_ms + self._remember_ms)
@@ -80,7 +80,7 @@ class SqliteDeduplicator:
                 self._open.execute("DELETE FROM seen WHERE forget_at <= ?", (now_ms,))
 
     def release(self, message_id: str) -> None:
-        """``claim`` has written nothing."""
+        """There is nothing to undo in the file, because ``claim`` has written nothing."""
         with self._lock:
             self._running.discard(message_id)
 
@@ -97,5 +97,5 @@ class SqliteDeduplicator:
         return self._connection
 
     def _key(self, message_id: str) -> str:
-        """Groups may share a file."""
+        """The group is part of the key, because groups may share a file."""
         return f"{self._group}\n{message_id}"
