@@ -54,7 +54,7 @@ def comparison_tables(results: Results) -> str:
     parts = []
     rows = list(results.rows())
     for durability in dict.fromkeys(name for name, _ in rows):
-        headings = ["", *results.labels, "ratio", "aim", ""]
+        headings = ["", *results.labels, "ratio", "target", ""]
         lines = [_cells(row, len(results.labels)) for name, row in rows if name == durability]
         parts.append(f"**{durability.capitalize()}**\n\n{markdown_table(headings, lines)}")
     return "\n\n".join(parts)
@@ -62,12 +62,12 @@ def comparison_tables(results: Results) -> str:
 
 def _cells(row: Row, labels: int) -> list[str]:
     ratio = f"{row.ratio.value:.2f}" if row.ratio is not None else ""
-    aim = "" if row.target is None else f"{row.target.bound} {row.target.value:g}"
+    target = "" if row.target is None else f"{row.target.bound} {row.target.value:g}"
     if row.target is not None and row.judges == "ours":
-        aim += f" {row.unit}"
+        target += f" {row.unit}"
     verdict = "" if row.target is None else row.verdict
     both = [_figure(row.ours, row.unit), _figure(row.raw, row.unit) if row.raw is not None else ""]
-    return [row.what, *both[:labels], ratio, aim, verdict]
+    return [row.what, *both[:labels], ratio, target, verdict]
 
 
 def _figure(figure: Figure, unit: str) -> str:

@@ -50,8 +50,8 @@ MEASUREMENTS = (
             ("p99.9", {}),
         )
     ),
-    Measurement("processor time of the broker, a million of 100 B in", "s", {}),
-    Measurement("processor time of the broker, a million of 100 B out", "s", {}),
+    Measurement("broker's processor time per million messages of 100 B in", "s", {}),
+    Measurement("broker's processor time per million messages of 100 B out", "s", {}),
     Measurement("start to first acknowledged message", "s", {"page cache": Target("<=", 0.5)}, judges="ours"),
     Measurement("idle memory", "MiB", {"page cache": Target("<=", 80)}, judges="ours"),
     Measurement("memory after the load", "MiB", {"page cache": Target("<=", 200)}, judges="ours"),
@@ -149,8 +149,8 @@ def _messages(
         results.add(f"consume {size}", durability, subject.label, rate)
         cpu_out = cpu_seconds(subject) - cpu_began - cpu_in
     if value is SMALL:
-        results.add("processor time of the broker, a million of 100 B in", durability, subject.label, cpu_in / count * 1e6)
-        results.add("processor time of the broker, a million of 100 B out", durability, subject.label, cpu_out / count * 1e6)
+        results.add("broker's processor time per million messages of 100 B in", durability, subject.label, cpu_in / count * 1e6)
+        results.add("broker's processor time per million messages of 100 B out", durability, subject.label, cpu_out / count * 1e6)
 
 
 def _end_to_end(

@@ -85,7 +85,7 @@ def _table(
         [
             "linger",
             f"{lingered.mean - arrived.mean:.3f}",
-            f"`linger.ms={LINGER_MS}`, on average half of it and a timer; 0 without linger",
+            f"`linger.ms={LINGER_MS}`: half of it on average, and a timer; 0 without linger",
         ],
         ["wire", f"{wire:.3f}", "librdkafka's threads, two system calls and a wake-up each way"],
         ["queue", f"{inside['queue']:.3f}", "behind other requests of the same turn of the loop"],
@@ -95,7 +95,7 @@ def _table(
         [
             "fetch wait and delivery",
             f"{delivery:.3f}",
-            "the reader's long poll is answered as soon as the message is durable; wire and librdkafka's queue",
+            "the broker answers the reader's long poll once the message is durable; then the wire and librdkafka's queue",
         ],
         ["**end to end**", f"**{arrived.mean:.3f}**", f"without linger, at {PER_SECOND} messages per second"],
     ]

@@ -89,7 +89,7 @@ def _partitions(workspace: Workspace, subject: TidelogSubject, directory: Path |
                 [f"{partitions:,}", f"{rate:,.0f}", f"{cpu:.2f}", f"{found.p99:.2f}", f"{resident_mebibytes(subject):.0f}"]
             )
     _draw(directory, "partitions.svg", "Messages of 100 B to a topic of so many partitions", "partitions", {"Tidelog": rates})
-    headings = ("partitions", "messages/s", "broker's processor time, s a million", "produce to ack, p99 ms", "memory, MiB")
+    headings = ("partitions", "messages/s", "broker's processor time, s per million", "produce to ack, p99 ms", "memory, MiB")
     return _part("Partitions", "partitions.svg", headings, lines)
 
 
@@ -107,7 +107,10 @@ def _connections(workspace: Workspace, subject: TidelogSubject, directory: Path 
     title = "Produce requests of one message, one under way on each connection"
     _draw(directory, "connections.svg", title, "connections", {"Tidelog": rates}, "requests per second")
     return _part(
-        "Connections", "connections.svg", ("connections", "requests/s", "broker's processor time, us each", "memory, MiB"), lines
+        "Connections",
+        "connections.svg",
+        ("connections", "requests/s", "broker's processor time, us per request", "memory, MiB"),
+        lines,
     )
 
 
@@ -152,7 +155,7 @@ def _consumers(workspace: Workspace, subject: TidelogSubject, directory: Path | 
             lines.append([f"{consumers}", f"{rate / 1e6:,.0f}", f"{cpu:.0f}"])
     title = f"Consumers that all read the same topic, {size / 2**20:.1f} MiB a fetch"
     _draw(directory, "consumers.svg", title, "consumers", {"Tidelog": rates}, "MB per second in all")
-    return _part("Consumers", "consumers.svg", ("consumers", "MB/s in all", "broker's processor time, us a fetch"), lines)
+    return _part("Consumers", "consumers.svg", ("consumers", "MB/s in total", "broker's processor time, us per fetch"), lines)
 
 
 def _linger_and_compression(workspace: Workspace, subject: TidelogSubject, directory: Path | None) -> str:

@@ -150,12 +150,12 @@ def compared(found: dict[str, dict[str, list[dict[str, Any]]]], size: Size) -> s
             lines.append(_line(title.replace("rows/s", "without the query's start, rows/s"), batches, ""))
         if costs:
             lines.append(_line(title.replace("rows/s", "rows per CPU second"), costs, ""))
-    return f"**{size.rows:,} x {size.value_bytes} B**\n\n{markdown_table(['', *labels, 'ratio', 'aim'], lines)}"
+    return f"**{size.rows:,} x {size.value_bytes} B**\n\n{markdown_table(['', *labels, 'ratio', 'target'], lines)}"
 
 
-def _line(title: str, figures: list[Figure], aim: str) -> list[str]:
+def _line(title: str, figures: list[Figure], target: str) -> list[str]:
     ratio = f"{figures[0].value / figures[1].value:.2f}" if len(figures) > 1 and figures[1].value else ""
-    return [title, *(f"{figure.value:,.0f} ± {figure.spread:.0%}" for figure in figures), ratio, aim]
+    return [title, *(f"{figure.value:,.0f} ± {figure.spread:.0%}" for figure in figures), ratio, target]
 
 
 def run(place: Workspace, rows: int, turns: int, rounds: int) -> str:
@@ -181,7 +181,7 @@ def run(place: Workspace, rows: int, turns: int, rounds: int) -> str:
         ours = measure(Subject("tidelog", "tidelog", sys.executable), bootstrap, memory, ["worker_memory"], 1, place)
         megabytes = max(each["worker_bytes"] for each in ours) / 1e6
         parts.append(
-            f"Largest Python worker after {memory.rows * memory.value_bytes / 1e9:.2f} GB: {megabytes:.0f} MB (aim: < 300)"
+            f"Largest Python worker after {memory.rows * memory.value_bytes / 1e9:.2f} GB: {megabytes:.0f} MB (target: < 300)"
         )
     return "\n\n".join(parts)
 
