@@ -3,7 +3,8 @@
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
-WORKERS ?= 2
+# Three on two cores: many tests wait for a process or a time-out.
+WORKERS ?= 3
 MINUTES ?= 60
 
 VENV := .venv
@@ -14,7 +15,7 @@ SPARK := $(VENV)/.spark
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test check bench bench-kafka bench-peers bench-scaling bench-spark bench-pipelines soak mutants compat test-on-kafka clean
+.PHONY: help install run demo test quick check bench bench-kafka bench-peers bench-scaling bench-spark bench-pipelines soak mutants compat test-on-kafka clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +30,14 @@ demo: $(SPARK) ## Orders through a broker, a worker and Spark pipelines, and the
 
 test: check ## Check, then run all tests
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# The folders whose tests need neither Spark nor a foreign program, and mostly no process of their own.
+QUICK := broker config controller coordinator groups log metadata metrics ports raft records replication server transactions wire
+
+quick: $(INSTALLED) ## The loop while editing: tests of the cores and the server, under two minutes, no Spark and no foreign suite
+	$(BIN)/ruff check
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(addprefix tests/,$(QUICK)) \
+		--ignore=tests/log/test_crash_points.py --ignore=tests/log/compaction/test_crashes.py
 
 check: $(SPARK) ## Lint, formatting, types, layering, tidiness
 	$(BIN)/ruff check

@@ -8,7 +8,8 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-IN_ONE_PROCESS = ("tests/spark/",)
+# The first that fits counts. Two sessions: one for all of them would be the longest way through a run.
+IN_ONE_PROCESS = ("tests/spark/pipelines/", "tests/spark/")
 # Many and each of them short: while one process has its last long test, the other still has something to do.
 LAST = ("tests/wire/",)
 

@@ -48,11 +48,24 @@ WORDS = {
 }
 
 
+# One of each kind runs in every test run; the soak runs them all.
+RUN_ALWAYS = (
+    "append",
+    "commit",
+    "recovery",
+    "broker-start",
+    "broker-requests",
+    "group-commits",
+    "transaction-rate",
+    "toolkit-consumer",
+)
+
+
 def test_there_are_no_others() -> None:
     assert list(WORDS) == list(BENCHMARKS)
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", [name if name in RUN_ALWAYS else pytest.param(name, marks=pytest.mark.soak) for name in WORDS])
 def test_a_benchmark_runs_and_leaves_nothing_behind(tmp_path: Path, name: str) -> None:
     done = run(tmp_path, "--quick", "--json", "--only", name)
     assert done.returncode == 0, done.stderr

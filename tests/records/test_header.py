@@ -128,7 +128,7 @@ def test_check_header_lets_a_whole_batch_pass() -> None:
 
 
 def test_check_header_refuses_a_batch_that_is_cut_off() -> None:
-    with pytest.raises(CorruptBatch, match=f"takes {len(BATCH)} bytes, and {len(BATCH) - 1} are left"):
+    with pytest.raises(CorruptBatch, match=f"takes {len(BATCH)} bytes, but only {len(BATCH) - 1} are left"):
         check_header(HEADER, len(BATCH) - 1)
 
 

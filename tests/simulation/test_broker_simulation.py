@@ -20,7 +20,7 @@ from simulation.world import FAULTS_MIN, OPERATIONS_MIN, World
 from tidelog.broker.broker import BrokerNode
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(1, 51)
+SEEDS = range(1, 31)
 CHUNK = 5
 
 

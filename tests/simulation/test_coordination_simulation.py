@@ -20,7 +20,7 @@ from simulation.transaction_checker import End
 from simulation.transaction_world import TransactionWorld
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(1, 31)
+SEEDS = range(1, 21)
 CHUNK = 5
 NAMES = ("groups", "transactions")
 

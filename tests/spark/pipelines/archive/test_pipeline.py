@@ -328,9 +328,9 @@ def test_whatever_a_crash_leaves_goes_on(tmp_path: Path, written: list[str], off
 @pytest.mark.parametrize(
     ("written", "offsets", "commits", "problem"),
     [
-        (["0"], [], [], "does not know of them"),
-        (["9.compact"], ["8"], ["8"], "does not know of them"),
-        (["9.compact", "10"], ["0"], [], "does not know of them"),
+        (["0"], [], [], "does not know them"),
+        (["9.compact"], ["8"], ["8"], "does not know them"),
+        (["9.compact", "10"], ["0"], [], "does not know them"),
         ([], ["3"], ["3"], "their messages would be missing"),
         (["2"], ["4"], ["3"], "their messages would be missing"),
     ],
