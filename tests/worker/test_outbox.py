@@ -1,7 +1,7 @@
 """The outbox. Plain: a broker that allows less metadata gets less, and the last commit succeeds without it. Transactional: a
 letter goes exactly with the commit that covers its message."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.toolkit_broker import ToolkitBroker
 from tests.worker.fakes import assigned, begin, plain_letter
 from tests.worker.running import Place, Run
 from tidelog.client.admin import Admin
-from tidelog.client.errors import CommitMetadataTooLarge, MessageTooLarge, TidelogError
+from tidelog.client.errors import CommitMetadataTooLarge, MessageTooLarge, Rebalanced, TidelogError
 from tidelog.client.message import Message
 from tidelog.client.raw_consumer import OffsetCommit, RawConsumer
 from tidelog.client.topic_partition import TopicPartition
@@ -35,17 +35,21 @@ LIMIT = 1000
 class RefusingConsumer:
     """Its broker accepts metadata up to a length. librdkafka raises if everything was refused, and names each otherwise."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, fenced: Container[TopicPartition] = ()) -> None:
+        """``fenced`` are partitions whose commits it refuses for another reason."""
         self._bytes_max = bytes_max
+        self._fenced = fenced
         self.accepted: dict[TopicPartition, tuple[int, str]] = {}
 
     def try_commit(self, commits: Iterable[OffsetCommit]) -> dict[TopicPartition, TidelogError]:
         wanted = list(commits)
         refused = [each for each in wanted if len(each.metadata) > self._bytes_max]
-        self.accepted |= {each.partition: (each.offset, each.metadata) for each in wanted if each not in refused}
         if len(refused) == len(wanted):
             raise CommitMetadataTooLarge("commit")
-        return {each.partition: CommitMetadataTooLarge("commit") for each in refused}
+        errors: dict[TopicPartition, TidelogError] = {each.partition: CommitMetadataTooLarge("commit") for each in refused}
+        errors |= {each.partition: Rebalanced("commit") for each in wanted if each.partition in self._fenced}
+        self.accepted |= {each.partition: (each.offset, each.metadata) for each in wanted if each.partition not in errors}
+        return errors
 
     start_commit = try_commit
 
@@ -75,6 +79,12 @@ def test_what_is_accepted_keeps_its_metadata() -> None:
     assert limit.bytes_max == LIMIT // 2
     assert plain_outbox(consumer, limit).commit([commits[0]], is_last=True)
     assert limit.bytes_max == LIMIT // 2, "nothing was refused this time"
+
+
+def test_the_last_commit_of_one_partition_is_repeated_without_metadata_whatever_happens_to_another() -> None:
+    consumer = RefusingConsumer(30, fenced=[TopicPartition("orders", 1)])
+    assert not plain_outbox(consumer, MetadataLimit(LIMIT)).commit(commits_of(50, 0), is_last=True)
+    assert consumer.accepted == {("orders", 0): (7, "")}
 
 
 def test_a_commit_that_is_not_the_last_is_sent_again_by_the_next() -> None:

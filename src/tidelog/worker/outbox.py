@@ -237,8 +237,8 @@ class PlainOutbox:
             self._limit.halve()
             if is_last:
                 # There is no next commit: the position counts for more than what is finished above it.
-                again = [each._replace(metadata="") for each in too_long]
-                return len(errors) == len(too_long) and not self._try_commit(again, is_last)
+                errors_again = self._try_commit([each._replace(metadata="") for each in too_long], is_last)
+                return len(errors) == len(too_long) and not errors_again
         return not errors
 
     def _try_commit(self, commits: Sequence[PartitionCommit], is_last: bool) -> dict[PartitionCommit, TidelogError]:
