@@ -5,13 +5,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from tests.cli.command import Command
 from tests.cli.group_members import commit, committed, member, new_group_name
+from tidelog.client.producer import Producer
+from tidelog.client.transaction import Transaction
 
 COMMIT_SECONDS_MAX = 120.0
+TAIL_STARTS_SECONDS = 4.0
 HOUR_MS = 3_600_000
 NOON_MS = 1_768_478_400_000  # 2026-01-15T12:00:00Z
 
@@ -117,6 +121,44 @@ def test_tail_goes_on_until_it_is_interrupted(command: Command, hours: str) -> N
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=30)
         assert (process.returncode, out, errors) == (130, "", "")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def unfinished(command: Command, topic: str) -> Iterator[Transaction]:
+    """Partition 0 has three messages, and after them as many of a transaction that is open."""
+    command("produce", topic, "--partition", "0", stdin=b"c0\nc1\nc2\n")
+    with Producer(command.bootstrap, transactional_id=f"{topic}-writer") as producer:
+        transaction = producer.transaction()
+        transaction.begin()
+        for number in range(3):
+            transaction.send(topic, f"t{number}".encode(), partition=0)
+        producer.flush()
+        yield transaction
+        transaction.abort()
+
+
+@pytest.mark.usefixtures("unfinished")
+def test_the_end_is_before_a_transaction_that_is_open(command: Command, topic: str) -> None:
+    assert values(command, topic) == ["c0", "c1", "c2"]
+    assert values(command, topic, "--offset", "-2") == ["c1", "c2"]
+    assert values(command, topic, "--offset", "end") == []
+    assert values(command, topic, "--timestamp", "2099-01-01") == []
+    assert values(command, topic, "--offset", "-2", "-X", "isolation.level=read_uncommitted") == ["t1", "t2"]
+    (document,) = command("topics", "hotkeys", topic, "--sample", "2", "--json").documents
+    assert document["messages"] == 2
+
+
+def test_tail_shows_a_transaction_that_was_open_when_it_started(command: Command, topic: str, unfinished: Transaction) -> None:
+    words = ["consume", topic, "--tail", "--count", "3", "--bootstrap", command.bootstrap]
+    process = subprocess.Popen([sys.executable, "-m", "tidelog", *words], stdout=subprocess.PIPE, text=True)
+    try:
+        # By then it has looked up where to start.
+        time.sleep(TAIL_STARTS_SECONDS)
+        unfinished.commit()
+        assert process.communicate(timeout=30)[0].splitlines() == ["t0", "t1", "t2"]
     finally:
         process.kill()
         process.communicate()

@@ -120,14 +120,16 @@ def consume_command(
                 )
         start = "latest" if tail and not from_beginning else "earliest"
         with cluster.errors(), cluster.admin() as admin, tolerate_closed_pipe():
-            ends = {each.partition: end for each, (_, end) in admin.bounds(partitions_of(admin, topic)).items()}
+            bounds = admin.bounds(partitions_of(admin, topic), isolation=cluster.isolation)
+            ends = {each.partition: end for each, (_, end) in bounds.items()}
             with cluster.consumer({"group.id": group, "auto.offset.reset": start}) as consumer:
                 _GroupReading(cluster, admin, consumer, TopicGroup(topic, group), ends, printer, is_tailing=tail).run()
         return
     place = "beginning" if from_beginning or (offset is None and not tail) else (offset or "end")
     with cluster.errors(), cluster.admin() as admin, tolerate_closed_pipe():
-        bounds = admin.bounds(_chosen(topic, partitions_of(admin, topic), partition))
-        starts = _starts_by_time(admin, bounds, timestamp) if timestamp is not None else _starts(bounds, place)
+        bounds = admin.bounds(_chosen(topic, partitions_of(admin, topic), partition), isolation=cluster.isolation)
+        by_time = None if timestamp is None else _starts_by_time(cluster, admin, bounds, timestamp)
+        starts = _starts(bounds, place) if by_time is None else by_time
         unfinished = {each.partition for each, start in starts.items() if tail or start < bounds[each].end}
         ends = {each.partition: end for each, (_, end) in bounds.items()}
         with cluster.consumer() as consumer:
@@ -187,8 +189,10 @@ def _starts(bounds: Mapping[TopicPartition, PartitionBounds], text: str) -> dict
     return {each: min(max(number, start), end) for each, (start, end) in bounds.items()}
 
 
-def _starts_by_time(admin: Admin, bounds: Mapping[TopicPartition, PartitionBounds], text: str) -> dict[TopicPartition, int]:
-    found = admin.list_offsets(bounds, read_timestamp(text))
+def _starts_by_time(
+    cluster: KafkaCluster, admin: Admin, bounds: Mapping[TopicPartition, PartitionBounds], text: str
+) -> dict[TopicPartition, int]:
+    found = admin.list_offsets(bounds, read_timestamp(text), isolation=cluster.isolation)
     return {each: bounds[each].end if start is None else start for each, start in found.items()}
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tidelog.cli.errors import CommandFailed
-from tidelog.client.admin import Admin, PartitionBounds
+from tidelog.client.admin import Admin, IsolationName, PartitionBounds
 from tidelog.client.errors import BrokerUnavailable, TidelogError, TimedOut
 from tidelog.client.raw_consumer import RawConsumer
 from tidelog.client.raw_producer import DeliveryCallback, RawProducer
@@ -62,6 +62,13 @@ class KafkaCluster:
         for name in _BOOTSTRAP_PROPERTIES:
             if name in self.properties:
                 raise typer.BadParameter(f"give the address with --bootstrap instead of {name}", param_hint="-X")
+
+    @property
+    def isolation(self) -> IsolationName:
+        """What its consumers read. Where they start and end must be asked for with the same: beyond the last stable offset a
+        consumer that reads committed messages gets nothing, not even the end of the partition."""
+        is_uncommitted = self.properties.get("isolation.level") == "read_uncommitted"
+        return "read_uncommitted" if is_uncommitted else "read_committed"
 
     def admin(self) -> Admin:
         self.check_reachable()

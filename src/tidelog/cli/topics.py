@@ -34,7 +34,7 @@ from tidelog.cli.output import (
     warn,
 )
 from tidelog.cli.times import read_timestamp
-from tidelog.client.admin import Admin, PartitionBounds, PartitionDescription
+from tidelog.client.admin import Admin, IsolationName, PartitionBounds, PartitionDescription
 from tidelog.client.hot_keys import HotKey, HotKeys, PartitionShare
 from tidelog.client.message import Message
 from tidelog.client.raw_consumer import RawConsumer
@@ -255,7 +255,7 @@ def hotkeys_command(
     cluster = KafkaCluster(bootstrap, properties)
     with cluster.errors(), cluster.admin() as admin:
         partitions = partitions_of(admin, topic)
-        bounds = _bounds_since(admin, partitions, since_ms)
+        bounds = _bounds_since(admin, partitions, since_ms, cluster.isolation)
         found = HotKeys(partition.partition for partition in partitions)
         with cluster.consumer() as consumer:
             _read_sample(cluster, consumer, sampled(bounds, sample), found)
@@ -267,12 +267,12 @@ def hotkeys_command(
 
 
 def _bounds_since(
-    admin: Admin, partitions: Sequence[TopicPartition], since_ms: int | None
+    admin: Admin, partitions: Sequence[TopicPartition], since_ms: int | None, isolation: IsolationName
 ) -> dict[TopicPartition, PartitionBounds]:
-    bounds = admin.bounds(partitions)
+    bounds = admin.bounds(partitions, isolation=isolation)
     if since_ms is None:
         return bounds
-    starts = admin.list_offsets(partitions, since_ms)
+    starts = admin.list_offsets(partitions, since_ms, isolation=isolation)
     return {each: PartitionBounds(end if starts[each] is None else starts[each] or 0, end) for each, (_, end) in bounds.items()}
 
 
