@@ -61,7 +61,7 @@ class Rebalance:
         self._starts: dict[TopicPartition, int] | None = None
         # Seeks that were made before the first assignment.
         self._early_seeks: dict[TopicPartition, int] = {}
-        self._rawd: Mapping[TopicPartition, int] = {}
+        self._handled: Mapping[TopicPartition, int] = {}
         self._unresolved: list[TopicPartition] = []
         self._has_unsent_messages = False
         self._has_left_with_messages = False
@@ -112,7 +112,7 @@ class Rebalance:
 
     def note_handled(self, positions: Mapping[TopicPartition, int]) -> None:
         """Note that all messages before these positions are handled: they are committed when their partitions are revoked."""
-        self._rawd = positions
+        self._handled = positions
 
     def note_handed_out(self) -> None:
         """Note that messages were handed out whose offsets are not in a transaction yet."""
@@ -182,7 +182,7 @@ class Rebalance:
         return offsets
 
     def _commit_handled(self, partitions: list[TopicPartition]) -> None:
-        positions = {partition: self._rawd[partition] for partition in partitions if partition in self._rawd}
+        positions = {partition: self._handled[partition] for partition in partitions if partition in self._handled}
         try:
             self._commits.commit(self._commits.changed(positions), _REVOKE_COMMIT_SECONDS)
         except TidelogError as error:
@@ -202,7 +202,7 @@ class Rebalance:
         self._assignment.remove(partitions)
         self._commits.forget(partitions)
         gone = set(partitions)
-        self._rawd = {partition: offset for partition, offset in self._rawd.items() if partition not in gone}
+        self._handled = {partition: offset for partition, offset in self._handled.items() if partition not in gone}
 
     def _call(self, callback: RebalanceCallback | None, partitions: list[TopicPartition]) -> None:
         if callback is None:
