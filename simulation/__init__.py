@@ -1,1 +1,1 @@
-"""Simulated ports: everything follows from one seed."""
+"""Simulated ports. One seed determines everything that happens."""

@@ -1,7 +1,8 @@
-"""A simulated administrator: creates and deletes topics and changes their settings, one call at a time, until each is answered.
+"""A simulated administrator, which creates and deletes topics and changes their settings. It makes one call at a time, until each
+is answered.
 
-A call whose connection is lost is made again, so its answer may be that of the second time: a topic that exists already is then
-looked up, one that is gone already is gone.
+A call whose connection is lost is repeated, so its answer may be that of the second attempt: a topic that exists already is then
+looked up, and one that is gone already counts as deleted.
 """
 
 from collections import deque
@@ -18,10 +19,10 @@ from tidelog.wire.protocol import ApiKey
 RETRY_US = (20_000, 80_000)
 TOPIC_RESOURCE = 2
 SET = 0
-# The metadata log cannot be written, or not in time: somebody must see to the disk or start the broker again.
+# The metadata log cannot be written, or not in time: somebody must repair the disk or restart the broker.
 _TRY_AGAIN = {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT}
 
-# What to send, and what to do with the answer: True when the call has ended.
+# A function that returns what to send, and one that handles the answer and returns True when the call has ended.
 Call = tuple[ApiKey, int, Callable[[], dict[str, Any]], Callable[[DecodedMessage], bool]]
 
 
@@ -150,7 +151,7 @@ class Admin:
         self._connection.request(api_key, version, encode_request(api_key, version, fields()), replied)
 
     def _refused(self, call: str, code: int, message: str | None) -> bool:
-        """Whether to give the call up."""
+        """Whether to abandon the call."""
         if code in _TRY_AGAIN:
             return False
         self._history.problem("unexpected error", f"admin: {call}: {ErrorCode(code)!r} {message}")

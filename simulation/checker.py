@@ -1,10 +1,10 @@
-"""Is a history one that a log could have given? Jepsen's list, and what "visible means durable" adds.
+"""Checks whether a log could have produced a history: Jepsen's list, and what "visible means durable" adds.
 
-Each check is a function from a history to violations and stands in ``CHECKS``. Checks speak of one life of a topic: records of a
-topic whose deletion was asked for may be gone. What a producer sent several times may be there as often as that, and no more.
+Each check is a function from a history to violations and is listed in ``CHECKS``. Checks cover one life of a topic: records of a
+topic whose deletion was requested may be gone. A batch that a producer sent several times may occur that often, and no more.
 
-``losses`` are moments at which un-synced data may have gone. Only what was acknowledged with acks=1 and never read, or with
-acks=0, may go with it.
+``losses`` are moments at which unsynced data may have been lost. Only records that were acknowledged with acks=1 and never read,
+or sent with acks=0, may be lost then.
 """
 
 from bisect import bisect_left
@@ -80,7 +80,7 @@ def no_more_copies_than_attempts(history: History) -> Iterator[Violation]:
 
 
 def sends_of_one_producer_stay_in_order(history: History) -> Iterator[Violation]:
-    """Offsets that were acknowledged rise in the order of sending; what a loss may have taken does not count."""
+    """Acknowledged offsets rise in the order of sending; what a loss may have removed does not count."""
     by_producer: dict[tuple[str, PartitionId], list[Attempt]] = defaultdict(list)
     for attempt in _acked(history):
         by_producer[attempt.producer, attempt.partition].append(attempt)
@@ -101,7 +101,7 @@ def sends_of_one_producer_stay_in_order(history: History) -> Iterator[Violation]
 
 
 def reads_keep_the_order_of_sends(history: History) -> Iterator[Violation]:
-    """Of batches that were sent once, over one connection, also when nobody was told where they are."""
+    """Covers batches that were sent once, over one connection, even when nobody was told where they are."""
     counts: dict[str, int] = defaultdict(int)
     for attempt in history.attempts:
         counts[attempt.values[0]] += 1
@@ -134,8 +134,8 @@ def polls_neither_skip_nor_go_back(history: History) -> Iterator[Violation]:
 def high_watermark_never_falls(history: History) -> Iterator[Violation]:
     """A fetch that was sent after something was known to be visible sees at least that.
 
-    Not while a topic has too few replicas: then the high watermark stands still, and a new process knows only where it was when
-    it was last written down."""
+    This does not hold while a topic has too few replicas: then the high watermark stands still, and a new process knows only
+    where it was when it was last written down."""
     known: dict[PartitionId, list[tuple[int, int]]] = defaultdict(list)
     for poll in history.polls:
         known[poll.partition].append((poll.ended_at, poll.high_watermark))
@@ -261,7 +261,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def check(history: History) -> list[Violation]:
-    """All that is wrong, each once."""
+    """Return all violations, each once."""
     return list(dict.fromkeys(violation for one in CHECKS for violation in one(history)))
 
 
@@ -281,7 +281,7 @@ def _final_records(history: History) -> dict[PartitionId, dict[int, str]]:
 
 
 def _final_starts(history: History) -> dict[PartitionId, int]:
-    """The highest start that the final reads saw: retention goes on while they run."""
+    """The highest start that the final reads saw, because retention continues while they run."""
     starts: dict[PartitionId, int] = defaultdict(int)
     for poll in _final_polls(history):
         starts[poll.partition] = max(starts[poll.partition], poll.log_start_offset)

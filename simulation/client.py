@@ -1,6 +1,6 @@
-"""A client's connection: requests out, replies in, by Kafka's bytes over the simulated network.
+"""A client's connection: it sends requests and receives replies, in Kafka's bytes over the simulated network.
 
-It reconnects after a loss, sends ApiVersions first, and checks what every client relies on: replies come in the order of the
+It reconnects after a loss, sends ApiVersions first, and checks what every client relies on: replies arrive in the order of the
 requests, each once, and within a time. Anything wrong with them is a problem of the history.
 """
 
@@ -25,19 +25,19 @@ from tidelog.wire.messages import decode_response, encode_request
 from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 
 RECONNECT_US = (5_000, 60_000)
-# No fault lasts this long, and the broker answers a produce or a fetch when its time is up.
+# No fault lasts this long, and the broker answers a produce or a fetch when it times out.
 ANSWER_US_MAX = 20_000_000
 WATCH_US = 5_000_000
 FRAME_BYTES_MAX = 8 << 20
 API_VERSIONS_VERSIONS = (0, 4)
 _pack_size = struct.Struct(">i").pack
 
-# The frame and where the body begins in it; None when the connection was lost before the reply came.
+# The frame and where the body begins in it; None when the connection was lost before the reply arrived.
 OnReply = Callable[[memoryview | None, int], None]
 
 
 class Environment(NamedTuple):
-    """What every client is given."""
+    """The parts that every client gets."""
 
     scheduler: Scheduler
     network: SimulatedNetwork
@@ -46,11 +46,11 @@ class Environment(NamedTuple):
 
 class Owner(Protocol):
     def ready(self) -> None:
-        """The connection can be used."""
+        """Called when the connection can be used."""
         ...
 
     def lost(self) -> None:
-        """It is gone, and everything in flight has been told."""
+        """Called when the connection is gone, and everything in flight has been told."""
         ...
 
 
@@ -88,7 +88,7 @@ class ClientConnection:
         self._connection = self._network.host(self.name).connect(HOST, PORT, self)
 
     def watch(self) -> None:
-        """From time to time: has the broker forgotten a request?"""
+        """Check from time to time whether the broker has forgotten a request."""
         if self._is_closed:
             return
         if self._waiting and self._scheduler.now_us - self._waiting[0].sent_us > ANSWER_US_MAX:
@@ -98,7 +98,7 @@ class ClientConnection:
         self._scheduler.schedule(WATCH_US, f"{self.name} watches", self.watch)
 
     def request(self, api_key: int, version: int, body: bytes, on_reply: OnReply | None) -> None:
-        """``on_reply`` None: no reply is expected."""
+        """``on_reply`` is None if no reply is expected."""
         assert self._connection is not None
         self._correlation_id += 1
         frame = request_header(api_key, version, self._correlation_id, self.name) + body
@@ -107,7 +107,7 @@ class ClientConnection:
         self._connection.send([_pack_size(len(frame)), frame])
 
     def close(self) -> None:
-        """For good."""
+        """Close the connection for good."""
         self._is_closed = True
         self.drop()
 
@@ -188,12 +188,12 @@ class FetchedBatch(NamedTuple):
     records: list[Record]
 
     def values(self) -> list[tuple[int, str]]:
-        """(offset, value without its filler) of each record."""
+        """Yield (offset, value without its filler) of each record."""
         return [(record.offset, (record.value or b"").partition(b" ")[0].decode()) for record in self.records]
 
 
 def fetched_batches(data: memoryview | None) -> Iterator[FetchedBatch]:
-    """RecordError when there is something that is no batch."""
+    """Raises RecordError when there is something that is not a batch."""
     position = 0
     while data is not None and len(data) - position >= HEADER_SIZE:
         header = read_header(data, position)

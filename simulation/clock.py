@@ -1,4 +1,4 @@
-"""The simulated clock: the scheduler's time, and a wall clock that can be told to jump."""
+"""The simulated clock: the scheduler's time, and a wall clock that tests can move."""
 
 from simulation.scheduler import Scheduler
 

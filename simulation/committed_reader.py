@@ -1,6 +1,6 @@
-"""A simulated read_committed reader: fetches one partition after the other, and leaves out what was aborted, as clients do.
+"""A simulated read_committed reader: it fetches one partition after the other, and leaves out what was aborted, as clients do.
 
-From time to time it reads all again: old records are left out by the index of aborted transactions, new ones by memory.
+From time to time it rereads everything: the index of aborted transactions filters old records, and memory filters new ones.
 """
 
 from simulation.client import ClientConnection, Environment, fetched_batches
@@ -53,7 +53,7 @@ class CommittedReader:
 
     @property
     def is_caught_up(self) -> bool:
-        """Every partition was read to its high watermark: no transaction is open."""
+        """Whether every partition was read to its high watermark: then no transaction is open."""
         return self._positions == self._ends
 
     def behind(self) -> str:
@@ -102,7 +102,7 @@ class CommittedReader:
 
 
 def visible_records(answer: FetchedPartition, position: int) -> tuple[list[tuple[int, str]], int]:
-    """The records of ``answer`` from ``position`` on that a read_committed client shows, and where it goes on."""
+    """Return the records of ``answer`` from ``position`` on that a read_committed client shows, and where it continues."""
     waiting = sorted(answer.aborted or (), key=lambda aborted: aborted[1])
     aborted: set[int] = set()
     records: list[tuple[int, str]] = []

@@ -5,7 +5,7 @@ What it receives goes into the history as polls, with records decoded and checks
 counts as another assignment, only when it rereads from the start or when retention has passed it by.
 
 The answers of ListOffsets must agree with those of fetches. An end offset goes into the history as a poll without records: it is
-a high watermark that somebody was told. The start of a topic without retention is offset 0, by name and by a time before all of
+a high watermark that a client was told. The start of a topic without retention is offset 0, by name and by a time before all of
 its records.
 """
 
@@ -37,19 +37,19 @@ EARLIEST = -2
 BEFORE_ALL = 0
 QUESTIONS = (LATEST, EARLIEST, BEFORE_ALL)
 NO_OFFSET = -1
-# The disk fails, or the topic is being made.
+# The disk fails, or the topic is being created.
 _NO_ANSWER = {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 class OffsetQuestion:
     def __init__(self, consumer: str, history: History, randomness: SimulatedRandomness) -> None:
-        # Not the consumer's own name: a question is no poll of any assignment.
+        # This is not the consumer's own name, because the question is not a poll of any assignment.
         self._name = f"{consumer} asks"
         self._history = history
         self._randomness = randomness
 
     def ask(self, connection: ClientConnection, partitions: Sequence[PartitionId], on_answered: Callable[[], None]) -> None:
-        """Of partitions whose topics keep their names. ``on_answered`` does not come when the connection is lost."""
+        """Ask about partitions whose topics keep their names. ``on_answered`` is not called when the connection is lost."""
         version = self._randomness.integer(*VERSIONS)
         timestamp = QUESTIONS[self._randomness.integer(0, len(QUESTIONS) - 1)]
         topics: dict[str, list[dict[str, int]]] = {}
@@ -108,7 +108,7 @@ READ_AGAIN_LIKELIHOOD = 0.004
 QUESTION_LIKELIHOOD = 0.05
 WAIT_MS = (0, 20, 200)
 BYTES_MIN = (1, 1, 700)
-# A poll that waits longer than it may take to hear of a write.
+# This is longer than it may take to learn of a write.
 PATIENT_WAIT_MS = 30_000
 RECORDS_BYTES_MAX = 1 << 20
 
@@ -117,7 +117,8 @@ _GONE = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
 
 
 class Reading:
-    """How far one partition was read. ``sent_offset`` is what the fetch session knows, None when it knows nothing."""
+    """How far one partition was read. ``sent_offset`` is what the fetch session knows; None when it does not know the
+    partition."""
 
     __slots__ = ("assignment", "end_offset", "position", "sent_offset")
 
@@ -139,7 +140,7 @@ class Consumer:
         is_final: bool = False,
         is_patient: bool = False,
     ) -> None:
-        """A patient one waits long, for whatever comes first."""
+        """A patient consumer waits long, for whatever comes first."""
         self.name = name
         self._scheduler = environment.scheduler
         self._history = environment.history
@@ -167,7 +168,7 @@ class Consumer:
 
     @property
     def is_caught_up(self) -> bool:
-        """Every partition was read to its end."""
+        """Whether every partition was read to its end."""
         self._follow_topics()
         return all(reading.position == reading.end_offset for reading in self._readings.values())
 
@@ -186,7 +187,7 @@ class Consumer:
         self._think()
 
     def lost(self) -> None:
-        pass  # The fetch in flight has heard of it, and ``ready`` begins anew.
+        pass  # The fetch in flight was told, and ``ready`` starts over.
 
     # -- fetching ------------------------------------------------------------------------------------------------------------
 
@@ -247,7 +248,7 @@ class Consumer:
             reading.sent_offset = None
 
     def _request(self) -> tuple[FetchRequest, dict[PartitionId, tuple[int, int]]]:
-        """The request, and (assignment, offset) of all that it asks for, by itself or by its session."""
+        """Return the request, and (assignment, offset) of everything that it asks for, directly or by its session."""
         if self._session_epoch == 0:
             self._choose_version()
         draw = self._randomness.integer
@@ -323,7 +324,7 @@ class Consumer:
             self._assign(reading, max(0, result.log_start_offset))
             return
         if result.error in _GONE:
-            return  # Told apart from a topic that nobody deleted by the final reads.
+            return  # The final reads tell this apart from a topic that nobody deleted.
         if result.error is not ErrorCode.NONE:
             if result.error is not ErrorCode.KAFKA_STORAGE_ERROR:
                 history.problem("unexpected error", f"{self.name}: Fetch of {history.name_of(partition)}: {result.error!r}")
@@ -348,7 +349,7 @@ class Consumer:
             reading.position = records[-1][0] + 1
 
     def _decode(self, partition: PartitionId, offset: int, data: memoryview | None) -> list[tuple[int, str]]:
-        """Records from ``offset`` on; a batch that is cut off at the end is left for the next fetch."""
+        """Decode the records from ``offset`` on. A batch that is cut off at the end is left for the next fetch."""
         records: list[tuple[int, str]] = []
         position = 0
         try:

@@ -85,7 +85,7 @@ class Faults:
             on_full()
 
     def find(self, operation: FaultyOperation, path: str) -> OSError | None:
-        """The error that this operation is to give, which uses up one of its rule's times."""
+        """Return the error that this operation must raise, and use up one of its rule's times."""
         for rule in self.rules:
             if rule.operation == operation and rule.matches(path):
                 if rule.remaining is not None:
@@ -145,7 +145,7 @@ class SimulatedFile:
         return length
 
     def _write_what_fits(self, position: int, data: Buffer) -> None:
-        """A full disk: the kernel writes what there is room for, and then gives ENOSPC for the rest."""
+        """Write to a full disk: the kernel writes what there is room for, and then gives ENOSPC for the rest."""
         disk = self._disk
         inode = self._inode
         disk.faults.found_full()
@@ -257,12 +257,13 @@ def _bad_descriptor(path: str) -> OSError:
 Keep = Literal["some", "none", "all"]
 OnOperation = Callable[[str, str], None]
 
-# What ``free_bytes`` says of a disk whose room was not limited: more than any test fills.
+# The ``free_bytes`` of a disk without a limit: more than any test fills.
 UNLIMITED_FREE_BYTES = 1 << 40
 
 
 class Crashed(BaseException):
-    """The simulated machine died here. Not an Exception: code under test that survives any error must not survive this."""
+    """The simulated machine died here. This is not an Exception: code under test that survives any error must not survive
+    this."""
 
 
 class SimulatedDisk:
@@ -293,7 +294,7 @@ class SimulatedDisk:
     # Crashing.
 
     def crash_image(self, randomness: Randomness | None = None, keep: Keep = "some") -> "SimulatedDisk":
-        """A new disk, without hook and faults, as this one may look after a crash now. "some" needs randomness."""
+        """Return a new disk, without hook and faults, as this one may look after a crash now. "some" needs randomness."""
         if keep == "some" and randomness is None:
             raise ValueError('a crash image that keeps "some" needs randomness')
         image = SimulatedDisk(self.clock)
@@ -306,7 +307,7 @@ class SimulatedDisk:
         return image
 
     def crash(self, randomness: Randomness | None = None, keep: Keep = "some") -> None:
-        """Become one's own crash image: open files and locks are gone, hook and faults stay."""
+        """Become this disk's own crash image: open files and locks are gone, hook and faults stay."""
         image = self.crash_image(randomness, keep)
         self.root = image.root
         self.names = image.names
@@ -322,7 +323,7 @@ class SimulatedDisk:
     # Faults beyond ``faults``, which only knows paths.
 
     def set_free_bytes(self, free_bytes: int | None) -> None:
-        """From now on there is room for this many bytes more; None lifts the limit."""
+        """Leave room for this many more bytes; None lifts the limit."""
         self._free_bytes = free_bytes
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
@@ -472,7 +473,7 @@ class SimulatedDisk:
         self.give_room(len(inode.data))
 
     def _parent(self, path: str) -> tuple[Directory, str]:
-        """The directory that holds a path's last name, and that name."""
+        """Return the directory that holds a path's last name, and that name."""
         parts = _split(path)
         if not parts:
             raise _error(errno.EISDIR, path)
@@ -513,7 +514,7 @@ class SimulatedDisk:
 
 @lru_cache(maxsize=65_536)
 def _split(path: str) -> tuple[str, ...]:
-    """The names of a path; absolute and relative ones both start at the root."""
+    """Return the names of a path; absolute and relative ones both start at the root."""
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts:
         raise _error(errno.EINVAL, path)

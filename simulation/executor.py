@@ -1,8 +1,8 @@
-"""The simulated executor: work runs some time after it was submitted, and its completion comes some time after that.
+"""The simulated executor: work runs some time after it was submitted, and its completion arrives some time after that.
 
-Both times are drawn from the seed, so work submitted first may run last, and of two pieces of work that ran in one order the
-completions may come in the other. What a piece of work does happens at one point in time: the crash points inside it are
-those of the disk's hook. Child tasks run the same way, on the disk and clock given here.
+Both times are drawn from the seed, so work submitted first may run last, and completions may arrive in another order than the
+work ran. A piece of work happens at one point in time: the crash points inside it are those of the disk's hook. Child tasks run
+the same way, on the disk and clock given here.
 """
 
 import json
@@ -17,7 +17,7 @@ from tidelog.ports.randomness import Randomness
 
 DelayRange = tuple[int, int]
 
-# Around what this kind of machine shows: a sync takes from a tenth of a millisecond to a few.
+# These are about what such a machine shows: a sync takes from a tenth of a millisecond to a few.
 RUN_DELAY_US: DelayRange = (0, 3_000)
 COMPLETION_DELAY_US: DelayRange = (0, 1_000)
 
@@ -53,7 +53,7 @@ class SimulatedExecutor:
         self._submit("work", work, on_done)
 
     def submit_child(self, task: ChildTask, on_done: OnDone) -> None:
-        # Through JSON here as in a real child, so that an argument that would not survive the way fails in simulation too.
+        # This goes through JSON as in a real child, so that an argument that JSON cannot carry fails in simulation too.
         arguments = json.loads(json.dumps(dict(task.arguments)))
 
         def run() -> Any:
@@ -65,7 +65,7 @@ class SimulatedExecutor:
         self._submit("child", run, on_done)
 
     def crash(self) -> None:
-        """The process died: what has not run never will, and no completion is delivered."""
+        """Called when the process died: what has not run never will, and no completion is delivered."""
         self._generation += 1
         self.pending = 0
 
@@ -80,7 +80,7 @@ class SimulatedExecutor:
                 return
             try:
                 completion = Completion(work(), None)
-            except Exception as error:  # Crashed is none, and ends the run of the scheduler
+            except Exception as error:  # Crashed is not an Exception, and ends the run of the scheduler.
                 completion = Completion(None, error)
             self._scheduler.schedule(self._delay(self.completion_delay_us), f"{label} done", lambda: deliver(completion))
 

@@ -1,4 +1,4 @@
-"""Could groups have given this history? Owners of partitions, committed offsets, and what was read for a group.
+"""Checks whether groups could have produced a history: owners of partitions, committed offsets, and what was read for a group.
 
 ``GroupHistory`` records what members were assigned, committed and read. Its times are both moments of the history (an order) and
 simulated microseconds, because time-outs decide whether a member may still think that it owns a partition. Every commit has its
@@ -19,9 +19,10 @@ from simulation.scheduler import Scheduler
 
 @dataclass(slots=True)
 class Ownership:
-    """A member was told that a partition is its own, in a generation or member epoch, until it gave it up, or went.
+    """The time in which a member was told that it owns a partition, in a generation or member epoch, until it released it or
+    disappeared.
 
-    The coordinator must let it be until ``assured_us``, unless the member itself says that it gives up or leaves."""
+    The coordinator must not reassign the partition before ``assured_us``, unless the member itself releases it or leaves."""
 
     group: str
     member: str
@@ -68,12 +69,12 @@ class GroupHistory:
     base: History
     scheduler: Scheduler
     groups: dict[str, list[str]] = field(default_factory=dict)
-    """Which members a group has."""
+    """The members of each group."""
     ownerships: list[Ownership] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     reads: list[OffsetRead] = field(default_factory=list)
     acked: int = 0
-    """Commits that were acknowledged."""
+    """The number of commits that were acknowledged."""
 
     def owned(self, group: str, member: str, partition: PartitionId, epoch: int, assured_us: int) -> Ownership:
         ownership = Ownership(group, member, partition, epoch, self.base.now(), self.scheduler.now_us, assured_us)
@@ -109,7 +110,7 @@ def one_owner_per_generation(history: GroupHistory) -> Iterator[Violation]:
 
 
 def one_owner_at_a_time(history: GroupHistory) -> Iterator[Violation]:
-    """No two members have a partition at a time for which the coordinator has promised to wait for both."""
+    """No two members own a partition at a time for which the coordinator has promised to wait for both."""
     by_partition: dict[tuple[str, PartitionId], list[Ownership]] = defaultdict(list)
     for one in history.ownerships:
         earlier = by_partition[one.group, one.partition]
@@ -136,7 +137,7 @@ def owners_know_later_generations(history: GroupHistory) -> Iterator[Violation]:
 
 
 def only_owners_commit(history: GroupHistory) -> Iterator[Violation]:
-    """A commit of an earlier generation is refused once somebody knows that the partition has gone to another member."""
+    """A commit of an earlier generation is refused once somebody knows that the partition has moved to another member."""
     by_partition: dict[tuple[str, PartitionId], list[Ownership]] = defaultdict(list)
     for one in history.ownerships:
         by_partition[one.group, one.partition].append(one)
@@ -151,7 +152,7 @@ def only_owners_commit(history: GroupHistory) -> Iterator[Violation]:
 
 
 def committed_offsets_are_there(history: GroupHistory) -> Iterator[Violation]:
-    """What is read was committed and not refused, and nothing that was known to be committed before the read came after it."""
+    """An offset that is read was committed and not refused, and no commit that was known before the read came after it."""
     by_metadata = {commit.metadata: commit for commit in history.commits}
     known = _known_commits(history, by_metadata)
     for read in history.reads:
@@ -162,7 +163,7 @@ def committed_offsets_are_there(history: GroupHistory) -> Iterator[Violation]:
             continue
         if source is not None and (source.outcome is Outcome.FAILED or source.offset != read.offset):
             yield Violation("refused but committed", f"{where}, {source.member} committed {source.offset} ({source.outcome})")
-        # One that nobody was told of may take effect at any time.
+        # A commit that nobody was told of may take effect at any time.
         taken_by = -1 if source is None else source.ended_at if source.outcome is Outcome.ACKED else NEVER
         for commit, known_at in known[read.group, read.partition]:
             if commit is not source and known_at < read.sent_at and commit.sent_at > taken_by:
@@ -173,7 +174,7 @@ def committed_offsets_are_there(history: GroupHistory) -> Iterator[Violation]:
 def _known_commits(
     history: GroupHistory, by_metadata: dict[str, Commit]
 ) -> dict[tuple[str, PartitionId], list[tuple[Commit, int]]]:
-    """Commits that took effect, and by when somebody knew: it was acknowledged, or read."""
+    """Commits that took effect, and when that was known at the latest: when it was acknowledged, or read."""
     known_at = {commit.metadata: commit.ended_at for commit in history.commits if commit.outcome is Outcome.ACKED}
     for read in history.reads:
         if read.metadata in by_metadata:
@@ -204,7 +205,7 @@ def nothing_is_committed_that_was_not_read(history: GroupHistory) -> Iterator[Vi
 
 
 def final_ends(history: History) -> dict[PartitionId, int]:
-    """Where each partition ends, by the final reads."""
+    """Where each partition ends, according to the final reads."""
     ends: dict[PartitionId, int] = {}
     for poll in history.polls:
         if poll.is_final:
@@ -213,7 +214,7 @@ def final_ends(history: History) -> dict[PartitionId, int]:
 
 
 def everything_is_drained(history: GroupHistory) -> Iterator[Violation]:
-    """In the end each group has committed the end of each partition."""
+    """At the end each group has committed the end of each partition."""
     ends = final_ends(history.base)
     finals = {(read.group, read.partition): read for read in history.reads if read.is_final}
     for group in history.groups:
@@ -236,7 +237,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def check_groups(history: GroupHistory) -> list[Violation]:
-    """All that is wrong, each once."""
+    """Return all violations, each once."""
     return list(dict.fromkeys(violation for one in CHECKS for violation in one(history)))
 
 

@@ -1,9 +1,9 @@
-"""A simulated process that belongs to a group: its life, its connections, and how it speaks with its coordinator.
+"""A simulated process that belongs to a group: its lifecycle, its connections, and how it talks to its coordinator.
 
-It has two connections, one to its coordinator and one to fetch with, as real consumers. It crashes, comes back, leaves, and is
-paused: then it hears nothing, does nothing and says nothing, and goes on afterwards as if no time had passed.
+It has two connections, one to its coordinator and one for fetching, as real consumers do. It crashes, returns, leaves, and is
+paused: then it receives, does and sends nothing, and continues afterwards as if no time had passed.
 
-What it does by itself after a crash counts as another life; what comes back for an earlier life is not heard.
+After a crash it begins another life; answers for an earlier life are ignored.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ RETRY_US = (5_000, 40_000)
 LEAVE_US = 50_000
 GROUP_TYPE = 0
 
-# The coordinator is not there now, and has done nothing.
+# The coordinator is not available now, and has done nothing.
 UNAVAILABLE = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
-# The coordinator went while it was asked: perhaps it has done it.
+# The coordinator went away during the request, and may have executed it.
 INTERRUPTED = {ErrorCode.NOT_COORDINATOR}
 
 OnAnswer = Callable[[DecodedMessage | None], None]
 
 
 class Link:
-    """Owner of a connection that only has to be told when it can be used."""
+    """The owner of a connection that only needs to know when it can be used."""
 
     def __init__(self, on_ready: Callable[[], None]) -> None:
         self._on_ready = on_ready
@@ -39,7 +39,7 @@ class Link:
         self._on_ready()
 
     def lost(self) -> None:
-        pass  # Each request in flight has heard of it.
+        pass  # Each request in flight has been told.
 
 
 class GroupClient:
@@ -49,7 +49,7 @@ class GroupClient:
         self.is_running = False
         self.is_paused = False
         self.is_away = False
-        """For good."""
+        """Whether the member is gone for good."""
         self.base: History = environment.history
         self.scheduler = environment.scheduler
         self.life = 0
@@ -75,7 +75,7 @@ class GroupClient:
         self._tick()
 
     def crash(self) -> None:
-        """Nobody is told."""
+        """Crash without telling anybody."""
         self.scheduler.record(f"{self.name} is gone")
         self.is_running = False
         self.life += 1
@@ -84,11 +84,11 @@ class GroupClient:
         self.fetcher.close()
 
     def leave(self) -> None:
-        """In order, as far as that can be done."""
+        """Leave in order, as far as possible."""
         if self.coordinator.is_ready:
             self.say_goodbye()
         self.lose_everything()
-        # What is still answered is for nobody.
+        # Nobody waits for the remaining answers.
         self.life += 1
         life = self.life
 
@@ -138,15 +138,15 @@ class GroupClient:
     # -- what a member adds --------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A new life, which knows nothing of the one before."""
+        """Begin a new life, which knows nothing about the previous one."""
         raise NotImplementedError
 
     def go_on(self) -> None:
-        """The coordinator can be reached."""
+        """Called when the coordinator can be reached."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Paused until now, with a connection to the coordinator."""
+        """Called when a pause ends and there is a connection to the coordinator."""
         raise NotImplementedError
 
     def heartbeat(self) -> None:
@@ -159,13 +159,13 @@ class GroupClient:
         raise NotImplementedError
 
     def lose_everything(self) -> None:
-        """Whatever was its own is not any more."""
+        """Drop everything that the member owned."""
         raise NotImplementedError
 
     # -- the coordinator -----------------------------------------------------------------------------------------------------
 
     def call(self, api_key: ApiKey, version: int, fields: dict[str, Any], on_answer: OnAnswer) -> None:
-        """``on_answer`` gets None when the connection is lost; at once when there is none."""
+        """``on_answer`` gets None when the connection is lost, or at once when there is no connection."""
         life = self.life
 
         def replied(frame: memoryview | None, position: int) -> None:
@@ -191,7 +191,7 @@ class GroupClient:
         return self._randomness.fraction() < likelihood
 
     def _find_coordinator(self) -> None:
-        """Every connection begins by asking for the coordinator: the first one of all makes its topic."""
+        """Find the coordinator. Every connection begins with this, and the very first one creates the topic."""
         fields = {"key_type": GROUP_TYPE, "coordinator_keys": [self.group]}
 
         def answered(answer: DecodedMessage | None) -> None:

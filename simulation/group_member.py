@@ -1,4 +1,4 @@
-"""Simulated members of groups: what both protocols have in common, and one class for each.
+"""Simulated members of groups: a base class for both protocols, and one class for each.
 
 A member reads the partitions that it owns from the committed offset on and commits its position. After a pause it commits first,
 before it can know whether it still owns anything.
@@ -32,7 +32,7 @@ COMMIT_LIKELIHOOD = 0.5
 FETCH_VERSIONS = (5, 17)
 FETCH_TOPIC_IDS_SINCE = 13
 
-# The group has gone on without this member, or waits for it to join.
+# The group has continued without this member, or waits for it to join.
 SHUT_OUT = {
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -69,7 +69,7 @@ class GroupMember(GroupClient):
         super().__init__(name, group, environment, randomness)
         self.owned: dict[PartitionId, Owned] = {}
         self.assured_us = 0
-        """Until when the coordinator must count on this member, by what it has answered."""
+        """The time until which the coordinator must wait for this member, according to its answers."""
         self.rebalance_ms = SESSION_MS
         self._history = history
         self._topics = topics
@@ -85,11 +85,11 @@ class GroupMember(GroupClient):
     # -- what a protocol adds ------------------------------------------------------------------------------------------------
 
     def epoch(self) -> int:
-        """What commits are sent with."""
+        """The epoch that commits are sent with."""
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
-        """Of which member a commit is."""
+        """The identity of the member that a commit comes from."""
         raise NotImplementedError
 
     def commit_versions(self) -> tuple[int, int]:
@@ -101,7 +101,8 @@ class GroupMember(GroupClient):
     # -- partitions ----------------------------------------------------------------------------------------------------------
 
     def assure(self, sent_us: int) -> None:
-        """A sign of life that was sent then has been answered: neither the session nor a rebalance can end much earlier."""
+        """Note that a sign of life that was sent then has been answered: neither the session nor a rebalance can end much
+        earlier."""
         self.assured_us = max(self.assured_us, sent_us + min(SESSION_MS, self.rebalance_ms) * 1000)
         for each in self.owned.values():
             each.ownership.assured_us = self.assured_us
@@ -116,7 +117,7 @@ class GroupMember(GroupClient):
         return next(life for life in self._topics() if life.name == name)
 
     def take(self, partitions: Iterable[PartitionId]) -> None:
-        """They are this member's from now on."""
+        """Take ownership of partitions."""
         taken = list(partitions)
         for partition in taken:
             self._assignments += 1
@@ -175,7 +176,7 @@ class GroupMember(GroupClient):
     # -- commits -------------------------------------------------------------------------------------------------------------
 
     def commit(self, partitions: Iterable[PartitionId]) -> None:
-        """Where it is, of those that it has read of."""
+        """Commit the positions of the partitions that were read."""
         moved: dict[PartitionId, Commit] = {}
         topics: dict[str, list[dict[str, Any]]] = {}
         for partition in partitions:
@@ -209,7 +210,7 @@ class GroupMember(GroupClient):
         self.coordinator.request(ApiKey.OFFSET_COMMIT, version, encode_request(ApiKey.OFFSET_COMMIT, version, request), replied)
 
     def _committed(self, answer: DecodedMessage | None, moved: dict[PartitionId, Commit], life: int) -> None:
-        """What is known of a commit is known, also when its member is gone or asleep."""
+        """Note the outcome of a commit, even when its member is gone or asleep."""
         if answer is not None:
             for topic in answer.topics:
                 topic_id = self.by_name(topic.name).topic_id
@@ -246,7 +247,7 @@ class GroupMember(GroupClient):
             partition: (owned.assignment, owned.position) for partition, owned in self.owned.items() if owned.position is not None
         }
         if not asked:
-            return  # ``_read_positions`` begins anew.
+            return  # ``_read_positions`` starts over.
         base = self.base
         version = self.draw(FETCH_VERSIONS)
         topics: dict[bytes, FetchTopic] = {}
@@ -332,8 +333,8 @@ HEARTBEAT_VERSIONS = (3, 4)
 COMMIT_VERSIONS = (7, 9)
 LEAVE_VERSION = 4
 NO_GENERATION = -1
-# A coordinator that is being loaded says to every heartbeat that all is well. So each comes with a question that only a loaded
-# one answers, right before it: one that has the answer is not loaded anew within this time.
+# A coordinator that is still loading answers every heartbeat that all is well. So each comes right after a question that only a
+# loaded coordinator answers: one that has answered is not reloaded within this time.
 COORDINATOR_STAYS_US = 50_000
 PROTOCOL = "range"
 
@@ -343,7 +344,7 @@ _NEW_ID_NEEDED = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
 class ClassicMember(GroupMember):
     """A member of a classic group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-    It is eager: when it hears of a rebalance it commits, gives up everything, and joins again. The leader deals out the
+    It is eager: when it learns of a rebalance it commits, releases everything, and joins again. The leader deals out the
     partitions in turn, from a random start, so that they move. A static member keeps its instance id over its lives."""
 
     def __init__(
@@ -360,7 +361,7 @@ class ClassicMember(GroupMember):
         self._instance_id = instance_id
         self._member_id = ""
         self._generation = NO_GENERATION
-        # Of what it waits for the coordinator: JoinGroup and what follows, a heartbeat.
+        # The answers that it waits for: JoinGroup and what follows, a heartbeat.
         self._is_joining = False
         self._is_in = False
         self._is_beating = False
@@ -468,7 +469,7 @@ class ClassicMember(GroupMember):
         self.heartbeat()
 
     def _start_over(self, api: str, code: ErrorCode) -> None:
-        """It is in no generation, and joins again."""
+        """Leave the generation, and join again."""
         self._is_in = False
         if code in _NEW_ID_NEEDED:
             self._member_id = ""
@@ -502,7 +503,7 @@ class ClassicMember(GroupMember):
         self.call(ApiKey.HEARTBEAT, self.draw(HEARTBEAT_VERSIONS), fields, answered)
 
     def _beaten(self, code: ErrorCode, sent_us: int | None) -> None:
-        """``sent_us`` None: the coordinator may not have known whom it answered."""
+        """``sent_us`` is None if the coordinator may not have known whom it answered."""
         if code is ErrorCode.NONE:
             if sent_us is not None:
                 self.assure(sent_us)
@@ -568,7 +569,7 @@ class ConsumerMember(GroupMember):
     """A member of a KIP-848 group, in which everything is a heartbeat.
 
     It sends all fields when it joins and after a lost response, and otherwise only those that changed. When a response revokes
-    partitions it commits, gives them up at once and says so in the next heartbeat."""
+    partitions it commits, releases them at once and reports that in the next heartbeat."""
 
     _member_id = ""
     _epoch = JOIN_EPOCH
@@ -654,7 +655,7 @@ class ConsumerMember(GroupMember):
             self._epoch = JOIN_EPOCH
             self.soon("joins again", self.heartbeat)
         else:
-            # Whatever the answer would have said must be said again.
+            # Whatever the lost answer contained must be sent again.
             self._must_be_full = True
             if code not in UNAVAILABLE | INTERRUPTED:
                 self.unexpected("ConsumerGroupHeartbeat", code)

@@ -1,4 +1,4 @@
-"""One simulated run of groups: a broker, groups of both protocols, what goes wrong with either, and the end.
+"""One simulated run of groups: a broker, groups of both protocols, the faults of either, and the end.
 
 Producers write while members read and commit, crash, leave and are paused, and the broker and its disk fail, until there are
 enough acknowledged commits, owners and faults. Then everything heals, every member comes back, and within a bounded time every
@@ -21,15 +21,15 @@ COMMITS_MIN = 50
 OWNERSHIPS_MIN = 30
 FAULTS_MIN = 10
 FAULT_INTERVAL_US = (10_000, 200_000)
-# Faults of members, as often as those of the broker.
+# Faults of members are as frequent as those of the broker.
 MEMBER_FAULTS_WEIGHT = 4
-# Which groups a run has: one or both.
+# The groups of a run: one or both.
 GROUPS = (("classic",), ("consumer",), ("classic", "consumer"))
 MEMBERS = (2, 4)
 STATIC_LIKELIHOOD = 0.4
-# Shorter than a session, or longer.
+# A pause is shorter or longer than a session.
 REBALANCE_MS = (200, 600)
-# Without faults it has no excuse: sessions end, a rebalance, and the rest of the records.
+# Without faults there is no excuse: this covers the end of sessions, a rebalance, and the rest of the records.
 HEALED_US_MAX = 10_000_000
 PRODUCER_THINK_US = (10_000, 120_000)
 
@@ -71,7 +71,7 @@ class GroupNemesis(Nemesis):
         return member is not None
 
     def pause_member(self) -> bool:
-        """Mostly for longer than its session lasts."""
+        """Pause a member, mostly for longer than its session lasts."""
         member = self._running()
         if member is not None:
             member.pause(self.draw(PAUSE_US))
@@ -95,7 +95,7 @@ MEMBER_FAULTS: dict[str, Callable[..., bool]] = {
     "member leaves": GroupNemesis.leave_member,
     "member is paused": GroupNemesis.pause_member,
 }
-# No topic goes: what is left of its offsets and owners is tested elsewhere.
+# No topic is deleted here: other tests cover what is left of its offsets and owners.
 GROUP_FAULTS: dict[str, Callable[..., bool]] = {
     **{name: fault for name, fault in FAULTS.items() if name != "topic made again"},
     **MEMBER_FAULTS,
@@ -142,7 +142,7 @@ class GroupWorld(Stage):
         return history.acked >= COMMITS_MIN and len(history.ownerships) >= OWNERSHIPS_MIN and self.fault_count >= FAULTS_MIN
 
     def run(self) -> None:
-        """NoProgress when a phase does not end; what else is wrong is in the histories."""
+        """Raises NoProgress when a phase does not end; any other problem is in the histories."""
         self.set_up()
         watcher = self._offset_reader(is_final=False)
         self.hosts.append(watcher.name)
@@ -166,7 +166,7 @@ class GroupWorld(Stage):
         self._read_offsets()
 
     def _send_some_away(self) -> None:
-        """For good, without a word: what they had must go to the others."""
+        """Send some members away for good, without a word: the others must get their partitions."""
         randomness = self.randomness.fork("away")
         for group in self.group_history.groups:
             present = [member for member in self.members if member.group == group]
@@ -185,7 +185,7 @@ class GroupWorld(Stage):
             member.crash()
 
     def _is_drained(self, ends: dict[PartitionId, int]) -> bool:
-        """Every group owns every partition, and has read and committed all of it."""
+        """Whether every group owns every partition, and has read and committed all of it."""
         owned = [(member.group, partition, each) for member in self.members for partition, each in member.owned.items()]
         is_complete = {(group, partition) for group, partition, _ in owned} == {
             (group, partition) for group in self.group_history.groups for partition in ends

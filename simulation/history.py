@@ -1,10 +1,10 @@
-"""What clients did and saw in one run, in the order in which they did and saw it.
+"""The history of one run: what clients did and saw, in order.
 
 Every entry carries *moments*: numbers that rise by one with each thing that happens, so that "sent after that was answered" is a
 comparison. Values are unique: one value is one record that one producer wanted to write once.
 
-A batch may be sent several times (``Attempt``). What became of an attempt is known (ACKED, FAILED: certainly not written) or
-not (UNKNOWN: the connection was lost, the time was up, the disk failed, or nobody asked).
+A batch may be sent several times (``Attempt``). The outcome of an attempt is known (ACKED, FAILED: certainly not written) or not
+(UNKNOWN: the connection was lost, the request timed out, the disk failed, or nobody asked).
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ NEVER = 1 << 62
 
 
 class PartitionId(NamedTuple):
-    """A partition of one life of a topic: a topic that is made again has another id."""
+    """A partition of one life of a topic: a topic that is created again has another id."""
 
     topic_id: bytes
     number: int
@@ -46,7 +46,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Poll:
-    """What a fetch said of one partition. An ``assignment`` ends when the reader starts elsewhere."""
+    """A fetch's answer about one partition. An ``assignment`` ends when the reader starts elsewhere."""
 
     consumer: str
     assignment: int
@@ -62,7 +62,8 @@ class Poll:
 
 @dataclass(slots=True)
 class Shortage:
-    """A time with more min.insync.replicas than replicas: from between the first two moments to between the last two."""
+    """A time in which min.insync.replicas exceeded the replicas. It began between the first two moments and ended between the
+    last two."""
 
     asked_at: int
     begun_at: int = NEVER
@@ -83,16 +84,16 @@ class TopicLife:
     shortages: list[Shortage] = field(default_factory=list)
 
     def may_be_short_within(self, first: int, last: int) -> bool:
-        """Whether in some of that time it may have had too few replicas."""
+        """Whether the topic may have had too few replicas for a part of that time."""
         return any(shortage.asked_at < last and first < shortage.ended_at for shortage in self.shortages)
 
     def is_short_throughout(self, first: int, last: int) -> bool:
-        """Whether in all of that time it had too few replicas for certain."""
+        """Whether the topic certainly had too few replicas for all of that time."""
         return any(shortage.begun_at < first and last < shortage.ending_at for shortage in self.shortages)
 
 
 class Problem(NamedTuple):
-    """Something that a client or the node noticed by itself."""
+    """A problem that a client or the node noticed by itself."""
 
     kind: str
     text: str
@@ -104,7 +105,7 @@ class History:
     polls: list[Poll] = field(default_factory=list)
     topics: dict[bytes, TopicLife] = field(default_factory=dict)
     losses: list[int] = field(default_factory=list)
-    """When un-synced data may have been lost: power cuts and failed syncs."""
+    """The moments when unsynced data may have been lost: power cuts and failed syncs."""
     problems: list[Problem] = field(default_factory=list)
     acked: int = 0
     moment: int = 0

@@ -1,4 +1,4 @@
-"""A simulated file's bytes: what a read returns, and what a power cut would leave of it.
+"""The bytes of a simulated file: what a read returns, and what a power cut would leave.
 
 ``data`` is the page cache's view. For each page that was written since the last sync, ``dirty`` keeps the page as it is on the
 disk; so a sync only forgets these, and the disk's view is ``data`` with them put back. ``data`` is shared between an inode
@@ -19,8 +19,8 @@ from tidelog.ports.randomness import Randomness
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 
-# How likely one file's pages are to be kept. Drawn once per file: with one fixed likelihood a file with
-# many dirty pages would hardly ever be kept whole or lost whole.
+# How likely one file's pages are to be kept. This is drawn once per file: with one fixed likelihood a file with many dirty pages
+# would hardly ever be kept whole or lost whole.
 _KEEP_LIKELIHOODS = (0.0, 0.1, 0.5, 0.9, 1.0)
 _TORN_LIKELIHOOD = 0.2
 
@@ -45,13 +45,13 @@ class Inode:
         self.dirty: dict[int, bytes] = {}
         self.phantom: dict[int, bytes] = {}
         self.durable_size = 0
-        # The lowest size below ``durable_size`` that it was truncated to since the last sync.
+        # The lowest size below ``durable_size`` to which it was truncated since the last sync.
         self.truncated_to: int | None = None
         self.modified_ms = modified_ms
-        # Whether a name leads to it: a removed file takes no room.
+        # Whether a name leads to it: a removed file takes no space.
         self.linked = True
         self.locked = False
-        # How many syncs failed: an open file reports each failure once.
+        # The number of failed syncs: an open file reports each failure once.
         self.error_count = 0
 
     def is_synced(self) -> bool:
@@ -92,7 +92,7 @@ class Inode:
         self.error_count += 1
 
     def drop_clean_pages(self) -> None:
-        """Forget the cache's clean pages: those that never reached the disk show its old content again."""
+        """Drop the cache's clean pages: those that never reached the disk show its old content again."""
         if self.phantom:
             self._own()
             for page, old in self.phantom.items():
@@ -112,7 +112,7 @@ class Inode:
                 old_pages[page] = bytes(changed)
 
     def after_kill(self) -> "Inode":
-        """A copy as the next process finds it after kill -9: the page cache survives, un-synced as it was."""
+        """Return a copy as the next process finds it after kill -9: the page cache survives, unsynced as it was."""
         copy = self._share()
         copy.dirty = self.dirty.copy()
         copy.phantom = self.phantom.copy()
@@ -121,7 +121,7 @@ class Inode:
         return copy
 
     def after_power_cut(self, randomness: Randomness | None) -> "Inode":
-        """A copy as the disk may show it after a power cut; without randomness, only what was synced."""
+        """Return a copy as the disk may show it after a power cut; without randomness, only what was synced."""
         if not self.dirty and not self.phantom and self.durable_size == len(self.data) and self.truncated_to is None:
             return self._share()
         copy = Inode(self.modified_ms)
@@ -142,7 +142,8 @@ class Inode:
         return data
 
     def _without_truncation(self, randomness: Randomness, truncated_to: int) -> bytearray:
-        """The truncation was lost: behind it all is old, and pages before it (its own, cut one too) go as any other."""
+        """Return the content if the truncation was lost: everything behind it is old, and pages before it (including the one it
+        cut) are treated like any other."""
         data = _resized(self.data, self.durable_size)
         first_page_behind = -(-truncated_to // PAGE_BYTES)
         before = {page: old for page, old in self.dirty.items() if page < first_page_behind}

@@ -74,7 +74,7 @@ class PendingNames:
         self.operations = []
 
     def survivors(self, randomness: Randomness) -> list[NameOperation]:
-        """Those that a power cut happens to keep."""
+        """The operations that a power cut happens to keep."""
         if not self.operations:
             return []
         fraction = randomness.fraction
@@ -96,7 +96,8 @@ class PendingNames:
 
 
 class _Touched:
-    """What a set of operations touches. Only asked for membership, never iterated: identity hashes have no fixed order."""
+    """The things that a set of operations touches. It is only asked for membership, never iterated: identity hashes have no fixed
+    order."""
 
     __slots__ = ("directories", "names", "nodes", "removed")
 
@@ -137,7 +138,8 @@ def _apply(entries: dict[str, Node], name: str, node: Node | None) -> None:
 
 
 def after_power_cut(root: Directory, pending: PendingNames, randomness: Randomness | None) -> Directory:
-    """A new tree: the durable names and, with randomness, some of the pending ones; files as ``Inode.after_power_cut``."""
+    """Return a new tree: the durable names and, with randomness, some of the pending ones; files as in
+    ``Inode.after_power_cut``."""
     changed: dict[Directory, dict[str, Node]] = {}
     for operation in pending.survivors(randomness) if randomness is not None else ():
         for directory, name, node in operation.changes:
@@ -158,7 +160,7 @@ def after_power_cut(root: Directory, pending: PendingNames, randomness: Randomne
 
 
 def after_kill(root: Directory, pending: PendingNames) -> tuple[Directory, PendingNames]:
-    """A copy of the tree with all that is pending still pending."""
+    """Return a copy of the tree in which everything pending is still pending."""
     copies: dict[Node, Node] = {}
 
     def copy_node(node: Node) -> Node:
@@ -192,7 +194,7 @@ def after_kill(root: Directory, pending: PendingNames) -> tuple[Directory, Pendi
 
 
 def walk(directory: Directory, prefix: str = "") -> Iterator[tuple[str, Inode]]:
-    """All files below a directory with their paths, in the order of names."""
+    """Yield all files below a directory with their paths, in the order of names."""
     for name, node in sorted(directory.entries.items()):
         path = f"{prefix}/{name}"
         if isinstance(node, Inode):

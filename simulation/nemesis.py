@@ -1,10 +1,10 @@
-"""What goes wrong in a run, and when: a table of fault kinds, drawn from the seed.
+"""Decides what goes wrong in a run, and when: a table of fault kinds, drawn from the seed.
 
 Each seed enables a part of the kinds, so that some runs see many faults of few kinds. A fault that lasts heals by itself; a disk
 that failed needs a new process, which an operator starts a while later. ``heal`` ends everything that is still going on.
 
-A fault counts when it strikes: a disk that was told to fail when somebody was given the error, a machine that was to die at some
-operation when it died.
+A fault counts when it strikes: a failing disk when somebody got the error, and a machine that was to die at some operation when
+it died.
 """
 
 import errno
@@ -43,7 +43,7 @@ class Nemesis:
         faults: "Mapping[str, Callable[..., bool]] | None" = None,
         paths: Sequence[str] = (),
     ) -> None:
-        """``faults`` are those that this world knows, ``paths`` files of its own that may fail."""
+        """``faults`` are those that this world knows, ``paths`` its files that may fail."""
         self.world = world
         self.randomness = world.randomness.fork("nemesis")
         self.counts: dict[str, int] = {}
@@ -78,16 +78,16 @@ class Nemesis:
             self.start()
 
     def count(self, name: str) -> None:
-        """It struck."""
+        """Count a fault that struck."""
         self.counts[name] = self.counts.get(name, 0) + 1
         self.world.scheduler.record(f"fault {name}")
 
     def later(self, label: str, action: Callable[[], None]) -> None:
-        """Heal after a while, unless the run has come to its end before."""
+        """Heal after a while, unless the run has ended before."""
         self.world.scheduler.schedule(self.draw(LASTS_US), f"nemesis {label}", lambda: None if self._is_over else action())
 
     def heal(self) -> None:
-        """No more faults, and an end to all that is going on."""
+        """Allow no more faults, and end those that are going on."""
         self._is_over = True
         world = self.world
         world.network.heal_all()
@@ -115,7 +115,7 @@ class Nemesis:
         return True
 
     def cut_power_in_an_operation(self) -> bool:
-        """The machine dies at one of the next operations on the disk, in whatever the broker is doing then."""
+        """Let the machine die at one of the next operations on the disk, in whatever the broker is doing then."""
         node = self.world.node
         if node.is_down or node.disk.on_operation is not None:
             return False
@@ -131,7 +131,7 @@ class Nemesis:
         return False
 
     def died_in_an_operation(self) -> None:
-        """``Crashed`` came out of the scheduler."""
+        """Called when ``Crashed`` came out of the scheduler."""
         self.count("power cut in an operation")
         self.world.node.disk.on_operation = None
         self.world.cut_power("some")
@@ -145,7 +145,7 @@ class Nemesis:
         def stopped(error: Exception | None) -> None:
             is_whole = error is None and not self.is_disk_faulty and not self.has_disk_failed
             if is_whole and self.randomness.fraction() < POWER_CUT_AFTER_STOP_LIKELIHOOD:
-                # A stop in order makes everything durable: no loss is noted.
+                # A clean stop makes everything durable, so no loss is noted.
                 node.cut_power("none")
             self._start_again()
 
@@ -164,7 +164,7 @@ class Nemesis:
         return True
 
     def late_completions(self) -> bool:
-        """Work that ran in one order ends in another."""
+        """Let work end in another order than it ran."""
         self.world.node.executor.completion_delay_us = (0, self.randomness.integer(5_000, 150_000))
         self.later("completions in time again", self.make_disk_fast)
         return True
@@ -174,7 +174,7 @@ class Nemesis:
         executor.run_delay_us, executor.completion_delay_us = RUN_DELAY_US, COMPLETION_DELAY_US
 
     def failing_sync(self) -> bool:
-        """What the files held is offline until the broker is started again."""
+        """Let syncs fail. The logs of these files are offline until the broker is restarted."""
         return self._fail("sync")
 
     def failing_write(self) -> bool:
@@ -184,11 +184,11 @@ class Nemesis:
         return self._fail("read")
 
     def failing_names(self) -> bool:
-        """Files cannot be created, renamed or removed."""
+        """Let creating, renaming and removing files fail."""
         return self._fail("names")
 
     def _fail(self, operation: FaultyOperation) -> bool:
-        """EIO on some files, a few times, until an operator starts the broker on a disk that works."""
+        """Return EIO on some files, a few times, until an operator starts the broker on a disk that works."""
         world = self.world
         if self.is_disk_faulty or world.node.is_down:
             return False
@@ -292,7 +292,8 @@ class Nemesis:
         return False
 
     def too_few_replicas(self) -> bool:
-        """min.insync.replicas above what there is: acks=all is refused and nothing new is visible, until it is set back."""
+        """Raise min.insync.replicas above the number of replicas: acks=all is refused and nothing new is visible, until it is set
+        back."""
         world = self.world
         name = self.choose(("orders", "events"))
         shortages = world.topics[name].shortages
@@ -323,7 +324,7 @@ CONFIG_CHANGES = (
     ("file.delete.delay.ms", "0"),
 )
 
-# By name. A fault says whether it struck at once: not every one can at any time, and some strike later.
+# The faults by name. A fault returns whether it struck at once: not every one can at any time, and some strike later.
 FAULTS: dict[str, Callable[[Nemesis], bool]] = {
     "kill": Nemesis.kill,
     "power cut": Nemesis.cut_power,
@@ -346,7 +347,7 @@ FAULTS: dict[str, Callable[[Nemesis], bool]] = {
     "too few replicas": Nemesis.too_few_replicas,
 }
 
-# Work for the broker, and a chance for others to strike in the middle of it, but nothing that went wrong.
+# These give the broker work, and other faults a chance to strike in the middle of it, but are not faults themselves.
 _NO_FAULTS = frozenset({"config change"})
 
 

@@ -1,4 +1,4 @@
-"""The simulated network: named hosts, byte streams between them, and what can go wrong on the way.
+"""The simulated network: named hosts, byte streams between them, and the faults of the network.
 
 ``host(name)`` is the Network port of one machine. Every link has a delay, which is drawn for each delivery; bytes arrive in
 chunks of any size. A partition blocks one direction or both: bytes wait until it heals, and new connections time out. A cut ends
@@ -22,7 +22,7 @@ from tidelog.ports.disk import Buffer
 from tidelog.ports.network import Connection, Endpoint, Listener
 from tidelog.ports.randomness import Randomness
 
-# As the real network reads at most so much at once.
+# The real network reads at most this much at once, too.
 CHUNK_BYTES_MAX = 256 * 1024
 
 
@@ -56,7 +56,7 @@ class SimulatedConnection:
         self._final: str | None = None
         self._scheduled = False
         self._opened = False
-        # Whether this end's owner still has to do with it: not after its own close, nor after it was told of the end.
+        # Whether this end's owner is still involved: not after its own close, nor after it was told of the end.
         self.is_open = True
 
     # The port.
@@ -86,7 +86,7 @@ class SimulatedConnection:
         other._other = self
 
     def open(self) -> None:
-        """Tell the owner, and let both ways flow."""
+        """Tell the owner, and let both directions flow."""
         if self.is_open:
             self._opened = True
             self._endpoint.opened(self)
@@ -95,7 +95,7 @@ class SimulatedConnection:
                 self._other.resume()
 
     def break_off(self, reason: str) -> None:
-        """The way out ends here: what is on the wire arrives, then the end."""
+        """End the outgoing stream: what is on the wire arrives, then the end."""
         if self._final is None:
             self._final = reason
             del self._unsent[self._network.draw(0, len(self._unsent)) :]
@@ -104,7 +104,7 @@ class SimulatedConnection:
             self.resume()
 
     def end(self, reason: str) -> None:
-        """The way in has ended: tell the owner."""
+        """End the incoming stream, and tell the owner."""
         if self.is_open:
             self.is_open = False
             if self._final is None:
@@ -112,7 +112,7 @@ class SimulatedConnection:
             self._endpoint.closed(self, reason)
 
     def resume(self) -> None:
-        """Schedule the next delivery, if there is something to deliver and nothing in its way."""
+        """Schedule the next delivery, if there is something to deliver and nothing blocks it."""
         other = self._other
         if self._scheduled or other is None or not (self._unsent or self._final is not None):
             return
@@ -139,7 +139,7 @@ class SimulatedConnection:
             other.end(self._final)
 
     def _take_chunk(self) -> bytes:
-        """All there is, or any part of it."""
+        """Take everything there is, or any part of it."""
         length = min(len(self._unsent), CHUNK_BYTES_MAX)
         if self._network.draw(0, 1):
             length = self._network.draw(1, length)
@@ -152,7 +152,7 @@ DelayRange = tuple[int, int]
 
 # One machine room.
 LINK_DELAY_US: DelayRange = (50, 1_000)
-# How often a connect that finds a partition tries again, and how long before it gives up.
+# How often a connect that finds a partition retries, and when it fails.
 CONNECT_RETRY_US = 200_000
 CONNECT_TIMEOUT_US = 10_000_000
 FIRST_LISTENER_PORT = 40_000
@@ -183,7 +183,7 @@ class SimulatedNetwork:
         self._delays[source, destination] = delay_us
 
     def partition(self, source: str, destination: str, one_way: bool = False) -> None:
-        """Nothing gets from ``source`` to ``destination`` any more, nor, unless ``one_way``, back."""
+        """Block everything from ``source`` to ``destination`` and, unless ``one_way``, back."""
         self.record(f"partition {source} {destination} {'one way' if one_way else 'both ways'}")
         self._blocked.add((source, destination))
         if not one_way:
@@ -202,7 +202,7 @@ class SimulatedNetwork:
         self._resume_all()
 
     def cut(self, first: str, second: str) -> bool:
-        """End all connections between two hosts in mid-stream; each side hears of it. Whether there was one."""
+        """End all connections between two hosts in mid-stream, and tell both sides. Returns whether there was one."""
         self.record(f"cut {first} {second}")
         ends = ((first, second), (second, first))
         connections = [connection for connection in self._connections if (connection.host, connection.peer_host) in ends]
@@ -211,7 +211,8 @@ class SimulatedNetwork:
         return bool(connections)
 
     def crash(self, host: str) -> None:
-        """The process on ``host`` died: its endpoints hear nothing any more, the others see their connections end."""
+        """Called when the process on ``host`` died: its endpoints are told nothing any more, and the others see their connections
+        end."""
         self.record(f"crash {host}")
         for key in [key for key in self._listeners if key[0] == host]:
             del self._listeners[key]
@@ -263,7 +264,7 @@ class SimulatedNetwork:
     def _try_connect(self, connection: SimulatedConnection, port: int, deadline_us: int) -> None:
         source, destination = connection.host, connection.peer_host
         if not connection.is_open or connection not in self._connections:
-            # Cut or closed before it came about; its owner, if it is still there, hears of a cut.
+            # It was cut or closed before it was established; its owner, if it is still there, is told of a cut.
             connection.end("connection reset by the peer")
         elif self.is_blocked(source, destination) or self.is_blocked(destination, source):
             if self._scheduler.now_us + CONNECT_RETRY_US > deadline_us:

@@ -1,7 +1,7 @@
 """A broker on simulated ports. It does for the simulation what ``server/`` does on real sockets.
 
 Frames are cut out of the network's streams. Everything that happens wakes a burst, at whose end the broker commits and responses
-leave, their slices read from the simulated files. A process dies by ``kill`` (the page cache survives), by ``cut_power`` (what
+are sent, their slices read from the simulated files. A process dies by ``kill`` (the page cache survives), by ``cut_power`` (what
 was not synced may be lost or torn) or in order (``stop``), and the next one starts on what the disk then holds. A process that
 fails to start ends, and another one is started after a while.
 """
@@ -33,13 +33,13 @@ class NodeConnection:
     __slots__ = ("_connection", "_frames", "_on_closed", "_outbox", "_session", "_unread", "is_open")
 
     def __init__(self, broker: BrokerNode, connection: Connection, on_closed: Callable[[Connection, str], None]) -> None:
-        """``on_closed`` hears when it was the broker who ended it."""
+        """``on_closed`` is called when the broker has ended the connection."""
         self._connection = connection
         self._on_closed = on_closed
         self._frames = FrameReader(FRAME_BYTES_MAX)
         self._session = broker.session(connection.peer.partition(":")[0], self._send, self.end)
         self._outbox: list[list[Part]] = []
-        # Came while the session had enough in flight.
+        # Frames that arrived while the session had enough in flight.
         self._unread = bytearray()
         self.is_open = True
 
@@ -82,7 +82,7 @@ class NodeConnection:
         self._read_on()
 
     def lost(self) -> None:
-        """The client or the network ended it."""
+        """Called when the client or the network ended the connection."""
         if self.is_open:
             self.is_open = False
             self._session.closed()
@@ -217,7 +217,7 @@ class SimulatedBroker:
         self.start_after(START_AGAIN_US)
 
     def stop(self, on_stopped: Callable[[Exception | None], None]) -> None:
-        """In order: no more requests, what is under way ends, the mark for the next start."""
+        """Stop in order: accept no more requests, let what is under way end, and write the mark for the next start."""
         broker = self.broker
         assert broker is not None
         self._is_stopping = True
@@ -235,7 +235,7 @@ class SimulatedBroker:
         self.wake()
 
     def kill(self) -> None:
-        """kill -9: the page cache survives."""
+        """Die as by kill -9: the page cache survives."""
         self._die("all")
 
     def cut_power(self, keep: Keep) -> None:

@@ -1,4 +1,4 @@
-"""Asks for everything that groups have committed: again and again while others work, and when all is over."""
+"""Reads everything that groups have committed, again and again while others work, and at the end."""
 
 from simulation.client import ClientConnection, Environment
 from simulation.group_checker import GroupHistory, OffsetRead

@@ -1,4 +1,4 @@
-"""A simulated producer: batches of unique values to any partitions, pipelined, with any acks, sent again when in doubt.
+"""A simulated producer: it sends batches of unique values to any partitions, pipelined, with any acks, and resends when in doubt.
 
 It is not idempotent: a batch sent again may be written twice, and the history says how often each was sent.
 """
@@ -32,15 +32,15 @@ RETRY_US = (5_000, 50_000)
 TIMEOUT_MS = (5, 1_000)
 TOPIC_IDS_SINCE = 13
 
-# Certainly not written.
+# The batch was certainly not written.
 _REFUSED = {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
-# Written or not, nobody knows.
+# It is not known whether the batch was written.
 _UNCLEAR = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR}
 _CODECS = (CompressionType.NONE,) * 6 + (CompressionType.GZIP, CompressionType.LZ4)
 
 
 class Batch:
-    """Values that belong to one partition, and how often they were sent."""
+    """Values that belong to one partition, and the number of times they were sent."""
 
     __slots__ = ("attempts", "partition", "records", "values")
 
@@ -98,7 +98,7 @@ class Producer:
         self._think()
 
     def lost(self) -> None:
-        pass  # Each request in flight has heard of it.
+        pass  # Each request in flight has been told.
 
     # -- sending -------------------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Producer:
         self._think()
 
     def _choose(self) -> list[Batch]:
-        """One batch for each of a few partitions; those that are to be sent again come first."""
+        """Choose one batch for each of a few partitions; those that must be resent come first."""
         lives = {life.topic_id: life for life in self._targets()}
         chosen: dict[PartitionId, Batch] = {}
         while self._again and len(chosen) < 3 and self._again[0].partition not in chosen:
@@ -190,7 +190,7 @@ class Producer:
         if result.error is ErrorCode.NONE:
             self._history.answered(attempt, Outcome.ACKED, result.base_offset)
         elif result.error in _REFUSED:
-            # A deletion in the middle of a wait says the same of records that were written.
+            # A deletion during a wait gives the same answer for records that were written.
             is_sure = result.error is ErrorCode.NOT_ENOUGH_REPLICAS
             self._history.answered(attempt, Outcome.FAILED if is_sure else Outcome.UNKNOWN)
             self._send_again(batch)

@@ -1,6 +1,7 @@
-"""Randomness that follows from a seed.
+"""Randomness that a seed determines.
 
-One generator per component (``fork``), so that a component which draws once more does not move the draws of all others.
+There is one generator per component (``fork``), so that a component which draws once more does not change the draws of all
+others.
 """
 
 import random
@@ -11,9 +12,9 @@ class SimulatedRandomness:
 
     def __init__(self, seed: int | str) -> None:
         self.seed = seed
-        # A text seed goes through SHA-512 in the standard library, not through hash(): PYTHONHASHSEED has no say.
+        # A text seed goes through SHA-512 in the standard library, not through hash(), so PYTHONHASHSEED has no effect.
         self._random = random.Random(seed)
-        # The bound method itself: a crash image draws once per page, and one call less is a third of the cost.
+        # This is the bound method itself: a crash image draws once per page, and saving a call saves a third of the cost.
         self.fraction = self._random.random
 
     def integer(self, low: int, high: int) -> int:
@@ -23,5 +24,5 @@ class SimulatedRandomness:
         return self._random.randbytes(length)
 
     def fork(self, name: str) -> "SimulatedRandomness":
-        """Another generator, the same for the same seed and name whatever was drawn from this one."""
+        """Return another generator, the same for the same seed and name whatever was drawn from this one."""
         return SimulatedRandomness(f"{self.seed}/{name}")

@@ -1,4 +1,4 @@
-"""Run the simulation of one broker: with producers and consumers, with groups, or with transactions.
+"""Runs the simulation of one broker: with producers and consumers, with groups, or with transactions.
 
     python -m simulation.run --seed 7                one seed
     python -m simulation.run --seed 7 --trace        one seed, and the end of its trace
@@ -23,7 +23,7 @@ from simulation.stage import NoProgress, Stage
 VIOLATIONS_SHOWN_MAX = 10
 TRACEBACK_FRAMES_MAX = 6
 FAULT_SHARE_MIN = 0.05
-# Below this many seeds a share of them says nothing.
+# With fewer seeds than this a share of them means nothing.
 SEEDS_FOR_SHARES_MIN = 50
 
 
@@ -65,7 +65,7 @@ def run_seed(seed: int, world_name: str = DEFAULT_WORLD) -> SeedResult:
     except NoProgress as error:
         violations = [Violation("no progress", str(error)), *noticed_problems(world.history)]
     except Exception as error:
-        # Of the broker or of the simulation: either way it must say which seed shows it again.
+        # Whether it comes from the broker or the simulation, the message must name the seed that reproduces it.
         lines = "".join(traceback.format_exception(error)[-TRACEBACK_FRAMES_MAX:])
         violations = [Violation("exception", f"{error!r}\n{lines}"), *noticed_problems(world.history)]
     else:

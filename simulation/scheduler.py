@@ -1,7 +1,7 @@
-"""The one event queue that a simulated run is driven from.
+"""The one event queue that drives a simulated run.
 
-Keeps events ordered by (time, sequence number): two events at the same microsecond run in the order in which they were
-scheduled, so that a run follows from its seed alone. Time stands still while an event runs and jumps to the next event's time
+It keeps events ordered by (time, sequence number): two events at the same microsecond run in the order in which they were
+scheduled, so that the seed alone determines a run. Time stands still while an event runs and jumps to the next event's time
 between events; nothing here waits.
 
 Every event that runs, and every line that a simulated port records, goes into the trace: the last lines as text, to read after a
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 Action = Callable[[], None]
 
-# Lines kept as text. The hash covers all lines; the text is for a person who reads the end of a failed run.
+# The number of lines kept as text. The hash covers all lines; the text is for a person who reads the end of a failed run.
 TRACE_LINES_MAX = 10_000
 # A run that takes more events than this to reach its condition is taken for one that never will.
 EVENTS_MAX = 1_000_000
@@ -68,7 +68,7 @@ class Scheduler:
         return self._hash.hexdigest()
 
     def step(self) -> bool:
-        """Run the next event. False when there is none."""
+        """Run the next event. Returns False when no event is left."""
         while self._heap:
             time_us, _, event = heapq.heappop(self._heap)
             action = event.action
@@ -82,7 +82,7 @@ class Scheduler:
         return False
 
     def run_until(self, condition: Callable[[], bool], events_max: int = EVENTS_MAX) -> None:
-        """Run events until ``condition`` holds, which is asked before each event."""
+        """Run events until ``condition`` holds, which is checked before each event."""
         for _ in range(events_max):
             if condition():
                 return

@@ -1,7 +1,7 @@
 """A client that does one thing after the other, written as a generator: it yields calls and pauses, and is sent the answers.
 
-A call waits for the connection and is sent once; its answer is None when the connection was lost meanwhile. A client that is
-paused hears its answers later; one that crashed never does.
+A call waits for the connection and is sent once; its answer is None when the connection was lost in the meantime. A client that
+is paused gets its answers later; one that crashed never does.
 """
 
 from collections.abc import Callable, Generator
@@ -90,7 +90,7 @@ class Script:
             return
 
         def replied(frame: memoryview | None, position: int) -> None:
-            # Decoded from a copy: the frame is the connection's own, and the answer may be heard later.
+            # Decode a copy: the frame belongs to the connection, and the answer may be read later.
             self._advance(None if frame is None else step.decode(memoryview(bytes(frame)), position))
 
         self._connection.request(step.api_key, step.version, step.body, replied)

@@ -1,4 +1,4 @@
-"""What every simulated world stands on: a broker on simulated ports, a network, an administrator, and what goes wrong.
+"""The base of every simulated world: a broker on simulated ports, a network, an administrator, and the faults.
 
 A world adds clients, and says when its phases end. A phase that does not end is a failure of its own (``NoProgress``).
 """
@@ -16,18 +16,18 @@ from simulation.node import SimulatedBroker
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import EVENTS_MAX, Scheduler
 
-# Long beyond what any run needs: one that gets here does not get on.
+# This is far beyond what any run needs: a run that gets here makes no progress.
 PHASE_US_MAX = 60_000_000
 
-# Some batches, or less than is written while a sync lasts.
+# These are some batches, or less than is written during a sync.
 RETENTION_BYTES = ("12000", "1500")
 
-# Name, partitions, settings, whether retention deletes from it.
+# Name, partitions, settings, and whether retention deletes from it.
 TopicPlan = tuple[str, int, dict[str, str], bool]
 
 
 class NoProgress(Exception):
-    """A phase did not come to its end."""
+    """A phase did not end."""
 
 
 class Stage:
@@ -57,16 +57,16 @@ class Stage:
     # -- what a world adds ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """NoProgress when a phase does not end; what else is wrong is in the history."""
+        """Raises NoProgress when a phase does not end; any other problem is in the history."""
         raise NotImplementedError
 
     @property
     def operations(self) -> int:
-        """How many were acknowledged, of the kind that this world is about."""
+        """The number of acknowledged operations of the kind that this world is about."""
         return self.history.acked
 
     def check(self) -> list[Violation]:
-        """All that is wrong with what happened."""
+        """Return everything that is wrong with what happened."""
         return check(self.history)
 
     # -- for clients and the nemesis -----------------------------------------------------------------------------------------
@@ -92,9 +92,9 @@ class Stage:
         self.run_until("setup", lambda: self.admin.is_idle and len(self.topics) == len(self.topic_plans))
 
     def heal_broker(self) -> None:
-        """No more faults; mostly one more power cut; then the broker serves."""
+        """End all faults, mostly with one more power cut; afterwards the broker serves."""
         if self.nemesis.has_disk_failed:
-            # What a failed disk took offline, perhaps the metadata, comes back with a new process only.
+            # What a failed disk took offline, perhaps the metadata, returns only with a new process.
             self.node.kill()
             self.node.start_after(0)
         self.run_until("healing", lambda: self.node.is_serving and self.admin.is_idle)
@@ -129,7 +129,7 @@ class Stage:
         self.node.cut_power(keep)
 
     def recreate_topic(self) -> bool:
-        """Whether there is a topic that may go."""
+        """Recreate a topic. Returns whether there is one that may be deleted."""
         return False
 
     def give_enough_replicas(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Could transactions have given this history? All or nothing, exactly once, and nothing before its time.
+"""Checks whether transactions could have produced a history: all or nothing, exactly once, and nothing too early.
 
 ``TransactionHistory`` records what transactional workers did and what read_committed readers saw of it. A transaction takes some
 records of one input partition, writes values that nobody else writes, commits its position with them, and ends. Its outcome may
@@ -19,7 +19,7 @@ from simulation.history import NEVER, History, PartitionId
 
 class End(Enum):
     OPEN = "never ended"
-    """By its worker: whoever ends it must abort it."""
+    """Whether its worker aborted it: whoever ends it must abort it."""
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "commit asked for, and nobody knows"
@@ -32,7 +32,7 @@ class Transaction:
     is_version_2: bool
     source: PartitionId
     first_offset: int
-    """Of the input: from here up to and without ``next_offset``."""
+    """The first offset of the input; the transaction takes the records from here to before ``next_offset``."""
     next_offset: int
     values: dict[str, PartitionId] = field(default_factory=dict)
     written: list[tuple[PartitionId, int, int]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class CommittedPoll:
-    """What a read_committed fetch showed of one partition, aborted transactions left out."""
+    """The records that a read_committed fetch showed of one partition, without aborted transactions."""
 
     reader: str
     partition: PartitionId
@@ -64,7 +64,7 @@ class TransactionHistory:
     transactions: list[Transaction] = field(default_factory=list)
     polls: list[CommittedPoll] = field(default_factory=list)
     positions: dict[PartitionId, int] = field(default_factory=dict)
-    """What the group has committed in the end."""
+    """The offsets that the group has committed at the end."""
     committed: int = 0
 
     def begin(
@@ -105,7 +105,7 @@ def reads_are_of_committed_transactions(history: TransactionHistory) -> Iterator
 
 
 def transactions_are_whole(history: TransactionHistory) -> Iterator[Violation]:
-    """In the end all of a transaction is there, once, or nothing."""
+    """At the end all of a transaction is there, once, or nothing."""
     final = _final(history)
     for transaction in history.transactions:
         missing = [value for value in transaction.values if not final.get(value)]
@@ -128,7 +128,7 @@ def what_was_read_stays(history: TransactionHistory) -> Iterator[Violation]:
 
 
 def input_is_taken_exactly_once(history: TransactionHistory) -> Iterator[Violation]:
-    """The transactions that count follow one another in each input partition, from its begin to the committed position."""
+    """The transactions that count follow one another in each input partition, from its beginning to the committed position."""
     final = _final(history)
     by_source: dict[PartitionId, list[Transaction]] = defaultdict(list)
     for transaction in history.transactions:
@@ -148,14 +148,14 @@ def input_is_taken_exactly_once(history: TransactionHistory) -> Iterator[Violati
 
 
 def last_stable_offset_waits(history: TransactionHistory) -> Iterator[Violation]:
-    """It is not past the records of a transaction from when they were acknowledged until its commit was asked for."""
+    """The last stable offset is not past a transaction's records from their acknowledgement until the commit was requested."""
     polls: dict[PartitionId, list[tuple[int, int, int]]] = defaultdict(list)
     for poll in history.polls:
         polls[poll.partition].append((poll.sent_at, poll.ended_at, poll.last_stable_offset))
     for entries in polls.values():
         entries.sort()
     for transaction in history.transactions:
-        # Any other may have been aborted by a time-out, or by whoever took over.
+        # Any other transaction may have been aborted by a time-out, or by whoever took over.
         if transaction.end is not End.COMMITTED:
             continue
         for partition, offset, written_at in transaction.written:
@@ -170,7 +170,8 @@ def last_stable_offset_waits(history: TransactionHistory) -> Iterator[Violation]
 
 
 def last_stable_offset_never_falls(history: TransactionHistory) -> Iterator[Violation]:
-    """Not while a topic has too few replicas: then a new process knows only where the high watermark was when last written."""
+    """This does not hold while a topic has too few replicas: then a new process knows only where the high watermark was when last
+    written."""
     known: dict[PartitionId, list[tuple[int, int]]] = defaultdict(list)
     for poll in history.polls:
         known[poll.partition].append((poll.ended_at, poll.last_stable_offset))
@@ -200,7 +201,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def check_transactions(history: TransactionHistory) -> list[Violation]:
-    """All that is wrong, each once."""
+    """Return all violations, each once."""
     return list(dict.fromkeys(violation for one in CHECKS for violation in one(history)))
 
 
@@ -209,7 +210,7 @@ def _owners(history: TransactionHistory) -> dict[str, Transaction]:
 
 
 def _final(history: TransactionHistory) -> dict[str, set[int]]:
-    """Where each value is in the end."""
+    """Where each value is at the end."""
     final: dict[str, set[int]] = defaultdict(set)
     for poll in history.polls:
         if poll.is_final:

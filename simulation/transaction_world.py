@@ -26,7 +26,7 @@ FAULTS_MIN = 10
 FAULT_INTERVAL_US = (15_000, 180_000)
 WORKER_FAULTS_WEIGHT = 4
 READERS = 2
-# Without faults it has no excuse: a transaction's time is up, and the rest of the records.
+# Without faults there is no excuse: this covers the transaction's time-out, and the rest of the records.
 HEALED_US_MAX = 10_000_000
 PAUSE_US = (100_000, TIMEOUT_MS * 1_500)
 PRODUCER_THINK_US = (8_000, 80_000)
@@ -67,7 +67,7 @@ class TransactionNemesis(Nemesis):
         return worker is not None
 
     def replace_worker(self) -> bool:
-        """The old one does not know, and goes on until it is fenced."""
+        """Replace a worker. The old one does not know, and continues until it is fenced."""
         worker = self._running()
         if worker is not None:
             self.world.replace(worker)
@@ -96,7 +96,7 @@ class TransactionWorld(Stage):
         super().__init__(seed, TOPICS, SETTINGS)
         self.transaction_history = TransactionHistory(self.history)
         self.workers: list[TransactionalWorker] = []
-        """One per input partition: the newest of its transactional id."""
+        """One worker per input partition: the newest of its transactional id."""
         self._all_workers: list[TransactionalWorker] = []
         randomness = self.randomness.fork("producer")
         self.producer = Producer(
@@ -142,7 +142,7 @@ class TransactionWorld(Stage):
         return self.transaction_history.committed
 
     def run(self) -> None:
-        """NoProgress when a phase does not end; what else is wrong is in the histories."""
+        """Raises NoProgress when a phase does not end; any other problem is in the histories."""
         self.set_up()
         draw = self.randomness.fork("workers").integer
         source = self.topics[SOURCE]
@@ -168,8 +168,8 @@ class TransactionWorld(Stage):
         self.producer.close()
 
     def _end_transactions(self) -> None:
-        """Workers come to the end of what they do; but one may go in the middle of it. (A time-out is by the wall clock: where
-        that jumped it may take any time.)"""
+        """Let workers finish what they do; but one may stop in the middle of it. (A time-out uses the wall clock: if that jumped,
+        it may take any time.)"""
         draw = self.randomness.fork("end").integer
         if draw(0, 1) and "clock jump" not in self.nemesis.counts:
             self.workers[0].crash()

@@ -47,7 +47,7 @@ class Producer(NamedTuple):
 
 
 def produce(producer: Producer, version: int, topic: str, index: int, values: list[str], base_sequence: int, now_ms: int) -> Call:
-    """Answered with the partition's ProduceResult."""
+    """The answer is the partition's ProduceResult."""
     batch = build_batch(
         [Record(number, now_ms, None, value.encode()) for number, value in enumerate(values)],
         producer_id=producer.producer_id,
@@ -65,7 +65,7 @@ def produce(producer: Producer, version: int, topic: str, index: int, values: li
 
 
 def fetch(topic: str, index: int, offset: int, wait_ms_max: int, bytes_max: int = FETCH_BYTES_MAX) -> Call:
-    """read_committed; answered with the FetchedPartition, None when the whole fetch failed."""
+    """Fetch with read_committed. The answer is the FetchedPartition, or None when the whole fetch failed."""
     partition = FetchPartition(index, offset, bytes_max)
     request = FetchRequest(
         replica_id=-1,
@@ -94,7 +94,7 @@ def add_partitions(producer: Producer, topic: str, indexes: list[int]) -> Call:
 
 
 def commit_offset(producer: Producer, version: int, group: str, topic: str, index: int, offset: int, metadata: str) -> Call:
-    """Of no member of the group: the transaction's own fences count."""
+    """Commit without a member of the group: the transaction's own fencing applies."""
     partition = {
         "partition_index": index,
         "committed_offset": offset,

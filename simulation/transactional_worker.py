@@ -1,12 +1,12 @@
 """A simulated transactional worker: reads some records of its input partition, writes values to output partitions, commits its
 position in the same transaction, and ends it, by transactions v1 or v2.
 
-After an error that it cannot go on from it begins anew with InitProducerId, as after a crash: from the committed position. With
-v1 it does so too after every lost connection, except in the middle of writing: a request that is still on its way could fall
-into the next transaction, which only v2 can tell apart.
+After an error from which it cannot continue it starts over with InitProducerId, as after a crash: from the committed position.
+With v1 it also does so after every lost connection, except in the middle of writing: a request that is still on its way could
+fall into the next transaction, which only v2 can tell apart.
 
-A request that comes late: once a transaction has ended, records that nobody sent before, and with v2 any earlier request once
-more, while the next transaction is going on.
+It also sends late requests: once a transaction has ended, records that nobody sent before, and with v2 any earlier request again,
+while the next transaction is ongoing.
 """
 
 from collections.abc import Generator
@@ -43,7 +43,7 @@ _PRODUCE_AGAIN = _TRY_AGAIN | {
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.KAFKA_STORAGE_ERROR,
 }
-# Somebody took over, or the transaction's time was up.
+# Another worker took over, or the transaction timed out.
 _FENCED = {
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -54,7 +54,7 @@ _FENCED = {
 
 
 class StartOver(Exception):
-    """This incarnation cannot go on."""
+    """This incarnation cannot continue."""
 
 
 class TransactionalWorker:
@@ -124,7 +124,7 @@ class TransactionalWorker:
 
     @property
     def is_idle(self) -> bool:
-        """It came to its end by itself, or is gone."""
+        """Whether it ended by itself, or is gone."""
         return self._script.is_over
 
     def _idle(self) -> Steps:
@@ -189,7 +189,7 @@ class TransactionalWorker:
             yield self._short_sleep()
 
     def _read_input(self, position: int) -> Generator[Call | Sleep, Any, int]:
-        """Where the input goes on after some of it."""
+        """Return where the input continues after some of it."""
         answer = yield fetch(self._source_name, self.source.number, position, INPUT_WAIT_MS)
         if answer is None or answer.error is not ErrorCode.NONE:
             return position
@@ -282,7 +282,7 @@ class TransactionalWorker:
         if self._randomness.fraction() >= LATE_LIKELIHOOD:
             return
         if not self.is_version_2:
-            # Waited for: the next transaction of v1 would be taken for the one that it belongs to.
+            # Wait for this one: the next transaction of v1 would be taken for the one that it belongs to.
             answer = yield late
             if answer is None or answer.error in _PRODUCE_AGAIN:
                 raise StartOver
@@ -295,7 +295,7 @@ class TransactionalWorker:
             self._scheduler.schedule(self._draw(LATE_US), f"{self.name} is late", again)
 
     def _late_records(self, transaction: Transaction) -> Call:
-        """Of the transaction as it is now; to be sent when it is over."""
+        """Records of the current transaction, to be sent when it is over."""
         value = f"{transaction.name}:late"
         transaction.late.add(value)
         return self._produce([value], self._draw((0, self._outputs.partitions - 1)))
@@ -307,7 +307,7 @@ class TransactionalWorker:
     # -- answers -------------------------------------------------------------------------------------------------------------
 
     def _ask(self, api_key: ApiKey, version: int, fields: dict[str, Any], may_repeat: bool = False) -> Steps:
-        """The answer without an error."""
+        """Return the answer if it has no error."""
         while True:
             answer = yield from self._send(call(api_key, version, fields), may_repeat)
             if answer.error_code == ErrorCode.NONE:
@@ -315,7 +315,7 @@ class TransactionalWorker:
             yield from self._judge(api_key.name, answer.error_code)
 
     def _send(self, step: Call, may_repeat: bool = False) -> Steps:
-        """The answer, however often it has to be asked for."""
+        """Return the answer, however often the request has to be repeated."""
         while True:
             answer = yield step
             if answer is not None:

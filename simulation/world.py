@@ -1,8 +1,8 @@
-"""One simulated run: a broker, its clients, what goes wrong, and the final reads.
+"""One simulated run: a broker, its clients, the faults, and the final reads.
 
-Three phases. *Setup*: topics are made. *Faults*: producers and consumers work while the nemesis strikes, until there are enough
-acknowledged operations and faults. *Healing*: faults end, mostly with one more power cut, and within a bounded time the broker
-must serve: every partition takes a write with acks=all, and a final reader reads everything to its end.
+There are three phases. *Setup*: topics are created. *Faults*: producers and consumers work while the nemesis strikes, until there
+are enough acknowledged operations and faults. *Healing*: faults end, mostly with one more power cut, and within a bounded time
+the broker must serve: every partition accepts a write with acks=all, and a final reader reads everything to its end.
 """
 
 from simulation.consumer import Consumer
@@ -17,9 +17,9 @@ PRODUCERS = 3
 CONSUMERS = 2
 # Enough for some that wait.
 LAST_POLLS = 6
-# How long it may take to hear of a write.
+# How long it may take to learn of a write.
 NEWS_US_MAX = 2_000_000
-# Without faults it has no excuse.
+# Without faults there is no excuse.
 HEALED_US_MAX = 10_000_000
 
 STABLE_NAMES = {"orders", "events"}
@@ -45,7 +45,7 @@ class World(Stage):
     # -- phases --------------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """NoProgress when a phase does not end; what else is wrong is in the history."""
+        """Raises NoProgress when a phase does not end; any other problem is in the history."""
         self.set_up()
         for client in self._clients:
             client.start()
@@ -66,7 +66,8 @@ class World(Stage):
             client.close()
 
     def _write_everywhere(self) -> None:
-        """Liveness: every partition of the healed broker takes writes again, and who waits for them hears of them at once."""
+        """Check liveness: every partition of the healed broker accepts writes again, and whoever waits for them learns of them at
+        once."""
         patient = self._consumer("patient", is_patient=True)
         patient.start()
         self.run_until("patient reads", lambda: patient.is_caught_up, HEALED_US_MAX)
@@ -100,7 +101,7 @@ class World(Stage):
             self.run_until("final reads", lambda: final.is_caught_up, HEALED_US_MAX)
         except NoProgress as error:
             raise NoProgress(f"{error}: {final.behind()}") from None
-        # Now that nothing comes any more, long polls end when their time is up.
+        # Now that nothing arrives any more, long polls end when they time out.
         answers = final.answers + LAST_POLLS
         self.run_until("last polls", lambda: final.answers >= answers, HEALED_US_MAX)
         final.close()

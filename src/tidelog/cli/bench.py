@@ -133,7 +133,7 @@ def _consume(cluster: KafkaCluster, topic: str, partitions: int, messages: int, 
 
 
 def _round_trips(cluster: KafkaCluster, ends: Mapping[TopicPartition, int], value: bytes, count: int, acks: str) -> Latency:
-    """From handing a message to the producer until the consumer has it, with nothing else under way."""
+    """Measure from handing a message to the producer until the consumer has it, with nothing else under way."""
     producer = cluster.producer(DeliveryReport(cluster), {"acks": acks, "linger.ms": 0})
     topic = next(iter(ends)).topic
     with cluster.consumer({"fetch.wait.max.ms": 500, "enable.partition.eof": False}) as consumer:
@@ -152,7 +152,7 @@ def _round_trips(cluster: KafkaCluster, ends: Mapping[TopicPartition, int], valu
 
 
 def _receive(cluster: KafkaCluster, consumer: RawConsumer, count_max: int) -> int:
-    """Wait for messages, and return how many came."""
+    """Wait for messages, and return how many arrived."""
     deadline = time.monotonic() + SILENCE_SECONDS_MAX
     timeout = SILENCE_SECONDS_MAX if count_max == 1 else POLL_SECONDS
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""``tidelog cluster``: which brokers a cluster has."""
+"""``tidelog cluster``: lists the brokers of a cluster."""
 
 from collections import Counter
 

@@ -84,7 +84,7 @@ def _source_text(setting: ConfigSetting) -> str:
 
 
 def _check_broker(admin: Admin, broker: str | None) -> None:
-    """librdkafka would look for a broker that does not exist until its time is up."""
+    """Check that the broker exists: librdkafka would look for a missing one until it times out."""
     if broker is not None and broker.isdigit() and int(broker) not in (known := sorted(admin.describe_cluster().brokers)):
         raise CommandFailed(f"there is no broker {broker} at {admin.addresses}, only {', '.join(map(str, known))}")
 

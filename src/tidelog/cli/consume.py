@@ -28,7 +28,7 @@ from tidelog.client.topic_partition import TopicPartition
 
 app = typer.Typer()
 
-# How many messages are taken from the client at once, and for how long it is waited; Ctrl-C works in between.
+# How many messages are taken from the client at once, and how long it waits for them; Ctrl-C works in between.
 BATCH_MESSAGES = 1000
 POLL_SECONDS = 0.2
 # A broker that sends neither messages nor the end of a partition for so long is gone.
@@ -44,7 +44,7 @@ END = ("end", "latest")
 
 @dataclass(slots=True)
 class MessagePrinter:
-    """Prints the messages that the filters accept, ``left`` of them at most (None: all)."""
+    """Prints the messages that the filters accept, ``left`` of them at most (None means all)."""
 
     key: re.Pattern[str] | None
     value: re.Pattern[str] | None
@@ -172,7 +172,7 @@ def _chosen(topic: str, existing: Sequence[TopicPartition], wanted: Sequence[int
 
 
 def _starts(bounds: Mapping[TopicPartition, PartitionBounds], text: str) -> dict[TopicPartition, int]:
-    """Where ``--offset`` says that each partition starts."""
+    """Return where ``--offset`` says that each partition starts."""
     if text in BEGINNING:
         return {each: start for each, (start, _) in bounds.items()}
     if text in END:
@@ -271,12 +271,12 @@ class _GroupReading:
         self._unfinished = (self._unfinished or set()) | {each.partition for each in partitions}
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:
-        """Without any partition left, wait for the next assignment."""
+        """Wait for the next assignment if no partition is left."""
         left = (self._unfinished or set()) - {each.partition for each in partitions}
         self._unfinished = left or None
 
     def _print(self, batch: Sequence[Message | EndOfPartition]) -> dict[TopicPartition, int]:
-        """Returns the next offset of each partition."""
+        """Print messages, and return the next offset of each partition."""
         positions: dict[TopicPartition, int] = {}
         for each in batch:
             index, offset = each.partition, each.offset

@@ -303,7 +303,7 @@ def is_filtered(filters: FilterArguments) -> bool:
 
 
 def read_place(text: str) -> tuple[int, int]:
-    """``PARTITION:OFFSET``."""
+    """Parse ``PARTITION:OFFSET``."""
     found = _PLACE.fullmatch(text)
     if found is None:
         raise typer.BadParameter(f"{text!r}: expected PARTITION:OFFSET such as 0:17", param_hint="PLACE")
@@ -312,7 +312,7 @@ def read_place(text: str) -> tuple[int, int]:
 
 @contextmanager
 def dead_letters(bootstrap: str, properties: Sequence[str] | None) -> Iterator[DeadLetters]:
-    """The tools; an error becomes one line."""
+    """Open the tools; an error becomes one line."""
     cluster = KafkaCluster(bootstrap, properties)
     cluster.check_reachable()
     try:
@@ -323,7 +323,7 @@ def dead_letters(bootstrap: str, properties: Sequence[str] | None) -> Iterator[D
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[Progress], None] | None]:
-    """A bar on a terminal; a script gets none."""
+    """Show a bar on a terminal; a script does not get one."""
     console = Console(stderr=True)
     if not (console.is_terminal and sys.stderr.isatty()):
         yield None
@@ -386,7 +386,7 @@ def show_letters(console: Console, letters: Sequence[DeadLetter], now_ms: int) -
 
 
 def letter_document(dead: DeadLetter) -> dict[str, object]:
-    """All of it; bytes that are not UTF-8 are in base64, as in ``tidelog consume --format json``."""
+    """The whole letter; bytes that are not UTF-8 are in base64, as in ``tidelog consume --format json``."""
     document: dict[str, object] = {
         "topic": dead.topic,
         "partition": dead.partition,

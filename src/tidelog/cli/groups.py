@@ -194,7 +194,7 @@ def type_name(kind: str) -> str:
 
 
 def _chosen(texts: Sequence[str] | None, known: Mapping[str, str], option: str) -> list[str]:
-    """Names in any case, also several separated by commas, as Kafka's tools accept them."""
+    """Parse names in any case, also several separated by commas, as Kafka's tools accept them."""
     by_word = {name.lower(): value for value, name in known.items()}
     words = [word.strip().lower() for text in texts or () for word in text.split(",")]
     for word in words:

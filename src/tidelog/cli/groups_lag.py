@@ -1,4 +1,4 @@
-"""The lag of groups as a command sees it: from outside, by looking twice where a rate is wanted.
+"""The lag of groups as a command sees it: from outside, by measuring twice where a rate is wanted.
 
 The figures are those of ``tidelog.groups.lag``. Lag is counted as Kafka's tools do. Its age in seconds is that of the first
 unread record, which is fetched by its offset. When unread records will be deleted is known from outside only by ``retention.ms``
@@ -17,10 +17,10 @@ from tidelog.client.raw_consumer import EndOfPartition
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.groups.lag import GroupPartitionLag, RateWindow, measure_lag, next_unread
 
-# How long to wait for the records whose age is asked for; the age of those that have not arrived by then is not known.
+# How long to wait for the records whose age is needed; the age of those that have not arrived by then is unknown.
 FETCH_SECONDS_MAX = 10.0
 POLL_SECONDS = 0.2
-# As little as possible: brokers send at least one batch, whatever the limit.
+# This is as little as possible: brokers send at least one batch, whatever the limit.
 FETCH_BYTES = 1024
 
 
@@ -49,7 +49,7 @@ class GroupLag(NamedTuple):
 
     @property
     def seconds(self) -> float | None:
-        """The lag of the partition that is furthest behind; None if none is known."""
+        """The lag of the partition that is furthest behind; None if no lag is known."""
         return max((lag.lag_seconds for lag in self.lags if lag.lag_seconds is not None), default=None)
 
     @property
@@ -154,7 +154,7 @@ class RecordTimes:
         self._known: dict[TopicPartition, tuple[int, int | None]] = {}
 
     def find(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """In milliseconds since 1970; None where no record arrived, or one without a timestamp."""
+        """Return the timestamps in milliseconds since 1970; None if no record arrived, or one without a timestamp."""
         missing = {partition: offset for partition, offset in offsets.items() if self._known.get(partition, (-1, 0))[0] != offset}
         if missing:
             fetched = self._fetch(missing)

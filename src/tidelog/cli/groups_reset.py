@@ -52,10 +52,10 @@ class OffsetReset(NamedTuple):
     topic: str
     partition: int
     before: int | None
-    """The committed offset; None if there is none."""
+    """The committed offset; None if there is no commit."""
     after: int
     note: str = ""
-    """Why it differs from what was asked for."""
+    """Why it differs from what the user asked for."""
 
 
 def bounded(partition: TopicPartition, before: int | None, wanted: int, bounds: PartitionBounds) -> OffsetReset:
@@ -74,7 +74,7 @@ def shifted(partition: TopicPartition, before: int | None, by: int, bounds: Part
 
 
 class ResetTarget(NamedTuple):
-    """Where the offsets go: the option that says so, and its value."""
+    """Where the offsets go: the option that was given, and its value."""
 
     option: str
     value: Any
@@ -158,7 +158,7 @@ def state_name(state: str) -> str:
 
 
 def refuse_live(group: GroupDescription, verb: str) -> None:
-    """The members would continue from where they are and commit over the change."""
+    """Refuse a group with members: they would continue from where they are and commit over the change."""
     if not group.members and group.state in ("EMPTY", "DEAD"):
         return
     clients = sorted({f"{member.client_id} at {member.host}" for member in group.members})

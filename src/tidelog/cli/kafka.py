@@ -1,4 +1,4 @@
-"""How a command reaches a cluster: through ``tidelog.client``, so that every command works on any Kafka.
+"""Connects a command to a cluster through ``tidelog.client``, so that every command works on any Kafka.
 
 ``KafkaCluster`` stands for the options ``--bootstrap`` and ``-X``. Before it opens a client it checks that somebody listens at
 the address, because librdkafka waits and retries where a person wants an answer. Errors become ``CommandFailed``, one line each.
@@ -116,7 +116,7 @@ class KafkaCluster:
 
 
 def partitions_of(admin: Admin, topic: str) -> list[TopicPartition]:
-    """The partitions of a topic that exists. The cluster is asked for all topics, because asking for one could create it."""
+    """The partitions of a topic that exists. This asks the cluster for all topics, because asking for one could create it."""
     found = admin.describe_cluster().partitions(topic)
     if not found:
         raise no_such_topic(admin, topic)

@@ -261,7 +261,7 @@ def _what_to_repair(target: Target) -> tuple[str, list[PartitionTarget]]:
 
 
 def _cut(console: Console, repair: Repair, facts: PartitionFacts, yes: bool, deep: bool) -> bool:
-    """True if something is left to repair."""
+    """Cut the log. Returns True if something is left to repair."""
     plan = repair.plan(facts, deep=deep)
     for line in plan_text(plan):
         say(console, line)
@@ -334,7 +334,7 @@ def _progress(disk: RealDisk, partitions: list[PartitionTarget], title: str, con
 
 
 def item_text(item: Item, width: int) -> str:
-    """One line; ``width`` bounds each key and value."""
+    """Format an item as one line; ``width`` bounds each key and value."""
     kind = item["kind"]
     if kind == "batch":
         return _batch_text(item)
@@ -419,7 +419,7 @@ def finding_text(finding: Finding) -> str:
 
 
 def plan_text(plan: RepairPlan) -> list[str]:
-    """What is wrong, what ``--yes`` would do and cost, and what else could be done."""
+    """Describe what is wrong, what ``--yes`` would do and cost, and what else could be done."""
     name = plan.facts.name
     if plan.problem is None:
         return [f"{name}: there is nothing to repair; the log is sound from the recovery point {plan.facts.recovery_point} on."]

@@ -1,5 +1,4 @@
-"""What commands print: lines, tables, JSON, and messages of a topic. Results go to standard output, warnings and questions to
-standard error.
+"""Prints lines, tables, JSON, and messages of a topic. Results go to standard output, warnings and questions to standard error.
 
 Keys and values are bytes. As text, bytes that are not UTF-8 appear as escapes. As JSON they get a field of their own, in base64,
 so that nothing is lost: ``produce --jsonl`` reads it back.
@@ -122,7 +121,7 @@ def bytes_text(content: bytes | None) -> str:
 
 
 def json_field(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Under ``name`` if it is UTF-8, otherwise in base64 under ``name_base64``."""
+    """Add the bytes under ``name`` if they are UTF-8, otherwise in base64 under ``name_base64``."""
     try:
         return {name: None if content is None else content.decode()}
     except UnicodeDecodeError:

@@ -87,7 +87,7 @@ def start_command(
 
 @contextmanager
 def _logging_to(events: EventLog, level: LogLevel) -> Iterator[None]:
-    """Python's own log records of Tidelog become events, too."""
+    """Turn Python's own log records of Tidelog into events, too."""
     logger = logging.getLogger("tidelog")
     handler = EventLogHandler(events)
     level_before = logger.level
@@ -114,7 +114,7 @@ def read_settings(config: str | None, overrides: list[str]) -> dict[str, str]:
 
 
 def banner(serving: Serving) -> str:
-    """What a newcomer wants to know, and what to type next."""
+    """Show what a newcomer wants to know, and what to type next."""
     address = str(serving.advertised)
     bootstrap = "" if address == DEFAULT_ADDRESS else f" --bootstrap {address}"
     if serving.flush_messages == 1:

@@ -27,7 +27,7 @@ def wall_clock_ms() -> int:
 
 
 def read_timestamp(text: str, option: str = "--timestamp") -> int:
-    """Milliseconds since 1970. A time without an offset is local time."""
+    """Return milliseconds since 1970. A time without an offset is local time."""
     if text.isascii() and text.isdigit() and int(text) <= TIMESTAMP_MAX:
         return int(text)
     try:
@@ -38,7 +38,7 @@ def read_timestamp(text: str, option: str = "--timestamp") -> int:
 
 
 def read_duration(text: str, option: str = "--by-duration") -> timedelta:
-    """ISO 8601 such as ``P7D`` or ``PT1H30M``, or short such as ``90m``."""
+    """Parse a duration in ISO 8601, such as ``P7D`` or ``PT1H30M``, or in short form, such as ``90m``."""
     short = _SHORT_DURATION.fullmatch(text.strip())
     iso = _ISO_DURATION.fullmatch(text.strip())
     if short is not None:
@@ -62,7 +62,7 @@ def ago_ms(text: str, option: str = "--by-duration") -> int:
 
 
 def duration_text(seconds: float | None) -> str:
-    """At most two units: ``3d 4h``, ``2m 5s``, ``0.4s``."""
+    """Format a duration with at most two units: ``3d 4h``, ``2m 5s``, ``0.4s``."""
     if seconds is None:
         return UNKNOWN
     if math.isinf(seconds):

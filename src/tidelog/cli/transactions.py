@@ -257,7 +257,7 @@ def _show_abort(verdict: TransactionVerdict, is_done: bool, as_json: bool) -> No
 
 
 def _states(texts: Sequence[str] | None) -> list[str]:
-    """Names in any case, also several separated by commas."""
+    """Parse names in any case, also several separated by commas."""
     known = {name.lower(): name for name in STATES}
     words = [word.strip() for text in texts or () for word in text.split(",")]
     for word in words:
@@ -267,7 +267,7 @@ def _states(texts: Sequence[str] | None) -> list[str]:
 
 
 def _warn_of_failures(failures: Mapping[tuple[str, int], Exception]) -> int:
-    """A result that lacks partitions must not pass for a complete one."""
+    """Warn, because a result that lacks partitions must not pass for a complete one."""
     for (topic, partition), error in sorted(failures.items()):
         warn(f"{topic}-{partition} could not be queried: {error}")
     return EXIT_INCOMPLETE if failures else 0
@@ -407,7 +407,7 @@ def abort_words(transaction: OpenTransaction) -> str:
 
 
 def _producer_document(topic: str, partition: int, producer: ProducerDescription) -> dict[str, object]:
-    """A missing value is -1, as in Kafka's tools, except for the start of a transaction if none is open."""
+    """A missing value is -1, as in Kafka's tools, except for the start of a transaction if no transaction is open."""
     document = {"topic": topic, "partition": partition, **producer._asdict()}
     if not producer.has_open_transaction:
         document["transaction_start_offset"] = None

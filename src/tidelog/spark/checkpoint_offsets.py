@@ -1,4 +1,4 @@
-"""Offsets of a stream in Spark's checkpoint: one JSON object per micro-batch, written before the batch runs.
+"""The offsets of a stream in Spark's checkpoint: one JSON object per micro-batch, written before the batch runs.
 
     {"tidelog": 1, "topics": {"orders": {"id": "Yx3…", "offsets": {"0": 23, "1": 7}}}, "begins": {"orders": {"1": 0}}}
 
@@ -40,7 +40,7 @@ class StreamOffset(NamedTuple):
     is_initial: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Always in the same order: Spark compares the texts."""
+        """Encode always in the same order, because Spark compares the texts."""
         topics = {
             topic: {"id": id_text(topic_id), "offsets": _of_topic(self.positions, topic)}
             for topic, topic_id in sorted(self.ids.items())
@@ -78,13 +78,13 @@ class StreamOffset(NamedTuple):
 
 
 def begin_of_batch(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
-    """Where each partition of ``end`` begins in the batch from ``start`` to ``end``."""
+    """Return where each partition of ``end`` begins in the batch from ``start`` to ``end``."""
     begins = {}
     for partition, position in end.positions.items():
         if partition in start.positions and not start.is_initial:
             begins[partition] = start.positions[partition]
         else:
-            # An end that is of no batch has no begins, and nothing comes before it.
+            # An end that belongs to no batch has no begins, and nothing comes before it.
             begins[partition] = end.begins.get(partition, position)
     return begins
 
@@ -125,9 +125,9 @@ def _shown(value: object) -> str:
 
 class PlannedBatch(NamedTuple):
     planned_ms: int
-    """When Spark looked for news."""
+    """When Spark looked for new data."""
     offset: StreamOffset
-    """Where it ends."""
+    """Where the batch ends."""
 
 
 def planned_batch(checkpoint: Path, number: int) -> PlannedBatch:
@@ -138,7 +138,7 @@ def planned_batch(checkpoint: Path, number: int) -> PlannedBatch:
 
 
 def offsets_of_batch(checkpoint: Path, number: int) -> int:
-    """How many it has, from the end of the batch before it."""
+    """The number of offsets in the batch, counted from the end of the batch before it."""
     end = planned_batch(checkpoint, number).offset
     start = planned_batch(checkpoint, number - 1).offset if number else StreamOffset({}, {}, is_initial=True)
     return sum(end.positions[partition] - begin for partition, begin in begin_of_batch(start, end).items())

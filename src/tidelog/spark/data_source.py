@@ -35,7 +35,7 @@ def schema_text(include_headers: bool) -> str:
 
 
 class TidelogDataSource(DataSource):
-    """Created from the options alone in every process that needs it."""
+    """Every process that needs it creates it from the options alone."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +66,7 @@ class TidelogDataSource(DataSource):
 
 
 def _check_columns(schema: StructType, options: SourceOptions) -> None:
-    """A user who gives a schema most likely means the value's."""
+    """Refuse a schema other than the source's: a user who gives one most likely means that of the value."""
     expected = f"struct<{schema_text(options.include_headers)}>"
     if schema.simpleString() != expected:
         raise InvalidArgument(

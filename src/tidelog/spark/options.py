@@ -1,8 +1,8 @@
 """The options of source and sink: the stock connector's names, so that switching takes one word, and a few of our own.
 
-This module alone decides what a name means. Spark takes option names in any case and hands them over in lower case, so names are
+This module alone decides what a name means. Spark accepts option names in any case and passes them in lower case, so names are
 compared in lower case and shown as the documentation spells them. No option is ignored: an unknown name is refused with the
-nearest known one, because a misspelt option that was ignored would read from the wrong place without a word. Options of the stock
+nearest known one, because a misspelt option that was ignored would silently read from the wrong place. Options of the stock
 connector that we do not need, and whatever would weaken a promise, are refused with the reason.
 """
 
@@ -22,7 +22,7 @@ DeliveryGuarantee = Literal["exactly_once", "at_least_once"]
 
 OFFSETS_MAX = (1 << 63) - 1
 PARTITIONS_MAX = 100_000
-# A split of this many is read in seconds: small enough to do again when a task fails, large enough to pay for its start.
+# A split of this many is read in seconds: small enough to repeat when a task fails, large enough to pay for its start.
 RECORDS_PER_SPLIT = 1_000_000
 TRIGGER_DELAY_MS = 15 * 60_000
 
@@ -51,7 +51,7 @@ _SOURCE = (
     "offsetRanges",
 )
 _SINK = (*_CONNECTION, "topic", "deliveryGuarantee", "transactionalIdPrefix", "transactionTimeoutMs", "writeId")
-# Spark's own, which it hands to the sink with the rest.
+# These are Spark's own, which it passes to the sink with the rest.
 _SINK_OF_SPARK = ("checkpointLocation", "queryName", "path")
 
 _JAVA_SECURITY = "is of Java clients; librdkafka's are kafka.ssl.ca.location, kafka.sasl.username, kafka.sasl.password and so on"
@@ -88,7 +88,7 @@ _SINK_REFUSED = {
 
 
 class ConnectionOptions(NamedTuple):
-    """Where the cluster is, and librdkafka's settings for it (without ``kafka.`` before them)."""
+    """The address of the cluster, and librdkafka's settings for it (without ``kafka.`` before them)."""
 
     bootstrap: str
     settings: tuple[tuple[str, str], ...]
@@ -108,7 +108,7 @@ class ConnectionOptions(NamedTuple):
 
 
 class TopicSelection(NamedTuple):
-    """One of the three is given."""
+    """Exactly one of the three is given."""
 
     names: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
@@ -144,7 +144,7 @@ class OffsetBound(NamedTuple):
 
     @classmethod
     def parse(cls, given: Mapping[str, str], side: Literal["starting", "ending"], default: Literal["earliest", "latest"]) -> Self:
-        """The stock connector's precedence: a time for all, then times by partition, then offsets."""
+        """Apply the stock connector's precedence: a time for all, then times by partition, then offsets."""
         for option in (f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"):
             text = given.get(option.lower())
             if text is None:
@@ -160,7 +160,7 @@ class OffsetBound(NamedTuple):
 
     @property
     def special(self) -> frozenset[int]:
-        """Which of ``earliest`` and ``latest`` it asks for anywhere, as the numbers that stand for them in JSON."""
+        """Which of ``earliest`` and ``latest`` it requests anywhere, as the numbers that stand for them in JSON."""
         if self.kind == "offsets":
             return frozenset(value for value in self.by_partition.values() if value < 0)
         return frozenset({"earliest": [EARLIEST], "latest": [LATEST]}.get(self.kind, []))
@@ -175,13 +175,13 @@ class SourceOptions(NamedTuple):
     """Ranges for a batch, instead of one starting and one ending offset for each partition."""
     isolation: Isolation
     fetcher: Fetcher
-    """Our own connection where it can be, or librdkafka always."""
+    """Our own connection where possible, or always librdkafka."""
     group_id: str | None
     """The consumer group that shows the progress; None for no group."""
     include_headers: bool
     fails_on_data_loss: bool
     uses_latest_without_match: bool
-    """When no message is as late as the wanted starting time: begin at the end, or refuse."""
+    """What to do if no message is as late as the starting time: begin at the end, or refuse."""
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -223,11 +223,11 @@ class SourceOptions(NamedTuple):
 class SinkOptions(NamedTuple):
     connection: ConnectionOptions
     topic: str | None
-    """For all rows; None: the column ``topic`` says it."""
+    """The topic of all rows; None if the column ``topic`` names it."""
     delivery_guarantee: DeliveryGuarantee
     transactional_id_prefix: str
     transaction_timeout_ms: int | None
-    """None: as long as the cluster allows."""
+    """None means as long as the cluster allows."""
     write_id: str | None
     """The id of a batch write: a second write with the same id is skipped."""
 
@@ -252,7 +252,8 @@ class SinkOptions(NamedTuple):
 
 
 def wants_headers(options: Mapping[str, str]) -> bool:
-    """For the columns, which Spark asks for before it says whether it will read a batch or a stream."""
+    """Whether to add the column of headers. Spark asks for the columns before it says whether it will read a batch or a
+    stream."""
     given = _texts(options)
     check_names(given, _SOURCE, _SOURCE_REFUSED, "source")
     return _wants_headers(given)
@@ -313,7 +314,8 @@ _UNIT_MS = {"m": 60_000, "s": 1_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def check_names(given: Mapping[str, str], known: Sequence[str], refused: Mapping[str, str], what: str) -> None:
-    """``refused`` has names that others know, each with what to do instead. Whatever begins with kafka. is a setting."""
+    """``refused`` has names that other connectors know, each with what to do instead. Any name that begins with kafka. is a
+    setting."""
     by_lower = {name.lower(): name for name in known}
     reasons = {name.lower(): (name, reason) for name, reason in refused.items()}
     for name in given:
@@ -402,7 +404,7 @@ def parse_numbers_by_partition(name: str, text: str, least: int) -> dict[TopicPa
 
 
 def parse_ranges_by_partition(name: str, text: str) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
-    """{"orders": {"0": [[0, 100], [500, 600]]}}; ends are not in the ranges."""
+    """Parse ranges such as {"orders": {"0": [[0, 100], [500, 600]]}}; ends are excluded."""
     example = '{"orders": {"0": [[0, 100], [500, 600]]}}'
     found = {}
     for topic, by_partition in _object(name, text, example).items():

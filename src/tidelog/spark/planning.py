@@ -1,4 +1,4 @@
-"""Where reading begins and ends, and how it is split into tasks.
+"""Decides where reading begins and ends, and how it is split into tasks.
 
 ``find_partitions`` asks the cluster for the wanted topics, ``starting_positions`` and ``ending_positions`` turn the options into
 offsets. ``split`` and ``limited`` are pure. They count in offsets: only a reader learns how many messages lie between two of them
@@ -20,7 +20,7 @@ from tidelog.spark.options import EARLIEST, LATEST, OffsetBound, SourceOptions, 
 
 
 class OffsetSpan(NamedTuple):
-    """Offsets of a partition from ``start`` up to before ``end``: of a batch, or of one task."""
+    """The offsets of a partition from ``start`` to before ``end``, for a batch or for one task."""
 
     topic: str
     topic_id: bytes
@@ -34,9 +34,10 @@ class OffsetSpan(NamedTuple):
 
 
 def split(spans: Sequence[OffsetSpan], min_partitions: int, max_records: int) -> list[OffsetSpan]:
-    """Parts that are not empty: at most ``max_records`` in each, and at least ``min_partitions`` if there are enough offsets.
+    """Return parts that are not empty: at most ``max_records`` in each, and at least ``min_partitions`` if there are enough
+    offsets.
 
-    Those that are longest get the next cut, so that the parts are about equal.
+    The longest parts are cut next, so that the parts are about equal.
     """
     spans = [span for span in spans if span.size > 0]
     parts = [-(-span.size // max_records) for span in spans]
@@ -60,10 +61,10 @@ def _cut(span: OffsetSpan, count: int) -> list[OffsetSpan]:
 def limited(
     start: Mapping[TopicPartition, int], available: Mapping[TopicPartition, int], offsets_max: int
 ) -> dict[TopicPartition, int]:
-    """Where a batch of at most ``offsets_max`` ends: each partition has its share by what waits in it.
+    """Where a batch of at most ``offsets_max`` ends: each partition gets its share by what waits in it.
 
-    What the shares leave when they are rounded down goes to those that were rounded most, one by one: a partition with little
-    in it is not passed over for ever, and there is always progress.
+    Shares are rounded down. What that leaves goes to the partitions that were rounded most, one by one: a partition with little
+    in it is never passed over forever, and there is always progress.
     """
     waiting = {partition: max(0, end - start[partition]) for partition, end in available.items()}
     total = sum(waiting.values())
@@ -89,7 +90,7 @@ class OffsetLookup(Protocol):
 
 
 class Catalogue(NamedTuple):
-    """The topics that are there, by id, and the partitions that are wanted of them."""
+    """The topics that exist, by id, and the wanted partitions of each."""
 
     ids: dict[str, bytes]
     partitions: tuple[TopicPartition, ...]
@@ -126,7 +127,7 @@ def _positions(
     partitions: Sequence[TopicPartition],
     otherwise: Literal["latest"] | None,
 ) -> dict[TopicPartition, int]:
-    """``otherwise`` is what stands for a time that no message has reached; None: it is refused."""
+    """``otherwise`` stands for a time that no message has reached; if it is None, such a time is refused."""
     if not partitions:
         return {}
     if bound.kind == "earliest" or bound.kind == "latest":
@@ -140,7 +141,7 @@ def _positions(
 
 
 def _check_named(bound: OffsetBound, partitions: Sequence[TopicPartition]) -> None:
-    """All of them, and no other: who forgets a partition does not mean that it begins just anywhere."""
+    """Check that exactly the wanted partitions are named: a user who forgets one does not want it to begin just anywhere."""
     missing = [partition for partition in partitions if partition not in bound.by_partition]
     strange = [partition for partition in bound.by_partition if partition not in partitions]
     if missing:

@@ -33,7 +33,7 @@ from tidelog.metrics.exposition import render
 from tidelog.metrics.registry import Description, Family, Kind, Labels
 from tidelog.spark.checkpoint_offsets import StreamOffset
 
-# A process that starts queries without end must not grow without end: the one that was silent for longest is forgotten.
+# A process that starts queries without end must not grow without end: the query that was silent for longest is forgotten.
 QUERIES_MAX = 1_000
 
 _PARTITION = ("query", "name", "topic", "partition")
@@ -57,7 +57,7 @@ class _Progress(NamedTuple):
 
 
 class ProgressMetrics:
-    """Recorded in one thread, rendered in any."""
+    """One thread records; any thread may render."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -96,7 +96,7 @@ class ProgressMetrics:
 
 
 def _positions(written: object) -> Mapping[TopicPartition, int]:
-    """Nothing for a source that is not ours."""
+    """The positions; empty for a source that is not ours."""
     try:
         return StreamOffset.from_json(json.loads(written) if isinstance(written, str) else written).positions
     except (TidelogError, ValueError):
@@ -138,7 +138,7 @@ _FILE_MODE = 0o644
 
 
 class ProgressListener(StreamingQueryListener):
-    """Spark calls it from a thread of its own; ``render`` may come from any."""
+    """Spark calls it from its own thread; any thread may call ``render``."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self._path = Path(path) if path is not None else None
@@ -163,7 +163,7 @@ class ProgressListener(StreamingQueryListener):
         return self._metrics.render()
 
     def _write(self) -> None:
-        """Whole, or not at all: a scraper may read at any time."""
+        """Write the file as a whole or not at all: a scraper may read at any time."""
         if self._path is None:
             return
         handle, draft = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")

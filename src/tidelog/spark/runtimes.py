@@ -51,11 +51,11 @@ exec {java} "$@"
 
 
 class JavaMissing(TidelogError):
-    """There is no Java that Spark can run on; says what was looked at, and what to do."""
+    """There is no Java that Spark can run on. The message says what was tried, and what to do."""
 
 
 def java_home(environment: Mapping[str, str]) -> str:
-    """The directory for JAVA_HOME. JavaMissing when there is none."""
+    """The directory for JAVA_HOME. Raises JavaMissing when there is none."""
     looked_at = []
     for java in _candidates(environment):
         version = java_version(java)
@@ -73,7 +73,7 @@ def java_home(environment: Mapping[str, str]) -> str:
 
 
 def java_version(java: Path) -> int | None:
-    """Its major version; None when it does not run, or says something else."""
+    """The major version; None when it does not run, or prints something else."""
     try:
         answer = subprocess.run(  # noqa: S603 - the Java that the user's own environment names
             [java, "-version"], capture_output=True, text=True, timeout=_VERSION_SECONDS_MAX, check=False
@@ -88,7 +88,7 @@ def java_version(java: Path) -> int | None:
 
 
 def shim(java: Path, directory: Path) -> Path:
-    """A Java home in ``directory`` whose ``bin/java`` starts ``java`` without what it does not know."""
+    """Make a Java home in ``directory`` whose ``bin/java`` starts ``java`` without the argument that it does not know."""
     script = directory / "bin" / "java"
     text = _SHIM.format(java=shlex.quote(str(java)))
     write_script(script, text)
@@ -133,7 +133,7 @@ exec {python} "$@"
 
 
 def worker_python(environment: Mapping[str, str], python: str = sys.executable) -> str:
-    """The program for PYSPARK_PYTHON: ``python`` itself where there is nothing to gain, or no place for a script."""
+    """The program for PYSPARK_PYTHON: ``python`` itself if there is nothing to gain, or no place for a script."""
     home = Path(pyspark.__file__).parent
     is_installed = all(_is_file(package) for package in ("pyspark", "py4j"))
     # With another SPARK_HOME its zip may be of another version, and Java wants its own.
@@ -141,7 +141,7 @@ def worker_python(environment: Mapping[str, str], python: str = sys.executable) 
     if os.name != "posix" or not (is_installed and is_own):
         return python
     text = _SCRIPT.format(library=shlex.quote(str(home / "python" / "lib")), python=shlex.quote(python))
-    # Each Python has a script of its own: several may be in use at a time.
+    # Each Python has its own script, because several may be in use at a time.
     name = f"python-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     script = cache_directory(environment) / "worker-python" / name
     try:
@@ -166,7 +166,7 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
 
 
 def write_script(script: Path, text: str) -> None:
-    """Written once, and moved into place whole: several may start at a time."""
+    """Write the script once, and move it into place as a whole, because several processes may start at a time."""
     if script.is_file() and script.read_text() == text:
         return
     script.parent.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class SpanPartition(InputPartition):
-    """A task's part. Plain data: it is pickled, and read in another process."""
+    """A task's part of the work. It is plain data: it is pickled, and read in another process."""
 
     def __init__(self, span: OffsetSpan) -> None:
         super().__init__(tuple(span))
@@ -69,7 +69,7 @@ class TidelogReader(DataSourceReader):
             forget_client(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Where there is nothing to read, Spark makes up a partition of its own.
+        # If there is nothing to read, Spark makes up its own partition.
         return read_span(self._options, partition.span) if isinstance(partition, SpanPartition) else iter(())
 
     def _plan(self) -> list[OffsetSpan]:
@@ -80,7 +80,7 @@ class TidelogReader(DataSourceReader):
             raise UnknownTopic(f"option subscribePattern: no topic matches {options.topics}")
         if options.offset_ranges is not None:
             return split(_ranged(client, options, catalogue), options.min_partitions, options.max_records_per_partition)
-        # The end first: a log only grows, so that a start that is found later is never beyond an end by mistake.
+        # Look up the end first: a log only grows, so that a start that is looked up later is never beyond an end by mistake.
         ends = ending_positions(client, options, catalogue.partitions)
         starts = starting_positions(client, options, catalogue.partitions)
         spans = [
@@ -94,7 +94,8 @@ class TidelogReader(DataSourceReader):
 
 
 def _ranged(client: OffsetLookup, options: SourceOptions, catalogue: Catalogue) -> list[OffsetSpan]:
-    """Tasks decide about offsets before the log's start; offsets beyond its end are refused here, since a reader would wait."""
+    """Plan ranges. Tasks handle offsets before the log's start; offsets beyond its end are refused here, since a reader would
+    wait."""
     wanted = options.offset_ranges or {}
     if strange := [partition for partition in wanted if partition not in catalogue.partitions]:
         raise InvalidArgument(f"option offsetRanges has {strange[0].topic}[{strange[0].partition}], which is not read")
@@ -133,8 +134,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan.hold_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - the name that Spark calls
-        """``start`` is the end of the last batch that is done, which makes this the place to show it: Spark calls ``commit`` only
-        when there is another batch, and so never for the last one."""
+        """``start`` is the end of the last finished batch, so this is the place to show it: Spark calls ``commit`` only when
+        there is another batch, and so never for the last one."""
         finished = StreamOffset.from_json(start)
         end = self._plan.next_end(finished, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if self._progress is not None:
@@ -152,7 +153,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_span(self._options, partition.span) if isinstance(partition, SpanPartition) else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to release: the log has its own retention."""
+        """There is nothing to release: the log has its own retention."""
 
     def stop(self) -> None:
         if self._progress is not None:
@@ -186,7 +187,7 @@ def read_span(options: SourceOptions, span: OffsetSpan) -> Iterator[pa.RecordBat
             warn_of_loss(TopicPartition(span.topic, span.partition), lost.wanted, min(lost.log_start, span.end))
             position = lost.log_start
         except Exception:
-            # Its connections may be in the middle of an answer.
+            # Its connections may be in the middle of a response.
             forget_client(options)
             raise
 
@@ -194,7 +195,7 @@ def read_span(options: SourceOptions, span: OffsetSpan) -> Iterator[pa.RecordBat
 # -- the connections of a process ---------------------------------------------------------------------------------------------
 
 
-# One worker serves few queries at a time; one that returns later connects again.
+# One worker serves few queries at a time; a query that returns later connects again.
 CLIENTS_MAX = 8
 
 _Key = tuple[int, ConnectionOptions, Isolation, Fetcher]
@@ -202,7 +203,7 @@ _clients: dict[_Key, FetchClient] = {}
 
 
 def fetch_client(options: SourceOptions) -> FetchClient:
-    """The process is in the key: a connection that came along by fork is somebody else's."""
+    """The process is part of the key: a connection that was inherited by fork belongs to another process."""
     key = _key(options)
     if key not in _clients:
         if len(_clients) >= CLIENTS_MAX:
@@ -215,7 +216,7 @@ def fetch_client(options: SourceOptions) -> FetchClient:
 
 
 def forget_client(options: SourceOptions) -> None:
-    """After a failure, or when the query ends."""
+    """Called after a failure, or when the query ends."""
     client = _clients.pop(_key(options), None)
     if client is not None:
         client.close()
@@ -228,7 +229,7 @@ def _key(options: SourceOptions) -> _Key:
 # -- progress as a consumer group ---------------------------------------------------------------------------------------------
 
 
-# A trigger waits no longer than this for it.
+# The maximum time that a trigger waits for the commit.
 TIMEOUT_SECONDS = 5.0
 
 _logger = logging.getLogger(__name__)
@@ -243,7 +244,7 @@ class GroupProgress:
         self._problem = ""
 
     def show(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Only what has changed."""
+        """Commit only what has changed."""
         news: dict[tuple[str, int], int] = {
             partition: offset for partition, offset in positions.items() if self._shown.get(partition) != offset
         }
@@ -251,7 +252,7 @@ class GroupProgress:
             return
         try:
             if self._admin is None:
-                # On use: it brings librdkafka's admin client, and a stream waits for what is imported.
+                # This is imported on use: it loads librdkafka's admin client, and a stream waits for its imports.
                 from tidelog.client.admin import Admin
 
                 settings = librdkafka_settings(dict(self._connection.settings))
@@ -271,7 +272,7 @@ class GroupProgress:
             self._admin = None
 
     def _tell(self, problem: str) -> None:
-        """Once: the same thing would be said at every trigger."""
+        """Log this once, because every trigger would repeat it."""
         if problem != self._problem:
             _logger.warning("the progress is not shown as group %s: %s", self._group_id, problem)
             self._problem = problem

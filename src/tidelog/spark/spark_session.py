@@ -44,7 +44,8 @@ def session(
     """The session of this process, or a new one. ``config`` has Spark's settings, and wins over ours.
 
     With ``log_file``, what Java and the workers write goes there, and Ctrl-C reaches this process alone; under spark-submit,
-    where Java was there first, it changes nothing. JavaMissing, with what to do, when there is no Java that Spark can run on.
+    which has started Java already, it changes nothing. Raises JavaMissing, with what to do, when there is no Java that Spark can
+    run on.
     """
     # spark-submit has started Java already, and has put its settings where SparkConf finds them.
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -79,11 +80,11 @@ _END_SECONDS_MAX = 30.0
 
 
 class JavaFailed(TidelogError):
-    """Java was started and ended at once; says what it said."""
+    """Java was started and ended at once. The message has its output."""
 
 
 def start_apart(conf: SparkConf, log_file: Path) -> None:
-    """The Spark context of this process, unless it has one."""
+    """Start the Spark context of this process, unless it has one."""
     if SparkContext._active_spark_context is not None:
         return
     with log_file.open("ab") as log:
@@ -96,7 +97,7 @@ def start_apart(conf: SparkConf, log_file: Path) -> None:
 
 
 def end_java() -> None:
-    """Ends the Java of this process, whose Spark is stopped, and waits until it is gone."""
+    """Stop the Java of this process, whose Spark is stopped, and wait until it is gone."""
     gateway = SparkContext._gateway
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:

@@ -1,4 +1,4 @@
-"""Where the micro-batches of a stream begin and end. It asks the cluster, and knows nothing about Spark.
+"""Plans where the micro-batches of a stream begin and end. It asks the cluster, and does not depend on Spark.
 
 Each trigger asks once for the topics with their ids, and for the end of each partition (the last stable offset under
 read_committed). A new partition is read from its earliest offset. Differences between checkpoint and cluster are told apart:
@@ -35,7 +35,7 @@ from tidelog.spark.planning import (
     warn_of_missing_topic,
 )
 
-# For a new leader to find out how far its log is committed.
+# The time in which a new leader finds out how far its log is committed.
 END_SECONDS_MAX = 10.0
 _PAUSE_SECONDS = 0.25
 _NO_ID = bytes(16)
@@ -74,7 +74,7 @@ class StreamPlan:
         self._held = self._see()
 
     def next_end(self, start: StreamOffset, offsets_max: int | None) -> StreamOffset:
-        """``start`` itself when there is nothing new, or not enough."""
+        """Return ``start`` itself when there is nothing new, or not enough."""
         self._check_wanted(start)
         seen = self._held or self._see()
         self._check(start, seen.catalogue)
@@ -92,7 +92,8 @@ class StreamPlan:
         return StreamOffset(ids, ends, known if start.is_initial else begins)
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[OffsetSpan]:
-        """Asks nobody: that the topics are still the same, and the offsets there, each task sees for itself."""
+        """Plan the tasks without asking the cluster: each task checks for itself that the topics are the same and the offsets
+        exist."""
         self._check_wanted(end)
         begins = begin_of_batch(start, end)
         spans = [
@@ -191,7 +192,7 @@ class StreamPlan:
             return {}
         begins = self._client().offsets(new, "earliest")
         for partition, log_start in begins.items():
-            # One that was added to a topic while the stream ran is wanted from its first message on.
+            # A partition that was added to a topic while the stream ran is read from its first message on.
             was_added = partition.topic in start.ids and not self._options.topics.assigned
             if was_added and log_start > 0:
                 if self._options.fails_on_data_loss:

@@ -1,4 +1,4 @@
-"""Pipelines on Spark: topics to tables and back, and what watches over them. ``tidelog pipeline list`` names them.
+"""Pipelines on Spark: from topics to tables and back, and tools that check them. ``tidelog pipeline list`` names them.
 
 Each pipeline is a module or package with pure transformations ``DataFrame -> DataFrame`` and a thin ``run(spark, options,
 reporter)``. ``pipeline`` has what they share and their names, ``command_line`` runs one from flags. Needs ``tidelog[pipelines]``.

@@ -1,4 +1,5 @@
-"""One run of a pipeline from a command line: flags to options, a Spark session, the run, its outcome printed.
+"""Runs a pipeline from a command line: it turns flags into options, opens a Spark session, runs the pipeline, and prints the
+outcome.
 
 Both ``tidelog pipeline run`` and ``spark-submit`` come here. Whatever the run raises leaves as one typed error.
 
@@ -84,13 +85,13 @@ _COMMON = (
 
 
 class CommandLineWrong(typer.TyperException):
-    """Options that make no sense together, or at all."""
+    """The options make no sense together, or at all."""
 
     exit_code = 2
 
 
 def run_words(name: str, words: Sequence[str], *, program: str) -> int:
-    """``words`` are the flags. Returns the exit code; typer's exceptions and typed errors are the caller's to show."""
+    """``words`` are the flags. Returns the exit code; the caller shows typer's exceptions and typed errors."""
     pipeline = find(name)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command = function_with(
@@ -102,7 +103,7 @@ def run_words(name: str, words: Sequence[str], *, program: str) -> int:
 
 
 def find(name: str) -> Pipeline:
-    """PipelineFailed where what it needs is not installed."""
+    """Raises PipelineFailed if something that the pipeline needs is not installed."""
     try:
         return load(name)
     except ModuleNotFoundError as error:
@@ -131,7 +132,8 @@ def _run(name: str, pipeline: Pipeline, given: Mapping[str, Any]) -> int:
 
 
 def _session(name: str, master: str | None, config: Mapping[str, str], log_file: Path) -> Any:
-    """Spark prints and warns from this process as well; a run is quiet unless it has something to say."""
+    """Open the session quietly: Spark prints and warns from this process as well, and a run is silent unless it has something to
+    report."""
     warnings.filterwarnings("ignore", module=r"pyspark\..*")
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     spark_session = import_module("tidelog.spark.spark_session")
@@ -139,13 +141,13 @@ def _session(name: str, master: str | None, config: Mapping[str, str], log_file:
 
 
 def _end_java() -> None:
-    """Ends the Java that this run started; under spark-submit it started none."""
+    """Stop the Java process that this run started; under spark-submit it did not start one."""
     import_module("tidelog.spark.spark_session").end_java()
 
 
 @contextmanager
 def _terminated_is_interrupted() -> Iterator[None]:
-    """A scheduler's SIGTERM cleans up as Ctrl-C does, also where no query runs that would take it."""
+    """Make a scheduler's SIGTERM clean up as Ctrl-C does, even where no query runs that would handle it."""
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -159,7 +161,7 @@ def _terminated_is_interrupted() -> Iterator[None]:
 
 @contextmanager
 def _spark_log(wanted: Path | None) -> Iterator[Path]:
-    """A file for Spark's log. One that nobody asked for is kept only where a message names it."""
+    """A file for Spark's log. If nobody asked for it, it is kept only where a message names it."""
     if wanted is not None:
         with _typed_errors(wanted):
             yield wanted
@@ -222,14 +224,14 @@ def parameters_of(options: type[Any]) -> Parameters:
 
 
 def build(options: type[Any], given: Mapping[str, Any]) -> Any:
-    """The dataclass from what the command line gave; others' parameters are left alone."""
+    """Build the dataclass from the command line's values; other parameters are ignored."""
     types = get_type_hints(options)
     names = [field.name for field in dataclasses.fields(options)]
     return options(**{name: tuple(given[name] or ()) if _is_repeatable(types[name]) else given[name] for name in names})
 
 
 def function_with(parameters: Parameters, called: Callable[[Mapping[str, Any]], int], help_text: str) -> Callable[..., int]:
-    """A function with this signature, which is what typer reads, that hands everything on."""
+    """Make a function with this signature, which typer reads, that passes everything on."""
 
     def command(**given: Any) -> int:
         return called(given)

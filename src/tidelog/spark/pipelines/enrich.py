@@ -1,4 +1,4 @@
-"""Events joined with a materialized table, and with ``--gap`` as sessions, into a topic exactly once.
+"""Joins events with a materialized table, and with ``--gap`` as sessions, into a topic, exactly once.
 
 Every micro-batch reads the table at its newest version: an event gets the row that its key has when the event is handled. With
 sessions, the events of a key are counted and summed in Spark's state until none has arrived for the gap, and the session gets
@@ -52,7 +52,7 @@ _JSON = {"timeZone": "UTC", "ignoreNullFields": "false"}
 def join_with_table(events: DataFrame, table: DataFrame, on: str, take: Sequence[str]) -> DataFrame:
     """Each event with the columns ``take`` of the row whose key is the text of its field ``on``.
 
-    An event without such a row stays, and has null there. ``_is_matched`` says whether there was one.
+    An event without such a row is kept, with nulls. ``_is_matched`` says whether there was a row.
     """
     rows = table.select(F.col("key").cast("string").alias("_key"), *take, F.lit(True).alias(IS_MATCHED))
     joined = events.join(rows, F.col(on).cast("string") == F.col("_key"), "left").drop("_key")
@@ -60,10 +60,10 @@ def join_with_table(events: DataFrame, table: DataFrame, on: str, take: Sequence
 
 
 def sessions(events: DataFrame, by: str, gap: str, watermark: str, sums: Sequence[str] = ()) -> DataFrame:
-    """One row for each run of events of a key with at most ``gap`` between one and the next.
+    """One row for each run of events of a key with at most ``gap`` between two events.
 
-    In a stream a session comes when the watermark, the latest time seen less ``watermark``, is past its last event by ``gap``: it
-    is final then, and events of it that come still are left out.
+    In a stream a session is emitted when the watermark, the latest time seen less ``watermark``, is past its last event by
+    ``gap``. It is final then, and events of it that arrive later are dropped.
     """
     window = F.session_window(TIME, gap)
     totals = [F.sum(name).alias(f"sum_{name}") for name in sums]
@@ -79,7 +79,7 @@ def event_messages(joined: DataFrame, fields: Sequence[str]) -> DataFrame:
 
 
 def session_messages(joined: DataFrame, by: str, fields: Sequence[str]) -> DataFrame:
-    """Under the key of the session, at the time of its last event."""
+    """Messages under the key of the session, at the time of its last event."""
     value = F.to_json(F.struct(*fields), _JSON)
     return joined.select(F.col(by).cast("string").alias("key"), value.alias("value"), F.col(ENDED).alias("timestamp"))
 
@@ -92,7 +92,7 @@ KIND = "materialize"
 
 
 class BucketsPartition(InputPartition):
-    """Plain data: Spark carries it to the task."""
+    """Plain data, which Spark sends to the task."""
 
     def __init__(self, buckets: Sequence[int]) -> None:
         self.buckets = list(buckets)
@@ -162,7 +162,7 @@ def observe_joined(rows: "DataFrame") -> "DataFrame":
 
 
 class EnrichCounts:
-    """A reporter that counts on the way: whenever there is progress, Spark has the reports of the last hundred batches."""
+    """A reporter that also counts: whenever there is progress, Spark has the reports of the last hundred batches."""
 
     def __init__(self, query: "StreamingQuery", reporter: Reporter) -> None:
         self.messages = self.bad = self.tombstones = self.written = self.unmatched = 0
@@ -283,13 +283,13 @@ def chosen_columns(options: EnrichOptions, schema: StructType, table: LakeTable)
 
 
 def messages_of(spark: "SparkSession", options: EnrichOptions) -> "DataFrame":
-    # One task for a partition, however large: two would write its events out of order.
+    # One task per partition, however large: two would write its events out of order.
     given = options.source(options.topic, options.start) | {"maxRecordsPerPartition": str(options.batch_rows)}
     return spark.readStream.format("tidelog").options(**given).load()
 
 
 def events_of(messages: "DataFrame", schema: StructType) -> "DataFrame":
-    """Good ones; the others are counted."""
+    """The good events; the others are counted."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     return observe_events(archive_rows(messages, schema)).where(~F.col(BAD) & F.col("value").isNotNull())
@@ -305,7 +305,7 @@ def table_rows(spark: "SparkSession", table: LakeTable, take: list[str]) -> "Dat
 
 
 def enriched(events: "DataFrame", rows: "DataFrame", options: EnrichOptions, schema: StructType, take: list[str]) -> "DataFrame":
-    """Messages for the output."""
+    """The messages for the output."""
     if options.gap is None:
         joined = observe_joined(join_with_table(events, rows, options.on, take))
         return event_messages(joined, [*schema.names, *take])
@@ -335,5 +335,5 @@ def _sums(options: EnrichOptions) -> list[str]:
 
 
 def _interval(name: str, text: str) -> str:
-    """For Spark, which reads ``10m`` as months."""
+    """Rewrite a duration for Spark, which reads ``10m`` as months."""
     return f"{parse_duration_ms(name, text)} milliseconds"

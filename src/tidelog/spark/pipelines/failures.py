@@ -1,8 +1,8 @@
-"""Finds the cause of an error of Spark's: the exception that our own code raised in some process, with its type, in one sentence.
+"""Finds the cause of an error in Spark: the exception that our own code raised in some process, with its type, in one sentence.
 
-Spark hands an exception of Python on as text: the traceback, in a message of its own, in a message of Java's. The last line of
-the traceback names the class, which is looked up and created again. An error that was never ours becomes ``SparkGaveUp`` with the
-most telling line of Spark's message.
+Spark passes on an exception of Python as text: the traceback, in one of its own messages, in a message of Java's. The last line
+of the traceback names the class, which is looked up and created again. An error that was never ours becomes ``SparkGaveUp`` with
+the most telling line of Spark's message.
 """
 
 import re
@@ -11,7 +11,7 @@ from importlib import import_module
 from tidelog.client.errors import TidelogError
 from tidelog.spark.pipelines.pipeline import PipelineFailed
 
-# Up to where Spark goes on with words of its own: an error state, the state of the query, a Java stack, the next traceback.
+# Where Spark continues with its own words: an error state, the state of the query, a Java stack, the next traceback.
 _END = r"(?=\n\s*SQLSTATE|\n=== Streaming Query|\n\s+at |\n\nJVM stacktrace|\n\nThe above exception|\n\nDuring handling|\s*\Z)"
 _OURS = re.compile(rf"^(tidelog(?:\.\w+)*)\.(\w+): (.*?){_END}", re.MULTILINE | re.DOTALL)
 _OF_PYTHON = re.compile(rf"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)+(\w[\w.]*(?:: .*?)?){_END}", re.DOTALL)
@@ -20,11 +20,11 @@ _SHOWN_CHARACTERS_MAX = 500
 
 
 class SparkGaveUp(PipelineFailed):
-    """Something that is neither the user's nor ours; Spark's log has the rest of it."""
+    """An error that is neither the user's nor ours; Spark's log has the rest of it."""
 
 
 def error_behind(error: BaseException) -> TidelogError:
-    """The typed error; ``error`` itself where it is one already."""
+    """Return the typed error; ``error`` itself if it is one already."""
     return error if isinstance(error, TidelogError) else from_text(str(error))
 
 
@@ -44,7 +44,7 @@ def _typed(module: str, name: str, message: str) -> TidelogError:
         found = None
     if isinstance(found, type) and issubclass(found, TidelogError):
         error = found.__new__(found)
-        # Not by its own arguments, which the text does not tell.
+        # The exception is made without its own arguments, which the text does not contain.
         TidelogError.__init__(error, message)
         return error
     return PipelineFailed(message)

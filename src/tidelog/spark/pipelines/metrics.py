@@ -1,4 +1,4 @@
-"""Throughput, bytes, delay, hot keys and skew of topics, by windows of time: into a Delta table, and into a metrics topic.
+"""Measures throughput, bytes, delay, hot keys and skew of topics, by windows of time: into a Delta table and a metrics topic.
 
 A window is written once, when the watermark (the latest event time seen, less ``--watermark-seconds``) has passed its end. What
 arrives for it later is dropped and counted. So the last windows of a topic stay open until more data arrives: without
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 AHEAD_SECONDS = 300
 HOT_KEYS = 5
-# Kept for each partition, since a key spread over several may be the hottest overall and in none of them.
+# This many are kept for each partition, since a key spread over several may be the hottest overall but in none of them.
 HOT_KEYS_PER_PARTITION = 20
 KEYS_TRACKED = 1000
 KEY_CHARACTERS_MAX = 200
@@ -119,7 +119,8 @@ def _is_believed(moment: "Column") -> "Column":
 
 
 def windows(found: "DataFrame", window_seconds: float, watermark_seconds: float) -> "DataFrame":
-    """Events by window, topic and partition. Of a stream a window comes once, when nothing of it is waited for any more."""
+    """Count events by window, topic and partition. In a stream a window is emitted once, when none of its events can arrive any
+    more."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
     watermarked = found.withWatermark("event_time", interval(watermark_seconds))
@@ -136,7 +137,8 @@ def windows(found: "DataFrame", window_seconds: float, watermark_seconds: float)
 
 
 def by_topic(found: "DataFrame", partitions: Mapping[str, int]) -> "DataFrame":
-    """Windows of partitions as one row for each window and topic. ``partitions`` is how many a topic has, as far as is known."""
+    """Combine the windows of partitions into one row for each window and topic. ``partitions`` is how many a topic has, if
+    known."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
     summed = found.groupBy("window", "topic").agg(
@@ -144,7 +146,7 @@ def by_topic(found: "DataFrame", partitions: Mapping[str, int]) -> "DataFrame":
         F.max("delay_max_ms").alias("delay_max_ms"),
         F.expr("kll_merge_agg_double(delay_sketch)").alias("delay_sketch"),
         F.flatten(F.collect_list("hot_keys")).alias("keys"),
-        # If two partitions are equally busy, the first one.
+        # If two partitions are equally busy, the first one counts.
         F.max(F.struct("messages", (-F.col("partition")).alias("partition"))).alias("busiest"),
         (F.max("partition") + 1).alias("partitions_seen"),
     )
@@ -177,7 +179,7 @@ def skew(busiest: "Column", messages: "Column", partitions: "Column") -> "Column
 
 
 def hot_keys(found: "Column") -> "Column":
-    """The hottest of those of all partitions; a key that several partitions name is one."""
+    """The hottest keys over all partitions; a key that several partitions name is one."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
     def total(key: "Column") -> "Column":
@@ -229,7 +231,7 @@ class MetricsBatches:
     """Called by Spark in this process, one batch after the other."""
 
     def __init__(self, place: Path, checkpoint: Path, partitions: Mapping[str, int], sink: Mapping[str, str] | None) -> None:
-        """``sink`` has the options of the metrics topic; None: there is none."""
+        """``sink`` has the options of the metrics topic; None if there is no such topic."""
         self.place = place
         self._checkpoint = checkpoint
         self._partitions = partitions
@@ -246,7 +248,7 @@ class MetricsBatches:
             write_topic(messages(written), self._sink, f"{query_id}-{number}")
 
     def _into_table(self, rows: "DataFrame", query_id: str, number: int) -> "DataFrame | None":
-        """The rows of this batch as the table has them; None where no window was closed."""
+        """The rows of this batch as the table has them; None if no window was closed."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
         spark = rows.sparkSession
@@ -258,7 +260,7 @@ class MetricsBatches:
                 f"take the newest one, or a new table and a new checkpoint"
             )
         if table.position(query_id) > number:
-            # The open windows are kept by running the frame, also when nobody wants its rows: Spark would miss their state.
+            # The frame must run even when nobody needs its rows, because running it keeps the state of the open windows.
             rows.write.format("noop").mode("overwrite").save()
             return table.frame(spark).where((F.col("query_id") == query_id) & (F.col("batch") == number))
         found = by_topic(rows, self._partitions)
@@ -364,7 +366,7 @@ def run(spark: "SparkSession", options: MetricsOptions, reporter: Reporter) -> P
 
 
 def identity_of(options: MetricsOptions) -> dict[str, str]:
-    """Windows of another length, or by another time, are another table."""
+    """Windows of another length, or by another time, belong to another table."""
     return {
         "kind": KIND,
         "topics": ",".join(sorted(options.topic)),
@@ -397,7 +399,7 @@ def sink_options(options: MetricsOptions) -> dict[str, str] | None:
 
 
 def ensure_metrics_topic(options: MetricsOptions) -> None:
-    """With one partition: a message for each window and topic is not much, and so all of them stay in order."""
+    """Create the topic with one partition: a message for each window and topic is not much, and so all of them stay in order."""
     assert options.metrics_topic is not None, "asked for only where there is one"
     try:
         find_topics(options, [options.metrics_topic])
@@ -407,8 +409,8 @@ def ensure_metrics_topic(options: MetricsOptions) -> None:
 
 
 class LateGroups:
-    """What Spark dropped because it came after the watermark: by window, topic and partition of a batch, one each, for Spark sums
-    up before it looks. It keeps the last hundred reports, so they are looked at while the query runs."""
+    """Counts what Spark dropped because it arrived after the watermark: by window, topic and partition of a batch, one each,
+    because Spark sums before it checks. It keeps the last hundred reports, so they are read while the query runs."""
 
     def __init__(self) -> None:
         self.query: StreamingQuery | None = None
@@ -420,7 +422,7 @@ class LateGroups:
         for progress in self.query.recentProgress:
             told = json.loads(progress.json)
             dropped = sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in told.get("stateOperators") or ())
-            # A batch that found nothing tells the same number again.
+            # A batch that found nothing reports the same number again.
             self._by_batch[int(told["batchId"])] = max(self._by_batch.get(int(told["batchId"]), 0), dropped)
 
     @property

@@ -67,7 +67,8 @@ def joined(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
 
 
 def bridged(ranges: Sequence[OffsetRange], count_max: int) -> tuple[OffsetRange, ...]:
-    """At most ``count_max`` ranges, or one for each partition: beyond that, the narrowest gaps between them are included."""
+    """Return at most ``count_max`` ranges, or one for each partition: beyond that, the narrowest gaps between them are
+    included."""
     found = joined(ranges)
     partitions = {each.partition for each in found}
     surplus = len(found) - max(count_max, len(partitions))
@@ -109,7 +110,8 @@ def frame_of(spark: SparkSession, table: LakeTable, ranges: Sequence[OffsetRange
 
 
 def may_have(extent: Mapping[str, Any], ranges: Sequence[OffsetRange]) -> bool:
-    """``extent`` is what the log has of a file. One without numbers may have anything."""
+    """Whether a file may hold the offsets. ``extent`` is what the table's log says about it. A file without numbers may hold
+    anything."""
     names = ("min.partition", "max.partition", "min.offset", "max.offset")
     if any(extent.get(name) is None for name in names):
         return True

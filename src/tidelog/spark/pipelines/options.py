@@ -1,4 +1,4 @@
-"""The options that pipelines share, each declared once: a field is a flag, and its metadata has the words for help.
+"""The options that pipelines share, each declared once: a field is a flag, and its metadata has the help text.
 
 A pipeline's options extend ``ClusterOptions``, or ``StreamOptions`` if it can run continuously, or ``TopicStreamOptions`` if it
 streams a topic, or ``TableStreamOptions`` if it streams a topic into a table. Checks of shared fields are here as well: a class
@@ -13,7 +13,7 @@ from tidelog.client.errors import InvalidArgument
 from tidelog.spark.tables.upkeep import RETENTION_HOURS, RETENTION_HOURS_MIN
 
 BOOTSTRAP = "127.0.0.1:9092"
-# Shorter windows and triggers than a millisecond cannot be told to Spark.
+# Spark does not accept windows and triggers shorter than a millisecond.
 SECONDS_MIN = 0.001
 
 
@@ -32,7 +32,7 @@ class ClusterOptions:
 
     @property
     def settings(self) -> dict[str, str]:
-        """librdkafka's, from ``--kafka``."""
+        """librdkafka's settings, from ``--kafka``."""
         return kafka_settings(self.kafka)
 
     @property

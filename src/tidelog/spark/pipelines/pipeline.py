@@ -1,4 +1,4 @@
-"""What every pipeline is made of, and the pipelines by name.
+"""The parts that every pipeline has, and the pipelines by name.
 
 A pipeline is a module with a frozen dataclass of options (``OPTIONS``), one line that says what it does (``SUMMARY``), a command
 line to copy (``EXAMPLE``) and ``run(spark, options, reporter) -> PipelineOutcome``. Nothing else ties it to the command line: the
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class PipelineFailed(TidelogError):
-    """The run cannot go on; the message is the one sentence that the user sees."""
+    """The run cannot continue; the message is the one sentence that the user sees."""
 
 
 class Reporter(Protocol):
-    """How a run tells what it does: the command line shows it, tests collect it."""
+    """Shows what a run does: the command line prints it, tests collect it."""
 
     def step(self, text: str) -> None:
         """A new step begins: "reading orders, 4 partitions"."""
 
     def progress(self, done: int, total: int | None, unit: str = "rows") -> None:
-        """How far the step has come; ``total`` is None where nobody knows."""
+        """Report how far the step has come; ``total`` is None if it is not known."""
 
 
 class PipelineOutcome(NamedTuple):
     summary: str
-    """One line."""
+    """One line of text."""
     figures: dict[str, int | float | str]
     """Printed as a small table, and as JSON with ``--json``."""
     exit_code: int = 0
@@ -50,13 +50,13 @@ class Pipeline(Protocol):
 
 
 class Silent:
-    """A reporter for those who only want the outcome."""
+    """A reporter for callers who only want the outcome."""
 
     def step(self, text: str) -> None:
-        """Nobody listens."""
+        """Ignored."""
 
     def progress(self, done: int, total: int | None, unit: str = "rows") -> None:
-        """Nobody listens."""
+        """Ignored."""
 
 
 # -- the pipelines by name ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS = 0.5
-# How long a batch may go on after the first signal; then it is interrupted, and done again by the next run.
+# How long a batch may continue after the first signal; then it is interrupted, and the next run repeats it.
 LAST_BATCH_SECONDS_MAX = 60.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -34,15 +34,15 @@ class QueryEnd(NamedTuple):
     batches: int
     rows: int
     positions: Mapping[TopicPartition, int]
-    """Where the last batch of our source ended: for each partition, the offset that comes next."""
+    """Where the last batch of our source ended: the next offset of each partition."""
 
 
 def run_query(
     query: "StreamingQuery", reporter: Reporter, *, unit: str = "rows", stop: threading.Event | None = None
 ) -> QueryEnd:
-    """Until it ends by itself or is told to. Raises the error behind whatever stopped it.
+    """Run the query until it ends or is told to. Raises the error behind whatever stopped it.
 
-    ``stop`` is of a caller that takes the signals itself, because there is more than this query to stop.
+    A caller passes ``stop`` if it handles the signals itself, because it has more than this query to stop.
     """
     from pyspark.errors import StreamingQueryException
 
@@ -68,7 +68,7 @@ def run_query(
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Set by the first signal; the second one raises KeyboardInterrupt at once."""
+    """An event that the first signal sets; the second one raises KeyboardInterrupt at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -88,7 +88,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 
 class QueryProgress:
-    """What a query has reported so far. Spark keeps only the last reports, so it must be asked often."""
+    """The progress that a query has reported so far. Spark keeps only the last reports, so poll it often."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -99,7 +99,7 @@ class QueryProgress:
         self._last: tuple[int, str] = (-1, "")
 
     def add(self, progress: Mapping[str, Any]) -> bool:
-        """Whether it was news. Reports come in order, and some again."""
+        """Add a report. Returns whether it was new: reports arrive in order, and some arrive again."""
         report = (int(progress["batchId"]), str(progress["timestamp"]))
         if report <= self._last:
             return False
@@ -125,12 +125,12 @@ class QueryProgress:
 
     @property
     def done(self) -> int:
-        """Offsets that were passed since the run began."""
+        """The number of offsets that were passed since the run began."""
         return sum(offset - self._begins.get(partition, offset) for partition, offset in self.positions.items())
 
     @property
     def total(self) -> int | None:
-        """How many offsets are known to be there; None if that is unknown."""
+        """The number of offsets that are known to exist; None if that is unknown."""
         if not self.latest:
             return None
         ends = {partition: max(offset, self.positions.get(partition, 0)) for partition, offset in self.latest.items()}
@@ -172,7 +172,7 @@ def _last_report(query: "StreamingQuery") -> str | None:
 
 
 def _offset(written: object) -> StreamOffset | None:
-    """None for a source that is not ours."""
+    """The offset; None for a source that is not ours."""
     try:
         return StreamOffset.from_json(json.loads(written) if isinstance(written, str) else written)
     except (TidelogError, ValueError):

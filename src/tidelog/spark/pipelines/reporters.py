@@ -1,4 +1,4 @@
-"""How a run is shown: a bar on a terminal, occasional lines elsewhere, both on standard error. The outcome is printed.
+"""Shows a run: a bar on a terminal, occasional lines elsewhere, both on standard error. The outcome is printed.
 
 Lines appear at the start of a step and at most every ten seconds, so that the log of a night's run stays readable.
 """
@@ -22,7 +22,7 @@ LINE_EVERY_SECONDS = 10.0
 
 
 class PlainReporter:
-    """One line each, for logs and pipes."""
+    """Prints one line each, for logs and pipes."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
@@ -48,7 +48,7 @@ class PlainReporter:
 
 
 class BarReporter:
-    """The step, a bar, a count; what was done before stays as lines above."""
+    """Shows the step, a bar and a count; earlier steps stay as lines above."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar

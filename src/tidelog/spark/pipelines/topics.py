@@ -1,4 +1,4 @@
-"""What pipelines ask a cluster about topics before they begin, and rows of a topic by ranges of offsets."""
+"""Looks up what pipelines need to know about topics before they begin, and reads rows of a topic by ranges of offsets."""
 
 import base64
 import json
@@ -21,12 +21,12 @@ SETTINGS_SECONDS_MAX = 30.0
 class FoundTopic(NamedTuple):
     name: str
     topic_id: str
-    """As text; empty where the cluster has no topic ids."""
+    """The id as text; empty if the cluster has no topic ids."""
     partitions: int
 
 
 def find_topics(options: ClusterOptions, names: Sequence[str]) -> list[FoundTopic]:
-    """UnknownTopic when one is missing."""
+    """Raises UnknownTopic when one is missing."""
     with FetchClient(options.bootstrap, settings=options.settings) as client:
         found = client.topics(list(names))
     return [FoundTopic(name, id_text(found[name].topic_id), found[name].partitions) for name in names]
@@ -51,13 +51,13 @@ class TopicSnapshot(NamedTuple):
 
 
 def librdkafka_source(options: ClusterOptions, topic: str) -> dict[str, str]:
-    """A table is checked against what librdkafka reads, not against the fetcher that filled the table."""
+    """Use librdkafka, so that a table is checked against another fetcher than the one that filled it."""
     ours = {"subscribe": topic, "fetcher": "librdkafka", "includeHeaders": "true", "failOnDataLoss": "false"}
     return {**options.connection, **ours}
 
 
 def topic_snapshot(given: Mapping[str, str]) -> TopicSnapshot:
-    """Asks the cluster that the source's options name."""
+    """Look up the topics in the cluster that the source's options name."""
     options = SourceOptions.parse(given, is_stream=False)
     (topic,) = options.topics.names
     connection = options.connection
@@ -65,7 +65,7 @@ def topic_snapshot(given: Mapping[str, str]) -> TopicSnapshot:
     with FetchClient(connection.bootstrap, settings=settings, isolation=options.isolation, fetcher=options.fetcher) as client:
         info = client.topics([topic])[topic]
         partitions = [TopicPartition(topic, number) for number in range(info.partitions)]
-        # The ends first: where a log starts only grows, and no start must be taken for later than it was.
+        # Look up the ends first: a log's start only grows, and no start must appear later than it was.
         ends = client.offsets(partitions, "latest")
         starts = client.offsets(partitions, "earliest")
     return TopicSnapshot(
@@ -83,7 +83,7 @@ def _settings(bootstrap: str, given: Mapping[str, str], topic: str) -> dict[str,
 
 
 def topic_rows(spark: SparkSession, options: Mapping[str, str], topic: str, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """Rows of these offsets, with headers; of what retention takes meanwhile, nothing."""
+    """The rows of these offsets, with headers. Rows that retention deletes in the meantime are missing."""
     wanted: dict[str, list[tuple[int, int]]] = {}
     for each in ranges:
         wanted.setdefault(str(each.partition), []).append((each.start, each.end))

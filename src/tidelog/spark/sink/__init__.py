@@ -1,4 +1,4 @@
-"""The sink: rows into topics, exactly once.
+"""The sink writes rows to topics, exactly once.
 
 ``job`` holds the commit protocol, its decisions and its steps; it needs neither Spark nor a cluster and is tested at every crash
 point. ``ledger`` keeps what was committed, ``names`` names things in the cluster, ``rows`` and ``task`` write, ``connections``

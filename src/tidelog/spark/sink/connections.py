@@ -21,13 +21,13 @@ JOBS_MAX = 8
 CLIENT_ID = "tidelog-spark"
 CONNECT_SECONDS_MAX = 5.0
 REQUEST_SECONDS_MAX = 60.0
-# librdkafka's own, where the user gives no message.max.bytes.
+# librdkafka's default, if the user does not give message.max.bytes.
 MESSAGE_BYTES_MAX = 1_000_000
 _SECURITY = ("sasl.", "ssl.", "oauthbearer_", "enable.ssl.", "enable.sasl.")
 
 
 def check_security(options: SinkOptions) -> None:
-    """Before anything runs."""
+    """Check the security settings before anything runs."""
     if options.delivery_guarantee == "at_least_once":
         return
     for name, value in options.connection.settings:
@@ -39,7 +39,7 @@ def check_security(options: SinkOptions) -> None:
 
 
 class SinkConnections:
-    """To one cluster, for one set of options."""
+    """The connections to one cluster, for one set of options."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -52,7 +52,8 @@ class SinkConnections:
         self._is_greeted = False
 
     def greet(self) -> None:
-        """BrokerUnreachable when nobody is there. Once somebody was, what the admin is asked waits for brokers that restart."""
+        """Contact a broker. Raises BrokerUnreachable when none answers. Once one has answered, the admin's calls wait for brokers that
+        restart."""
         if not self._is_greeted:
             self.admin.metadata()
             self._is_greeted = True
@@ -82,7 +83,8 @@ class SinkConnections:
         return longest if wanted is None else wanted
 
     def limit_of(self, topic: str) -> int:
-        """The greatest size of a message of this topic, in bytes. RowRefused if there is no such topic: none is created."""
+        """The maximum size of a message of this topic, in bytes. Raises RowRefused if there is no such topic; it is not
+        created."""
         if topic not in self._limits:
             try:
                 limit = self.admin.topic_config(topic, "max.message.bytes")
@@ -98,7 +100,7 @@ _connections: dict[tuple[int, SinkOptions], SinkConnections] = {}
 
 
 def sink_connections(options: SinkOptions) -> SinkConnections:
-    """The process is in the key: a connection that came along by fork is somebody else's."""
+    """The process is part of the key: a connection that was inherited by fork belongs to another process."""
     key = os.getpid(), options
     if key not in _connections:
         if len(_connections) >= CONNECTIONS_MAX:
@@ -108,7 +110,7 @@ def sink_connections(options: SinkOptions) -> SinkConnections:
 
 
 def forget_connections(options: SinkOptions) -> None:
-    """After a failure: what they remember may no longer be so."""
+    """Drop the connections after a failure, because what they remember may be outdated."""
     found = _connections.pop((os.getpid(), options), None)
     if found is not None:
         found.close()

@@ -49,19 +49,19 @@ class Superseded(TidelogError):
 
 
 class BehindLedger(TidelogError):
-    """The checkpoint is older than what was committed already."""
+    """The checkpoint is older than what was already committed."""
 
 
 class TransactionLost(TidelogError):
-    """A task's transaction is not open any more, and was not committed: the batch is to be done again."""
+    """A task's transaction is no longer open, and was not committed: the batch must be repeated."""
 
 
 class BatchIncomplete(TidelogError):
-    """The ledger has the batch, but one of its transactions was not committed: rows are missing, and nobody goes on over it."""
+    """The ledger has the batch, but one of its transactions was not committed: rows are missing, so no run may continue."""
 
 
 class LedgerUnusable(TidelogError):
-    """The ledger's topic, or what is in it, is not what it should be."""
+    """The ledger's topic, or its content, is not what it should be."""
 
 
 # -- the entry of a job in the ledger -----------------------------------------------------------------------------------------
@@ -69,9 +69,9 @@ class LedgerUnusable(TidelogError):
 
 VERSION = 1
 NO_BATCH = -1
-# A run that was forgotten would be taken for a new one, and would stop the one that is under way: a nuisance, not a loss.
+# A run that was forgotten would be taken for a new one, and would stop the current one: a nuisance, not a loss.
 PAST_RUNS_MAX = 16
-# Topics take records of a megabyte by default. This is the entry of some 20,000 tasks.
+# Topics accept records of a megabyte by default. This is the entry of some 20,000 tasks.
 ENTRY_BYTES_MAX = 900_000
 
 OPEN = "Ongoing"
@@ -136,7 +136,7 @@ def _common_beginning(names: Sequence[str]) -> str:
 
 
 def claimed(job: str, entry: LedgerEntry | None, run: str) -> LedgerEntry | None:
-    """The entry with which the run takes the job over; None when it has it."""
+    """The entry with which the run takes the job over; None when it owns the job already."""
     if entry is None:
         return LedgerEntry(run)
     if entry.run == run:
@@ -148,7 +148,7 @@ def claimed(job: str, entry: LedgerEntry | None, run: str) -> LedgerEntry | None
 
 
 def is_replay(job: str, entry: LedgerEntry, batch: int) -> bool:
-    """Whether the batch is committed already: its rows are to be dropped."""
+    """Whether the batch is committed already, so that its rows must be dropped."""
     if batch < entry.batch:
         raise BehindLedger(
             f"{shown(job)}: batch {batch} comes after batch {entry.batch} was committed: the checkpoint is older than the ledger "
@@ -160,7 +160,7 @@ def is_replay(job: str, entry: LedgerEntry, batch: int) -> bool:
 def recorded(
     job: str, entry: LedgerEntry | None, run: str, batch: int, transactions: Sequence[TransactionHandle]
 ) -> LedgerEntry | None:
-    """The entry that commits the batch; None when the batch is committed: by these transactions, or by others before them."""
+    """The entry that commits the batch; None when the batch is committed already, by these transactions or by earlier ones."""
     if entry is None or entry.run != run:
         raise superseded(job)
     if is_replay(job, entry, batch):
@@ -171,7 +171,7 @@ def recorded(
 
 
 def ended(entry: LedgerEntry | None, batch: int) -> LedgerEntry | None:
-    """None when that is said already, or the ledger is further."""
+    """The entry that marks the batch as ended; None when it is marked already, or the ledger is further."""
     if entry is None or entry.batch != batch or entry.is_ended:
         return None
     return entry._replace(is_ended=True, transactions=())
@@ -185,7 +185,7 @@ def superseded(job: str) -> Superseded:
 
 
 def check_open(handles: Sequence[TransactionHandle], found: dict[str, TransactionDescription]) -> None:
-    """Before the commit: each must be as its task left it."""
+    """Check before the commit that each transaction is as its task left it."""
     for handle in handles:
         description = found.get(handle.transactional_id)
         if description is None or description.handle != handle or description.state != OPEN:
@@ -197,12 +197,13 @@ def check_open(handles: Sequence[TransactionHandle], found: dict[str, Transactio
 
 
 def is_committed(handle: TransactionHandle, description: TransactionDescription | None) -> bool:
-    """A refused commit is harmless if the transaction is committed already, by whomever; but it must be this very transaction."""
+    """Whether the transaction was committed. A refused commit is harmless if this very transaction is committed already, by
+    whomever."""
     return description is not None and description.handle == handle and description.state in COMMITTED
 
 
 def leftovers(entry: LedgerEntry, found: dict[str, TransactionDescription]) -> list[TransactionHandle]:
-    """Open transactions that the ledger does not have: they are to be aborted."""
+    """The open transactions that the ledger does not have; they must be aborted."""
     kept = set(entry.transactions)
     return [each.handle for each in found.values() if each.state == OPEN and each.handle not in kept]
 
@@ -216,7 +217,7 @@ def state_of(description: TransactionDescription | None) -> str:
 # -- the steps ----------------------------------------------------------------------------------------------------------------
 
 
-# Spark gives a stage up after four attempts in a row (spark.stage.maxConsecutiveAttempts).
+# Spark abandons a stage after four attempts in a row (spark.stage.maxConsecutiveAttempts).
 STAGE_ATTEMPTS_MAX = 32
 ABORT_PAUSES_SECONDS = (0.0, 0.3, 1.0)
 
@@ -225,10 +226,11 @@ Decision = Callable[[LedgerEntry | None], LedgerEntry | None]
 
 class JobLedger(Protocol):
     def read(self) -> LedgerEntry | None:
-        """The entry of the job, as it is committed now; it may change in the next moment."""
+        """The entry of the job, as it is committed now; it may change at any moment."""
 
     def update(self, decide: Decision) -> tuple[LedgerEntry | None, bool]:
-        """Compare and set: the entry afterwards, and whether it was changed. ``decide`` gives None to leave it as it is."""
+        """Compare and set. Returns the entry afterwards, and whether it was changed. ``decide`` returns None to leave it as it
+        is."""
 
 
 class TransactionCoordinators(Protocol):
@@ -244,7 +246,7 @@ class TransactionCoordinators(Protocol):
 class JobStart(NamedTuple):
     generation: int
     is_replay: bool
-    """The batch is committed: its rows are to be dropped."""
+    """Whether the batch is committed already, so that its rows must be dropped."""
 
 
 class SinkJob:
@@ -265,7 +267,8 @@ class SinkJob:
         self._started: LedgerEntry | None = None
 
     def start(self, run: str, batch: int) -> JobStart:
-        """Before anything of the batch is written, in every process that writes. The first of a run takes the job over."""
+        """Called before anything of the batch is written, in every process that writes. The first process of a run takes the job
+        over."""
         entry = self._started if self._started is not None and self._started.run == run else self._ledger.read()
         if entry is None or entry.run != run:
             entry, is_first = self._ledger.update(lambda current: claimed(self.name, current, run))
@@ -274,12 +277,12 @@ class SinkJob:
             if is_first:
                 self.finish(entry)
                 self._clean_up(entry)
-        # Within a run batches only grow, and nobody but this run adds to the ledger: what was read once says enough.
+        # Within a run batches only grow, and nobody but this run adds to the ledger, so reading it once is enough.
         self._started = entry
         return JobStart(entry.generation, is_replay(self.name, entry, batch))
 
     def name_for(self, generation: int, partition: int, attempt: int) -> str:
-        """The transactional id for a task, that no other task of its batch holds."""
+        """Return a transactional id for a task that no other task of its batch holds."""
         for stage_attempt in range(STAGE_ATTEMPTS_MAX):
             number = stage_attempt * ATTEMPTS_PER_STAGE + attempt
             name = transactional_id(self._prefix, self.name, generation, partition, number)
@@ -289,7 +292,7 @@ class SinkJob:
         raise TidelogError(f"{shown(self.name)}: task {partition} has {STAGE_ATTEMPTS_MAX} transactions open in one batch")
 
     def commit(self, run: str, batch: int, transactions: Sequence[TransactionHandle]) -> None:
-        """``transactions`` of all tasks that wrote rows: none when the batch was a replay, or had no rows."""
+        """``transactions`` are those of all tasks that wrote rows; empty when the batch was a replay, or had no rows."""
         if not transactions:
             self._finish_replay(run, batch)
             return
@@ -299,13 +302,14 @@ class SinkJob:
         self._clean_up(entry, is_batch_done=True)
 
     def abort(self, run: str) -> None:
-        """When the run has failed, whatever it has open, but not what the ledger has: its commit may have failed after the point
-        of no return. By compare-and-set, so that a record that is still under way is there now or will never be.
+        """Abort whatever a failed run has open, but not what the ledger has: its commit may have failed after the point of no
+        return. This uses compare-and-set, so that a record that is still under way is there now or will never be.
 
-        Tasks that Spark is ending may open theirs yet: they are looked for more than once. (Whatever comes later times out.)"""
+        Tasks that Spark is stopping may still open transactions, so this looks for them more than once. (Whatever comes later
+        times out.)"""
         entry, _ = self._ledger.update(lambda _: None)
         if entry is None or entry.run != run:
-            return  # Another run goes on, and has cleaned up after this one.
+            return  # Another run continues, and has cleaned up after this one.
         for seconds in ABORT_PAUSES_SECONDS:
             self._pause(seconds)
             self._abort_open(entry, lambda _: True)
@@ -323,7 +327,7 @@ class SinkJob:
         return entry
 
     def finish(self, entry: LedgerEntry) -> None:
-        """Rolls forward: from the commit point to the end, as often as it takes."""
+        """Roll forward from the commit point to the end, as often as it takes."""
         if not entry.is_ended:
             self.end_all(entry)
             self.mark_ended(entry)
@@ -378,5 +382,5 @@ class SinkJob:
 
 
 def _is_refusal(error: ClientError) -> bool:
-    """Not for the time being, but for good."""
+    """Whether the refusal is final and not temporary."""
     return isinstance(error, BrokerError) and not error.code.is_retriable

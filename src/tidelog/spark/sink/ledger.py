@@ -7,8 +7,8 @@ then, so its next change needs neither to begin nor to read.
 A partition is read to its end, not only to its last stable offset, because a record of ours may lie behind another job's open
 transaction. That one is over after LEDGER_TIMEOUT_MS at the latest.
 
-Entries of batch writes are not needed for ever: whoever comes across one older than WRITE_ENTRY_DAYS deletes it; those without a
-``writeId`` go after ONCE_ENTRY_DAYS.
+Entries of batch writes are not needed forever: whoever finds one older than WRITE_ENTRY_DAYS deletes it; those without a
+``writeId`` are deleted after ONCE_ENTRY_DAYS.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ from tidelog.client.wire.brokers import Brokers
 from tidelog.spark.sink.job import Decision, LedgerEntry, LedgerUnusable, decode_entry, encode_entry
 from tidelog.spark.sink.names import is_once, is_write, ledger_topic, ledger_transactional_id, shown
 
-# Where an entry lies goes by this number and the job's name: it never changes.
+# The partition of an entry depends on this number and the job's name, so it must never change.
 LEDGER_PARTITIONS = 8
 LEDGER_TIMEOUT_MS = 20_000
-# A transaction that timed out is looked for every ten seconds or so.
+# Brokers look for transactions that timed out every ten seconds or so.
 SETTLED_SECONDS_MAX = LEDGER_TIMEOUT_MS / 1000 + 30
 SETTLED_PAUSE_SECONDS = 0.01
 UPDATE_SECONDS_MAX = 120.0
@@ -44,7 +44,7 @@ WRITE_ENTRY_DAYS = 30
 ONCE_ENTRY_DAYS = 1
 DELETED_AT_ONCE_MAX = 100
 CLEANUP_POLICY = "compact"
-# Small segments: compaction leaves the newest alone, and all of it is read when a query starts.
+# Segments are small, because compaction leaves the newest alone, and all of it is read when a query starts.
 TOPIC_CONFIG = {
     "cleanup.policy": CLEANUP_POLICY,
     "segment.bytes": str(4 << 20),
@@ -112,7 +112,7 @@ class TopicLedger:
                 self._holds = False
                 if time.monotonic() > deadline:
                     raise TimedOut(f"the ledger's entry of {shown(self._job)} is constantly being changed by others") from error
-            # Tasks of one run come at the same time; the first that is done is enough for all.
+            # Tasks of one run arrive at the same time; the first that is done is enough for all.
             time.sleep(pause_seconds * random.random())  # noqa: S311 - no secret
             pause_seconds = min(2 * pause_seconds, UPDATE_PAUSE_SECONDS_MAX)
 
@@ -135,8 +135,8 @@ class TopicLedger:
         return wanted, True
 
     def _decided_on_held(self, decide: Decision) -> LedgerEntry | None:
-        """Decides on the entry as this process last changed it. A successful commit proves such a change right;
-        that nothing is to be changed, or must not be, is proved by nothing: the entry may be somebody else's by now."""
+        """Decide on the entry as this process last changed it. A successful commit proves such a change right. Without a change
+        nothing is proved: the entry may belong to somebody else by now."""
         is_held, self._holds = self._holds, False  # Until it is known how this ends.
         if not is_held:
             return None
@@ -178,7 +178,7 @@ class TopicLedger:
     def _make_ready(self) -> None:
         if self._is_ready:
             return
-        # Asked by a pattern, because asking for a missing name would wait for it.
+        # The topic is looked up by a pattern, because looking up a missing name would wait for it.
         if not self._committed.topics(re.compile(re.escape(self._topic))):
             self._create()
         info = self._committed.topics([self._topic])[self._topic]
@@ -187,7 +187,7 @@ class TopicLedger:
                 f"topic {self._topic} has {info.partitions} partitions, not {LEDGER_PARTITIONS}: it is not a ledger of ours. "
                 "Choose another transactionalIdPrefix"
             )
-        # With retention the entry of a query goes with time, and what it has committed would be written again.
+        # With retention a query's entry would disappear in time, and what it has committed would be written again.
         policy = self._topic_config(self._topic, "cleanup.policy")
         if policy != CLEANUP_POLICY:
             raise LedgerUnusable(

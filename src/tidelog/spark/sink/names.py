@@ -32,7 +32,7 @@ def is_write(job: str) -> bool:
 
 
 def is_once(job: str) -> bool:
-    """A write without a ``writeId``: nobody comes back to it."""
+    """Whether this is a write without a ``writeId``, which nobody resumes."""
     return job.startswith(_ONCE)
 
 

@@ -1,4 +1,4 @@
-"""Rows for topics: which columns they may have, and how Arrow columns become calls of ``produce``.
+"""Checks the columns of rows for topics, and turns Arrow columns into calls of ``produce``.
 
 **Columns** are checked before anything runs. As in the stock connector, ``value`` (text or bytes) is required; ``key``,
 ``headers``, ``partition`` and ``topic`` are optional, and ``timestamp`` is our addition. Without the option ``topic`` the column
@@ -96,13 +96,13 @@ def _check_type(name: str, found: DataType) -> None:
 # -- rows ---------------------------------------------------------------------------------------------------------------------
 
 
-# An upper bound of what a record and its batch need in addition to key, value and headers.
+# An upper bound for what a record and its batch need in addition to key, value and headers.
 RECORD_OVERHEAD_BYTES = 100
 SHOWN_KEY_BYTES = 50
 
 Produce = Callable[..., None]
 SizeLimit = Callable[[str], int]
-"""The greatest size of a message of this topic; raises if there is no such topic."""
+"""Returns the maximum size of a message of this topic; raises if there is no such topic."""
 
 
 class RowRefused(TidelogError):
@@ -120,7 +120,8 @@ class SinkRows:
         self._first_row = first_row
 
     def check(self, limit_of: SizeLimit) -> None:
-        """RowRefused for a row without a topic, of one that is not there, with too many bytes for it, or a field out of range."""
+        """Raises RowRefused for a row without a topic, with a topic that does not exist, with too many bytes for it, or with a
+        field out of range."""
         self._check_values()
         if self._columns.topic is None:
             self._check_sizes(limit_of, self._topic or "", None)
@@ -182,7 +183,7 @@ class SinkRows:
         return RowRefused(f"row {number} of task {self._task_partition}{key}: {reason}. Nothing of the batch was committed")
 
     def send(self, produce: Produce, wait: Callable[[], None]) -> None:
-        """``wait`` is called when the producer's queue is full, and comes back when there may be room."""
+        """``wait`` is called when the producer's queue is full, and returns when there may be room."""
         columns, count = self._columns, self._batch.num_rows
         topics = repeat(self._topic, count) if columns.topic is None else self._batch.column(columns.topic).to_pylist()
         arguments = [topics, _texts(self._batch.column(columns.value))]
@@ -228,13 +229,13 @@ class SinkRows:
 
 
 def _offsets(array: pa.Array) -> Any:
-    """Where each begins in the buffer; one more than there are."""
+    """Where each value begins in the buffer, and where the last one ends."""
     width = np.int64 if pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type) else np.int32
     return np.frombuffer(array.buffers()[1], width)[array.offset : array.offset + len(array) + 1]
 
 
 def _lengths(array: pa.Array) -> Any:
-    """0 for null."""
+    """The lengths; 0 for null."""
     if not len(array):
         return np.zeros(0, np.int64)
     lengths = np.diff(_offsets(array)).astype(np.int64)
@@ -242,12 +243,12 @@ def _lengths(array: pa.Array) -> Any:
 
 
 def _texts(array: pa.Array) -> list[bytes | None]:
-    """Bytes as they are, text in UTF-8."""
+    """Yield bytes as they are, and text in UTF-8."""
     if not len(array):
         return []
     ends = _offsets(array).tolist()
     data = array.buffers()[2]
-    # Only what this array has of the buffer: it may be a slice.
+    # Use only this array's part of the buffer: it may be a slice.
     first = ends[0]
     whole = b"" if data is None else data.slice(first, ends[-1] - first).to_pybytes()
     found: list[bytes | None] = [whole[start - first : end - first] for start, end in pairwise(ends)]

@@ -45,7 +45,7 @@ _DEFAULTS: dict[str, Any] = {
     # The same as in Java clients; random without a key.
     "partitioner": "murmur2_random",
     "topic.metadata.propagation.max.ms": 10_000,
-    # A report per message would cost more than the message.
+    # A report per message would cost more than the message itself.
     "delivery.report.only.error": True,
 }
 _JAVA_NAMES = {"max.request.size": "message.max.bytes"}
@@ -54,7 +54,7 @@ _JAVA_NAMES = {"max.request.size": "message.max.bytes"}
 class TaskResult(NamedTuple):
     rows: int
     transaction: TransactionHandle | None
-    """None: there were no rows, or no transaction was wanted."""
+    """None if there were no rows, or if no transaction was wanted."""
 
 
 class TaskWriter:
@@ -66,8 +66,8 @@ class TaskWriter:
         partition: int,
         name: Callable[[], str] | None,
     ) -> None:
-        """``connections`` is None if our own are not available; then the brokers check the sizes. ``name`` finds a
-        transactional id that nobody has open: asked right before it is opened, which may be long after the task began."""
+        """``connections`` is None if our own are not available; then the brokers check the sizes. ``name`` finds a transactional
+        id that nobody has open. It is called right before the id is opened, which may be long after the task began."""
         self._options = options
         self._columns = columns
         self._connections = connections
@@ -86,7 +86,8 @@ class TaskWriter:
                 if batch.num_rows:
                     rows = SinkRows(batch, self._columns, self._options.topic, self._partition, count)
                     rows.check(self._limit_of)
-                    # librdkafka's own call, for every row: a layer of Python around it would be the largest part of the work.
+                    # This is librdkafka's own call, for every row: a layer of Python around it would be the largest part of the
+                    # work.
                     rows.send(self._open().handle.produce, self._wait)
                     count += batch.num_rows
                     self._open().poll(0)
@@ -168,6 +169,6 @@ class TaskWriter:
         if self._connections is None:
             return MESSAGE_BYTES_MAX
         limit = self._connections.limit_of(topic)
-        # A batch that is larger than its topic takes would be refused as a whole.
+        # A batch that is larger than its topic accepts would be refused as a whole.
         self._batch_bytes = min(self._batch_bytes, limit)
         return limit

@@ -30,7 +30,7 @@ from tidelog.spark.sink.rows import SinkColumns, check_columns
 from tidelog.spark.sink.task import TaskWriter
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
-# How long a process bears that no broker answers its first words.
+# How long a process waits if no broker answers its first request.
 ABSENCE_SECONDS_MAX = 30.0
 ABSENCE_PAUSE_SECONDS = 0.2
 # A batch write is one batch.
@@ -48,7 +48,7 @@ class SinkExecution(NamedTuple):
 
 
 class TaskMessage(WriterCommitMessage):
-    """From a task to the driver."""
+    """The message of a task to the driver."""
 
     def __init__(self, execution: SinkExecution, transaction: TransactionHandle | None) -> None:
         self.execution = execution
@@ -98,7 +98,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 
 class TidelogBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
-        """On the driver, once for each execution; Spark carries it to the tasks and back."""
+        """Created on the driver, once for each execution; Spark sends it to the tasks and back."""
         self._options = options
         self._columns = columns
         write_id = options.write_id or once_write_id(secrets.token_hex(16))
@@ -135,7 +135,7 @@ def _write_task(
     connections = sink_connections(options)
     try:
         job = connections.job(execution.job)
-        # To start twice is the same as once.
+        # Starting twice has the same effect as once.
         begun = start or _patiently(partial(job.start, execution.run, execution.batch))
         if begun.is_replay:
             return TaskMessage(execution, None)
@@ -150,8 +150,8 @@ def _write_task(
 
 
 def _patiently(first_words: Callable[[], _Result]) -> _Result:
-    """What a process says first to the cluster would fail at once when nobody is there. A broker that restarts at this moment is
-    no reason to fail a batch: in local mode Spark does not run a task again, and nowhere a commit."""
+    """Retry the first request of a process, which would fail at once when no broker answers. A broker that is restarting is no
+    reason to fail a batch: in local mode Spark does not repeat a task, and nowhere a commit."""
     deadline = time.monotonic() + ABSENCE_SECONDS_MAX
     while True:
         try:
@@ -185,7 +185,7 @@ def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
 
 
 def _abort(options: SinkOptions, execution: SinkExecution | None) -> None:
-    """None: no task came so far as to tell of which query it is. Then the next run cleans up."""
+    """None means that no task got far enough to name its query. Then the next run cleans up."""
     if execution is not None and options.delivery_guarantee == "exactly_once":
         _keeping(options, lambda connections: connections.job(execution.job).abort(execution.run))
 

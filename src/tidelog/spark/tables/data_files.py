@@ -35,10 +35,10 @@ PartitionValues = tuple[str | None, ...]
 
 
 class DataFile(NamedTuple):
-    """Plain data: a task's message to the driver carries it."""
+    """Plain data, which a task's message carries to the driver."""
 
     path: str
-    """Relative to the table, as the table's log has it."""
+    """The path relative to the table, as in the table's log."""
     size: int
     rows: int
     partition_values: Mapping[str, str | None]
@@ -61,7 +61,7 @@ class DataFileWriter:
             self.write_part(values, rows)
 
     def write_part(self, values: PartitionValues, rows: pa.RecordBatch) -> None:
-        """Rows without the columns whose values these are."""
+        """Write rows without the columns whose values these are."""
         if values not in self._open:
             if len(self._open) >= OPEN_FILES_MAX:
                 self._finish(next(iter(self._open)))
@@ -76,7 +76,7 @@ class DataFileWriter:
         return self._finished
 
     def abandon(self) -> None:
-        """Removes what was written: the task failed."""
+        """Remove what was written, because the task failed."""
         for opened in self._open.values():
             opened.abandon()
         self._open.clear()
@@ -134,7 +134,8 @@ class _OpenFile:
     def finish(self) -> DataFile:
         self._write_group()
         self._writer.close()
-        # Before anybody can commit it: a table whose log names a file that a power cut emptied has lost its rows for good.
+        # Sync the file before anyone can commit it: a table whose log names a file that a power cut emptied has lost its rows for
+        # good.
         for path in (self._path, self._path.parent):
             sync(path)
         stats = {
@@ -165,7 +166,7 @@ def sync(path: Path) -> None:
 
 
 class _Extent:
-    """Least and greatest value of a column of numbers. Other types have their own rules for how a table's log writes them."""
+    """The minimum and maximum of a column of numbers. Other types have their own rules for how a table's log writes them."""
 
     def __init__(self) -> None:
         self.smallest: int | None = None
@@ -181,12 +182,12 @@ class _Extent:
 
 
 def split(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
-    """The batch by partition values, without the columns that these are, rows in their order."""
+    """Split the batch by partition values and drop those columns. Rows keep their order."""
     rest = batch.drop_columns(list(partition_by)) if partition_by else batch
     if not batch.num_rows:
         return
     keys = [batch.column(name) for name in partition_by]
-    # Nearly always a batch is of one day.
+    # Nearly always a batch belongs to one day.
     if all(_is_constant(column) for column in keys):
         yield tuple(partition_text(column[0].as_py()) for column in keys), rest
         return
@@ -213,7 +214,7 @@ def partition_text(value: Any) -> str | None:
 
 @contextmanager
 def writing(writer: DataFileWriter, table: Path) -> Iterator[None]:
-    """Nothing stays when something goes wrong."""
+    """Remove everything if something goes wrong."""
     try:
         yield
     except OSError as error:
@@ -227,7 +228,7 @@ def writing(writer: DataFileWriter, table: Path) -> Iterator[None]:
 def write_files(
     batches: Iterable[pa.RecordBatch], table: Path, partition_by: tuple[str, ...], stats_columns: tuple[str, ...]
 ) -> list[DataFile]:
-    """All of them, or none."""
+    """Write all of the files, or none of them."""
     writer = DataFileWriter(table, partition_by, stats_columns)
     with writing(writer, table):
         for batch in batches:

@@ -4,7 +4,7 @@ from tidelog.client.errors import TidelogError
 
 
 class TableError(TidelogError):
-    """The base: something about a table, and nothing was written to it."""
+    """The base class: something is wrong with a table, and nothing was written to it."""
 
 
 class TableMissing(TableError):
@@ -12,7 +12,7 @@ class TableMissing(TableError):
 
 
 class WrongTable(TableError):
-    """There is one, but of another kind, of another topic, or no Delta table at all."""
+    """There is a table, but of another kind or topic, or it is not a Delta table at all."""
 
 
 class WrongSchema(TableError):
@@ -20,7 +20,7 @@ class WrongSchema(TableError):
 
 
 class TableConflict(TableError):
-    """Another run wrote to the table meanwhile: of two runs of one pipeline on one table, one has to end."""
+    """Another run wrote to the table in the meantime: of two runs of one pipeline on one table, one has to end."""
 
 
 class TableUnwritable(TableError):

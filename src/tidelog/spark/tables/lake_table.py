@@ -1,4 +1,4 @@
-"""A Delta table as the driver sees it: what it holds, how far it has come, what is committed to it, and its rows in Spark.
+"""A Delta table as the driver sees it: its contents, its positions, its commits, and its rows in Spark.
 
 **Positions.** A commit carries how far the table has come in the same atomic step as its rows: for each source by name
 (``orders/3``) the offset that comes next, stored as Delta's own application transactions. Before a batch is written, the table is
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PREFIX = "tidelog."
 LOG = "_delta_log"
 KIND = "kind"
-# A position like those of sources: how often rows were put into other files.
+# A position like those of sources: the number of times that rows were put into other files.
 REWRITES = "tidelog/rewrites"
 # Opening a table reads the commits since the last checkpoint of its log one by one: at most this many.
 COMMITS_PER_CHECKPOINT = 25
@@ -41,7 +41,7 @@ class StoredFile(NamedTuple):
     """A file of the table."""
 
     path: str
-    """From the table on, as it is on disk."""
+    """The path relative to the table, as it is on disk."""
     size: int
     rows: int
     partition_values: Mapping[str, str | None]
@@ -72,7 +72,7 @@ class LakeTable:
     def ensure(
         cls, place: str | Path, columns: pa.Schema, *, partition_by: Sequence[str] = (), identity: Mapping[str, str]
     ) -> "LakeTable":
-        """The table at this place, created or with the columns added that it lacks. ``identity`` is what it must be of."""
+        """Open the table at this place; create it, or add the columns that it lacks. ``identity`` is what the table must be."""
         path = local_path(place)
         if not DeltaTable.is_deltatable(str(path)):
             return cls._create(path, columns, tuple(partition_by), identity)
@@ -116,7 +116,7 @@ class LakeTable:
         except DeltaError as error:
             raise TableError(f"the table {path} cannot be created: {error}") from error
         table = cls.open(path)
-        # Somebody else may have been faster.
+        # Another run may have been faster.
         table.check_identity(identity)
         return table
 
@@ -139,7 +139,7 @@ class LakeTable:
 
     @property
     def delta(self) -> DeltaTable:
-        """For what only some pipelines do: merge, compact, vacuum."""
+        """The underlying table, for what only some pipelines do: merge, compact, vacuum."""
         return self._table
 
     def check_identity(self, expected: Mapping[str, str]) -> None:
@@ -150,7 +150,7 @@ class LakeTable:
                 raise WrongTable(f"the table {self.place} is {is_what}, not of {name} {value}: name another table")
 
     def position(self, name: str) -> int:
-        """The offset that comes next for this source; 0 before the first."""
+        """The next offset for this source; 0 before the first."""
         found = self._table.transaction_version(name)
         return 0 if found is None else found
 
@@ -162,7 +162,7 @@ class LakeTable:
         expected: Mapping[str, int] | None = None,
         notes: Mapping[str, int] | None = None,
     ) -> None:
-        """One commit: the files, and how far the table has come with them. TableConflict when another run was there first.
+        """Commit files together with the positions that they bring the table to. Raises TableConflict when another run was first.
 
         ``expected`` is where the table stood when the rows were chosen. ``notes`` stay in the table's history.
         """
@@ -172,7 +172,7 @@ class LakeTable:
         self._commit([_add(file, is_new=True) for file in files], commit_properties(positions, notes))
 
     def replace(self, old: Sequence[StoredFile], new: Sequence[DataFile]) -> None:
-        """The same rows in other files. TableConflict when somebody else did that meanwhile.
+        """Replace files with others that have the same rows. Raises TableConflict when another run did that in the meantime.
 
         ``deltalake`` does not notice that two commits remove the same file, and both copies of its rows would stay (its own
         ``optimize.compact`` is no better): so whoever rewrites files counts it, and of two that count at once one is refused.
@@ -209,7 +209,7 @@ class LakeTable:
         return [str(self.place / file.path) for file in self.files()]
 
     def append_rows(self, rows: pa.Table, positions: Mapping[str, int]) -> None:
-        """Rows that the driver has: small outcomes of a pipeline."""
+        """Append rows that the driver has: small results of a pipeline."""
         names = [name for name in self.columns.names if name in rows.column_names]
         files = write_files(rows.select(names).to_batches(), self.place, self.partition_by, ())
         self.append(files, positions)
@@ -245,7 +245,7 @@ def _now_ms() -> int:
 
 
 def _add(file: DataFile, *, is_new: bool) -> AddAction:
-    """``is_new``: it has rows that the table had not."""
+    """``is_new``: the file has rows that the table did not have."""
     return AddAction(file.path, file.size, file.partition_values, file.modified_ms, is_new, file.stats)
 
 
@@ -259,7 +259,8 @@ def local_path(place: str | Path) -> Path:
 
 
 def check_checkpoint_place(checkpoint: Path, place: Path) -> None:
-    """Upkeep removes from a table what is not its own, but for what begins with ``_``."""
+    """Refuse a checkpoint inside the table: upkeep removes files that the table does not refer to, except names that begin with
+    ``_``."""
     resolved, table = checkpoint.resolve(), place.resolve()
     for parent in (resolved, *resolved.parents):
         if parent == table or (parent / LOG).is_dir():
@@ -271,7 +272,7 @@ def check_checkpoint_place(checkpoint: Path, place: Path) -> None:
 
 
 def _nullable(columns: pa.Schema) -> pa.Schema:
-    """A column that is added later is null in older rows; those of the first day are no better."""
+    """Make columns nullable: a column that is added later is null in older rows, so no column may be required."""
     return pa.schema([pa.field(field.name, field.type, nullable=True) for field in columns])
 
 
@@ -304,7 +305,7 @@ def missing_columns(table: pa.Schema, wanted: pa.Schema, place: str) -> list[pa.
 
 
 def is_same(one: pa.DataType, other: pa.DataType) -> bool:
-    """Names inside of lists and the width of their offsets are not the table's."""
+    """Whether the types are the same. The names inside lists and the width of their offsets do not count."""
     if pa.types.is_list(one) or pa.types.is_large_list(one):
         return (pa.types.is_list(other) or pa.types.is_large_list(other)) and is_same(one.value_type, other.value_type)
     if pa.types.is_struct(one):

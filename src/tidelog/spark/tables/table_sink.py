@@ -47,7 +47,7 @@ def position_name(topic: str, partition: int) -> str:
 
 class TaskPositions:
     """The positions that one task uses. ``ask`` returns the table's position by name and is called once for each partition that
-    the task meets, so partitions that are added to a topic while a query runs need no preparation."""
+    the task finds, so partitions that are added to a topic while a query runs need no preparation."""
 
     def __init__(self, ask: Callable[[str], int]) -> None:
         self._ask = ask
@@ -91,14 +91,14 @@ def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBat
 
 FORMAT = "tidelog_table"
 MESSAGE_COLUMN = "message"
-"""Rows with this column alone are messages of tasks that wrote the files themselves."""
+"""Rows with only this column are messages of tasks that wrote the files themselves."""
 RUN = "run"
 BAD = "bad"
-"""Where a table is partitioned by such a column, rows with it are counted by themselves."""
+"""If a table is partitioned by such a column, rows with it are counted separately."""
 
 
 class TableMessage(WriterCommitMessage):
-    """From a task to the driver."""
+    """The message of a task to the driver."""
 
     def __init__(self, files: Sequence[DataFile], seen: Mapping[str, int], following: Mapping[str, int]) -> None:
         self.files = files
@@ -167,7 +167,7 @@ def _checked_path(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 
 def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
-    """On an executor: the rows that the table lacks, as files."""
+    """Write the rows that the table lacks to files. Runs on an executor."""
     first = next(batches, None)
     if first is None or first.schema.names == [MESSAGE_COLUMN]:
         return combined_message(chain(() if first is None else (first,), batches))
@@ -184,15 +184,15 @@ def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
 
 
 def combined_message(batches: Iterable[pa.RecordBatch]) -> TableMessage:
-    """The messages of other tasks as one."""
+    """Combine the messages of other tasks into one."""
     told = [TableMessage.decode(data) for batch in batches for data in batch.column(MESSAGE_COLUMN).to_pylist()]
-    # Where they do not agree the table has moved on from the least of them: the driver refuses it.
+    # If they do not agree, the table has moved on from the lowest of them, and the driver refuses it.
     seen = {name: min(positions) for name, positions in seen_by_tasks(told).items()}
     return TableMessage([file for message in told for file in message.files], seen, furthest(told))
 
 
 def seen_by_tasks(messages: Iterable[TableMessage]) -> dict[str, set[int]]:
-    """Where the table stood for those that add to it. A partition is several tasks, and each of them asked at its own time."""
+    """Where the table stood for the tasks that add to it. A partition is several tasks, and each asked at its own time."""
     seen: dict[str, set[int]] = {}
     for message in messages:
         for name in message.next:
@@ -215,7 +215,7 @@ def as_in_table(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def commit_tasks(place: Path, messages: Sequence[WriterCommitMessage | None], run: int = 0) -> None:
-    """On the driver: what all tasks wrote, at once."""
+    """Commit what all tasks wrote, at once. Runs on the driver."""
     told = [message for message in messages if isinstance(message, TableMessage)]
     files = [file for message in told for file in message.files]
     if not files:
@@ -248,7 +248,7 @@ class AppendedFiles(NamedTuple):
 
 
 def append_frame(frame: "DataFrame", table: LakeTable, positions: Mapping[str, int]) -> AppendedFiles:
-    """TableConflict when another run moved one of these positions since ``table`` was opened."""
+    """Raises TableConflict when another run has moved one of these positions since ``table`` was opened."""
     frame.sparkSession.dataSource.register(PositionedSink)
     expected = {name: table.position(name) for name in positions}
     before = _files(table)
@@ -264,7 +264,7 @@ def _files(table: LakeTable) -> dict[str, int]:
 
 
 class FilesMessage(WriterCommitMessage):
-    """From a task to the driver."""
+    """The message of a task to the driver."""
 
     def __init__(self, files: Sequence[DataFile]) -> None:
         self.files = files

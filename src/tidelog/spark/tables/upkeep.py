@@ -1,4 +1,4 @@
-"""Upkeep of tables: small files are merged into large ones, and files that the table no longer uses are removed.
+"""Maintains tables: merges small files into large ones, and removes files that the table no longer uses.
 
 **Merging.** Every batch adds a file for each task and day. When a partition of the table has FILES_MAX files smaller than
 SMALL_BYTES, they become files of twice that size, except for the last one, which takes part again. So after an undisturbed merge
@@ -31,10 +31,10 @@ from tidelog.spark.tables.lake_table import LakeTable, StoredFile
 SMALL_BYTES = 64 << 20
 FILES_MAX = 64
 RETENTION_HOURS = 7 * 24
-# Less could remove what a batch that is under way has written.
+# A shorter retention could remove what a running batch has written.
 RETENTION_HOURS_MIN = 24
 VACUUM_EVERY_HOURS = 24.0
-# The log keeps the least and the greatest value of these columns, if a table has them.
+# The log keeps the minimum and maximum of these columns, if a table has them.
 STATS_COLUMNS = ("partition", "offset")
 _ROWS_PER_READ = 65_536
 
@@ -63,14 +63,14 @@ def merge_small_files(place: Path, *, small_bytes: int = SMALL_BYTES, files_max:
     for values, files in bins:
         written += _rewritten(table, values, files, columns)
     old = [file for _, files in bins for file in files]
-    # A commit that fails may have come through: what it wrote is left to the vacuum.
+    # A commit that fails may have succeeded after all, so the vacuum removes what it wrote.
     table.replace(old, written)
     return MergedFiles(len(old), len(written))
 
 
 def pack(files: Sequence[StoredFile], bytes_max: int) -> list[list[StoredFile]]:
-    """Groups of files in their order, each as large as fits. If every file is smaller than half of that, every group but the last
-    is larger than half."""
+    """Group files in order, each group as large as fits. If every file is smaller than half of that, every group but the last is
+    larger than half."""
     bins: list[list[StoredFile]] = []
     size = 0
     for file in files:
@@ -83,7 +83,7 @@ def pack(files: Sequence[StoredFile], bytes_max: int) -> list[list[StoredFile]]:
 
 
 def remove_orphans(place: Path, *, retention_hours: int = RETENTION_HOURS) -> int:
-    """How many files were removed."""
+    """Return the number of files that were removed."""
     if retention_hours < RETENTION_HOURS_MIN:
         raise InvalidArgument(f"files are kept for {RETENTION_HOURS_MIN} hours at least: not {retention_hours}")
     table = LakeTable.open(place).delta
@@ -94,7 +94,7 @@ def remove_orphans(place: Path, *, retention_hours: int = RETENTION_HOURS) -> in
 
 
 def merge_after_commit(place: Path, *, files_max: int = FILES_MAX) -> None:
-    """Between two batches. The rows are in the table: whatever goes wrong here must not fail the batch."""
+    """Merge between two batches. The rows are in the table: whatever goes wrong here must not fail the batch."""
     try:
         merge_small_files(place, files_max=files_max)
     except Exception as error:
@@ -103,7 +103,7 @@ def merge_after_commit(place: Path, *, files_max: int = FILES_MAX) -> None:
 
 @contextmanager
 def vacuumed(places: Sequence[Path], *, retention_hours: int, every_hours: float = VACUUM_EVERY_HOURS) -> Iterator[None]:
-    """While a run goes on, now and then, and when it has ended well."""
+    """Vacuum now and then while a run continues, and when it has ended well."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -147,7 +147,7 @@ def _rewritten(table: LakeTable, values: PartitionValues, files: Sequence[Stored
 
 
 def _with_all(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """A file from before a column was added has none of it."""
+    """Add the missing columns: a file from before a column was added does not have it."""
     arrays = [
         rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
         for field in columns

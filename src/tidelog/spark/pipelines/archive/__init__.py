@@ -1,4 +1,4 @@
-"""Topics to Delta tables, every message exactly once.
+"""Archives topics in Delta tables, every message exactly once.
 
 ``pipeline`` runs it, ``rows`` has the schema and its columns, ``source`` is the short path for topics without a schema.
 """

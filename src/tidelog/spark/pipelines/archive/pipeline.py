@@ -1,4 +1,4 @@
-"""Topics to Delta tables, every message once: as it is, and with the fields of its JSON as columns.
+"""Archives topics in Delta tables, every message once: as it is, and with the fields of its JSON as columns.
 
 Each topic has a table, partitioned by the UTC day of the message and by whether the message is bad. The table keeps the promise:
 its own commits say how far it has come (``tables.lake_table``), so neither a crash nor a lost checkpoint loses or repeats a
@@ -53,7 +53,7 @@ EXAMPLE = "tidelog pipeline run archive --topic orders --table lake/orders --sch
 
 KIND = "archive"
 DELTA, PARQUET = "delta", "parquet"
-# A batch that a crash interrupts is done again: this many are seconds of work.
+# A batch that a crash interrupts is repeated: this many messages are seconds of work.
 ROWS_PER_BATCH = 5_000_000
 _EARLIEST = -2
 
@@ -79,15 +79,15 @@ OPTIONS = ArchiveOptions
 
 
 class ArchiveTarget(NamedTuple):
-    """A topic and what it goes to."""
+    """A topic and the table that it goes to."""
 
     topic: FoundTopic
     place: Path
     checkpoint: Path
     version: int
-    """The table's version before this run; 0 if it has none."""
+    """The table's version before this run; 0 if the table is new."""
     run: int
-    """A number that is noted in the commits of this run and no other."""
+    """A number that is noted in the commits of this run and of no other."""
 
 
 def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> PipelineOutcome:
@@ -95,7 +95,7 @@ def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> P
     spark.dataSource.register(ArchiveFilesSource)
     schema = read_schema(options.schema, options.schema_file)
     topics = find_topics(options, options.topic)
-    # All of them before the first one begins: what is refused is refused before anything is read.
+    # Check all of them before the first one begins, so that nothing is read if one is refused.
     targets = [_target(options, topic, schema) for topic in topics]
     if options.format == PARQUET:
         is_stopped, rows = _run_all(spark, options, schema, targets, reporter)
@@ -116,7 +116,7 @@ def rows_of(spark: "SparkSession", options: ArchiveOptions, schema: StructType |
 
 
 def starting_offsets(topic: FoundTopic, table: LakeTable) -> str:
-    """Where a query without a checkpoint begins: what the table has need not be read again."""
+    """Where a query without a checkpoint begins: the messages that the table has need not be read again."""
     positions = {number: table.position(position_name(topic.name, number)) for number in range(topic.partitions)}
     if not any(positions.values()):
         return "earliest"
@@ -140,7 +140,7 @@ def _target(options: ArchiveOptions, topic: FoundTopic, schema: StructType | Non
 def _run_all(
     spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, targets: list[ArchiveTarget], reporter: Reporter
 ) -> tuple[bool, int]:
-    """Whether it was stopped, and how many rows came through Spark. Several topics without an end are taken in turns."""
+    """Return whether the run was stopped, and how many rows passed through Spark. Several topics without an end take turns."""
     rows = 0
     with stop_on_signals() as stop:
         while True:
@@ -184,7 +184,7 @@ NOTE = "tidelog-table.json"
 
 
 def set_aside_if_ahead(table: LakeTable, checkpoint: Path, topic: str) -> Path | None:
-    """Where it is now, if it was."""
+    """Move the checkpoint aside if it is ahead of the table, and return where it is now."""
     begins = next_offsets(checkpoint, topic)
     if all(offset <= table.position(name) for name, offset in begins.items()) or _noted(checkpoint) == _standing(table, begins):
         return None
@@ -201,8 +201,8 @@ def note_end(table: LakeTable, checkpoint: Path, topic: str) -> None:
 
 
 def next_offsets(checkpoint: Path, topic: str) -> dict[str, int]:
-    """Where a query goes on, by the names of positions: at the end of the last batch, or of the one before if that has to be
-    done again."""
+    """Where a query continues, by the names of positions: at the end of the last batch, or of the one before if the last has to
+    be repeated."""
     planned = last_batch_planned(checkpoint)
     if planned is None:
         return {}
@@ -231,20 +231,20 @@ def _noted(checkpoint: Path) -> object:
 
 
 class AddedRows(NamedTuple):
-    """To one table, by one run."""
+    """The rows that one run added to one table."""
 
     topic: str
     rows: int
     bad_rows: int
     files: int
-    """That the table has now, of this run and of earlier ones."""
+    """The number of files that the table has now, from this run and earlier ones."""
     size_bytes: int
     version: int
     positions: dict[int, int]
 
 
 def added_by(run: int, place: Path, version: int, topic: FoundTopic) -> AddedRows:
-    """Since that version. Another run may have committed as well, while this one had nothing to do."""
+    """Count the rows since that version. Another run may have committed as well, while this one had nothing to do."""
     table = LakeTable.open(place)
     commits = table.delta.history(table.version - version) if table.version > version else []
     commits = [commit for commit in commits if int(commit.get(f"{PREFIX}{RUN}", 0)) == run]
@@ -297,7 +297,7 @@ def check_parquet_place(place: Path, checkpoint: Path) -> None:
 
 
 def last_batch(log: Path) -> int:
-    """The greatest number in one of Spark's logs, -1 where it has none. Several batches may be one file: ``9.compact``."""
+    """The greatest number in one of Spark's logs; -1 if the log is empty. Several batches may be one file: ``9.compact``."""
     names = [path.name.removesuffix(".compact") for path in log.iterdir()] if log.is_dir() else []
     return max((int(name) for name in names if name.isdigit()), default=-1)
 

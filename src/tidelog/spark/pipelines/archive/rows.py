@@ -1,4 +1,4 @@
-"""From messages to rows of an archive: the message itself, the fields of its JSON, and the reason where it is bad.
+"""Converts messages to rows of an archive: the message itself, the fields of its JSON, and the reason if it is bad.
 
 A schema is Spark's DDL (``id BIGINT NOT NULL, city STRING``) or the JSON of a ``StructType``, on the command line or in a file.
 
@@ -43,12 +43,12 @@ PARTITION_BY = (DAY, BAD)
 # In days since 1970. A producer may write any 64 bits as a time: a day that is not a valid date is null.
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 _RESERVED = {name.lower() for name in (*RAW_COLUMNS.names, *PARTITION_COLUMNS.names)}
-# Names of columns become names in Parquet files, where Delta allows none of these.
+# Column names become names in Parquet files, where Delta does not allow these characters.
 _FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
 
 
 def read_schema(text: str | None, file: str | None) -> StructType | None:
-    """None where neither is given. Needs a Spark session, which knows the types."""
+    """Return None if neither is given. It needs a Spark session, which knows the types."""
     if file is not None:
         try:
             text = Path(file).read_text(encoding="utf-8")
@@ -122,7 +122,7 @@ _CORRUPT = "corrupt"
 
 
 def archive_rows(messages: DataFrame, schema: StructType | None) -> DataFrame:
-    """The columns of the archive, in its order. ``messages`` are the source's, with headers."""
+    """Return the columns of the archive, in its order. ``messages`` are the source's, with headers."""
     if schema is None:
         rows = messages.withColumns({"error": F.lit(None).cast("string"), BAD: F.lit(False)})
         return rows.withColumn(DAY, _day()).select(*RAW_COLUMNS.names, DAY, BAD)
@@ -140,21 +140,21 @@ def _day() -> Column:
 
 
 def _parsed(text: Column, schema: StructType) -> Column:
-    """Spark stops reading behind the first object and does not mind what follows: so it gets the text as a part of another
-    object, whose end it has to come to. A text may go on as that object does (``_is_one`` tells)."""
+    """Parse the value. Spark stops reading after the first object and ignores what follows. So it gets the text as a part of
+    another object, whose end it has to reach. A text may continue as that object does (``_is_one`` finds those)."""
     whole = F.concat(F.lit('{"value":'), text, F.lit(',"end":true}'))
     wanted = StructType().add("value", schema).add("end", "boolean").add(_CORRUPT, "string")
     return F.from_json(whole, wanted, {**_STRICT, "columnNameOfCorruptRecord": _CORRUPT})
 
 
 def _is_one(text: Column) -> Column:
-    """Whoever writes ``{"id":1},"end":true} more`` goes on as the object around it does. No text does that and is one element of
-    a list as well."""
+    """Whether the text is a single object. A text such as ``{"id":1},"end":true} more`` continues as the object around it does.
+    No text does that and is one element of a list as well."""
     return F.coalesce(F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1, F.lit(False))
 
 
 def _error(schema: StructType) -> Column:
-    """Null for what is good."""
+    """The reason why a value is bad; null if it is good."""
     text = F.col("value").cast("string")
     parsed, value = F.col("parsed"), F.col("parsed.value")
     is_whole = parsed[_CORRUPT].isNull() & parsed["end"].isNotNull() & value.isNotNull() & _is_one(text)
@@ -165,7 +165,7 @@ def _error(schema: StructType) -> Column:
 
 
 def _misfit(text: Column, schema: StructType) -> Column:
-    """For bad rows only, which are read once more for it."""
+    """Find the reason for bad rows only, which are read once more for that."""
     as_list = F.concat(F.lit("["), text, F.lit("]"))
     texts = F.from_json(as_list, "array<map<string,string>>", _STRICT)
     by_name = F.get(texts, F.lit(0))
@@ -187,7 +187,7 @@ def _not_of_type(field: StructField) -> str:
 
 
 def _required(kind: DataType, value: Column, path: str) -> Iterator[tuple[str, Column]]:
-    """Each field that may not be null, and whether it is although what it is in is there."""
+    """Each required field, and whether it is null although its parent exists."""
     if isinstance(kind, StructType):
         for field in kind.fields:
             name = f"{path}.{field.name}" if path else field.name

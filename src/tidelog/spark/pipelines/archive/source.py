@@ -56,7 +56,7 @@ class ArchiveFilesReader(TidelogStreamReader):
 
 
 def write_raw(place: Path, batches: Iterable[pa.RecordBatch]) -> TableMessage:
-    """The messages that the table lacks, as files."""
+    """Write the messages that the table lacks to files."""
     table = LakeTable.open(place)
     positions = TaskPositions(table.position)
     writer = DataFileWriter(place, table.partition_by, STATS_COLUMNS)
@@ -69,7 +69,7 @@ def write_raw(place: Path, batches: Iterable[pa.RecordBatch]) -> TableMessage:
 
 
 def raw_rows(messages: pa.RecordBatch) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
-    """The same rows as ``archive_rows`` without a schema, by the values of PARTITION_BY: nothing is bad."""
+    """The same rows as ``archive_rows`` without a schema, by the values of PARTITION_BY. No message is bad."""
     columns: Mapping[str, pa.Array] = dict(zip(messages.schema.names, messages.columns, strict=True))
     arrays = [columns[field.name] if field.name in columns else pa.nulls(len(messages), field.type) for field in RAW_COLUMNS]
     rows = pa.record_batch(arrays, schema=RAW_COLUMNS)
@@ -80,7 +80,7 @@ def raw_rows(messages: pa.RecordBatch) -> Iterator[tuple[PartitionValues, pa.Rec
 def _by_day(rows: pa.RecordBatch) -> Iterator[tuple[Any, pa.RecordBatch]]:
     days = rows.column("timestamp").cast(pa.date32()).cast(pa.int32())
     extent = pc.min_max(days).as_py()
-    # Nearly always all of them are of one day.
+    # Nearly always all of them belong to one day.
     if extent["min"] == extent["max"] and not days.null_count:
         yield _date(extent["min"]), rows
         return
@@ -89,5 +89,5 @@ def _by_day(rows: pa.RecordBatch) -> Iterator[tuple[Any, pa.RecordBatch]]:
 
 
 def _date(days: int | None) -> Any:
-    """None for those that cannot be written down."""
+    """The date; None for times that have no calendar date."""
     return pa.scalar(days, pa.date32()).as_py() if days is not None and FIRST_DAY <= days <= LAST_DAY else None

@@ -1,4 +1,4 @@
-"""An archive compared with its topic.
+"""Compares an archive with its topic.
 
 ``pipeline`` decides what is compared, ``rows`` compares it in Spark, ``report`` presents the findings.
 """

@@ -1,4 +1,4 @@
-"""Does an archive hold exactly what its topic held? The topic is read by librdkafka, not by the fetcher that filled the table.
+"""Checks that an archive holds exactly what its topic held. librdkafka reads the topic, not the fetcher that filled the table.
 
 The audit compares the offsets from the log's start to the table's position: first sums by portion, then rows where the sums
 differ (``rows``). Memory stays small: Spark joins, and the driver holds the sums and the first findings.
@@ -65,20 +65,20 @@ OPTIONS = AuditOptions
 
 
 class AuditScope(NamedTuple):
-    """What is compared: these ranges within these bounds, in portions of this size."""
+    """The scope of a comparison: these ranges within these bounds, in portions of this size."""
 
     facts: TopicSnapshot
     bounds: dict[int, tuple[int, int]]
-    """For each partition, where the log starts and where the comparison ends."""
+    """The start of the log and the end of the comparison, for each partition."""
     ranges: tuple[OffsetRange, ...]
     size: int
     fraction: float
     is_whole: bool
-    """Nothing is left out: rows of the table that lie nowhere in the topic are looked for as well."""
+    """Whether nothing is left out: then rows of the table that lie nowhere in the topic are searched as well."""
     later: tuple[OffsetRange, ...]
     """The offsets that the table has not reached."""
     lost_offsets: int
-    """That retention took before the archive came to them."""
+    """The offsets that retention deleted before the archive reached them."""
 
     @property
     def counts_later(self) -> bool:
@@ -162,7 +162,7 @@ class Audit:
         return rows.rows_of(rows.compared(topic_sums, rows.sums(self._table_rows(), scope.size)))
 
     def findings(self, cells: Sequence[Any]) -> tuple[dict[str, int], list[AuditFinding]]:
-        """All of them by number, the first of them by name."""
+        """Count all findings, and return the first of them individually."""
         scope = self._scope
         frame = self._spark.createDataFrame([(*cell[:3],) for cell in cells], "partition int, portion bigint, place string")
         wanted = [
@@ -177,7 +177,7 @@ class Audit:
         found = differences(rows.in_cells(topic, frame), table, scope.facts.topic).persist()
         try:
             found.count()
-            # When all is read: what retention took meanwhile is not foreign.
+            # This runs when everything is read: rows that retention deleted in the meantime are not foreign.
             now = topic_snapshot(self._source)
             told = with_meaning(found, self._bounds_frame(now), scope.facts.is_compacted)
             counts = {row.kind: row["count"] for row in told.groupBy("kind").count().collect()}
@@ -204,8 +204,8 @@ class Audit:
 
 
 def taken_away(cells: Sequence[Any], named: Set[tuple[Any, ...]], log_starts: Mapping[int, int], size: int) -> list[AuditFinding]:
-    """Portions that differed, and of which nothing differs any more because retention has begun to take their rows: from the
-    topic alone, as it had no fewer of them than the table. What differed can no longer be said; that something did, must."""
+    """The portions that differed and no longer do, because retention has begun to delete their rows: from the topic alone, as it
+    had no fewer rows than the table. It is no longer known what differed, but it must be reported that something did."""
     detail = f"within {size:,} offsets, told by sums: retention took the rows meanwhile"
     return [
         AuditFinding(GAP, cell.partition, cell.portion * size, detail)
@@ -218,7 +218,7 @@ def taken_away(cells: Sequence[Any], named: Set[tuple[Any, ...]], log_starts: Ma
 
 
 def _within(ranges: Sequence[OffsetRange], outer: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """The parts that both have."""
+    """Return the parts that both have."""
     by_partition: dict[int, list[OffsetRange]] = {}
     for each in outer:
         by_partition.setdefault(each.partition, []).append(each)
@@ -263,10 +263,10 @@ def _write(path: Path, found: dict[str, Any]) -> None:
 PORTION_OFFSETS = 10_000
 # The sums of a portion have a bitmap of its offsets, and Spark's has this many bits.
 PORTION_OFFSETS_MAX = 32_768
-# Their sums are collected by the driver: some tens of megabytes at the most.
+# The driver collects their sums: some tens of megabytes at most.
 PORTIONS_WANTED_MAX = 100_000
 WHOLE_OFFSETS_MAX = 10_000_000
-"""How many offsets are compared by default; beyond that a sample is taken, unless --whole is given."""
+"""The number of offsets that are compared by default; beyond that a sample is taken, unless --whole is given."""
 
 
 def portion_size(offsets: int) -> int:
@@ -274,7 +274,7 @@ def portion_size(offsets: int) -> int:
 
 
 def portions(ranges: Sequence[OffsetRange], size: int) -> Iterator[OffsetRange]:
-    """The ranges, cut at the lines of the grid."""
+    """Cut the ranges at the lines of the grid."""
     for each in ranges:
         start = each.start
         while start < each.end:
@@ -284,14 +284,14 @@ def portions(ranges: Sequence[OffsetRange], size: int) -> Iterator[OffsetRange]:
 
 
 def fraction_of(ranges: Sequence[OffsetRange], sample: float | None, is_whole: bool) -> float:
-    """How much of them is compared. Without a word about it: all that can be done in minutes."""
+    """How much of them is compared. By default this is as much as can be compared in minutes."""
     if is_whole:
         return 1.0
     return sample if sample is not None else min(1.0, WHOLE_OFFSETS_MAX / max(1, total_size(ranges)))
 
 
 def sampled(ranges: Sequence[OffsetRange], size: int, fraction: float, seed: int) -> tuple[OffsetRange, ...]:
-    """A share of each partition's portions, at least one of each."""
+    """Choose a share of each partition's portions, at least one of each."""
     by_partition: dict[int, list[OffsetRange]] = {}
     for each in portions(ranges, size):
         by_partition.setdefault(each.partition, []).append(each)

@@ -11,7 +11,7 @@ from tidelog.spark.pipelines.pipeline import PipelineOutcome
 
 SHOWN_MAX = 100
 COLLECTED_MAX = 10_000
-"""How many findings are collected by name; all of them are counted."""
+"""The number of findings that are collected individually; all of them are counted."""
 DIFFERENT = 3
 """The exit code of an audit that found something."""
 
@@ -45,7 +45,7 @@ class FindingRange(NamedTuple):
 
 
 class AuditComparison(NamedTuple):
-    """What an audit compared."""
+    """The scope and counts of an audit."""
 
     topic: str
     table: str
@@ -58,10 +58,10 @@ class AuditComparison(NamedTuple):
     fraction: float
     seed: int
     later_rows: int | None
-    """Rows of the topic that the table has not come to; None when they were not counted."""
+    """Rows of the topic that the table has not reached; None when they were not counted."""
     later_offsets: int
     lost_offsets: int
-    """That retention took before the archive came to them."""
+    """The offsets that retention deleted before the archive reached them."""
     ranges: tuple[str, ...] = ()
     """The ranges as given; empty means all."""
 

@@ -1,4 +1,4 @@
-"""Rows of a topic against rows of a table, as frames: sums by portion of offsets, then row by row where these differ. Pure.
+"""Compares rows of a topic with rows of a table, as frames: sums by portion of offsets, then row by row where these differ. Pure.
 
 **Sums.** A row's fingerprint is 64 bits over its place and everything a message has; null and empty differ. A portion is summed
 up as its number of rows, its number of distinct offsets, and the sum of each 32-bit half of the fingerprints, so that no sum
@@ -18,14 +18,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere with Spark
 CONTENT = ("key", "value", "headers", "timestamp", "timestampType")
 RAW = ("topic", "partition", "offset", *CONTENT)
 INSIDE, EXPIRED, FOREIGN, LATER = "inside", "expired", "foreign", "later"
-"""Where a row of the table lies: within what is compared; before the log's start; nowhere in the topic. LATER is a row of the
-topic that the table has not come to."""
+"""The place of a row of the table: within the comparison, before the log's start, or nowhere in the topic. LATER is a row of the
+topic that the table has not reached."""
 CELL = ("partition", "portion", "place")
 _LOW_BITS = 0xFFFFFFFF
 
 
 def placed_table(table: DataFrame, topic: str, bounds: DataFrame, size: int) -> DataFrame:
-    """``bounds`` has of each partition where the log starts and where the comparison ends: partition, log_start, end."""
+    """``bounds`` holds the start of the log and the end of the comparison for each partition: partition, log_start, end."""
     offset = F.col("offset")
     is_of_topic = F.col("topic").eqNullSafe(topic) & F.col("end").isNotNull() & (offset >= 0)
     place = (
@@ -73,7 +73,8 @@ def sums(rows: DataFrame, size: int) -> DataFrame:
 
 
 def fingerprint() -> Column:
-    """Spark's hash passes over nulls, so that each is said; and where one field ends is said by its own hash."""
+    """Hash a row. Spark's hash skips nulls, so each null is added explicitly; each field has its own hash, which marks where it
+    ends."""
     header = F.transform(
         F.coalesce(F.col("headers"), F.array()),
         lambda each: F.struct(each["key"].isNull(), each["key"], each["value"].isNull(), each["value"]),
@@ -130,12 +131,12 @@ FINDINGS = (GAP, DUPLICATE, CHANGED, FOREIGN)
 
 
 def differences(topic: DataFrame, table: DataFrame, topic_name: str) -> DataFrame:
-    """Both placed, and of the same offsets. Columns: kind, partition, offset, detail."""
+    """Both frames are placed, and cover the same offsets. Columns: kind, partition, offset, detail."""
     return _of_residents(topic, table.where(F.col("place") != FOREIGN)).unionByName(_of_strays(table, topic_name))
 
 
 def _of_residents(topic: DataFrame, table: DataFrame) -> DataFrame:
-    """For each offset that the topic can have, the topic's row next to every copy in the table."""
+    """Join each offset that the topic can have: the topic's row next to every copy in the table."""
     one = topic.select("partition", "offset", F.struct(*CONTENT).alias("sent"))
     other = table.select("partition", "offset", F.struct(*CONTENT).alias("kept"), (F.col("place") == EXPIRED).alias("expired"))
     both = one.join(other, ["partition", "offset"], "full_outer").select(
@@ -167,7 +168,7 @@ def _of_residents(topic: DataFrame, table: DataFrame) -> DataFrame:
 def _change(name: str) -> Column:
     sent, kept = F.col(f"sent.{name}"), F.col(f"kept.{name}")
     if name == "headers":
-        # A message without headers and one with none of them are the same message.
+        # Null headers and an empty list of headers mean the same.
         sent, kept = F.when(F.size(sent) > 0, sent), F.when(F.size(kept) > 0, kept)
     is_in_both = F.col("sent").isNotNull() & F.col("kept").isNotNull()
     return F.when(is_in_both & ~sent.eqNullSafe(kept), F.lit(name))
@@ -178,7 +179,7 @@ def _difference(kind: str, detail: Column) -> Column:
 
 
 def _of_strays(table: DataFrame, topic: str) -> DataFrame:
-    """Rows that cannot be of the topic, whatever it has."""
+    """Rows that cannot belong to the topic, whatever it holds."""
     detail = (
         F.when(F.col("topic").isNull(), "without a topic")
         .when(F.col("topic") != topic, F.concat(F.lit("of topic "), F.col("topic")))
@@ -191,7 +192,7 @@ def _of_strays(table: DataFrame, topic: str) -> DataFrame:
 
 
 def with_meaning(found: DataFrame, bounds: DataFrame, is_compacted: bool) -> DataFrame:
-    """``bounds`` as they are now: retention may have gone on meanwhile."""
+    """``bounds`` are current, because retention may have continued in the meantime."""
     meaning = F.when(F.col("offset") < F.col("log_start"), EXPIRED).otherwise(COMPACTED if is_compacted else FOREIGN)
     known = found.join(F.broadcast(bounds.select("partition", "log_start")), "partition", "left")
     return known.withColumn("kind", F.when(F.col("kind") == ABSENT, meaning).otherwise(F.col("kind"))).drop("log_start")

@@ -1,4 +1,4 @@
-"""Dead letters to a Delta table and a page.
+"""Archives dead letters in a Delta table and reports on them as a page.
 
 ``pipeline`` runs it, ``letters`` reads the letters, ``counts`` counts them in Spark, ``report`` judges, ``page`` shows.
 """

@@ -1,4 +1,4 @@
-"""Letters counted by Spark, and the counts collected by the driver: a bounded number of rows, however many letters there are.
+"""Counts letters in Spark and collects the counts in the driver: a bounded number of rows, however many letters there are.
 
 An error is a topic, a class and a message in which numbers and ids are folded, so that the same error counts together.
 """
@@ -96,7 +96,7 @@ def slim(letters: "DataFrame") -> "DataFrame":
 
 
 def errors(found: "DataFrame") -> "DataFrame":
-    """One row for each error, also for those of which no letter waits any more."""
+    """One row for each error, even if no letter of it waits any more."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
     waits = F.col("status") == WAITING
@@ -130,10 +130,10 @@ def totals(counted: "DataFrame") -> "DataFrame":
 
 
 def sums(found: "DataFrame", since_ms: int, until_ms: int) -> "DataFrame":
-    """Letters with an ``error`` (the number of one that is shown, or null), summed up by the ways in SETS: ``way`` says by which.
+    """Sum letters with an ``error`` (the number of one that is shown, or null) in each of the ways in SETS; ``way`` says which.
 
-    Of each way no more than ROWS_PER_WAY_MAX, the greatest first. By hour those that failed within the time, which is as
-    applications wrote it.
+    Each way has at most ROWS_PER_WAY_MAX rows, the greatest first. Counts by hour cover the letters that failed within the time,
+    as the applications recorded it.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
@@ -160,8 +160,8 @@ def sums(found: "DataFrame", since_ms: int, until_ms: int) -> "DataFrame":
 
 
 def taken(found: "DataFrame", shown: "DataFrame") -> "DataFrame":
-    """How many letters the replay command of each of ``shown`` takes, by the rules of its filters: a class fits by its last
-    parts too."""
+    """The number of letters that the replay command of each of ``shown`` takes, by the rules of its filters: a class matches by
+    its last parts too."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
     waiting = found.where((F.col("status") == WAITING) & F.col("replayable")).alias("letters")
@@ -180,10 +180,10 @@ NO_STORY = "(no story)"
 
 
 def count(letters: "DataFrame", *, top: int, now_ms: int) -> LetterCounts:
-    """Counts letters that have a status. ``top`` errors are reported one by one."""
+    """Count letters that have a status. ``top`` errors are reported one by one."""
     from pyspark.storagelevel import StorageLevel
 
-    # Headers are read and messages folded once, however many questions follow.
+    # Headers are read and messages folded once, however many counts follow.
     found = slim(letters).persist(StorageLevel.MEMORY_AND_DISK)
     counted = errors(found).persist(StorageLevel.MEMORY_AND_DISK)
     try:
@@ -248,7 +248,7 @@ def _named(rows: Sequence["Row"], way: str, column: str) -> list[NamedCount]:
 
 
 def _newest_versions(rows: Sequence["Row"]) -> dict[str, ApplicationVersion]:
-    """For each topic the version that appeared last."""
+    """The version that appeared last, for each topic."""
     newest: dict[str, ApplicationVersion] = {}
     for row in rows:
         if row.way == "version" and row.application_version is not None:

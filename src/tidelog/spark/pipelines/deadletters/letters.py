@@ -1,11 +1,11 @@
-"""Messages of dead-letter topics as rows of a table: their stories as columns, and what became of each.
+"""Converts messages of dead-letter topics to rows of a table: their stories as columns, and the status of each.
 
 **Stories.** Arrow in, Arrow out; ``deadletters.letter`` reads the headers. Every message becomes a row, whatever its headers
 hold: a story that cannot be read leaves its columns null, and so do numbers that no log can have.
 
-**Status.** A letter waits, was replayed or discarded, or is no longer in its topic. The ledger beside a dead-letter topic has a
-mark for each letter that somebody replayed or discarded (``deadletters.ledger``). A letter below its topic's log start, or of a
-deleted topic, is gone: retention took it and, in time, its mark.
+**Status.** A letter waits, was replayed or discarded, or is no longer in its topic. The ledger of a dead-letter topic has a mark
+for each letter that somebody replayed or discarded (``deadletters.ledger``). A letter below its topic's log start, or of a
+deleted topic, is gone: retention deleted it and, in time, its mark.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TIME = pa.timestamp("us", "UTC")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-# The end of the year 9999: what comes after it, clocks and calendars disagree about.
+# The end of the year 9999: clocks and calendars disagree about what comes after it.
 TIME_MS_MAX = 253_402_300_799_000
 _INT32_MAX, _INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 
@@ -138,7 +138,7 @@ class LogStart(NamedTuple):
 
 
 def with_status(found: "DataFrame", marks: "DataFrame | None", starts: Sequence[LogStart], spark: "SparkSession") -> "DataFrame":
-    """The letters with a column ``status``. ``marks`` are messages of ledgers; None where there are none."""
+    """The letters with a column ``status``. ``marks`` are messages of ledgers; None if there are no ledgers."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
     kinds = "topic string, topic_id string, partition int, log_start bigint"
@@ -154,7 +154,7 @@ def with_status(found: "DataFrame", marks: "DataFrame | None", starts: Sequence[
 
 
 def last_marks(messages: "DataFrame") -> "DataFrame":
-    """For each letter the mark that was written last; a tombstone removes it."""
+    """The mark that was written last for each letter; a tombstone removes it."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_schema

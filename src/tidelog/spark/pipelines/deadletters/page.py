@@ -1,9 +1,8 @@
 """The report on dead letters as a page that is one file: ``templates/page.html``, its charts and its style, filled by Jinja2.
 
-What a page shows (keys, values, messages of exceptions) was written by anybody. The templates escape whatever they are given, and
-``visible`` replaces characters that a reader would not see, or that would turn the line around (control characters, direction
-marks, halves of surrogate pairs), by a sign that is seen. What is long is cut to what a reader reads. The same report gives the
-same bytes.
+What a page shows (keys, values, messages of exceptions) may come from anyone. The templates escape everything, and ``visible``
+replaces characters that a reader would not see, or that would reverse the line (control characters, direction marks, halves of
+surrogate pairs), with a visible sign. Long texts are cut to what a reader reads. The same report gives the same bytes.
 """
 
 import unicodedata
@@ -78,7 +77,7 @@ def environment() -> Environment:
 
 
 def _finalized(value: Any) -> Any:
-    """Whatever a template shows that is not markup of its own."""
+    """Escape whatever a template shows that is not its own markup."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -151,7 +150,7 @@ def shown_bytes(content: bytes | None, whole_bytes: int | None = None) -> str:
 
 
 def _last_boundary(content: bytes) -> int:
-    """Where the last character begins, since the cut may have gone through it."""
+    """Where the last character begins, since the cut may have split it."""
     end = len(content)
     while end > max(0, len(content) - 4):
         end -= 1
@@ -162,13 +161,13 @@ def _last_boundary(content: bytes) -> int:
 
 # -- charts -------------------------------------------------------------------------------------------------------------------
 
-# The share of a column's place that stays empty beside it.
+# The share of a column's place that stays empty next to it.
 GAP = 0.18
 HEIGHT = 100
-# Whatever exists is seen, however small: in percent of a bar's width, and of a column's height.
+# Everything that exists stays visible, however small: in percent of a bar's width, and of a column's height.
 BAR_WIDTH_MIN = 0.6
 COLUMN_HEIGHT_MIN = 1.0
-# An odd number: where there is room for every second label only, the last one is among them.
+# This is an odd number: if there is room only for every second label, the last one is still shown.
 LABELS_MAX = 5
 
 
@@ -248,12 +247,12 @@ def rounded_up(greatest: int) -> int:
 
 
 def scale(top: int) -> tuple[str, str, str]:
-    """From above."""
+    """The labels of the scale, from the top down."""
     return f"{top:,}", f"{top / 2:,.0f}" if top % 2 == 0 else f"{top / 2:,.1f}", "0"
 
 
 def axis(columns: Sequence[ChartColumn]) -> list[str]:
-    """Evenly spread labels, the first and the last among them."""
+    """Evenly spaced labels, including the first and the last."""
     if len(columns) <= LABELS_MAX:
         return [column.label for column in columns]
     places = [round(step * (len(columns) - 1) / (LABELS_MAX - 1)) for step in range(LABELS_MAX)]
@@ -268,5 +267,5 @@ def in_words(title: str, columns: Sequence[ChartColumn], names: tuple[str, str])
 
 
 def _number(value: float) -> str:
-    """Short, and the same on every machine."""
+    """Format a number briefly, and the same on every machine."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,5 @@
-"""Dead-letter topics to a Delta table, and a page that says what waits, since when, why, and what is worth a replay.
+"""Archives dead-letter topics in a Delta table, and writes a page that says what waits, since when, why, and what is worth a
+replay.
 
 Each run reads what the table lacks, from the table's own positions to the ends of the topics, and commits it at once: there is no
 checkpoint to lose, and a killed run leaves nothing half-done. The report covers the whole table, compared with the ledgers of
@@ -91,7 +92,7 @@ class UnreadRanges(NamedTuple):
     starts: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
     lost: int
-    """Offsets that retention took before they were read."""
+    """The offsets that retention deleted before they were read."""
 
     @property
     def size(self) -> int:
@@ -124,13 +125,13 @@ def run_once(spark: "SparkSession", options: DeadLettersOptions, reporter: Repor
 
 
 def find_dead_letters(options: DeadLettersOptions) -> DeadLetterTopics:
-    """UnknownTopic when one that was named is not there."""
+    """Raises UnknownTopic when a named topic does not exist."""
     with FetchClient(options.bootstrap, settings=options.settings) as client:
         found = client.topics(_TOPICS)
         wanted = client.topics(options.topic) if options.topic else {}
         topics = wanted or {name: info for name, info in found.items() if is_dead_letter_topic(name)}
         partitions = [TopicPartition(name, number) for name, info in topics.items() for number in range(info.partitions)]
-        # The ends first: what retention takes in between is then not taken for lost.
+        # Look up the ends first, so that what retention deletes in between is not reported as lost.
         ends = client.offsets(partitions, "latest") if partitions else {}
         starts = client.offsets(partitions, "earliest") if partitions else {}
     ids = {name: id_text(info.topic_id) for name, info in sorted(topics.items())}
@@ -155,7 +156,8 @@ def position_name(partition: TopicPartition, topic_ids: Mapping[str, str]) -> st
 def take(
     spark: "SparkSession", options: DeadLettersOptions, cluster: DeadLetterTopics, table: LakeTable, ranges: UnreadRanges
 ) -> int:
-    """The letters of these ranges into the table; how many they were (fewer than offsets: some are marks of transactions)."""
+    """Copy the letters of these ranges into the table. Returns how many they were (fewer than offsets: some are transaction
+    markers)."""
     if not ranges.size:
         return 0
     given = {
@@ -200,7 +202,7 @@ def _marks(spark: "SparkSession", options: DeadLettersOptions, ledgers: Sequence
 
 
 def write_page(path: Path, content: str) -> None:
-    """Whole or not at all: who has the page open never sees half of it."""
+    """Write the page as a whole or not at all: a reader who has it open never sees half of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -50,9 +50,9 @@ class ErrorFacts(NamedTuple):
     exception_class: str | None
     waiting: int
     replayable: int
-    """How many of those that wait have a story that belongs to their topic."""
+    """The number of waiting letters whose story belongs to their topic."""
     came_back: int
-    """How many of those that wait were replayed before."""
+    """The number of waiting letters that were replayed before."""
     first_failure_ms: int
     last_failure_ms: int
     versions: tuple[str, ...]
@@ -83,12 +83,12 @@ def judge(facts: ErrorFacts, newest: ApplicationVersion | None, now_ms: int, qui
 
 
 def is_transient(exception_class: str) -> bool:
-    """Judged by the last part of the name: ``requests.exceptions.ReadTimeout``."""
+    """Judge by the last part of the name: ``requests.exceptions.ReadTimeout``."""
     return bool(_TRANSIENT.search(exception_class.rpartition(".")[2].replace("_", "").lower()))
 
 
 def replay_command(facts: ErrorFacts, bootstrap: str | None) -> str | None:
-    """For a shell; None where the class cannot be typed. Of letters that come later it takes none."""
+    """Return the command for a shell; None if the class cannot be typed. It does not take letters that arrive later."""
     first_ms, end_ms = replay_bounds(facts.first_failure_ms, facts.last_failure_ms)
     name = facts.exception_class
     if name is None or not name or not name.isprintable():
@@ -99,7 +99,7 @@ def replay_command(facts: ErrorFacts, bootstrap: str | None) -> str | None:
 
 
 def replay_bounds(first_failure_ms: int, last_failure_ms: int) -> tuple[int, int]:
-    """From and before, in whole seconds: a time that is typed has no more."""
+    """The bounds for ``--from`` and ``--before`` in whole seconds, because a typed time has no fractions."""
     return first_failure_ms - first_failure_ms % 1000, last_failure_ms - last_failure_ms % 1000 + 1000
 
 
@@ -113,7 +113,7 @@ def _moment(milliseconds: int) -> str:
 
 
 def age(milliseconds: int) -> str:
-    """A duration in its two greatest units."""
+    """Format a duration in its two largest units."""
     left = max(milliseconds, 0)
     parts: list[str] = []
     for size, unit in _SCALE:
@@ -133,7 +133,7 @@ DAY_MS = 24 * HOUR_MS
 # The chart shows hours up to this number, and days beyond.
 HOURS_SHOWN_MAX = 72
 DAYS_SHOWN_MAX = 90
-# Clocks of applications are not all right; what lies further in the future is left out of the chart.
+# Not all applications' clocks are right; what lies further in the future is left out of the chart.
 AHEAD_MS_MAX = HOUR_MS
 
 
@@ -167,7 +167,7 @@ class ErrorCount(NamedTuple):
     """Letters of it that were replayed or discarded, or that retention deleted."""
     example: ExampleLetter
     taken: int
-    """How many letters the replay command takes: those of other messages with the same class and time, too."""
+    """The number of letters that the replay command takes, including other messages with the same class and time."""
     by_hour: Mapping[int, int]
 
 
@@ -178,11 +178,11 @@ class LetterTotals(NamedTuple):
     replayed: int = 0
     discarded: int = 0
     gone: int = 0
-    """Deleted by retention, or with their topic; what became of those is not known any more."""
+    """Deleted by retention, or with their topic; it is not known any more what became of those."""
     foreign: int = 0
-    """How many of those that wait have no story."""
+    """The number of waiting letters without a story."""
     errors: int = 0
-    """How many different ones wait."""
+    """The number of different errors that wait."""
 
 
 class HourCount(NamedTuple):
@@ -207,7 +207,7 @@ class JudgedError(NamedTuple):
     error: ErrorCount
     verdict: ReplayVerdict
     command: str | None
-    """To be typed when it is worth a replay."""
+    """The command to type when the error is worth a replay."""
     show: str
     """The whole story of the example."""
 
@@ -215,7 +215,7 @@ class JudgedError(NamedTuple):
 class DeadLetterReport(NamedTuple):
     made_ms: int
     source: str
-    """The brokers, as they were named."""
+    """The brokers, as the user named them."""
     topics: tuple[str, ...]
     totals: LetterTotals
     oldest: OldestLetter | None
@@ -232,7 +232,7 @@ class DeadLetterReport(NamedTuple):
 
     @property
     def unjudged(self) -> int:
-        """Errors that wait and are not told one by one."""
+        """The number of waiting errors that are not reported one by one."""
         return max(0, self.totals.errors - len(self.errors))
 
 
@@ -275,7 +275,7 @@ class ChartSpan(NamedTuple):
     starts: tuple[int, ...]
 
     def fold(self, by_hour: Mapping[int, int]) -> list[int]:
-        """Hours summed up into these steps; what lies outside is left out."""
+        """Sum hours into these steps; what lies outside is left out."""
         sums = dict.fromkeys(self.starts, 0)
         for hour_ms, count in by_hour.items():
             start = hour_ms - hour_ms % self.step_ms
@@ -285,7 +285,7 @@ class ChartSpan(NamedTuple):
 
 
 def span_of(hours: Sequence[HourCount], now_ms: int) -> ChartSpan:
-    """From the first hour up to now: by hour, or by day where that would be too many. At least a day's hours."""
+    """The span from the first hour up to now: by hour, or by day where that would be too many. At least a day's hours."""
     shown = [hour.start_ms for hour in hours if now_ms - DAYS_SHOWN_MAX * DAY_MS < hour.start_ms <= now_ms + AHEAD_MS_MAX]
     if not shown:
         return ChartSpan(HOUR_MS, ())

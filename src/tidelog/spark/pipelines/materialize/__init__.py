@@ -1,4 +1,4 @@
-"""A keyed topic to a Delta table of the newest row per key.
+"""Materializes a keyed topic as a Delta table of the newest row per key.
 
 ``pipeline`` runs it, ``batches`` merges each micro-batch.
 """

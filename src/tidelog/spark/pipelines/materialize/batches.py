@@ -1,4 +1,4 @@
-"""A micro-batch of ``materialize``: executors write its newest rows to files, the driver merges them and counts.
+"""Handles a micro-batch of ``materialize``: executors write its newest rows to files, the driver merges them and counts.
 
 **Newest rows.** Within a partition the greater offset is newer. A key lies in one partition, unless partitions were added to its
 topic: then the newest rows of each partition are compared by timestamp, and among equal ones the greater partition wins.
@@ -41,7 +41,7 @@ BUCKET = "bucket"
 
 
 def with_bucket(rows: DataFrame, buckets: int) -> DataFrame:
-    """Uses a checksum that every language has, so that anybody can tell which files hold a key."""
+    """Uses a checksum that every language has, so that anyone can tell which files hold a key."""
     return rows.withColumn(BUCKET, F.expr(f"cast(crc32(key) % {buckets} as int)"))
 
 
@@ -55,7 +55,7 @@ def after_positions(rows: DataFrame, positions: Mapping[int, int]) -> DataFrame:
 
 
 def keyed(rows: DataFrame) -> DataFrame:
-    """A row without a key is nobody's newest."""
+    """Drop rows without a key, which cannot be the newest row of any."""
     return rows.where(F.col("key").isNotNull())
 
 
@@ -83,7 +83,8 @@ class MergeCounts(NamedTuple):
 
 
 def merge(table: LakeTable, newest: Path, positions: Mapping[str, int]) -> MergeCounts:
-    """``newest`` has at most one row for a key; without a value it is a tombstone. TableConflict when another run was faster."""
+    """``newest`` has at most one row for a key; without a value it is a tombstone. Raises TableConflict when another run was
+    faster."""
     rows = ds.dataset(newest, format="parquet", schema=_schema_in(table.columns, newest))
     buckets = _buckets_in(rows)
     if not buckets:
@@ -128,7 +129,7 @@ def _buckets_in(rows: ds.Dataset) -> Sequence[int]:
 # -- batches ------------------------------------------------------------------------------------------------------------------
 
 
-# Per bucket. A merge combines the files in which it changes a row; new keys alone add a file each time.
+# The limit per bucket. A merge combines the files in which it changes a row; new keys alone add a file each time.
 SMALL_FILES_MAX = 16
 # The position that says when the table was last at the end of its topic, in milliseconds.
 CAUGHT_UP = "caught-up"
@@ -138,7 +139,7 @@ STAGED_HOURS_MAX = 24
 
 
 def remove_leftovers(place: Path, now_seconds: float) -> None:
-    """Removes what drivers left that were killed in the middle of a batch."""
+    """Remove what drivers left that were killed in the middle of a batch."""
     for path in (place / STAGED_IN).glob(f"{STAGED}*"):
         if now_seconds - path.stat().st_mtime > STAGED_HOURS_MAX * 3600:
             shutil.rmtree(path, ignore_errors=True)
@@ -158,12 +159,13 @@ class MaterializeBatches:
     """Called by Spark in this process, one batch after the other."""
 
     def __init__(self, place: Path, checkpoint: Path, *, strict: bool, at_end_rows: int = 0) -> None:
-        """A batch of fewer offsets than ``at_end_rows`` ends at the topic's end, and the table notes that; 0: none does."""
+        """A batch of fewer offsets than ``at_end_rows`` ends at the topic's end, and the table notes that; with 0 no batch
+        does."""
         self._place = place
         self._checkpoint = checkpoint
         self._strict = strict
         self._at_end_rows = at_end_rows
-        # Not the checkpoint's, nor the same for all: of two runs on one table neither may read the other's rows.
+        # It is not the checkpoint's name, nor the same for all: of two runs on one table neither may read the other's rows.
         self._staged = place / STAGED_IN / f"{STAGED}{secrets.token_hex(8)}"
         self.counts = MaterializeCounts()
 
@@ -190,7 +192,7 @@ class MaterializeBatches:
         merge_after_commit(self._place, files_max=SMALL_FILES_MAX)
 
     def _stage(self, rows: "DataFrame") -> None:
-        """Writes the newest rows to files, and counts those that they come from."""
+        """Write the newest rows to files, and count the rows that they come from."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 

@@ -1,4 +1,5 @@
-"""A keyed or compacted topic to a Delta table of the newest row per key: upserts, and deletes where the value is null.
+"""Materializes a keyed or compacted topic as a Delta table of the newest row per key: upserts, and deletes where the value is
+null.
 
 Spark reduces each micro-batch to its newest row per key, and one commit merges them into the table together with the offset that
 comes next in each partition. Later batches drop rows before that offset, so whatever arrives again, after a crash or under
@@ -48,7 +49,7 @@ BUCKETS = 16
 BUCKETS_MAX = 4096
 # With 1 KiB each this is half a GiB, which a merge holds in memory.
 ROWS_PER_BATCH = 500_000
-# Every merge rewrites files: what it leaves behind is of use to readers that have begun before, and to nobody else.
+# Every merge rewrites files. The old ones are needed only by readers that began before.
 RETENTION_HOURS = 24
 
 
@@ -134,7 +135,8 @@ def ensure_table(options: MaterializeOptions, topic: FoundTopic, schema: StructT
 
 
 def check_checkpoint(table: LakeTable, checkpoint: Path) -> None:
-    """A query goes on where its checkpoint says: where that is ahead of the table, the rows between would be in neither."""
+    """Refuse a checkpoint that is ahead of the table: a query continues where its checkpoint says, and the rows between would be
+    in neither."""
     done = last_batch_done(checkpoint)
     if done is None:
         return
@@ -156,7 +158,7 @@ def facts_of(options: MaterializeOptions) -> TopicSnapshot:
 
 
 def note_caught_up(options: MaterializeOptions, reached_ms: int | None) -> None:
-    """The end as it was at ``reached_ms`` is passed; it may be that nothing has come since."""
+    """Note that the end as it was at ``reached_ms`` is passed, even if nothing has arrived since."""
     table, asked_ms = LakeTable.open(options.place), now_ms()
     caught_up_ms = asked_ms if is_at_end(table, facts_of(options)) else reached_ms
     if caught_up_ms is not None:
@@ -197,7 +199,7 @@ _DELETE_RETENTION_MS = 86_400_000
 
 
 class DeletesMissed(TableError):
-    """Rows may have been deleted in the topic and not in the table."""
+    """Rows may have been deleted in the topic but not in the table."""
 
 
 def check_deletes(table: LakeTable, facts: TopicSnapshot, now_ms: int) -> None:

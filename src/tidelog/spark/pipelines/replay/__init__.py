@@ -1,4 +1,4 @@
-"""A range of an archive back into a topic, exactly once.
+"""Replays a range of an archive into a topic, exactly once.
 
 ``pipeline`` runs it, ``plan`` keeps which rows are sent together.
 """

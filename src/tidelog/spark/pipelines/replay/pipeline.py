@@ -1,4 +1,5 @@
-"""A range of an archive back into a topic: the same key, value, headers and time, in the same order per key, each exactly once.
+"""Replays a range of an archive into a topic: the same key, value, headers and time, in the same order per key, each exactly
+once.
 
 The rows are divided into chunks (``plan``), which the sink writes one after the other, each under its own ``writeId``. The plan
 is kept: running the same command again after a crash continues with the same chunks, skips those that were sent, and aborts what
@@ -44,7 +45,7 @@ from tidelog.spark.tables.lake_table import LakeTable
 
 
 class ReplaySelection(NamedTuple):
-    """Which rows of a table; ``to_ms`` is not in it."""
+    """Selects rows of a table; ``to_ms`` is excluded."""
 
     from_ms: int | None = None
     to_ms: int | None = None
@@ -88,13 +89,13 @@ def counted(rows: DataFrame, bucket_offsets: int) -> DataFrame:
 
 
 def messages(rows: DataFrame, *, keeps_partitions: bool, keeps_timestamps: bool) -> DataFrame:
-    """Rows for the sink. One task writes a source partition in the order of its offsets, and so every key."""
+    """Rows for the sink. One task writes a source partition in the order of its offsets, which keeps the order of every key."""
     columns = ["key", "value", "headers"]
     ordered = rows.repartition("partition").sortWithinPartitions("partition", "offset")
     if keeps_partitions:
         columns.append("partition")
     if keeps_timestamps:
-        # Messages from before Kafka had times; a null is the time of sending.
+        # Messages from before Kafka had timestamps; a null becomes the time of sending.
         ordered = ordered.withColumn("timestamp", F.when(F.col("timestamp") >= _moment(0), F.col("timestamp")))
         columns.append("timestamp")
     return ordered.select(*columns)
@@ -222,7 +223,7 @@ def arguments_of(options: ReplayOptions, table: LakeTable, facts: TopicSnapshot)
 
 def _check_target(options: ReplayOptions, table: LakeTable, facts: TopicSnapshot) -> None:
     archived_id, topic_id = table.identity.get("topic_id", ""), id_text(facts.topic_id)
-    # Where one of them has no id, the name is all there is to go by.
+    # If one of them has no id, only the names can be compared.
     is_same = table.identity.get("topic") == facts.topic and ("" in (archived_id, topic_id) or archived_id == topic_id)
     if is_same and not options.same_topic:
         raise PipelineFailed(
@@ -262,7 +263,7 @@ def send_chunk(spark: SparkSession, options: ReplayOptions, table: LakeTable, pl
 # -- the outcome --------------------------------------------------------------------------------------------------------------
 
 
-# A run that made its plan itself sends what it has just counted.
+# A run that made its own plan sends what it has just counted.
 COUNTED = "by the plan: rows deleted from the table since, and a chunk that the run before sent last, may be among them"
 
 
@@ -273,7 +274,7 @@ class ReplayProgress(NamedTuple):
     """Chunks that are sent by now."""
     is_dry: bool = False
     is_resumed: bool = False
-    """An earlier run made the plan."""
+    """Whether an earlier run made the plan."""
 
 
 def outcome_of(plan: ReplayPlan, topic: str, progress: ReplayProgress, note: str) -> PipelineOutcome:
@@ -318,7 +319,7 @@ def _extent(plan: ReplayPlan, partition: int) -> str:
 
 
 def retention_note(facts: TopicSnapshot, oldest_ms: int | None, now_ms: int) -> str:
-    """A topic keeps messages by their own time: old ones are deleted soon after they come."""
+    """A warning: a topic keeps messages by their own time, so old ones are deleted soon after they arrive."""
     kept_ms = int(facts.settings.get("retention.ms", "-1"))
     is_deleting = "delete" in facts.settings.get("cleanup.policy", "delete")
     if oldest_ms is None or kept_ms < 0 or not is_deleting or oldest_ms >= now_ms - kept_ms:

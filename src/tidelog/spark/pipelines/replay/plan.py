@@ -64,7 +64,7 @@ def bucket_offsets(rows_per_chunk: int) -> int:
 
 
 def cut(buckets: Sequence[OffsetBucket], rows_per_chunk: int) -> tuple[ReplayChunk, ...]:
-    """At most CHUNKS_MAX: where there are more rows than that, chunks are larger."""
+    """Cut into at most CHUNKS_MAX chunks: with more rows than that, chunks are larger."""
     by_partition: dict[int, list[OffsetBucket]] = {}
     for bucket in sorted(buckets):
         by_partition.setdefault(bucket.partition, []).append(bucket)
@@ -90,7 +90,7 @@ def cut(buckets: Sequence[OffsetBucket], rows_per_chunk: int) -> tuple[ReplayChu
 
 
 class ChunkPacer:
-    """No more than ``rate`` rows a second over any stretch longer than a chunk, whatever the chunks take. What was slow is not
+    """Sends at most ``rate`` rows a second over any stretch longer than a chunk, however long the chunks take. Lost time is not
     made up for later."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float], wait: Callable[[float], bool]) -> None:
@@ -122,7 +122,8 @@ class ReplayPlan(NamedTuple):
     arguments: Mapping[str, Any]
     table_version: int
     keeps_partitions: bool
-    """Partition 3 to partition 3; else by key. Decided once: the topic may get more partitions meanwhile."""
+    """Whether partition 3 goes to partition 3; otherwise the key decides. This is decided once, because the topic may get more
+    partitions later."""
     chunks: tuple[ReplayChunk, ...]
 
     @property
@@ -179,7 +180,7 @@ class ReplayPlanFile:
         return plan
 
     def create(self, plan: ReplayPlan) -> ReplayPlan:
-        """Whole or not at all; another one that was faster is taken in its place."""
+        """Create the plan as a whole or not at all; if another run was faster, its plan is used."""
         document = {
             "version": VERSION,
             "arguments": dict(plan.arguments),
@@ -193,7 +194,7 @@ class ReplayPlanFile:
             try:
                 with contextlib.suppress(FileExistsError):
                     os.link(draft, self._plan)
-                # The name too has to last before anything is sent by it.
+                # The name must be durable too before anything is sent under it.
                 sync(self._directory)
             finally:
                 draft.unlink()
