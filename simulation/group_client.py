@@ -49,7 +49,7 @@ class GroupClient:
         self.is_running = False
         self.is_paused = False
         self.is_away = False
-        """Whether the member is gone for good."""
+        """Whether the member has gone away for good."""
         self.base: History = environment.history
         self.scheduler = environment.scheduler
         self.life = 0

@@ -19,7 +19,7 @@ from simulation.history import NEVER, History, PartitionId
 
 class End(Enum):
     OPEN = "never ended"
-    """Whether its worker aborted it: whoever ends it must abort it."""
+    """The worker never ended it, so whoever ends it must abort it."""
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "commit asked for, and nobody knows"

@@ -52,8 +52,8 @@ class SinkConnections:
         self._is_greeted = False
 
     def greet(self) -> None:
-        """Contact a broker. Raises BrokerUnreachable when none answers. Once one has answered, the admin's calls wait for brokers that
-        restart."""
+        """Contact a broker. Raises BrokerUnreachable when none answers. Once one has answered, the admin's calls wait for brokers
+        that restart."""
         if not self._is_greeted:
             self.admin.metadata()
             self._is_greeted = True
