@@ -73,3 +73,9 @@ def test_a_transaction_that_is_aborted_is_not_read(kafka: ToolkitBroker) -> None
     with RawConsumer(kafka.bootstrap, {"isolation.level": "read_committed"}) as consumer:
         consumer.assign({TopicPartition(topic, 0): 0})
         assert isinstance(consumer.poll(10), EndOfPartition)
+
+
+def test_a_transaction_that_does_not_begin_names_its_id() -> None:
+    producer = RawProducer("127.0.0.1:1", {"transactional.id": "payments"})
+    with pytest.raises(TidelogError, match="begin a transaction as payments"):
+        producer.begin_transaction(0.5)

@@ -45,6 +45,7 @@ class RawProducer:
         if on_statistics is not None:
             settings["stats_cb"] = on_statistics
         self.addresses = str(settings["bootstrap.servers"])
+        self._transactional_id = settings.get("transactional.id")
         with refused_settings():
             self.handle: Any = confluent_kafka.Producer(settings)
         if connect_timeout is not None:
@@ -97,7 +98,7 @@ class RawProducer:
 
     def begin_transaction(self, timeout: float) -> None:
         """Take over the transactional id that ``config`` names, and begin a transaction."""
-        with kafka_errors("begin a transaction", self.addresses):
+        with kafka_errors(f"begin a transaction as {self._transactional_id}", self.addresses):
             self.handle.init_transactions(timeout)
             self.handle.begin_transaction()
 
