@@ -361,7 +361,7 @@ class ClassicMember(GroupMember):
         self._instance_id = instance_id
         self._member_id = ""
         self._generation = NO_GENERATION
-        # The answers that it waits for: JoinGroup and what follows, a heartbeat.
+        # Whether it waits for an answer to JoinGroup or what follows it, and to a heartbeat.
         self._is_joining = False
         self._is_in = False
         self._is_beating = False

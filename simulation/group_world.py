@@ -27,7 +27,7 @@ MEMBER_FAULTS_WEIGHT = 4
 GROUPS = (("classic",), ("consumer",), ("classic", "consumer"))
 MEMBERS = (2, 4)
 STATIC_LIKELIHOOD = 0.4
-# A pause is shorter or longer than a session.
+# These are shorter or longer than a session.
 REBALANCE_MS = (200, 600)
 # Without faults there is no excuse: this covers the end of sessions, a rebalance, and the rest of the records.
 HEALED_US_MAX = 10_000_000

@@ -49,7 +49,7 @@ class RequestContext:
         self.timing: RequestTiming | None = slot.timing
         """None when this request is not timed."""
         self.usage: RequestUsage | None = None
-        """The request's share of its client's quotas; None while no client has a quota."""
+        """The request's use of its client's quotas; None while no client has a quota."""
 
     @property
     def is_answered(self) -> bool:

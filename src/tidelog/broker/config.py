@@ -3,8 +3,7 @@
 ``BrokerConfig`` holds what the broker was given at its start. ``TopicSettings`` resolves a topic's settings: its own, else the
 broker's dynamic ones, else those of ``BrokerConfig``, else Kafka's defaults. They are parsed once per topic and cached until the
 image changes. A value in the metadata log must never keep a broker from starting or from following the log, so a value that
-cannot be parsed counts as not set. Whoever changes a setting learns what is wrong with it before it gets there
-(``controller.config_validation``).
+cannot be parsed counts as not set. ``controller.configs`` checks a value before it gets there.
 """
 
 from collections.abc import Mapping

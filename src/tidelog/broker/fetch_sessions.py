@@ -135,7 +135,7 @@ class FetchSessions:
         del self._sessions[session_id]
         self._sessions[session_id] = session
         if not self._update(session, request):
-            # Without a session the reader gets an answer and keeps sending full requests.
+            # After this error the reader sends a full request, which is answered without a session.
             return SessionChoice(None, True, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return SessionChoice(session, True)
 

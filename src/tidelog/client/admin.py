@@ -1,8 +1,9 @@
 """Administration of a cluster: topics, settings, offsets and groups, on any Kafka.
 
-``Admin`` is a thin layer over confluent-kafka's AdminClient that returns results instead of futures and raises typed errors.
-Every call ends within ``timeout`` seconds, an argument of the constructor. Settings of topics are keyword arguments under Kafka's
-names with underscores: ``retention_ms=86_400_000`` is ``retention.ms``.
+``Admin`` is a thin layer over confluent-kafka's AdminClient that returns results instead of futures and raises typed errors. Each
+request ends within ``timeout`` seconds, an argument of the constructor. Calls that wait until a topic is visible or has leaders
+take some seconds more at most. Settings of topics are keyword arguments under Kafka's names with underscores:
+``retention_ms=86_400_000`` is ``retention.ms``.
 """
 
 import time

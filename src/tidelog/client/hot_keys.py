@@ -1,4 +1,4 @@
-"""Finds the keys with most of the messages, from a sample, in bounded memory.
+"""Finds the keys with most of the messages, and each partition's share, from a sample, in bounded memory.
 
 Space-saving (Metwally, Agrawal, El Abbadi 2005): there are at most ``KEYS_KEPT`` counters. A key without a counter takes over the
 smallest one with its count, and remembers that count as its possible error. A count is never too low, and too high by at most its

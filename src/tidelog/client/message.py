@@ -1,4 +1,4 @@
-"""``Message``: an immutable view of librdkafka's message, as consumers get it.
+"""``Message``: an immutable view of librdkafka's message, as consumers get it; and ``Messages``, the result of a poll.
 
 It is a tuple of key, value and confluent-kafka's message, because C code makes and reads a tuple fastest: a Python object with
 its own ``__init__`` costs more than all the rest of a poll. Key and value, which nearly every caller reads, are fetched when the

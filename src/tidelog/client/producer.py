@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 
 CLOSE_TIMEOUT_SECONDS = 30.0
-# These are closed at the end of the program if the application did not close them.
+# How long the end of the program waits for producers that the application did not close.
 _EXIT_TIMEOUT_SECONDS = 10.0
 
 ACKS: Mapping[str, int] = {"all": -1, "1": 1, "0": 0}

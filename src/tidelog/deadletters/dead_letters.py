@@ -49,7 +49,7 @@ class FilterArguments(TypedDict, total=False):
     """The letter last failed before this."""
     partition: int | None
     first_offset: int | None
-    """An offset in the dead-letter topic, like ``last_offset``, which is included."""
+    """The first offset in the dead-letter topic. ``last_offset`` is included."""
     last_offset: int | None
 
 

@@ -61,7 +61,7 @@ class ReplayResult(NamedTuple):
 
     topic: str
     letters: int
-    """The letters replayed or discarded by this run."""
+    """The number of letters replayed or discarded by this run."""
     done_before: int
     """Letters of the whole topic that were marked by earlier runs."""
     not_fitting: int

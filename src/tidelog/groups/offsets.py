@@ -581,7 +581,7 @@ class _SweepSlice:
     def __init__(self) -> None:
         self.records: list[Any] = []
         self.group_tombstones = 0
-        """The tombstones of the current group in this slice, which are replayed only after it."""
+        """The number of tombstones of the current group in this slice, which are replayed only after it."""
         self._bytes = 0
         self._looked_at = 0
 

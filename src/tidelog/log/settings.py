@@ -55,7 +55,7 @@ class LogSettings:
     flush_ms: int = _setting("flush.ms")
     producer_id_expiration_ms: int = _setting("producer.id.expiration.ms", STORAGE)
     is_relaxed: bool = field(init=False, repr=False, compare=False)
-    """Whether writes are acknowledged from the page cache and synced in the background, which only a topic can ask for. Every
+    """Whether writes are acknowledged from the page cache and synced in the background, because the topic asked for it. Every
     append reads it."""
 
     def __post_init__(self) -> None:

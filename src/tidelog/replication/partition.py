@@ -37,7 +37,7 @@ class AppendTracker:
         # A dictionary, because it keeps the order.
         self._relaxed: dict[Partition, None] = {}
         self.last_log: PartitionLog | None = None
-        """The last partition whose append has to be synced."""
+        """The last log whose append has to be synced."""
 
     @property
     def unsynced_bytes(self) -> int:

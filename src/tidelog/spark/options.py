@@ -181,7 +181,7 @@ class SourceOptions(NamedTuple):
     include_headers: bool
     fails_on_data_loss: bool
     uses_latest_without_match: bool
-    """What to do if no message is as late as the starting time: begin at the end, or refuse."""
+    """Whether to begin at the end if no message is as late as the starting time; otherwise that is refused."""
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn: the partitions that a transaction writes to, all or none of them.
+"""AddPartitionsToTxn: adds partitions to a transaction before it writes to them, all of them or none.
 
 Up to version 3 a producer sends it; from version 4 on brokers send it to each other, for several transactions at once, some of
 them only to be verified.

@@ -1,4 +1,6 @@
-"""DescribeGroups: returns state, protocol and members of classic groups. Each group has its own error."""
+"""DescribeGroups: returns state, protocol and members of classic groups. Each group has its own error; a group of another type
+counts as not found.
+"""
 
 from collections.abc import Callable
 from typing import Any

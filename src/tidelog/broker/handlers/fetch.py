@@ -66,7 +66,7 @@ class RequestedPartition(NamedTuple):
 
 class ReadSet(NamedTuple):
     results: list[FetchResult]
-    """The requested partitions, in the order of the request."""
+    """The results, in the order of the request."""
     bytes_read: int
     has_error: bool
 

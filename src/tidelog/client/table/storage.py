@@ -7,7 +7,8 @@ The SQLite file has the tables ``rows`` (key, value), ``positions`` (partition, 
 and ``meta`` (format, topic, topic id, isolation, caught_up_ms). A batch's rows and positions are written in one transaction, in
 WAL mode: after ``kill -9`` at any moment the file is in the state after some batch. After a power cut it may be in the state
 after an earlier one (``synchronous=NORMAL``), which is as good, because the missing messages are read again. The one process that
-writes holds a lock on ``<file>.lock``. The writer and the readers have a connection each; readers see whole batches.
+writes holds a lock on ``<file>.lock``. The writer has one connection, and all readers share another, one query at a time; readers
+see whole batches.
 """
 
 import fcntl

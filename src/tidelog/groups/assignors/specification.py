@@ -24,7 +24,7 @@ Assignments = dict[str, dict[bytes, tuple[int, ...]]]
 """The assignment of every member, including those that get nothing."""
 
 Assignor = Callable[[Members, Mapping[bytes, int]], Assignments]
-"""The members, and the number of partitions of each topic."""
+"""Takes the members, and the number of partitions of each topic."""
 
 
 def is_homogeneous(members: Members) -> bool:

@@ -70,7 +70,7 @@ class ClassicMember:
     """The end of the session, on the monotonic clock."""
     _timer_ms: int = field(default=0, init=False)
     _answers_in_flight: int = field(default=0, init=False)
-    """Answers that are decided, and sent once they are committed."""
+    """The number of answers that are decided, and sent once they are committed."""
 
     @property
     def is_static(self) -> bool:

@@ -11,9 +11,10 @@ then the successor is kept in ``ClassicGroup.replacements``.
 **SyncGroup**: the leader hands in the assignment, and all others wait for it. The assignment is the group's record. Members get
 it when that is committed, and not before: the partitions that they begin to read are theirs after a crash as well.
 
-**Replay** has two cases. While the shard is loaded, a record is all that is known, and the group is built from it. Afterwards a
-record is the end of a decision on a group that is ahead of its log: the record takes effect (the group exists or is gone, an
-assignment holds, a static member has a new id), and all soft state stays as it is.
+**Replay** has two cases. While the shard is being loaded, a record is all that is known, and the group is built from it; so is a
+group that moves here from the other protocol later. Otherwise a record is the end of a decision on a group that is ahead of its
+log: the record takes effect (the group exists or is gone, an assignment holds, a static member has a new id), and all soft state
+stays as it is.
 """
 
 from collections.abc import Sequence

@@ -177,7 +177,7 @@ class Reconciliation:
     target_epoch: int
     target: Partitions
     owned: OwnedPartitions | None
-    """The partitions that the member reports; None when it does not report any."""
+    """The partitions that the member reports; None when it does not report them."""
     subscribed_topic_ids: Set[bytes]
     is_free: Callable[[bytes, int], bool]
     """Whether no other member has the partition."""

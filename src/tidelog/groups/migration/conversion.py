@@ -1,4 +1,5 @@
-"""Converts a live group from one protocol to the other.
+"""Converts a live group from one protocol to the other, if ``group.consumer.migration.policy`` and the size of the group allow
+it.
 
 **Upgrade**: a classic group becomes a consumer group when the first member that speaks KIP-848 joins it. Its members keep what
 they have: the generation becomes the epoch of the group, of its target assignment and of every member. Members that wait in a

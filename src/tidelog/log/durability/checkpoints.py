@@ -8,9 +8,9 @@ properties. ``partition.metadata`` holds a partition's topic id: ``version: 0`` 
 ``.kafka_cleanshutdown`` exists only between a clean stop and the next start, and holds the broker's epoch as JSON.
 
 All of them are replaced as a whole. The bytes go to ``<path>.tmp``, are synced, and are renamed over the old file; then the
-directory is synced, so the new bytes are durable when the write returns. A crash leaves the old file or the new one, and
-perhaps a ``.tmp`` file, which means nothing and is overwritten. A file that breaks its format was damaged: it is refused, and
-the error names the line.
+directory is synced, so the new bytes are durable when the write returns. A crash leaves the old file or the new one, and perhaps
+a ``.tmp`` file, which means nothing and is overwritten. A file that breaks its format was damaged: it is refused, and the error
+names the line. ``CheckpointWriter`` writes an offset checkpoint on the executor; requests during a write share the next one.
 """
 
 import json

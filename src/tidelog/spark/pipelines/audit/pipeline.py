@@ -78,7 +78,7 @@ class AuditScope(NamedTuple):
     later: tuple[OffsetRange, ...]
     """The offsets that the table has not reached."""
     lost_offsets: int
-    """The offsets that retention deleted before the archive reached them."""
+    """The number of offsets that retention deleted before the archive reached them."""
 
     @property
     def counts_later(self) -> bool:

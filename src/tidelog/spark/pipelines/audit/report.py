@@ -11,7 +11,7 @@ from tidelog.spark.pipelines.pipeline import PipelineOutcome
 
 SHOWN_MAX = 100
 COLLECTED_MAX = 10_000
-"""The number of findings that are collected individually; all of them are counted."""
+"""The maximum number of findings that are collected individually; all of them are counted."""
 DIFFERENT = 3
 """The exit code of an audit that found something."""
 
@@ -58,10 +58,10 @@ class AuditComparison(NamedTuple):
     fraction: float
     seed: int
     later_rows: int | None
-    """Rows of the topic that the table has not reached; None when they were not counted."""
+    """The number of rows of the topic that the table has not reached; None when they were not counted."""
     later_offsets: int
     lost_offsets: int
-    """The offsets that retention deleted before the archive reached them."""
+    """The number of offsets that retention deleted before the archive reached them."""
     ranges: tuple[str, ...] = ()
     """The ranges as given; empty means all."""
 

@@ -92,7 +92,7 @@ class UnreadRanges(NamedTuple):
     starts: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
     lost: int
-    """The offsets that retention deleted before they were read."""
+    """The number of offsets that retention deleted before they were read."""
 
     @property
     def size(self) -> int:
