@@ -77,7 +77,7 @@ class BrokerNode:
         self.randomness = randomness
         self.report = report
         self.timers = Timers(clock)
-        # What the cluster has agreed on, and the settings that follow from it.
+        # The metadata that the cluster has agreed on, and the settings that follow from it.
         self.image = ClusterImage()
         self.settings = TopicSettings(config, self.image)
         # Storage: the logs, and the partitions that this broker leads.

@@ -45,7 +45,7 @@ PlaintextOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one document per line.")]
 
-# What commands rely on, whatever -X says: they commit by themselves, and see where partitions end.
+# Commands rely on these, whatever -X says: they commit by themselves, and see where partitions end.
 _CONSUMER_SETTINGS = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
 _BOOTSTRAP_PROPERTIES = ("bootstrap.servers", "metadata.broker.list")
 # The librdkafka properties that the clients in plaintext understand, and the names of their arguments.
@@ -65,7 +65,7 @@ class KafkaCluster:
 
     @property
     def isolation(self) -> IsolationName:
-        """What its consumers read. Where they start and end must be asked for with the same: beyond the last stable offset a
+        """The isolation level of its consumers. Look up starts and ends with the same level: beyond the last stable offset a
         consumer that reads committed messages gets nothing, not even the end of the partition."""
         is_uncommitted = self.properties.get("isolation.level") == "read_uncommitted"
         return "read_uncommitted" if is_uncommitted else "read_committed"

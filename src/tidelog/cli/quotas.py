@@ -136,7 +136,7 @@ def _needed(entity: dict[str, str | None]) -> dict[str, str | None]:
 
 
 def _words(entity: Mapping[str, str | None]) -> str:
-    """For example: client-id loader of the default user."""
+    """Describe an entity, for example: client-id loader of the default user."""
     words = [f"the default {kind}" if entity[kind] is None else f"{kind} {entity[kind]}" for kind in TYPES if kind in entity]
     return " of ".join(words)
 

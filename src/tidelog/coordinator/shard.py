@@ -7,8 +7,8 @@ is committed. So no client sees anything that a crash could undo, and decisions 
 A shard is dropped when an append fails, when a batch can no longer be committed, or when a replay fails. Memory and log may then
 differ, so the machine is discarded, every waiting client is told to try again, and the shard is reloaded from its log.
 
-Loading replays the log from start to end. A helper thread reads the bytes. Decoding and replaying is Python and stays on the
-loop, in slices, so that other shards, and all clients that produce and fetch, are served in between.
+``ShardLoader`` replays the log from start to end. A helper thread reads the bytes. Decoding and replaying is Python and stays on
+the loop, in slices, so that other shards, and all clients that produce and fetch, are served in between.
 """
 
 from collections import deque

@@ -24,7 +24,8 @@ from tidelog.deadletters.topics import is_dead_letter_topic, ledger_topic
 
 # The maximum time that a replay waits for one that was killed; its own transactions take a second at most.
 TRANSACTION_TIMEOUT_MS = 30_000
-# As large as a topic can allow: less would refuse messages that the source accepted. A transaction's bytes bound the memory.
+# This is as large as a topic can allow: less would refuse messages that the source accepted. A transaction's bytes bound the
+# memory.
 MESSAGE_BYTES_MAX = 100_000_000
 COMMITTED_SECONDS_MAX = 5.0
 LOOK_AGAIN_SECONDS = 0.01

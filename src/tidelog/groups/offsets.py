@@ -4,17 +4,18 @@ Only ``replay`` and ``replay_end_transaction`` change them; the rest decides or 
 offset of a deleted topic is never mistaken for one of its successor of the same name; the sweep removes it. An offset for an
 unknown group creates a group that only holds offsets, live and in replay alike: such a group has no record but its offsets.
 
-**Transactions**: a producer's offsets are pending until its marker arrives. Several transactions may be open on one partition;
-the commit that stands last in the log wins, whichever marker comes first. So a commit that takes effect supersedes the pending
-ones before it: those stay, because the partition is unstable until their markers arrive, but without a value to apply.
+**Transactions** (``PendingOffsets``): a producer's offsets are pending until its marker arrives. Several transactions may be open
+on one partition; the commit that stands last in the log wins, whichever marker comes first. So a commit that takes effect
+supersedes the pending ones before it: those stay, because the partition is unstable until their markers arrive, but without a
+value to apply.
 
-**The sweep** removes what nobody needs any more: offsets of deleted topics, offsets past their retention, groups that are left
-with nothing. Retention (``offsets.retention.minutes``) counts only while a group has no members: from the moment the last one
-left, or from the commit if that is later. An offset with an expiry of its own goes by that. Retention is checked every
-``offsets.retention.check.interval.ms``, first after one interval, so that a group that was down for longer than the retention has
-this long to come back. Deleted topics are looked for when topics are deleted, and after a load, because the shard may have been
-elsewhere when they were. A pass goes through the groups in slices, each a decision of its own, so nobody waits long and every
-batch is small.
+**The sweep** (``OffsetSweep``) removes what nobody needs any more: offsets of deleted topics, offsets past their retention,
+groups that are left with nothing. Retention (``offsets.retention.minutes``) counts only while a group has no members: from the
+moment the last one left, or from the commit if that is later. An offset with its own expiry follows that. Retention is checked
+every ``offsets.retention.check.interval.ms``, first after one interval, so that a group that was down for longer than the
+retention has this long to come back. Deleted topics are looked for when topics are deleted, and after a load, because the shard
+may have been elsewhere at that time. A pass goes through the groups in slices, each a separate decision, so nobody waits long and
+every batch is small.
 """
 
 from collections import deque

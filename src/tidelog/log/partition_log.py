@@ -429,7 +429,7 @@ class PartitionLog:
         self.note_directory_change(self.directory)
 
     def note_unsynced_file(self, file: DiskFile) -> None:
-        """A small file beside the segments must become durable before any record does."""
+        """Note a small file next to the segments, which must become durable before any record does."""
         self._unsynced.note_file(file)
         self.note_directory_change(self.directory)
 

@@ -26,7 +26,7 @@ from tidelog.spark.runtimes import java_home, worker_python
 
 LOCAL_MASTER = "local[*]"
 
-# As many partitions after a shuffle as there are cores: 200, the default, is for a cluster, and each costs a task per batch.
+# There are as many partitions after a shuffle as cores: 200, the default, is for a cluster, and each costs a task per batch.
 _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

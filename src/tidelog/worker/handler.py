@@ -31,7 +31,7 @@ IN_PLACE_SECONDS_MAX = 1.0
 
 DUPLICATE: Final = "duplicate"
 
-# What a call of a coroutine or generator function returns.
+# The types that a call of a coroutine or generator function returns.
 _NOT_RUN = frozenset((CoroutineType, GeneratorType, AsyncGeneratorType))
 
 Handler = Callable[[Message], Any]

@@ -1,11 +1,11 @@
 """The partitions that this worker has now, the messages that it has read of them, and how far it may read ahead.
 
-A partition is paused while nothing should be read from it: while its blocked keys are not known yet, or its retry partitions do
-not exist; while the first letter of a retry partition is not due; while the circuit breaker of its handler is open; while too
-many letters of its keys wait; while too many messages are finished above one that is not, because its handler hangs; and while
-more of it was read than is being handled. The last case has some patience, because librdkafka drops what it has fetched of a
-partition that is paused: a fast handler catches up within ``PATIENCE_MS``, and meanwhile the worker just reads nothing
-(``should_wait``).
+``ReadAhead`` decides which partitions are paused. A partition is paused while nothing should be read from it: while its blocked
+keys are not known yet, or its retry partitions do not exist; while the first letter of a retry partition is not due; while the
+circuit breaker of its handler is open; while too many letters of its keys wait; while too many messages are finished above one
+that is not, because its handler hangs; and while more of it was read than is being handled. The last case has some patience,
+because librdkafka drops what it has fetched of a partition that is paused: a fast handler catches up within ``PATIENCE_MS``, and
+in the meantime the worker just reads nothing (``should_wait``).
 
 Nothing here is locked: only the thread that polls uses it, except ``is_stopping``, which the handlers' threads read.
 """

@@ -144,7 +144,7 @@ class DurableMarks:
         self._position = 0
         self._size_bytes = 0
         self._flush_in_flight = False
-        # What was wrong in the file after the last valid frame; None for a file that ends as it should.
+        # The problem in the file after the last valid frame; None for a file that ends as it should.
         self.damage: str | None = None
 
     @classmethod

@@ -121,7 +121,7 @@ def note_batch_of_producer(
 def load_newest_snapshot(
     disk: Disk, directory: str, trusted_below: int, producers: ProducerState, report: Report, replayable_from: int = 0
 ) -> int | None:
-    """Load the newest snapshot taken at or below ``trusted_below`` and return its offset, or None when there is none. Snapshots
+    """Load the newest snapshot taken at or below ``trusted_below`` and return its offset; None if there is no snapshot. Snapshots
     that cannot be used are removed.
 
     ``replayable_from`` is where the log's first segment begins: an older snapshot lacks batches that are gone, and knowing
