@@ -138,8 +138,8 @@ MUTANTS = (
         "checkpoints keep the name of a deleted topic",
         "a topic made again starts from nothing",
         "tidelog/log/data_directory.py",
-        "            if error is None and writers:\n",
-        "            if error is None and writers and not key:\n",
+        "        if error is None and writers:\n",
+        "        if error is None and writers and not key:\n",
     ),
     Mutant(
         "topic's id left to the page cache by recovery",

@@ -233,8 +233,7 @@ class PartitionShardLog:
 
     def append(self, batch: Buffer) -> int:
         partition = self.partition
-        if partition.closed_by is not None:
-            raise partition.closed_by
+        partition.check_open()
         return partition.append(batch, True, AppendOrigin.COORDINATOR).first_offset
 
     def wait_committed(self, end_offset: int, on_committed: OnCommitted) -> None:
@@ -245,6 +244,5 @@ class PartitionShardLog:
             partition.wait_replicated(end_offset, on_committed)
 
     def read(self, offset: int, bytes_max: int) -> LogSlice | None:
-        if self.partition.closed_by is not None:
-            raise self.partition.closed_by
+        self.partition.check_open()
         return read(self.partition.log, offset, bytes_max, Isolation.LOG_END).records

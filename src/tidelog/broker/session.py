@@ -218,7 +218,9 @@ class ClientSession:
         """Called when the connection is gone; responses to requests in progress are dropped."""
         self.is_closed = True
         # The connection refers to its session. Without this, the two would wait for the cycle collector, which seldom runs.
+        # The same holds for requests that will never be answered: their slots refer to the session.
         self._send, self._close, self._resume = _send_nowhere, _close_nothing, resume_nothing
+        self._pending.clear()
         delayed, self._delayed = self._delayed, {}
         for work in delayed:
             work.cancel()

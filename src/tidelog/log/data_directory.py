@@ -13,6 +13,7 @@ else the next start checks each log from its recovery point on.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from tidelog.log import names
 from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
@@ -289,19 +290,21 @@ class DataDirectory:
         """Marks and checkpoints know partitions by name: remove the entries of a deleted partition before another one of its name
         is created."""
         writers = [self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets]
+        self.marks.flush(partial(self._purge_next, writers, key, on_done))
 
-        def written(error: BaseException | None) -> None:
-            if error is None and writers:
-                writers.pop().request(written)
-                return
-            if error is None:
-                self._being_deleted.discard(key)
-            else:
-                self._unpurged.add(key)
-            if on_done is not None:
-                on_done(error)
-
-        self.marks.flush(written)
+    def _purge_next(
+        self, writers: list[CheckpointWriter], key: TopicPartition, on_done: OnDone | None, error: BaseException | None
+    ) -> None:
+        """Write the remaining checkpoints, one after the other."""
+        if error is None and writers:
+            writers.pop().request(partial(self._purge_next, writers, key, on_done))
+            return
+        if error is None:
+            self._being_deleted.discard(key)
+        else:
+            self._unpurged.add(key)
+        if on_done is not None:
+            on_done(error)
 
     def delete_records(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
         """Hide the records below ``offset`` from readers. ``on_done`` is called when that survives a crash."""

@@ -124,10 +124,17 @@ class Partition:
         self.min_insync_replicas = count
         self.advance()
 
+    def check_open(self) -> None:
+        """Raise the error that closed the partition, if one did.
+
+        It is a copy that is raised: with a traceback, the error that the partition keeps would refer to frames that refer to the
+        partition, and every request in them would wait for the cycle collector."""
+        if self.closed_by is not None:
+            raise _copy_of(self.closed_by)
+
     def check_epoch(self, epoch: int) -> None:
         """Check the client's leader epoch. -1 means that the client does not know or care."""
-        if self.closed_by is not None:
-            raise self.closed_by
+        self.check_open()
         if epoch == -1 or epoch == self.leader_epoch:
             return
         if epoch < self.leader_epoch:
@@ -192,7 +199,7 @@ class Partition:
 
     def close(self, error: Exception) -> None:
         """Called when the partition is gone or led elsewhere: all waiting requests get the error."""
-        self.closed_by = error
+        self.closed_by = error.with_traceback(None)
         self.log.remove_durability_listener(self.advance)
         waiting, self._producers_waiting = self._producers_waiting, None
         for _, on_replicated in waiting or ():
@@ -205,3 +212,11 @@ class Partition:
             log.check_online()
         except Exception as error:
             self.close(error)
+
+
+def _copy_of(error: Exception) -> Exception:
+    """Return an equal exception without a traceback. Exception types differ in the parameters of their constructors, so no
+    constructor is called."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    return copy
