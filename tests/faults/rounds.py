@@ -29,6 +29,7 @@ AFTER_A_CRASH = {
     "partition_not_created",
     "partition_metadata_ignored",
     "loop_lag",
+    "client_paused",
 }
 CONFIGS = {"log.segment.bytes": 1 << 20, "log.flush.interval.messages": 1}
 

@@ -25,7 +25,7 @@ KINDS = {
     "consumer-protocol": Kind((CONFLUENT_CONSUMER,), "uniform"),
 }
 # A restart may find a busy machine, and a member that left while the broker was down is missed later.
-ALSO_FINE = {"loop_lag", "consumer_group_member_fenced", "classic_group_member_expired"}
+ALSO_FINE = {"loop_lag", "client_paused", "consumer_group_member_fenced", "classic_group_member_expired"}
 
 
 @pytest.fixture

@@ -2,12 +2,15 @@
 
 Frames are words: ``echo <anything>``, ``size <n>`` (a response of n bytes), ``length <anything>``, ``slice <position>
 <length>`` (of ``broker.file``), ``both <position> <length>`` (bytes, a slice, bytes), ``hold`` (answered by ``release``),
-``mute`` (answered at once, then nothing is wanted until ``unmute``), ``work <ms>`` (of the processor), ``nothing`` (as
-acks=0), ``close``, ``raise``.
+``mute`` (answered at once, then nothing is wanted until ``unmute``), ``work <ms>`` (of the processor), ``block <ms>`` (in a
+system call), ``collect <ms>`` (by the cycle collector), ``import`` (a module whose import takes long), ``nothing`` (as acks=0),
+``close``, ``raise``.
 """
 
+import gc
 import socket
 import struct
+import sys
 import threading
 import time
 from collections import deque
@@ -31,6 +34,14 @@ from tidelog.server.server import Server
 MIB = 1024 * 1024
 IN_FLIGHT_MAX = 100
 WAIT_SECONDS = 60.0
+SLOW_IMPORT_MS = 40
+IMPORTED_MODULE = "tests.server.imported_slowly"
+
+
+def work(milliseconds: int) -> None:
+    until = time.thread_time() + milliseconds / 1000
+    while time.thread_time() < until:
+        pass
 
 
 class WordSession:
@@ -85,10 +96,20 @@ class WordSession:
             self.is_muted = True
             return [b"muted"]
         if word == b"work":
+            work(int(rest))
+            return [b"worked"]
+        if word == b"block":
+            time.sleep(int(rest) / 1000)
+            return [b"done"]
+        if word == b"collect":
             until = time.thread_time() + int(rest) / 1000
             while time.thread_time() < until:
-                pass
-            return [b"worked"]
+                gc.collect()
+            return [b"done"]
+        if word == b"import":
+            work(SLOW_IMPORT_MS)
+            sys.modules[IMPORTED_MODULE] = sys
+            return [b"done"]
         if word == b"nothing":
             return []
         position, length = map(int, rest.split())
@@ -235,7 +256,8 @@ class RunningServer:
         self.broker = WordBroker()
         self.loop = uvloop.new_event_loop()
         self.executor = ThreadExecutor(wake=self.loop.call_soon_threadsafe)
-        self.server = Server(self.loop, self.broker, RealClock(), self.executor, limits)
+        self.events: list[tuple[str, dict[str, object]]] = []
+        self.server = Server(self.loop, self.broker, RealClock(), self.executor, limits, self._report)
         self.server.listen(bind_all([("127.0.0.1", 0)]))
         self.address = self.server.addresses[0]
         self.errors: list[dict[str, Any]] = []
@@ -244,6 +266,9 @@ class RunningServer:
         self._note_reasons()
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
+
+    def _report(self, event: str, facts: dict[str, object]) -> None:
+        self.events.append((event, facts))
 
     def _note_reasons(self) -> None:
         closed = self.server.reactor.closed

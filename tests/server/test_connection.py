@@ -4,6 +4,7 @@ import os
 import random
 import socket
 import struct
+import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.harness import IN_FLIGHT_MAX, MIB, Client, RunningServer, framed, running_server, wait_until
+from tests.server.harness import IMPORTED_MODULE, IN_FLIGHT_MAX, MIB, Client, RunningServer, framed, running_server, wait_until
+from tidelog.metrics.registry import Registry
 from tidelog.ports.real_disk import RealDisk
 from tidelog.server.connection import FRAMES_PER_TURN
 from tidelog.server.limits import SLOW_TURN_NS_MIN, ConnectionLimits
+from tidelog.server.monitoring import add_server_metrics
 
 # -- answers -----------------------------------------------------------------------------------------------------------------
 
@@ -64,9 +67,27 @@ def test_requests_that_take_long_are_handled_one_a_turn_and_others_come_between(
             words += 1
         assert [hog.receive() for _ in range(10)] == [b"worked"] * 10
     assert words >= 9
-    # Of the first one nobody knows what it had of the processor.
-    assert running.server.reactor.penalty.count >= 8
+    registry = Registry()
+    add_server_metrics(registry, running.server)
+    (families,) = [found for found in registry.snapshot() if found is not None]
+    ((_, count),) = next(series for description, series in families if description.name == "tidelog_loop_rests_total")
+    assert count == running.server.reactor.penalty.count
+    assert running.server.reactor.penalty.count >= 9
+    # One of them is reported, and the others are counted in the next report.
+    ((_, facts),) = [(event, facts) for event, facts in running.events if event == "client_paused"]
+    assert (str(facts["client"]).startswith("127.0.0.1:"), facts["times"]) == (True, 1)
     wait_until(lambda: running.server.reactor.penalty.paused_count == 0)
+
+
+@pytest.mark.parametrize("word", [b"block 60", b"collect 60", b"import"])
+def test_what_is_not_the_clients_work_is_not_charged_to_it(running: RunningServer, word: bytes) -> None:
+    """A blocked system call, a collection, a first import; after turns of others that used the processor."""
+    with running.client() as client, running.client() as other:
+        assert other.ask(b"work 15") == b"worked"
+        assert client.ask(word) == b"done"
+        assert client.ask(b"echo at once") == b"echo at once"
+    sys.modules.pop(IMPORTED_MODULE, None)
+    assert running.server.reactor.penalty.count == 0
 
 
 def test_a_thousand_idle_connections(running: RunningServer) -> None:

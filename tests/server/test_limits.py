@@ -1,3 +1,6 @@
+import gc
+import threading
+import time
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
@@ -13,6 +16,7 @@ from tidelog.server.limits import (
     MemoryBudget,
     SlowTurnPenalty,
     TimingWheel,
+    WorkTime,
 )
 
 
@@ -185,6 +189,7 @@ def test_the_shortest_limit_decides_how_fine_the_ring_is() -> None:
 
 
 MILLISECOND_NS = 1_000_000
+CLIENT = "127.0.0.1:50000"
 
 
 class Processor:
@@ -211,7 +216,7 @@ def test_alone_a_connection_rests_twice_as_long_as_it_took() -> None:
     resumed: list[int] = []
     penalty = SlowTurnPenalty(later, processor)
     processor.now_ns = 100 * MILLISECOND_NS
-    assert penalty.impose(0, 100 * MILLISECOND_NS, lambda: resumed.append(1))
+    assert penalty.impose(0, 100 * MILLISECOND_NS, CLIENT, lambda: resumed.append(1))
     ((seconds, callback),) = later.calls
     assert seconds == pytest.approx(0.2)
     assert (penalty.paused_count, resumed) == (1, [])
@@ -235,7 +240,7 @@ def test_many_that_take_long_have_half_of_the_loop_together() -> None:
         nonlocal now, busy
         now, busy = now + 0.1, busy + 0.1
         processor.now_ns = round(now * 1e9)
-        assert penalty.impose(processor.now_ns - 100 * MILLISECOND_NS, processor.now_ns, work)
+        assert penalty.impose(processor.now_ns - 100 * MILLISECOND_NS, processor.now_ns, CLIENT, work)
 
     for _ in range(20):
         later(0.0, work)
@@ -251,7 +256,7 @@ def test_nobody_rests_for_ever() -> None:
     penalty = SlowTurnPenalty(later, processor)
     for _ in range(1_000):
         processor.now_ns += 1_000 * MILLISECOND_NS
-        assert penalty.impose(processor.now_ns - 1_000 * MILLISECOND_NS, processor.now_ns, lambda: None)
+        assert penalty.impose(processor.now_ns - 1_000 * MILLISECOND_NS, processor.now_ns, CLIENT, lambda: None)
     assert max(seconds for seconds, _ in later.calls) == PENALTY_SECONDS_MAX
 
 
@@ -260,14 +265,83 @@ def test_who_only_waited_for_the_processor_does_not_rest() -> None:
     penalty = SlowTurnPenalty(later, processor)
     processor.now_ns = 1_000 * MILLISECOND_NS
     penalty.sample(processor.now_ns)
-    # Sampled now and then only.
-    processor.now_ns += 10 * MILLISECOND_NS
-    penalty.sample(processor.now_ns)
-    assert penalty._sampled_ns == 1_000 * MILLISECOND_NS
     processor.now_ns += 60 * MILLISECOND_NS
-    assert not penalty.impose(processor.now_ns - 60 * MILLISECOND_NS, processor.now_ns, lambda: None)
+    assert not penalty.impose(processor.now_ns - 60 * MILLISECOND_NS, processor.now_ns, CLIENT, lambda: None)
     assert (later.calls, penalty.paused_count) == ([], 0)
     processor.now_ns += 100 * MILLISECOND_NS
-    assert penalty.impose(processor.now_ns - 100 * MILLISECOND_NS, processor.now_ns, lambda: None)
+    assert penalty.impose(processor.now_ns - 100 * MILLISECOND_NS, processor.now_ns, CLIENT, lambda: None)
     ((seconds, _),) = later.calls
     assert seconds == pytest.approx(2 * 0.025, rel=0.01)
+
+
+def test_a_blocked_turn_is_not_charged_for_what_others_did_before_it() -> None:
+    """The turns before it used the processor, this one waited for the disk."""
+    later, processor = Later(), Processor()
+    penalty = SlowTurnPenalty(later, processor)
+    processor.now_ns = 100 * MILLISECOND_NS
+    assert penalty.impose(0, 100 * MILLISECOND_NS, CLIENT, lambda: None)
+    assert not penalty.impose(100 * MILLISECOND_NS, 300 * MILLISECOND_NS, CLIENT, lambda: None)
+    assert len(later.calls) == 1
+
+
+def test_a_turn_that_imported_a_module_is_not_charged() -> None:
+    later, processor, modules = Later(), Processor(), [100]
+    penalty = SlowTurnPenalty(later, processor, module_count=lambda: modules[0])
+    penalty.sample(0)
+    processor.now_ns, modules[0] = 50 * MILLISECOND_NS, 103
+    assert not penalty.impose(0, 50 * MILLISECOND_NS, CLIENT, lambda: None)
+    processor.now_ns = 100 * MILLISECOND_NS
+    assert penalty.impose(50 * MILLISECOND_NS, 100 * MILLISECOND_NS, CLIENT, lambda: None)
+
+
+def test_pauses_are_reported_now_and_then() -> None:
+    processor = Processor()
+    events: list[tuple[str, dict[str, object]]] = []
+    penalty = SlowTurnPenalty(Later(), processor, lambda event, facts: events.append((event, facts)))
+    for second in (0, 1, 2, 3, 12):
+        began_ns = second * 1_000 * MILLISECOND_NS
+        processor.now_ns = began_ns
+        penalty.sample(began_ns)
+        processor.now_ns += 100 * MILLISECOND_NS
+        assert penalty.impose(began_ns, processor.now_ns, CLIENT, lambda: None)
+    assert penalty.count == 5
+    assert events == [
+        ("client_paused", {"client": CLIENT, "spent_ms": 100, "paused_ms": 200, "times": 1}),
+        ("client_paused", {"client": CLIENT, "spent_ms": 100, "paused_ms": 1000, "times": 4}),
+    ]
+
+
+def test_work_time_leaves_out_the_collector() -> None:
+    """A collection of a large heap takes milliseconds of the processor, and none of them is the client's."""
+    heap = [[number] for number in range(200_000)]
+    work_time = WorkTime()
+    try:
+        processor_ns, work_ns = time.thread_time_ns(), work_time()
+        for _ in range(5):
+            gc.collect()
+        processor_ns, work_ns = time.thread_time_ns() - processor_ns, work_time() - work_ns
+        assert 0 <= work_ns < processor_ns / 10
+        began_ns = work_time()
+        until_ns = time.thread_time_ns() + 5 * MILLISECOND_NS
+        while time.thread_time_ns() < until_ns:
+            pass
+        assert work_time() - began_ns >= 4 * MILLISECOND_NS
+    finally:
+        work_time.close()
+        work_time.close()
+    assert work_time._on_collection not in gc.callbacks
+    assert len(heap) == 200_000
+
+
+def test_a_collection_in_another_thread_takes_nothing_from_this_one() -> None:
+    heap = [[number] for number in range(200_000)]
+    work_time = WorkTime()
+    try:
+        before_ns = work_time()
+        thread = threading.Thread(target=gc.collect)
+        thread.start()
+        thread.join()
+        assert work_time() >= before_ns
+    finally:
+        work_time.close()
+    assert len(heap) == 200_000

@@ -25,7 +25,7 @@ from functools import partial
 
 from tidelog.log.reading import LogSlice
 from tidelog.ports.executor import Completion
-from tidelog.server.limits import SLOW_TURN_NS_MIN
+from tidelog.server.limits import PROCESSOR_SAMPLE_NS, SLOW_TURN_NS_MIN
 from tidelog.server.reactor import Reactor
 from tidelog.server.send_queue import ResponsePart, SendQueue, SendState, SliceCutShort
 from tidelog.wire.frames import BUFFER_SIZE, FrameReader, InvalidFrame
@@ -210,7 +210,10 @@ class ClientConnection:
         handled = 0
         event = _FRAMES_LEFT
         now_ns = self._reactor.now_ns
+        penalty = self._reactor.penalty
         began_ns = now_ns()
+        if began_ns - penalty.sampled_ns > PROCESSOR_SAMPLE_NS:
+            penalty.sample(began_ns)
         try:
             while (
                 handled < FRAMES_PER_TURN
@@ -242,7 +245,7 @@ class ClientConnection:
         if handled:
             self._after_requests()
             ended_ns = now_ns()
-            if ended_ns - began_ns > SLOW_TURN_NS_MIN and self._reactor.penalty.impose(began_ns, ended_ns, self._end_penalty):
+            if ended_ns - began_ns > SLOW_TURN_NS_MIN and penalty.impose(began_ns, ended_ns, self.peer, self._end_penalty):
                 event = _WAS_SLOW
         state = _READ_TRANSITIONS[self._read_state][event]
         if state is not self._read_state:

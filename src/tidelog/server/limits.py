@@ -8,11 +8,16 @@ TCP pushes back. Only a limit on connections or on time closes a connection.
 connections with one timer. ``SlowTurnPenalty`` keeps a few expensive clients from taking the whole event loop.
 """
 
+import gc
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import get_ident
 from time import thread_time_ns
 from typing import Any, Protocol
+
+from tidelog.server.event_log import ReportEvent, ignore_event
 
 _MIB = 1024 * 1024
 # The frame limit until the first valid request. It is enough for a client that produces immediately, and too little for a peer
@@ -29,7 +34,9 @@ WHEEL_SLOT_SECONDS_MIN = 0.005
 SLOW_TURN_NS_MIN = 20_000_000
 PENALTY_FACTOR = 2
 PENALTY_SECONDS_MAX = 10.0
-PROCESSOR_SAMPLE_NS = 50_000_000
+# Reading the processor time takes a third of a microsecond, so under load this makes it one in many turns.
+PROCESSOR_SAMPLE_NS = 1_000_000
+REPORT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +206,34 @@ class TimingWheel:
             self._schedule(self._slot_seconds, self._advance)
 
 
+class WorkTime:
+    """The processor time of the calling thread, without what the cycle collector took of it.
+
+    A collection runs in whoever's turn makes the allocation that starts it, and cleans up after everybody."""
+
+    __slots__ = ("_began_ns", "_collector_ns")
+
+    def __init__(self) -> None:
+        self._began_ns = 0
+        self._collector_ns: dict[int, int] = {}
+        gc.callbacks.append(self._on_collection)
+
+    def __call__(self) -> int:
+        return thread_time_ns() - self._collector_ns.get(get_ident(), 0)
+
+    def close(self) -> None:
+        if self._on_collection in gc.callbacks:
+            gc.callbacks.remove(self._on_collection)
+
+    def _on_collection(self, phase: str, _: dict[str, int]) -> None:
+        # Only one collection runs at a time, and it begins and ends in the same thread.
+        if phase == "start":
+            self._began_ns = thread_time_ns()
+        elif self._began_ns:
+            thread = get_ident()
+            self._collector_ns[thread] = self._collector_ns.get(thread, 0) + thread_time_ns() - self._began_ns
+
+
 class SlowTurnPenalty:
     """A connection whose turn held the event loop for long is not read from for a while, so that the others are served.
 
@@ -208,36 +243,62 @@ class SlowTurnPenalty:
     pauses for twice as long, times the number of connections that are paused already. All of them together then have the loop for
     at most half of the time, and anybody else's request waits for one or two of them and not for all.
 
-    Processor time counts, because on a busy machine everybody's turns are long. Reading it before and after each turn would cost
-    as much as some turns do. So it is sampled now and then, and a long turn is charged its share of what the thread used
-    since."""
+    Only the client's own work counts. Processor time counts and not the time of day, because on a busy machine everybody's turns
+    are long, and a system call may block. Reading it before each turn would cost as much as some turns do. So it is read when the
+    last reading is older than ``PROCESSOR_SAMPLE_NS``, and a turn is charged at most that much too much. The collector's time is
+    left out (``WorkTime``). A turn in which a module was imported is not charged at all: that happens once for each module.
 
-    __slots__ = ("_call_later", "_processor_ns", "_sampled_ns", "_sampled_processor_ns", "count", "paused_count")
+    A pause is the event ``client_paused``. At most one is reported every ``REPORT_SECONDS``, with the number since the last."""
+
+    __slots__ = (
+        "_call_later",
+        "_module_count",
+        "_processor_ns",
+        "_report",
+        "_reported_count",
+        "_reported_ns",
+        "_sampled_modules",
+        "_sampled_processor_ns",
+        "count",
+        "paused_count",
+        "sampled_ns",
+    )
 
     def __init__(
-        self, call_later: Callable[[float, Callable[[], None]], object], processor_ns: Callable[[], int] = thread_time_ns
+        self,
+        call_later: Callable[[float, Callable[[], None]], object],
+        processor_ns: Callable[[], int],
+        report: ReportEvent = ignore_event,
+        module_count: Callable[[], int] = sys.modules.__len__,
     ) -> None:
         """``processor_ns`` returns the processor time of this thread."""
         self._call_later = call_later
         self._processor_ns = processor_ns
-        self._sampled_ns = 0
+        self._report = report
+        self._module_count = module_count
+        self.sampled_ns = 0
         self._sampled_processor_ns = 0
+        self._sampled_modules = module_count()
+        self._reported_ns: int | None = None
+        self._reported_count = 0
         self.paused_count = 0
         """Connections that are paused now."""
         self.count = 0
         """Penalties since the start."""
 
     def sample(self, now_ns: int) -> None:
-        """Sample the processor time. This is cheap to call often: it reads the time only once per ``PROCESSOR_SAMPLE_NS``."""
-        if now_ns - self._sampled_ns >= PROCESSOR_SAMPLE_NS:
-            self._sampled_ns = now_ns
-            self._sampled_processor_ns = self._processor_ns()
+        """Sample the processor time. Call this before a turn, if the last sample is older than ``PROCESSOR_SAMPLE_NS``."""
+        self.sampled_ns = now_ns
+        self._sampled_processor_ns = self._processor_ns()
+        self._sampled_modules = self._module_count()
 
-    def impose(self, began_ns: int, ended_ns: int, resume: Callable[[], None]) -> bool:
+    def impose(self, began_ns: int, ended_ns: int, client: str, resume: Callable[[], None]) -> bool:
         """Called after a long turn. Returns whether the connection has to pause; if so, ``resume`` is called when the pause is
         over."""
-        spent_ns = self._spent_ns(began_ns, ended_ns)
-        if spent_ns <= SLOW_TURN_NS_MIN:
+        before_ns, modules_before = self._sampled_processor_ns, self._sampled_modules
+        self.sample(ended_ns)
+        spent_ns = min(self._sampled_processor_ns - before_ns, ended_ns - began_ns)
+        if spent_ns <= SLOW_TURN_NS_MIN or self._sampled_modules != modules_before:
             return False
         self.paused_count += 1
         self.count += 1
@@ -248,9 +309,12 @@ class SlowTurnPenalty:
             resume()
 
         self._call_later(seconds, end)
+        self._report_pause(ended_ns, client, spent_ns, seconds)
         return True
 
-    def _spent_ns(self, began_ns: int, ended_ns: int) -> float:
-        turn_ns = ended_ns - began_ns
-        elapsed_ns = max(ended_ns - self._sampled_ns, turn_ns)
-        return turn_ns * min((self._processor_ns() - self._sampled_processor_ns) / elapsed_ns, 1.0)
+    def _report_pause(self, now_ns: int, client: str, spent_ns: int, seconds: float) -> None:
+        if self._reported_ns is not None and now_ns - self._reported_ns < REPORT_SECONDS * 1e9:
+            return
+        facts = {"client": client, "spent_ms": round(spent_ns / 1e6), "paused_ms": round(seconds * 1000)}
+        self._report("client_paused", {**facts, "times": self.count - self._reported_count})
+        self._reported_ns, self._reported_count = now_ns, self.count

@@ -23,7 +23,8 @@ from tidelog.log.reading import LogSlice
 from tidelog.metrics.histogram import Histogram
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Completion, Executor
-from tidelog.server.limits import ConnectionLimits, MemoryBudget, SlowTurnPenalty, TimingWheel
+from tidelog.server.event_log import ReportEvent, ignore_event
+from tidelog.server.limits import ConnectionLimits, MemoryBudget, SlowTurnPenalty, TimingWheel, WorkTime
 from tidelog.server.send_queue import ResponsePart, read_ahead
 
 if TYPE_CHECKING:
@@ -103,13 +104,15 @@ class Reactor:
         executor: Executor,
         limits: ConnectionLimits,
         observe_background: Callable[[float], None],
+        report: ReportEvent = ignore_event,
     ) -> None:
         self.loop = loop
         self.broker = broker
         self.executor = executor
         self.limits = limits
         self.memory = MemoryBudget(limits.memory_bytes_max, loop.call_soon)
-        self.penalty = SlowTurnPenalty(loop.call_later)
+        self._work_time = WorkTime()
+        self.penalty = SlowTurnPenalty(loop.call_later, self._work_time, report)
         self.resets = ResetWatch(loop)
         self.connections: set[ClientConnection] = set()
         self.now_ns = clock.monotonic_ns
@@ -169,7 +172,6 @@ class Reactor:
             for connection in to_flush:
                 connection.flush()
             self._arm_timer()
-            self.penalty.sample(self.now_ns())
 
     # The broker's timer.
 
@@ -197,6 +199,7 @@ class Reactor:
         """Called when the broker has stopped: there are no more ticks and bursts."""
         self._is_stopped = True
         self.resets.close()
+        self._work_time.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -39,7 +39,7 @@ class Server:
         self._loop = loop
         self._broker = broker
         self.lag = LoopLag(loop.time, loop.call_later, report)
-        self.reactor = Reactor(loop, broker, clock, cold_reads, limits, self.lag.observe_background)
+        self.reactor = Reactor(loop, broker, clock, cold_reads, limits, self.lag.observe_background, report)
         self.admission = Admission(self.reactor)
         self.listeners: list[SocketListener] = []
         self.is_stopping = False
