@@ -1,10 +1,13 @@
-"""Stopping in order."""
+"""Stopping in order, and warming up."""
 
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from tests.server.harness import WAIT_SECONDS, running_server, wait_until
+from tidelog.server import server
 from tidelog.server.limits import ConnectionLimits
 
 # Longer than a test waits: what ends in time ended by itself.
@@ -59,3 +62,57 @@ def test_a_broker_that_cannot_stop_says_so() -> None:
         outcome: list[Exception | None] = []
         running.loop.call_soon_threadsafe(running.server.begin_stop, outcome.append)
         wait_until(lambda: outcome == [error])
+
+
+class Slices:
+    """Counts the slices that ran; it has ``left`` more."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.ran = 0
+
+    def __iter__(self) -> Iterator[None]:
+        return self
+
+    def __next__(self) -> None:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        self.ran += 1
+
+
+def test_a_warm_up_runs_in_slices_while_nobody_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "WARM_UP_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(server, "WARM_UP_PATIENCE_SECONDS", 60.0)
+    with running_server() as running, running.client() as client:
+        assert client.ask(b"echo x") == b"echo x"
+        slices = Slices(5)
+        running.call(lambda: running.server.warm_up(slices))
+        assert slices.ran == 1, "the first one runs at once, and the others have not yet"
+        wait_until(lambda: slices.ran == 5)
+        assert client.ask(b"echo x") == b"echo x"
+
+
+def test_a_warm_up_waits_for_a_busy_client_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interval is longer here than a client takes to send the next request."""
+    monkeypatch.setattr(server, "WARM_UP_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(server, "WARM_UP_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(server, "WARM_UP_PATIENCE_SECONDS", 1.0)
+    with running_server() as running, running.client() as client:
+        slices = Slices(3)
+        running.call(lambda: running.server.warm_up(slices))
+        began = time.monotonic()
+        while time.monotonic() < began + 0.8:
+            assert client.ask(b"echo x") == b"echo x"
+        assert slices.ran == 1
+        while slices.ran < 3:
+            assert client.ask(b"echo x") == b"echo x"
+
+
+def test_a_stop_ends_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "WARM_UP_DELAY_SECONDS", 0.05)
+    with running_server() as running:
+        slices = Slices(5)
+        running.call(lambda: running.server.warm_up(slices))
+        running.stop()
+        assert slices.ran == 1

@@ -28,6 +28,7 @@ import uvloop
 from tidelog import __version__
 from tidelog.broker.broker import BrokerNode
 from tidelog.broker.config import BrokerConfig
+from tidelog.broker.handlers import warm_up
 from tidelog.config.broker import (
     BROKER,
     METRICS_LISTENER,
@@ -167,6 +168,9 @@ def run_broker(
         return made[0]
 
     def serving(server: Server) -> None:
+        # Every client's first request is ApiVersions, whose definitions come first. The rest of the warm-up takes longer than a
+        # start may.
+        server.warm_up(warm_up())
         broker = made[0]
         config = broker.config
         flush_messages = topic_defaults["flush.messages"]

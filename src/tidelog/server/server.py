@@ -6,7 +6,7 @@ closes all connections, and the broker itself stops, which syncs its logs and wr
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Executor
@@ -19,6 +19,13 @@ from tidelog.server.reactor import BrokerProtocol, OnDone, Reactor
 
 # How often a stopping server checks whether everything has been answered.
 STOP_POLL_SECONDS = 0.01
+# The second slice of the warm-up waits for this long, so that whoever waits for the broker to start is served first.
+WARM_UP_DELAY_SECONDS = 0.5
+# Each further slice waits for this long without a byte from a client.
+WARM_UP_IDLE_SECONDS = 0.02
+# On a broker that is never idle the slices run anyway after this long, one in each interval.
+WARM_UP_PATIENCE_SECONDS = 2.0
+_NO_SLICE = object()
 
 
 class Server:
@@ -53,6 +60,21 @@ class Server:
         """Serve clients on these sockets; the broker has started."""
         self.listeners = [SocketListener(self.reactor, self.admission, listening) for listening in bound]
         self.lag.start()
+
+    def warm_up(self, slices: Iterator[object]) -> None:
+        """Run the first slice now, and the others one at a time while no client sends anything."""
+        next(slices)
+        deadline = self._loop.time() + WARM_UP_PATIENCE_SECONDS
+        self._loop.call_later(WARM_UP_DELAY_SECONDS, self._warm_up_slice, slices, -1, deadline)
+
+    def _warm_up_slice(self, slices: Iterator[object], received_bytes_before: int, deadline: float) -> None:
+        if self.is_stopping:
+            return
+        received_bytes = self.reactor.received_bytes
+        may_run = received_bytes == received_bytes_before or self._loop.time() >= deadline
+        if may_run and next(slices, _NO_SLICE) is _NO_SLICE:
+            return
+        self._loop.call_later(WARM_UP_IDLE_SECONDS, self._warm_up_slice, slices, received_bytes, deadline)
 
     def begin_stop(self, on_stopped: OnDone) -> None:
         """``on_stopped`` is called when the broker has stopped, with the error if it could not stop cleanly."""

@@ -1,6 +1,8 @@
 """Every API at every version that it is served in: asked, answered, and failed as a whole."""
 
 import dataclasses
+import subprocess
+import sys
 from typing import Any, NoReturn
 
 import pytest
@@ -301,3 +303,25 @@ def test_the_table_is_the_one_that_the_protocol_notes_ask_for() -> None:
 def test_a_broker_serves_the_table(machine: Machine) -> None:
     assert isinstance(machine.broker, BrokerNode)
     assert machine.broker.apis is TABLE
+
+
+def test_after_the_warm_up_the_common_requests_import_nothing() -> None:
+    """In a process of its own, because the other tests have imported everything."""
+    program = """
+import sys
+from tidelog.broker.handlers import TABLE, warm_up
+from tidelog.wire.messages import Direction, message_reader, message_writer
+from tidelog.wire.protocol import ApiKey
+slices = list(warm_up())
+modules = len(sys.modules)
+for name in sys.argv[1:]:
+    version = TABLE[ApiKey[name]].versions[1]
+    message_reader(ApiKey[name], version, Direction.REQUEST)
+    message_writer(ApiKey[name], version, Direction.RESPONSE)
+assert len(sys.modules) == modules, sorted(sys.modules)[modules:]
+print(len(slices))
+"""
+    names = "API_VERSIONS METADATA FIND_COORDINATOR JOIN_GROUP SYNC_GROUP HEARTBEAT OFFSET_FETCH LIST_OFFSETS INIT_PRODUCER_ID"
+    command = [sys.executable, "-c", program, *names.split(), "LEAVE_GROUP", "CONSUMER_GROUP_HEARTBEAT"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("22", 0), done.stderr

@@ -3,9 +3,12 @@
 An API that is not complete is not in the table.
 """
 
+from collections.abc import Iterator
 from importlib import import_module
 
 from tidelog.broker.api import Api
+from tidelog.wire.messages import Direction, message_reader, message_writer
+from tidelog.wire.protocol import ApiKey
 
 _NAMES = (
     "produce",
@@ -62,3 +65,30 @@ _NAMES = (
 
 _APIS: list[Api] = [import_module(f"{__name__}.{name}").API for name in _NAMES]
 TABLE: dict[int, Api] = {api.key: api for api in _APIS}
+
+# What clients send when they connect and while they run. Produce, Fetch and OffsetCommit belong here too, but have codecs of
+# their own and nothing to import.
+_COMMON_KEYS = (
+    ApiKey.API_VERSIONS,
+    ApiKey.METADATA,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.JOIN_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.LEAVE_GROUP,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+)
+
+
+def warm_up() -> Iterator[None]:
+    """Import the definitions of the common APIs at their newest versions, in slices of a few milliseconds: otherwise the first
+    request of each holds the loop for all of its own."""
+    for key in _COMMON_KEYS:
+        version = TABLE[key].versions[1]
+        message_reader(key, version, Direction.REQUEST)
+        yield
+        message_writer(key, version, Direction.RESPONSE)
+        yield
