@@ -41,6 +41,16 @@ def create_topic(bootstrap: str, name: str, *, partitions: int = 1, config: Mapp
     return name
 
 
+def wait_for_markers(bootstrap: str, topic: str, partitions: int = 1) -> None:
+    """The end of a transaction is answered before its markers are written, and up to them readers see an open transaction."""
+    wanted = [(topic, number) for number in range(partitions)]
+    with Admin(bootstrap) as admin:
+        wait_until(
+            lambda: admin.list_offsets(wanted, "latest", isolation="read_committed") == admin.list_offsets(wanted, "latest"),
+            f"the markers of the last transaction in {topic}",
+        )
+
+
 def apache_kafka() -> Iterator[ToolkitBroker]:
     try:
         kafka_classpath()

@@ -26,7 +26,7 @@ from tests.client.fetch.test_client import MESSAGES
 from tests.client.producing import new_topic
 from tests.compatibility.apache_kafka import wait_until
 from tests.spark.reading import SECONDS_MAX, Source, every, numbers, places, producer, send, start
-from tests.toolkit_broker import ToolkitBroker, create_topic
+from tests.toolkit_broker import ToolkitBroker, create_topic, wait_for_markers
 from tidelog.client.admin import Admin
 from tidelog.client.consumer import Consumer
 from tidelog.client.topic_partition import TopicPartition
@@ -110,6 +110,7 @@ def test_transactions_are_seen_when_they_are_committed(spark: SparkSession, kafk
         sender.begin_transaction()
         send(sender, source.topic, 10, first=first)
         sender.commit_transaction(SECONDS_MAX) if is_committed else sender.abort_transaction(SECONDS_MAX)
+    wait_for_markers(kafka.bootstrap, source.topic)
     # The log ends with ten aborted messages and a marker: a task that counted messages would wait for more.
     assert numbers(source.batch()) == [*range(10), *range(20, 30)]
     assert numbers(source.batch(**{"kafka.isolation.level": "read_uncommitted"})) == list(range(40))
@@ -117,6 +118,7 @@ def test_transactions_are_seen_when_they_are_committed(spark: SparkSession, kafk
     send(sender, source.topic, 10, first=40)
     assert numbers(source.batch()) == [*range(10), *range(20, 30)]
     sender.commit_transaction(SECONDS_MAX)
+    wait_for_markers(kafka.bootstrap, source.topic)
     assert numbers(source.batch()) == [*range(10), *range(20, 30), *range(40, 50)]
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from tests.toolkit_broker import wait_for_markers
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.pipelines.archive.rows import PARTITION_BY, archive_columns
@@ -50,6 +51,7 @@ def send_in_transactions(bootstrap: str, topic: str, numbers: range, *, partitio
         for number in range(first, first + 10):
             sender.produce(topic, partition=partition, **message(number))
         sender.abort_transaction(SECONDS_MAX) if turn % 2 else sender.commit_transaction(SECONDS_MAX)
+    wait_for_markers(bootstrap, topic, partition + 1)
 
 
 def archive(place: Path, bootstrap: str, topic: str, *, until: dict[int, int] | None = None) -> Path:

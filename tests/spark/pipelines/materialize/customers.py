@@ -8,9 +8,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tests.client.producing import new_topic
-from tests.compatibility.apache_kafka import wait_until
 from tests.spark.reading import SECONDS_MAX, producer
-from tests.toolkit_broker import ToolkitBroker
+from tests.toolkit_broker import ToolkitBroker, wait_for_markers
 from tidelog import Admin, Table
 from tidelog.spark.pipelines.materialize.pipeline import MaterializeOptions, facts_of, run
 from tidelog.spark.pipelines.pipeline import PipelineOutcome, Silent
@@ -64,16 +63,7 @@ class Customers:
             sender.produce(self.topic, key=b"customer-%d" % number, value=b"aborted", partition=number % PARTITIONS)
         assert sender.flush(SECONDS_MAX) == 0
         sender.abort_transaction(SECONDS_MAX)
-        # The abort is answered before its markers are written, and up to them readers see an open transaction.
-        partitions = [(self.topic, number) for number in range(PARTITIONS)]
-        with Admin(self.bootstrap) as admin:
-            wait_until(
-                lambda: (
-                    admin.list_offsets(partitions, "latest", isolation="read_committed")
-                    == admin.list_offsets(partitions, "latest")
-                ),
-                "the markers of the aborted transaction",
-            )
+        wait_for_markers(self.bootstrap, self.topic, PARTITIONS)
 
     def behind(self) -> int:
         """Offsets that the topic has and the table has not passed."""
