@@ -71,6 +71,9 @@ def test_fenced_instance_commits_no_offsets(
     source, group = Partition(new_topic(), 0), f"{transactional_id}-group"
     reader = new_reader(name, group, source.topic)
     first = new_producer(name)
+    send_in_a_transaction(first, source.topic, b"for a member of the group only")
+    # Until it has joined, the reader may have a member id without a generation, which the coordinator refuses.
+    wait_until(reader.poll, "the reader is a member of its group")
     first.begin()
     first.send_offsets(reader, {source: 5})
 
