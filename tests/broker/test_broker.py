@@ -406,7 +406,7 @@ def test_a_shard_that_is_loading_is_waited_for_and_one_that_was_dropped_is_not()
     assert machine.broker.unready_reason() is None
     shard.load()
     shard.state = ShardState.LOADING
-    assert machine.broker.unready_reason() is None, "it is loaded anew, which concerns its own groups only"
+    assert machine.broker.unready_reason() is None, "it is reloaded, which concerns its own groups only"
 
 
 def test_a_shard_whose_log_is_damaged_does_not_keep_the_broker_from_being_ready() -> None:

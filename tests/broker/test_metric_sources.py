@@ -1,4 +1,4 @@
-"""What a broker shows: name and labels -> value."""
+"""Reads what a broker shows: name and labels -> value."""
 
 import pytest
 

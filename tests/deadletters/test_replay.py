@@ -1,4 +1,4 @@
-"""What a replay sends and to where, and its letters per second."""
+"""Tests what a replay sends, where it sends it, and its letters per second."""
 
 import pytest
 

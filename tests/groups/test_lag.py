@@ -174,7 +174,7 @@ def test_after_a_long_pause_the_old_points_count_no_more() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, WINDOW_MS // 2), st.integers(0, 10**6)), min_size=1, max_size=60))
 def test_the_rate_is_that_of_at_most_a_window_and_a_step(steps: list[tuple[int, int]]) -> None:
-    """Of any pace: the rate lies between the slowest and the fastest of the steps that a window can cover."""
+    """At any pace the rate lies between the slowest and the fastest of the steps that a window can cover."""
     window = RateWindow(0, 0)
     now_ms = offset = 0
     for step_ms, more in steps:

@@ -303,7 +303,7 @@ UNMUTED_SECONDS_MAX = 5.0
 
 
 def test_a_muted_session_is_answered_and_not_read_from_until_it_wants_more(running: RunningServer) -> None:
-    """What had arrived with the request that muted it waits too."""
+    """Requests that had arrived with the one that muted the connection wait too."""
     with running.client() as client:
         client.send(b"hold", b"mute", b"echo together", b"echo with it")
         wait_until(lambda: len(running.broker.received) == 2)

@@ -193,7 +193,7 @@ CLIENT = "127.0.0.1:50000"
 
 
 class Processor:
-    """Of a thread that has it for ``share`` of the time."""
+    """The processor time of a thread that runs for ``share`` of the time."""
 
     def __init__(self, share: float = 1.0) -> None:
         self.share = share

@@ -378,14 +378,14 @@ def test_a_journal_that_is_killed_at_every_operation_goes_on() -> None:
         allowed = recorder.allowed
 
 
-# Durable marks reach their journal within a second, one flush at a time, and a disk that cannot hold them is given up.
+# Durable marks reach their journal within a second, one flush at a time, and a disk that cannot hold them is abandoned.
 
 
 JOURNAL = f"{PATH}/{names.DURABLE_MARKS}"
 
 
 def durable_mark(store: Store) -> int:
-    """What a power cut now would leave of the mark."""
+    """Return what a power cut now would leave of the mark."""
     return DurableMarks.open(store.disk.crash_image(keep="none"), PATH).mark("orders-0", TOPIC_ID) or 0
 
 

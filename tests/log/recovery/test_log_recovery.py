@@ -297,7 +297,7 @@ def test_a_segment_that_lost_its_tail_between_two_batches_ends_the_log() -> None
 
 @pytest.mark.parametrize("zeros", [10, 1000])
 def test_zeros_behind_the_last_batch_are_a_torn_tail(zeros: int) -> None:
-    """What a file system leaves that had grown the file but not written it."""
+    """The file system had grown the file but had not written it: this is what it leaves."""
     store = Store(SMALL)
     filled(store)
     store.lose_power("all")

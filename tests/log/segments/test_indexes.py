@@ -1,4 +1,4 @@
-"""What all indexes share: the tail, the file, Kafka's zeros, a full disk."""
+"""Tests what all indexes share: the tail, the file, Kafka's zeros, a full disk."""
 
 import errno
 from bisect import bisect_left, bisect_right
