@@ -15,7 +15,7 @@ SPARK := $(VENV)/.spark
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test quick check bench bench-kafka bench-peers bench-scaling bench-spark bench-pipelines soak mutants compat test-on-kafka clean
+.PHONY: help install run demo test quick check bench bench-kafka bench-peers bench-scaling bench-pauses bench-spark bench-pipelines bench-cluster explore soak plug mutants mutants-all compat test-on-kafka test-portable wheel release-check test-pythons clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,25 +60,61 @@ bench-scaling: $(DRAWS) ## Measure how cost grows, and where the time of one mes
 	$(BIN)/python -m bench.beside scaling --write
 	$(BIN)/python -m bench.beside milliseconds --write
 
+bench-pauses: $(DRAWS) ## Measure how evenly Tidelog serves for minutes, with every pause, into docs/BENCHMARKS.md (MINUTES=10)
+	$(BIN)/python -m bench.beside pauses --write --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES))
+
 bench-spark: $(SPARK) ## Measure the Spark source and sink beside the stock connector
 	$(BIN)/python -m bench.spark
 
 bench-pipelines: $(SPARK) ## Measure archive beside the stock connector, as its backlog grows, and after many small batches
 	$(BIN)/python -m bench.pipelines
 
+bench-cluster: $(INSTALLED) ## Measure a cluster of three processes: start, memory, decisions, and the loss of its controller
+	$(BIN)/python -m bench.cluster
+
 soak: $(SPARK) ## Crash and compare for long (MINUTES=60)
 	TIDELOG_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak --timeout=0 tests
 	TIDELOG_KILL_ROUNDS=100 $(BIN)/python -m pytest --timeout=0 tests/faults
-	for world in broker groups transactions; do $(BIN)/python -m simulation.run --world $$world --seeds 1-1000 || exit 1; done
+	for world in broker groups transactions quorum; do $(BIN)/python -m simulation.run --world $$world --seeds 1-1000 || exit 1; done
+	$(BIN)/python -m bench.plug tidelog --cuts 10
+
+plug: $(INSTALLED) ## Cut the power under Tidelog and its peers, into docs/DURABILITY.md (root, Linux, an hour)
+	$(PIP_INSTALL) --no-build-isolation --editable '.[peers]'
+	$(BIN)/python -m bench.plug all --write
+
+explore: $(INSTALLED) ## Walk every order of events of a small quorum and of a partition, within wide bounds (hours, and memory to match)
+	$(BIN)/python -m simulation.explore --elections 1 --timeouts 2 --entries 1 --crashes 1
+	$(BIN)/python -m simulation.explore --elections 2 --timeouts 2 --entries 2 --crashes 1 --losses 1 --changes 1
+	$(BIN)/python -m simulation.explore_replication --appends 1 --leader-changes 1 --crashes 1 --changes 1
+	$(BIN)/python -m simulation.explore_replication --appends 2 --leader-changes 2 --crashes 1 --changes 1 --losses 1
 
 mutants: $(INSTALLED) ## Plant known bugs one by one; each must be found
 	$(BIN)/python -m tests.mutants
+
+mutants-all: $(INSTALLED) ## Change every operator and constant of the cores with mutmut, and print the score (hours)
+	$(PIP_INSTALL) --no-build-isolation --editable '.[mutation]'
+	$(BIN)/python -m tests.mutants.everywhere
 
 compat: $(INSTALLED) ## Apache Kafka reads what Tidelog wrote, and the reverse; clients' own test suites on both
 	$(BIN)/python -m pytest -m 'apache_kafka or foreign_suite' tests/compatibility
 
 test-on-kafka: $(SPARK) ## The toolkit's tests on Apache Kafka instead of Tidelog (wants Java and Maven)
 	TIDELOG_TEST_ON=kafka $(BIN)/python -m pytest $(wildcard tests/client tests/worker tests/deadletters tests/spark tests/cli/test_dlq.py)
+
+wheel: $(INSTALLED) ## Build the wheel into dist/
+	rm -rf dist
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+release-check: wheel ## Is this tree ready to be released: version, changelog, tag, and the wheel in an empty environment
+	$(BIN)/python -m tests.release.check
+
+test-pythons: ## The suites of broker, client and worker on every Python from 3.11 on that pyenv or the path has
+	$(PYTHON) -m tests.release.pythons
+
+test-portable: $(INSTALLED) ## The suites of log, broker, server and client without what only Linux has
+	TIDELOG_TEST_WITHOUT=fdatasync,gathered,nowait,sendfile,fadvise,nice,uvloop,resource,linux \
+		PYTHONPATH=tests/portability/taken_away $(BIN)/python -m pytest tests/log tests/broker tests/server tests/client \
+		-k 'not (slices_arrive_intact or process_is_shown or series_that_exist or is_cached_and_what or reading_ahead_brings or not_taken_for_an_answer)'
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -21,6 +21,8 @@ from bench import (
     groups,
     interference,
     partitions,
+    queues,
+    raw_requests,
     read,
     records,
     recovery,
@@ -29,6 +31,7 @@ from bench import (
     toolkit_worker,
     toolkit_worker_memory,
     transactions,
+    validation,
 )
 from bench.measure import Row
 from bench.table import format_rows, to_json
@@ -43,12 +46,16 @@ BENCHMARKS: dict[str, Callable[[Workspace], list[Row]]] = {
     "recovery-point": recovery_point.run,
     "compaction": compaction.run,
     "records": records.run,
+    "validation": validation.run,
     "broker-start": broker.start,
     "broker-requests": broker.requests,
     "broker-messages": broker.messages,
+    "broker-fetches": raw_requests.fetches,
     "group-rebalances": groups.rebalances,
     "group-commits": groups.commits,
+    "group-heartbeats": raw_requests.heartbeats,
     "group-loading": groups.loading,
+    "queue-engine": queues.engine,
     "transaction-cost": transactions.cost,
     "transaction-rate": transactions.rate,
     "idempotence": transactions.idempotence,

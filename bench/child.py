@@ -17,6 +17,7 @@ from typing import Any
 from bench.batches import SMALL_BATCH_BYTES, batch_of, different_batches, joined, one_record_batch
 from bench.workspace import open_broker
 from tidelog.log import names
+from tidelog.log.append_check import AppendOrigin
 from tidelog.log.settings import DirectoryOptions, LogSettings
 
 # New partitions hold their files open until they are synced; this many at a time.
@@ -42,7 +43,7 @@ def fill(path: Path, batch_bytes: int, total_bytes: int) -> dict[str, float]:
     batches = different_batches(batch_bytes) if batch_bytes else [one_record_batch(seed) for seed in range(64)]
     data = joined(batches, 1 << 20)
     while log.size < total_bytes:
-        log.append_as_leader(data, 0)
+        log.append_as_leader(data, 0, AppendOrigin.COORDINATOR)
     broker.commit()
     broker.stop_executor()
     return {"bytes": log.size, "offsets": log.log_end_offset}

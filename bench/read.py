@@ -6,6 +6,7 @@ from time import thread_time_ns
 from bench.batches import MEDIUM_BATCH_BYTES, SMALL_BATCH_BYTES, different_batches, joined
 from bench.measure import Figure, Row, Target
 from bench.workspace import Workspace, running_broker
+from tidelog.log.append_check import AppendOrigin
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, read
 from tidelog.log.settings import LogSettings
@@ -19,7 +20,7 @@ CPU_US_MAX = 30.0
 def _fill(log: PartitionLog, size_bytes: int, total_bytes: int) -> None:
     data = joined(different_batches(size_bytes), APPEND_BYTES)
     while log.size < total_bytes:
-        log.append_as_leader(data, 0)
+        log.append_as_leader(data, 0, AppendOrigin.COORDINATOR)
 
 
 def _read_at_random(log: PartitionLog, count: int, seed: int) -> list[float]:

@@ -155,7 +155,9 @@ def look_next(story: Story, directory: Path) -> None:
         ("the page", f"{places.page.absolute().as_uri()}"),
         (
             "the table",
-            f"python -c \"import deltalake; print(deltalake.DeltaTable('{places.orders}').to_pyarrow_table().slice(0, 5))\"",
+            'python -c "import deltalake, pyarrow.fs as fs; '
+            f"files = fs.SubTreeFileSystem('{places.orders}', fs.LocalFileSystem()); "
+            f"print(deltalake.DeltaTable('{places.orders}').to_pyarrow_table(filesystem=files).slice(0, 5))\"",
         ),
         ("the broker again", f"tidelog start --data {directory / 'broker'}"),
         ("then, elsewhere", "tidelog dlq list"),

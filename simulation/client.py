@@ -63,8 +63,11 @@ class Waiting(NamedTuple):
 
 
 class ClientConnection:
-    def __init__(self, name: str, environment: Environment, randomness: SimulatedRandomness, owner: Owner) -> None:
+    def __init__(
+        self, name: str, environment: Environment, randomness: SimulatedRandomness, owner: Owner, broker_host: str = HOST
+    ) -> None:
         self.name = name
+        self._broker_host = broker_host
         self.number = 0
         self.is_ready = False
         self._scheduler, self._network, self._history = environment
@@ -85,7 +88,7 @@ class ClientConnection:
             return
         self.number += 1
         self._frames = FrameReader(FRAME_BYTES_MAX)
-        self._connection = self._network.host(self.name).connect(HOST, PORT, self)
+        self._connection = self._network.host(self.name).connect(self._broker_host, PORT, self)
 
     def watch(self) -> None:
         """Check from time to time whether the broker has forgotten a request."""

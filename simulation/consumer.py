@@ -38,7 +38,7 @@ BEFORE_ALL = 0
 QUESTIONS = (LATEST, EARLIEST, BEFORE_ALL)
 NO_OFFSET = -1
 # The disk fails, or the topic is being created.
-_NO_ANSWER = {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+_NO_ANSWER = {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 class OffsetQuestion:
@@ -326,7 +326,7 @@ class Consumer:
         if result.error in _GONE:
             return  # The final reads tell this apart from a topic that nobody deleted.
         if result.error is not ErrorCode.NONE:
-            if result.error is not ErrorCode.KAFKA_STORAGE_ERROR:
+            if result.error not in _NO_ANSWER:
                 history.problem("unexpected error", f"{self.name}: Fetch of {history.name_of(partition)}: {result.error!r}")
             return
         records = self._decode(partition, offset, result.records)

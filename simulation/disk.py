@@ -10,9 +10,10 @@ or "all" (kill -9: the page cache survives, and what was unsynced still is).
 ``on_operation`` is called before every mutating or syncing operation, and may raise ``Crashed`` to die there: the operation
 then does not happen. A crash between the halves of one operation needs no hook, because the image may tear an earlier write.
 
-A ``FaultRule`` names an operation (read, write, sync, names), the paths it strikes and the error it gives: once, a number of
-times, or until it is lifted. ``names`` stands for create, mkdir, rename, remove and rmdir; ``sync`` for files, directories and
-the file system alike. A misdirected write strikes the next write to one path and gives no error at all.
+A ``FaultRule`` names an operation (open, read, write, sync, names), the paths it strikes and the error it gives: once, a number
+of times, or until it is lifted. ``open`` stands for everything that needs a new descriptor: opening a file, listing a directory
+and syncing one; ``names`` for create, mkdir, rename, remove and rmdir; ``sync`` for files, directories and the file system
+alike. A misdirected write strikes the next write to one path and gives no error at all.
 
 Free space is counted by file size: holes count, and a removed file returns its space at once, even while it is open. An open file
 holds its inode, so it goes on working after a rename or a removal. After a crash in place it belongs to a dead process, and
@@ -28,10 +29,10 @@ from typing import Literal
 from simulation.inode import Inode
 from simulation.names import Directory, NameOperation, Node, PendingNames, after_kill, after_power_cut, walk
 from tidelog.ports.clock import Clock
-from tidelog.ports.disk import Buffer, DirectoryLock, DiskFile, FileSystem, OpenMode
+from tidelog.ports.disk import Buffer, DirectoryLock, DiskFile, FileSystem, OpenMode, SyncFailed
 from tidelog.ports.randomness import Randomness
 
-FaultyOperation = Literal["read", "write", "sync", "names"]
+FaultyOperation = Literal["open", "read", "write", "sync", "names"]
 
 
 class FaultRule:
@@ -92,7 +93,8 @@ class Faults:
                     rule.remaining -= 1
                     if rule.remaining <= 0:
                         self.rules.remove(rule)
-                return OSError(rule.error_number, os.strerror(rule.error_number), path)
+                kind = SyncFailed if operation == "sync" else OSError
+                return kind(rule.error_number, os.strerror(rule.error_number), path)
         return None
 
     def check(self, operation: FaultyOperation, path: str) -> None:
@@ -102,7 +104,7 @@ class Faults:
 
 
 class SimulatedFile:
-    __slots__ = ("_disk", "_error_count_seen", "_generation", "_inode", "_path", "_writable")
+    __slots__ = ("__weakref__", "_disk", "_error_count_seen", "_generation", "_inode", "_path", "_writable")
 
     def __init__(self, disk: "SimulatedDisk", path: str, inode: Inode, writable: bool) -> None:
         self._disk = disk
@@ -182,7 +184,7 @@ class SimulatedFile:
         if self._error_count_seen != inode.error_count:
             # Another sync of these pages failed; Linux reports that once through every descriptor that was open then.
             self._error_count_seen = inode.error_count
-            raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
+            raise SyncFailed(errno.EIO, os.strerror(errno.EIO), self._path)
 
     def descriptor(self) -> int:
         raise OSError(errno.EBADF, "a simulated file has no descriptor", self._path)
@@ -232,7 +234,7 @@ class SimulatedFileSystem:
             disk.names.sync_all()
         if self._error_count_seen != disk.writeback_error_count:
             self._error_count_seen = disk.writeback_error_count
-            error = error or OSError(errno.EIO, os.strerror(errno.EIO), self._path)
+            error = error or SyncFailed(errno.EIO, os.strerror(errno.EIO), self._path)
         if error is not None:
             raise error
 
@@ -350,6 +352,8 @@ class SimulatedDisk:
     # The port.
 
     def open(self, path: str, mode: OpenMode) -> DiskFile:
+        if self.faults.rules:
+            self.faults.check("open", path)
         directory, name = self._parent(path)
         node = directory.entries.get(name)
         if node is None:
@@ -370,6 +374,8 @@ class SimulatedDisk:
         return self._file(path).modified_ms
 
     def list_directory(self, path: str) -> list[str]:
+        if self.faults.rules:
+            self.faults.check("open", path)
         return sorted(self._directory(path).entries)
 
     def is_directory(self, path: str) -> bool:
@@ -429,6 +435,7 @@ class SimulatedDisk:
         directory = self._directory(path)
         self.before("sync_directory", path)
         if self.faults.rules:
+            self.faults.check("open", path)
             self.faults.check("sync", path)
         self.names.sync(directory)
 

@@ -12,7 +12,7 @@ from typing import Any
 from simulation.scheduler import Scheduler
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
-from tidelog.ports.executor import ChildTask, ChildTaskError, Completion, OnDone
+from tidelog.ports.executor import ChildRun, ChildTask, ChildTaskError, Completion, OnDone
 from tidelog.ports.randomness import Randomness
 
 DelayRange = tuple[int, int]
@@ -20,6 +20,16 @@ DelayRange = tuple[int, int]
 # These are about what such a machine shows: a sync takes from a tenth of a millisecond to a few.
 RUN_DELAY_US: DelayRange = (0, 3_000)
 COMPLETION_DELAY_US: DelayRange = (0, 1_000)
+
+
+class SimulatedChild:
+    __slots__ = ("is_cancelled",)
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
 
 
 class SimulatedExecutor:
@@ -52,17 +62,22 @@ class SimulatedExecutor:
     def submit(self, work: Callable[[], Any], on_done: OnDone) -> None:
         self._submit("work", work, on_done)
 
-    def submit_child(self, task: ChildTask, on_done: OnDone) -> None:
+    def submit_child(self, task: ChildTask, on_done: OnDone) -> ChildRun:
         # This goes through JSON as in a real child, so that an argument that JSON cannot carry fails in simulation too.
         arguments = json.loads(json.dumps(dict(task.arguments)))
 
+        child = SimulatedChild()
+
         def run() -> Any:
+            if child.is_cancelled:
+                raise ChildTaskError("the task was cancelled")
             try:
                 return json.loads(json.dumps(dict(task.function(self.disk, self.clock, arguments))))
             except Exception as error:
                 raise ChildTaskError(f"{type(error).__name__}: {error}") from error
 
         self._submit("child", run, on_done)
+        return child
 
     def crash(self) -> None:
         """Called when the process died: what has not run never will, and no completion is delivered."""

@@ -153,8 +153,6 @@ class GroupWorld(Stage):
         self.nemesis.start()
         self.run_until("faults", lambda: self.is_enough)
         self.nemesis.heal()
-        for name in sorted(TOPIC_NAMES):
-            self.give_enough_replicas(name)
         self.heal_broker()
         self.producer.stop()
         self.run_until("last answers", lambda: self.producer.is_idle, HEALED_US_MAX)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from simulation.disk import Crashed, FaultyOperation
 from simulation.executor import COMPLETION_DELAY_US, RUN_DELAY_US
-from simulation.history import NEVER, Shortage
 from simulation.network import LINK_DELAY_US
 from simulation.node import HOST
 
@@ -291,25 +290,6 @@ class Nemesis:
         self.world.admin.alter(topic, {name: value}, lambda: self.count("config change"))
         return False
 
-    def too_few_replicas(self) -> bool:
-        """Raise min.insync.replicas above the number of replicas: acks=all is refused and nothing new is visible, until it is set
-        back."""
-        world = self.world
-        name = self.choose(("orders", "events"))
-        shortages = world.topics[name].shortages
-        if not world.admin.is_idle or any(shortage.ended_at == NEVER for shortage in shortages):
-            return False
-        shortage = Shortage(world.history.now())
-        shortages.append(shortage)
-
-        def altered() -> None:
-            shortage.begun_at = world.history.now()
-            self.count("too few replicas")
-
-        world.admin.alter(name, {"min.insync.replicas": "2"}, altered)
-        self.later("enough replicas again", lambda: world.give_enough_replicas(name))
-        return False
-
 
 CONFIG_CHANGES = (
     ("segment.ms", "20"),
@@ -344,7 +324,6 @@ FAULTS: dict[str, Callable[[Nemesis], bool]] = {
     "clock jump": Nemesis.jump_clock,
     "topic made again": Nemesis.recreate_topic,
     "config change": Nemesis.change_configs,
-    "too few replicas": Nemesis.too_few_replicas,
 }
 
 # These give the broker work, and other faults a chance to strike in the middle of it, but are not faults themselves.

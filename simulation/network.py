@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from simulation.scheduler import Scheduler
 from tidelog.ports.disk import Buffer
-from tidelog.ports.network import Connection, Endpoint, Listener
+from tidelog.ports.network import CONNECTION_REFUSED, Connection, Endpoint, Listener
 from tidelog.ports.randomness import Randomness
 
 # The real network reads at most this much at once, too.
@@ -278,7 +278,7 @@ class SimulatedNetwork:
             )
         elif (listener := self._listeners.get((destination, port))) is None:
             self.forget(connection)
-            self.schedule(destination, source, f"refuse {connection.number}", lambda: connection.end("connection refused"))
+            self.schedule(destination, source, f"refuse {connection.number}", lambda: connection.end(CONNECTION_REFUSED))
         else:
             accepted = self._new_connection(destination, source, FIRST_CONNECTION_PORT + connection.number, listener.endpoint)
             accepted.join(connection)

@@ -21,8 +21,8 @@ from tidelog.broker.api import Part
 from tidelog.broker.broker import BrokerNode
 from tidelog.broker.config import BrokerConfig
 from tidelog.log.reading import LogSlice
-from tidelog.ports.executor import ChildTask, Completion, OnDone
-from tidelog.ports.network import Connection, Listener
+from tidelog.ports.executor import ChildRun, ChildTask, Completion, OnDone
+from tidelog.ports.network import Connection, Listener, WakingNetwork
 from tidelog.wire.frames import FrameReader, InvalidFrame
 
 FRAME_BYTES_MAX = 1 << 20
@@ -30,14 +30,17 @@ _pack_size = struct.Struct(">i").pack
 
 
 class NodeConnection:
-    __slots__ = ("_connection", "_frames", "_on_closed", "_outbox", "_session", "_unread", "is_open")
+    __slots__ = ("_connection", "_frames", "_on_closed", "_outbox", "_session", "_unread", "is_open", "listener_index")
 
-    def __init__(self, broker: BrokerNode, connection: Connection, on_closed: Callable[[Connection, str], None]) -> None:
+    def __init__(
+        self, broker: BrokerNode, connection: Connection, on_closed: Callable[[Connection, str], None], listener_index: int
+    ) -> None:
         """``on_closed`` is called when the broker has ended the connection."""
         self._connection = connection
         self._on_closed = on_closed
         self._frames = FrameReader(FRAME_BYTES_MAX)
-        self._session = broker.session(connection.peer.partition(":")[0], self._send, self.end)
+        self._session = broker.session(connection.peer.partition(":")[0], self._send, self.end, listener_index=listener_index)
+        self.listener_index = listener_index
         self._outbox: list[list[Part]] = []
         # Frames that arrived while the session had enough in flight.
         self._unread = bytearray()
@@ -123,15 +126,37 @@ class NodeExecutor:
     def submit(self, work: Callable[[], Any], on_done: OnDone) -> None:
         self._inner.submit(work, self._waking(on_done))
 
-    def submit_child(self, task: ChildTask, on_done: OnDone) -> None:
-        self._inner.submit_child(task, self._waking(on_done))
+    def submit_child(self, task: ChildTask, on_done: OnDone) -> ChildRun:
+        return self._inner.submit_child(task, self._waking(on_done))
 
     def _waking(self, on_done: OnDone) -> OnDone:
         def deliver(completion: Completion) -> None:
+            if self._node.is_paused:
+                self._node.hold(lambda: deliver(completion))
+                return
             self._node.wake()
             on_done(completion)
 
         return deliver
+
+
+class NodeListener:
+    """The endpoint of one of the node's listeners, by its place among them."""
+
+    __slots__ = ("_index", "_node")
+
+    def __init__(self, node: "SimulatedBroker", index: int) -> None:
+        self._node = node
+        self._index = index
+
+    def opened(self, connection: Connection) -> None:
+        self._node.opened(connection, self._index)
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        self._node.received(connection, data)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        self._node.closed(connection, reason)
 
 
 class SimulatedBroker:
@@ -143,8 +168,10 @@ class SimulatedBroker:
         settings: Mapping[str, str],
         unchecked: Mapping[str, int],
         report: Report,
+        host: str = HOST,
     ) -> None:
         """``settings`` are texts under Kafka's names; ``unchecked`` are values too small for real life, under the same names."""
+        self.host = host
         self.scheduler = scheduler
         self.network = network
         self.clock = SimulatedClock(scheduler)
@@ -155,15 +182,16 @@ class SimulatedBroker:
         self.is_serving = False
         self.starts = 0
         self._randomness = randomness.fork("node")
-        config = BrokerConfig.from_texts(
-            settings, data_path=DATA_PATH, cluster_id="simulated", advertised_host=HOST, advertised_port=PORT
-        )
+        config = BrokerConfig.from_texts({"listeners": f"{host}:{PORT}", **settings}, data_path=DATA_PATH, cluster_id="simulated")
         self._config = replace(
             config, values={**config.values, **unchecked}, topic_defaults={**config.topic_defaults, **unchecked}
         )
         self._port = NodeExecutor(self, self.executor)
         self._connections: dict[Connection, NodeConnection] = {}
-        self._listener: Listener | None = None
+        self._listeners: dict[int, Listener] = {}
+        # A paused process hears, says and does nothing; what happens in the meantime happens when it goes on.
+        self.is_paused = False
+        self._held: list[Callable[[], None]] = []
         self._burst: Event | None = None
         self._tick: Event | None = None
         self._tick_ms = 0
@@ -192,13 +220,22 @@ class SimulatedBroker:
                 clock=self.clock,
                 randomness=self._randomness.fork(f"broker {self.starts}"),
                 executor=self._port,
+                network=WakingNetwork(self.network.host(self.host), self.wake),
                 report=self.report,
             )
             self.broker.start(self._started)
         except Exception as error:
             self._failed_to_start(error)
             return
+        if self.broker is not None:
+            self._listen(self.broker.controller_listeners)
         self.wake()
+
+    def _listen(self, indexes: frozenset[int]) -> None:
+        network = self.network.host(self.host)
+        for index in sorted(indexes - self._listeners.keys()):
+            address = self._config.listeners[index].address
+            self._listeners[index] = network.listen(address.host, address.port, NodeListener(self, index))
 
     def _started(self, error: Exception | None) -> None:
         if error is not None:
@@ -209,7 +246,7 @@ class SimulatedBroker:
         self.is_serving = True
         offline = [f"{topic}-{index}" for topic, index in broker.directory.offline]
         self.report("started", {"offline": offline, "clean": broker.directory.was_stopped_cleanly})
-        self._listener = self.network.host(HOST).listen(HOST, PORT, self)
+        self._listen(frozenset(range(len(self._config.listeners))))
 
     def _failed_to_start(self, error: Exception) -> None:
         self.report("start_failed", {"error": repr(error)})
@@ -222,10 +259,13 @@ class SimulatedBroker:
         assert broker is not None
         self._is_stopping = True
         self.is_serving = False
-        if self._listener is not None:
-            self._listener.close()
+        kept = broker.controller_listeners
+        for index, listener in self._listeners.items():
+            if index not in kept:
+                listener.close()
         for connection in list(self._connections.values()):
-            connection.end("the broker stops")
+            if connection.listener_index not in kept:
+                connection.end("the broker stops")
 
         def stopped(error: Exception | None) -> None:
             self.kill()
@@ -243,14 +283,16 @@ class SimulatedBroker:
 
     def _die(self, keep: Keep) -> None:
         self.scheduler.record(f"node dies, disk keeps {keep}")
-        self.network.crash(HOST)
+        self.network.crash(self.host)
         self.executor.crash()
         for event in (self._burst, self._tick, self._start):
             if event is not None:
                 event.cancel()
         self._burst = self._tick = self._start = None
         self._connections = {}
-        self._listener = None
+        self._listeners = {}
+        self.is_paused = False
+        self._held = []
         self.broker = None
         self.is_serving = self._is_stopping = False
         before = self.disk
@@ -259,6 +301,20 @@ class SimulatedBroker:
         self.disk.faults = before.faults
         self.disk.on_operation = before.on_operation
         self.executor.disk = self.disk
+
+    def pause(self) -> None:
+        """Stop as by SIGSTOP. The caller blocks the node's links, so that bytes wait."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+        held, self._held = self._held, []
+        for action in held:
+            action()
+        self.wake()
+
+    def hold(self, action: Callable[[], None]) -> None:
+        self._held.append(action)
 
     # -- bursts and time -----------------------------------------------------------------------------------------------------
 
@@ -269,6 +325,9 @@ class SimulatedBroker:
     def _end_of_burst(self) -> None:
         self._burst = None
         if self.broker is None:
+            return
+        if self.is_paused:
+            self.hold(self.wake)
             return
         self.broker.end_of_burst()
         for connection in list(self._connections.values()):
@@ -286,17 +345,19 @@ class SimulatedBroker:
 
     def _on_tick(self) -> None:
         self._tick = None
-        if self.broker is not None:
+        if self.is_paused:
+            self.hold(self._on_tick)
+        elif self.broker is not None:
             self.wake()
             self.broker.tick()
 
     # -- the network's endpoint ----------------------------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
-        if self.broker is None or self._is_stopping:
+    def opened(self, connection: Connection, listener_index: int) -> None:
+        if self.broker is None or (self._is_stopping and listener_index not in self.broker.controller_listeners):
             connection.close()
             return
-        self._connections[connection] = NodeConnection(self.broker, connection, self._closed_by_broker)
+        self._connections[connection] = NodeConnection(self.broker, connection, self._closed_by_broker, listener_index)
         self.wake()
 
     def received(self, connection: Connection, data: bytes) -> None:

@@ -33,7 +33,13 @@ TIMEOUT_MS = (5, 1_000)
 TOPIC_IDS_SINCE = 13
 
 # The batch was certainly not written.
-_REFUSED = {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+_REFUSED = {
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    # An earlier topic of that name is still leaving the disk.
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+}
 # It is not known whether the batch was written.
 _UNCLEAR = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR}
 _CODECS = (CompressionType.NONE,) * 6 + (CompressionType.GZIP, CompressionType.LZ4)

@@ -1,4 +1,4 @@
-"""Runs the simulation of one broker: with producers and consumers, with groups, or with transactions.
+"""Runs the simulation of one broker (with producers and consumers, with groups, or with transactions), of a quorum or a cluster.
 
     python -m simulation.run --seed 7                one seed
     python -m simulation.run --seed 7 --trace        one seed, and the end of its trace
@@ -13,12 +13,14 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from simulation import group_world, transaction_world, world
+from simulation import cluster_nemesis, cluster_world, group_world, quorum_nemesis, quorum_world, transaction_world, world
 from simulation.checker import Violation, noticed_problems
+from simulation.history import History
 from simulation.nemesis import FAULTS, count_faults
-from simulation.stage import NoProgress, Stage
+from simulation.scheduler import Scheduler
+from simulation.stage import NoProgress
 
 VIOLATIONS_SHOWN_MAX = 10
 TRACEBACK_FRAMES_MAX = 6
@@ -27,8 +29,33 @@ FAULT_SHARE_MIN = 0.05
 SEEDS_FOR_SHARES_MIN = 50
 
 
+class CountedFaults(Protocol):
+    @property
+    def counts(self) -> dict[str, int]: ...
+
+
+class SimulatedWorld(Protocol):
+    """``Stage`` for the worlds of one broker, ``QuorumWorld`` and ``ClusterWorld`` for several nodes."""
+
+    scheduler: Scheduler
+    history: History
+
+    @property
+    def nemesis(self) -> CountedFaults: ...
+
+    @property
+    def operations(self) -> int: ...
+
+    @property
+    def fault_count(self) -> int: ...
+
+    def run(self) -> None: ...
+
+    def check(self) -> list[Violation]: ...
+
+
 class WorldKind(NamedTuple):
-    make: Callable[[int], Stage]
+    make: Callable[[int], SimulatedWorld]
     faults: Mapping[str, Callable[..., bool]]
     operations_min: int
     faults_min: int
@@ -42,6 +69,12 @@ WORLDS = {
         transaction_world.TRANSACTION_FAULTS,
         transaction_world.COMMITS_MIN,
         transaction_world.FAULTS_MIN,
+    ),
+    "quorum": WorldKind(
+        quorum_world.QuorumWorld, quorum_nemesis.QUORUM_FAULTS, quorum_world.DECISIONS_MIN, quorum_world.FAULTS_MIN
+    ),
+    "cluster": WorldKind(
+        cluster_world.ClusterWorld, cluster_nemesis.CLUSTER_FAULTS, cluster_world.DECISIONS_MIN, cluster_world.FAULTS_MIN
     ),
 }
 DEFAULT_WORLD = "broker"
@@ -104,11 +137,13 @@ def _seeds(text: str) -> range:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m simulation.run", description="Simulate one broker under faults.")
+    parser = argparse.ArgumentParser(
+        prog="python -m simulation.run", description="Simulate a broker, a quorum or a cluster under faults."
+    )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=_seeds, dest="seeds", help="one seed")
     which.add_argument("--seeds", type=_seeds, dest="seeds", help="a range, as 1-100")
-    parser.add_argument("--world", choices=WORLDS, default=DEFAULT_WORLD, help="what the broker is used for")
+    parser.add_argument("--world", choices=WORLDS, default=DEFAULT_WORLD, help="what is simulated")
     parser.add_argument("--trace", action="store_true", help="print the end of the trace of each seed")
     parser.add_argument("--stop", action="store_true", help="stop at the first seed that fails")
     options = parser.parse_args(arguments)

@@ -132,17 +132,6 @@ class Stage:
         """Recreate a topic. Returns whether there is one that may be deleted."""
         return False
 
-    def give_enough_replicas(self, name: str) -> None:
-        shortages = self.topics[name].shortages
-        for shortage in shortages:
-            shortage.ending_at = min(shortage.ending_at, self.history.now())
-
-        def altered() -> None:
-            for shortage in shortages:
-                shortage.ended_at = min(shortage.ended_at, self.history.now())
-
-        self.admin.alter(name, {"min.insync.replicas": "1"}, altered)
-
     # -- what is heard -------------------------------------------------------------------------------------------------------
 
     def note_created(self, life: TopicLife) -> None:

@@ -160,8 +160,6 @@ class TransactionWorld(Stage):
 
     def _heal(self) -> None:
         self.nemesis.heal()
-        for name in sorted(self.topics):
-            self.give_enough_replicas(name)
         self.heal_broker()
         self.producer.stop()
         self.run_until("last answers", lambda: self.producer.is_idle, HEALED_US_MAX)

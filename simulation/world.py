@@ -59,8 +59,6 @@ class World(Stage):
         self.nemesis.heal()
         for producer in self.producers:
             producer.stop()
-        for name in sorted(STABLE_NAMES):
-            self.give_enough_replicas(name)
         self.heal_broker()
         for client in self._clients:
             client.close()

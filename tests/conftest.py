@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import settings
@@ -15,6 +16,16 @@ pytest_xdist_make_scheduler = scheduling.pytest_xdist_make_scheduler
 kafka = toolkit_broker.kafka
 if toolkit_broker.IS_ON_KAFKA:
     tidelog_broker = toolkit_broker.tidelog_broker
+
+
+@pytest.fixture(scope="session")
+def tidelog_configs() -> Mapping[str, object]:
+    """Tests send messages with old timestamps, and retention would delete them when the shared broker is five minutes old."""
+    return {"log.retention.check.interval.ms": 24 * 3_600_000}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write what happens now into the text traces of tests/raft")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -25,6 +25,8 @@ FUNCTION_LINES_MAX = 70
 # Test directories that mirror no package: real clients and foreign programs, crashes and hostile peers, the simulated ports,
 # planted bugs, stored bytes, runnable examples, pages whose commands are run, the demo.
 TEST_DIRECTORIES_OF_THEIR_OWN = {
+    "portability",
+    "release",
     "docs",
     "bench",
     "compatibility",

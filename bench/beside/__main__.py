@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.beside import kafka, kafka_pictures, milliseconds, plots, scaling
+from bench.beside import kafka, kafka_pictures, milliseconds, pauses, plots, scaling
 from bench.beside.document import PICTURES, comparison_tables, machine, replace_part
 from bench.beside.peers import run as peers
 from bench.beside.subjects import KafkaSubject, TidelogSubject
@@ -14,6 +14,7 @@ from bench.workspace import NotEnoughRoom, Workspace, workspace
 from tests.compatibility.apache_kafka import KafkaUnavailable, kafka_classpath
 
 DEFAULT_DIRECTORY = Path("build/bench")
+INTERVALS_DRAWN_MAX = 600
 
 
 def beside_kafka(place: Workspace, write: bool) -> str:
@@ -62,11 +63,25 @@ def one_message(place: Workspace, write: bool) -> str:
     return text
 
 
+def even_service(place: Workspace, write: bool) -> str:
+    report = pauses.run(place, say)
+    text = f"{report.text()}\n\n{machine()}"
+    # Every interval is drawn with its longest, so that no pause is lost, however wide the intervals are.
+    interval_seconds = max(0.1, place.minutes * 60 / INTERVALS_DRAWN_MAX)
+    if write:
+        report.draw(PICTURES / "pauses.svg", interval_seconds)
+        replace_part("pauses", f"{text}\n\n![Latency over time](benchmarks/pauses.svg)")
+    else:
+        report.draw(place.path.parent / "pauses.svg", interval_seconds)
+    return text
+
+
 BENCHMARKS: dict[str, Callable[[Workspace, bool], str]] = {
     "kafka": beside_kafka,
     "peers": beside_peers,
     "scaling": growing,
     "milliseconds": one_message,
+    "pauses": even_service,
 }
 
 
@@ -76,11 +91,12 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY, help="where to write; about 5 GB at the peak")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
     parser.add_argument("--write", action="store_true", help="put the result into docs/BENCHMARKS.md, with pictures")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long pauses runs (default: 10)")
     arguments = parser.parse_args()
     if arguments.quick and arguments.write:
         parser.error("--quick measures nothing worth writing")
     try:
-        with workspace(arguments.directory, arguments.quick) as place:
+        with workspace(arguments.directory, arguments.quick, arguments.minutes) as place:
             print(BENCHMARKS[arguments.name](place, arguments.write))
     except NotEnoughRoom as error:
         say(str(error))

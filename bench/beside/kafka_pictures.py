@@ -1,4 +1,4 @@
-"""The three pictures of the comparison with Kafka: throughput, latency, durable latency."""
+"""The pictures of the comparison with Kafka: throughput, latency and durable latency, each of these two also over time."""
 
 from pathlib import Path
 
@@ -40,4 +40,18 @@ def draw(results: Results, directory: Path) -> list[tuple[str, str]]:
             x_names=NAMES,
         )
         drawn.append((title, name))
+        if over_time := _over_time(results, f"end to end, acks=all ({durability})"):
+            title = f"{title}, acks=all: each 100 ms of the last round"
+            name = name.replace("latency", "latency-over-time")
+            plots.over_time(directory / name, title, over_time)
+            drawn.append((title, name))
     return drawn
+
+
+def _over_time(results: Results, what: str) -> dict[str, list[tuple[float, float]]]:
+    series = {}
+    for label in results.labels:
+        if intervals := results.over_time.get((what, label)):
+            series[f"{label}, longest"] = [(seconds, longest) for seconds, _, longest in intervals]
+            series[f"{label}, p99"] = [(seconds, p99) for seconds, p99, _ in intervals]
+    return series

@@ -40,10 +40,10 @@ def run(workspace: Workspace, say: Callable[[str], None]) -> str:
             say("  produce to ack: done")
             create_topic(broker, "paced", FSYNCED)
             seconds = 0.5 if workspace.is_quick else SECONDS
-            arrived = latency.end_to_end(broker, "paced", 100, PER_SECOND, seconds, "all", UNBATCHED)
+            arrived = latency.end_to_end(broker, "paced", 100, PER_SECOND, seconds, "all", UNBATCHED).percentiles()
             create_topic(broker, "lingering", FSYNCED)
             lingering = {**throughput.BATCHED, "linger.ms": LINGER_MS}
-            lingered = latency.end_to_end(broker, "lingering", 100, PER_SECOND, seconds, "all", lingering)
+            lingered = latency.end_to_end(broker, "lingering", 100, PER_SECOND, seconds, "all", lingering).percentiles()
             say("  end to end: done")
             broker.kill()
     finally:

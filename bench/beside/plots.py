@@ -77,6 +77,19 @@ def lines(
     _save(pyplot, figure, path)
 
 
+def over_time(path: Path, title: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """(second, milliseconds) of each interval; logarithmic, because a pause is many times as long as what is usual."""
+    pyplot, figure, axes = _figure()
+    for number, (label, points) in enumerate(series.items()):
+        axes.plot(*zip(*points, strict=True), linewidth=1, label=label, color=COLOURS[number % len(COLOURS)])
+    axes.set_yscale("log")
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("milliseconds")
+    axes.set_title(title)
+    axes.legend(frameon=False)
+    _save(pyplot, figure, path)
+
+
 def short_number(value: float) -> str:
     for factor, suffix in ((1e6, " M"), (1e3, " k")):
         if value >= factor:

@@ -40,16 +40,16 @@ class RawConnection:
 def produce_frame(topic: str, value: bytes) -> bytes:
     records = build_batch([Record(0, time_ns() // 1_000_000, None, value, ())])
     request = ProduceRequest(None, -1, 30_000, [ProduceTopic(topic, None, [ProducePartition(0, memoryview(records))])])
-    return _framed(ApiKey.PRODUCE, PRODUCE_VERSION, encode_produce_request(PRODUCE_VERSION, request))
+    return framed(ApiKey.PRODUCE, PRODUCE_VERSION, encode_produce_request(PRODUCE_VERSION, request))
 
 
 def fetch_frame(topic: str, offset: int) -> bytes:
     wanted = FetchTopic(topic, None, [FetchPartition(0, offset, FETCH_BYTES_MAX)])
     request = FetchRequest(-1, 500, 1, FETCH_BYTES_MAX, 0, 0, -1, [wanted], [], "")
-    return _framed(ApiKey.FETCH, FETCH_VERSION, encode_fetch_request(FETCH_VERSION, request))
+    return framed(ApiKey.FETCH, FETCH_VERSION, encode_fetch_request(FETCH_VERSION, request))
 
 
-def _framed(api_key: int, version: int, body: bytes) -> bytes:
+def framed(api_key: int, version: int, body: bytes) -> bytes:
     data = request_header(api_key, version, 1, "bench") + body
     return _SIZE.pack(len(data)) + data
 

@@ -27,12 +27,17 @@ class Results:
     labels: list[str]
     values: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
     percentiles: dict[tuple[str, str], list[dict[str, float]]] = field(default_factory=dict)
+    over_time: dict[tuple[str, str], list[tuple[float, float, float]]] = field(default_factory=dict)
+    """The last round, as (second, p99, maximum) of each interval."""
 
     def add(self, what: str, durability: str, label: str, value: float) -> None:
         self.values.setdefault((what, durability, label), []).append(value)
 
     def add_percentiles(self, what: str, label: str, found: dict[str, float]) -> None:
         self.percentiles.setdefault((what, label), []).append(found)
+
+    def set_over_time(self, what: str, label: str, intervals: list[tuple[float, float, float]]) -> None:
+        self.over_time[what, label] = intervals
 
     def percentiles_of(self, what: str, label: str) -> dict[str, float] | None:
         """The median of each percentile over the rounds."""
@@ -70,4 +75,5 @@ class Results:
             for (what, durability, label), values in self.values.items()
         ]
         percentiles = [{"what": what, "label": label, "rounds": found} for (what, label), found in self.percentiles.items()]
-        return json.dumps({"values": values, "percentiles": percentiles}, indent=1)
+        over_time = [{"what": what, "label": label, "intervals": found} for (what, label), found in self.over_time.items()]
+        return json.dumps({"values": values, "percentiles": percentiles, "over_time": over_time}, indent=1)

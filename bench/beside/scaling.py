@@ -167,7 +167,7 @@ def _linger_and_compression(workspace: Workspace, subject: TidelogSubject, direc
             settings = {**throughput.BATCHED, "linger.ms": linger_ms, "compression.type": codec}
             with _topic(subject, f"paced-{codec}-{linger_ms}") as topic:
                 seconds = 0.2 if workspace.is_quick else PACED_SECONDS
-                p50 = latency.end_to_end(subject, topic, len(VALUE), PACED_PER_SECOND, seconds, "all", settings).p50
+                p50 = latency.end_to_end(subject, topic, len(VALUE), PACED_PER_SECOND, seconds, "all", settings).percentiles().p50
             for kind, value in _samples().items():
                 with _topic(subject, f"linger-{kind}-{codec}-{linger_ms}") as topic:
                     rate = throughput.produce_rate(subject, topic, value, workspace.scaled(SAMPLE_MESSAGES), settings)

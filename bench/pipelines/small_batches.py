@@ -37,7 +37,9 @@ def run(place: Path, batches: int) -> SmallBatches:
     milliseconds, most = [], 0
     for number in range(batches):
         began = time.perf_counter()
-        commit_tasks(place, [write_raw(place, [_messages(task, number * ROWS_PER_TASK)]) for task in range(TASKS)])
+        offset = number * ROWS_PER_TASK
+        told = [write_raw(place, {f"orders/{task}": offset}, [_messages(task, offset)]) for task in range(TASKS)]
+        commit_tasks(place, told)
         milliseconds.append((time.perf_counter() - began) * 1000)
         most = max(most, len(LakeTable.open(place).files()))
     files = LakeTable.open(place).files()

@@ -19,10 +19,19 @@ _MODULES = {
     "Backoff": "worker.failures",
     "Consumer": "client.consumer",
     "Producer": "client.producer",
+    "Reject": "worker.failures",
+    "Retry": "worker.failures",
     "Table": "client.table",
     "TidelogError": "client.errors",
     "Worker": "worker.worker",
 }
+
+
+__all__ = list(_MODULES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,8 @@ from tidelog.client.errors import TidelogError as TidelogError
 from tidelog.client.producer import Producer as Producer
 from tidelog.client.table import Table as Table
 from tidelog.worker.failures import Backoff as Backoff
+from tidelog.worker.failures import Reject as Reject
+from tidelog.worker.failures import Retry as Retry
 from tidelog.worker.worker import Worker as Worker
 
 __version__: str

@@ -1,12 +1,13 @@
 """The comparison with other brokers: what becomes of its values, and that it runs; the figures are for ``make bench-kafka``."""
 
+from array import array
 from pathlib import Path
 
 import pytest
 
-from bench.beside import kafka
+from bench.beside import kafka, pauses
 from bench.beside.document import MarksMissing, comparison_tables, replace_part
-from bench.beside.latency import Percentiles
+from bench.beside.latency import Arrivals, Percentiles
 from bench.beside.results import Measurement, Results
 from bench.beside.subjects import TidelogSubject
 from bench.measure import Target
@@ -42,6 +43,33 @@ def test_alone_a_ratio_is_not_judged_but_a_figure_of_our_own_is() -> None:
 def test_percentiles() -> None:
     found = Percentiles.of([float(number) for number in range(1000)])
     assert found == Percentiles(500, 900, 990, 999, 999, mean=499.5)
+
+
+def test_a_pause_shows_over_time_and_is_found_with_what_was_seen(tmp_path: Path) -> None:
+    """A message each millisecond. Those that were sent in the 30 ms from 200 ms on arrive together."""
+    sent = array("q", [number * 1_000_000 for number in range(500)])
+    arrived = array("q", [max(at + 500_000, 230_000_000) if 200 <= at // 1_000_000 < 230 else at + 500_000 for at in sent])
+    arrivals = Arrivals(sent, arrived)
+    assert [interval.max_ms for interval in arrivals.over_time()] == [0.5, 0.5, 30.0, 0.5, 0.5]
+    assert arrivals.longest_gap_ms() == pytest.approx(30.5)
+    (pause,) = pauses.find_pauses(arrivals)
+    assert pause == pauses.Pause(200_000_000, 230_000_000, 30.0)
+    watch = pauses.Watch(tmp_path, "nowhere")
+    watch.seen += [
+        pauses.Seen(at * 1_000_000, what) for at, what in ((100, "before"), (190, "a roll"), (215, "a roll"), (300, "after"))
+    ]
+    assert watch.at(pause) == ["a roll"]
+    report = pauses.Report(arrivals, [pause], watch, 0.1)
+    assert "| 0.20 s | 30.0 ms | a roll |" in report.text()
+
+
+def test_pauses_are_measured_on_a_real_broker(tmp_path: Path) -> None:
+    with workspace(tmp_path, is_quick=True) as place:
+        report = pauses.run(place, lambda _: None)
+    assert report.arrivals.percentiles().p50 > 0
+    seen = {seen.what for seen in report.watch.seen}
+    assert {"/metrics was scraped", "paced: a segment was rolled"} <= seen
+    assert report.watch.scraped_bytes > 0
 
 
 def test_only_the_part_between_the_marks_is_replaced(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from simulation.clock import SimulatedClock
 from simulation.disk import Keep, SimulatedDisk
 from simulation.executor import SimulatedExecutor
+from simulation.network import SimulatedNetwork
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Event, NeverReachedError, Scheduler
 from tests.log.harness import batch
@@ -52,6 +53,7 @@ class Machine:
         self.disk = SimulatedDisk(self.clock)
         self.randomness = SimulatedRandomness(seed)
         self.executor = SimulatedExecutor(self.scheduler, self.randomness, self.disk, self.clock)
+        self.network = SimulatedNetwork(self.scheduler, self.randomness.fork("network"))
         self.settings = {"node.id": str(NODE_ID), **(settings or {})}
         self.events: list[tuple[str, dict[str, object]]] = []
         self.broker: BrokerNode
@@ -63,15 +65,14 @@ class Machine:
     # -- the broker's life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> Exception | None:
-        config = BrokerConfig.from_texts(
-            self.settings, data_path=PATH, cluster_id=CLUSTER_ID, advertised_host=HOST, advertised_port=PORT
-        )
+        config = BrokerConfig.from_texts({"listeners": f"{HOST}:{PORT}", **self.settings}, data_path=PATH, cluster_id=CLUSTER_ID)
         self.broker = BrokerNode(
             config,
             disk=self.disk,
             clock=self.clock,
             randomness=self.randomness,
             executor=self.executor,
+            network=self.network.host(HOST),
             report=lambda event, facts: self.events.append((event, facts)),
         )
         return self.wait(self.broker.start)
@@ -132,18 +133,18 @@ class Machine:
     def facts(self, event: str) -> list[dict[str, object]]:
         return [facts for name, facts in self.events if name == event]
 
-    def client(self) -> "FakeClient":
-        return FakeClient(self)
+    def client(self, listener_index: int | None = None) -> "FakeClient":
+        return FakeClient(self, listener_index)
 
 
 class FakeClient:
     """A connection. ``replies`` holds the bytes of each response that came; ``closed`` the reason when the broker hung up."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, listener_index: int | None = None) -> None:
         self.machine = machine
         self.replies: list[bytes] = []
         self.closed: str | None = None
-        self.session = machine.broker.session("127.0.0.1", self._sent, self._closed)
+        self.session = machine.broker.session("127.0.0.1", self._sent, self._closed, listener_index=listener_index)
         self.received_ns = 0
         self._correlation_id = 0
 

@@ -16,11 +16,12 @@ from simulation.executor import SimulatedExecutor
 from tests.broker.harness import FakeClient, Machine
 from tests.log.harness import batch
 from tidelog.broker import broker as broker_module
+from tidelog.broker import controller_role
 from tidelog.log.compaction import cleaner as cleaner_module
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.retention import retention as retention_sweep
 from tidelog.log.retention.retention import SEGMENTS_AT_ONCE
-from tidelog.ports.executor import ChildTask, OnDone
+from tidelog.ports.executor import ChildRun, ChildTask, OnDone
 from tidelog.wire.protocol import ApiKey
 
 SLICE_US_MAX = 10_000
@@ -79,7 +80,7 @@ class OffLoop:
 
         self._executor.submit(run, on_done)
 
-    def submit_child(self, task: ChildTask, on_done: OnDone) -> None:
+    def submit_child(self, task: ChildTask, on_done: OnDone) -> ChildRun:
         def run(*arguments: Any) -> Any:
             self._stopwatch.is_on_loop = False
             try:
@@ -87,14 +88,14 @@ class OffLoop:
             finally:
                 self._stopwatch.is_on_loop = True
 
-        self._executor.submit_child(ChildTask(run, task.arguments), on_done)
+        return self._executor.submit_child(ChildTask(run, task.arguments), on_done)
 
 
 class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stopwatch = watch = Stopwatch()
         for module, name, microseconds in (
-            (broker_module, "encode_record", ENCODE_US),
+            (controller_role, "encode_record", ENCODE_US),
             (broker_module, "decode_record", DECODE_US),
             (retention_sweep, "retained_start_offset", RETENTION_OF_A_LOG_US),
             (cleaner_module, "plan_cleaning", PLAN_OF_A_LOG_US),

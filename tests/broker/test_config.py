@@ -2,16 +2,18 @@ from collections.abc import Mapping
 
 from tidelog.broker.config import BrokerConfig, TopicSettings
 from tidelog.broker.metadata_log import METADATA_LOG_SETTINGS
+from tidelog.broker.metadata_quorum import raft_config
 from tidelog.metadata.configs import ResourceType
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import ConfigRecord
+from tidelog.metadata.topics import INTERNAL_TOPICS
+from tidelog.raft.quorum import RaftConfig
+from tidelog.raft.voters import VoterEndpoint
 
 
 class World:
     def __init__(self, texts: Mapping[str, str] | None = None) -> None:
-        config = BrokerConfig.from_texts(
-            {"node.id": "1", **(texts or {})}, data_path="/data", cluster_id="c", advertised_host="h", advertised_port=1
-        )
+        config = BrokerConfig.from_texts({"node.id": "1", **(texts or {})}, data_path="/data", cluster_id="c")
         self.image = ClusterImage()
         self.settings = TopicSettings(config, self.image)
 
@@ -37,6 +39,17 @@ def test_the_nearest_setting_wins() -> None:
     assert world.settings.log_settings("other").retention_ms == 3
     world.set(ResourceType.TOPIC, "orders", "retention.ms", None)
     assert world.retention_ms == 3
+
+
+def test_only_its_own_setting_relaxes_an_internal_topic() -> None:
+    world = World({"log.flush.interval.messages": "1000", "log.flush.interval.ms": "7"})
+    world.set(ResourceType.BROKER, "", "log.flush.interval.messages", "2000")
+    assert world.settings.log_settings("orders").flush_messages == 2000
+    for internal in INTERNAL_TOPICS:
+        settings = world.settings.log_settings(internal)
+        assert (settings.flush_messages, settings.is_relaxed, settings.flush_ms) == (1, False, 7)
+        world.set(ResourceType.TOPIC, internal, "flush.messages", "5")
+        assert world.settings.log_settings(internal).is_relaxed
 
 
 def test_without_any_kafkas_defaults_hold() -> None:
@@ -72,3 +85,42 @@ def test_what_makes_no_sense_in_the_metadata_log_does_not_keep_the_rest_from_cou
     settings = world.settings.log_settings("orders")
     assert (settings.min_compaction_lag_ms, settings.max_compaction_lag_ms) == (1000, 500)
     assert (settings.retention_ms, settings.segment_bytes, settings.flush_ms) == (604_800_000, 1 << 30, 7)
+
+
+# -- the quorum --------------------------------------------------------------------------------------------------------------
+
+_CLUSTER = {
+    "node.id": "1",
+    "listeners": "PLAINTEXT://a:9092,INTERNAL://a:9093,CONTROLLER://a:9094",
+    "listener.security.protocol.map": "INTERNAL:PLAINTEXT",
+    "inter.broker.listener.name": "INTERNAL",
+    "controller.listener.names": "CONTROLLER",
+}
+
+
+def quorum_of(texts: dict[str, str]) -> RaftConfig:
+    return raft_config(BrokerConfig.from_texts(texts, data_path="/data", cluster_id="c"), b"d" * 16)
+
+
+def test_a_node_without_a_quorum_is_its_only_voter() -> None:
+    quorum = quorum_of({"node.id": "7"})
+    assert quorum.static_voters.ids == (7,)
+    assert quorum.bootstrap_servers == ()
+
+
+def test_voters_of_the_settings() -> None:
+    quorum = quorum_of(
+        {**_CLUSTER, "controller.quorum.voters": "1@a:9094,2@b:9094", "controller.quorum.fetch.timeout.ms": "1500"}
+    )
+    assert quorum.static_voters.ids == (1, 2)
+    assert quorum.static_voters.voters[1].endpoints == (VoterEndpoint("CONTROLLER", "b", 9094),)
+    assert quorum.endpoints == (VoterEndpoint("CONTROLLER", "a", 9094),)
+    assert quorum.bootstrap_servers == (("b", 9094),)
+    assert quorum.fetch_timeout_ms == 1_500
+    assert quorum.directory_id == b"d" * 16
+
+
+def test_voters_that_stand_in_the_log_are_asked_for() -> None:
+    quorum = quorum_of({**_CLUSTER, "controller.quorum.bootstrap.servers": "b:9094,c:9094"})
+    assert quorum.static_voters.ids == ()
+    assert quorum.bootstrap_servers == (("b", 9094), ("c", 9094))

@@ -7,6 +7,7 @@ import pytest
 
 from tests.broker.harness import FakeClient, Machine
 from tidelog.coordinator.runtime import partition_for
+from tidelog.metadata.records import PartitionChangeRecord
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
@@ -66,6 +67,27 @@ def test_committed_offsets_survive(how: str) -> None:
     assert machine.facts("unexpected_error") == []
 
 
+def test_a_shard_does_not_outlive_its_leader_epoch() -> None:
+    """Leadership may have left and returned between two looks at the metadata: what the shard knows may be out of date."""
+    machine, client = ready()
+    group, broker = group_of(2), machine.broker
+    assert commit(client, group, 5) == ErrorCode.NONE
+    topic = broker.image.topic("__consumer_offsets")
+    assert topic is not None
+    before = broker.coordinators.groups.shard(2)
+    same_epoch, next_epoch = (
+        PartitionChangeRecord(2, topic.topic_id, isr=(1,)),
+        PartitionChangeRecord(2, topic.topic_id, leader=1),
+    )
+    assert machine.wait(lambda done: broker.controller.propose([same_epoch], done)) is None
+    assert broker.coordinators.groups.shard(2) is before
+    assert machine.wait(lambda done: broker.controller.propose([next_epoch], done)) is None
+    machine.run_for(100)
+    assert broker.coordinators.groups.shard(2) is not before
+    assert committed(client, group) == 5
+    assert commit(client, group, 6) == ErrorCode.NONE
+
+
 def test_before_the_coordinator_was_asked_for_nobody_is_it() -> None:
     machine = Machine(SETTINGS)
     client = machine.client()
@@ -108,19 +130,6 @@ def test_a_disk_that_fails_for_one_shard(operation: Literal["write", "sync"]) ->
     assert machine.facts("unexpected_error") == []
 
 
-def test_a_full_disk_is_survived() -> None:
-    machine, client = ready()
-    assert commit(client, "group", 5) == ErrorCode.NONE
-    machine.disk.set_free_bytes(0)
-    assert commit(client, "group", 6) == ErrorCode.NOT_COORDINATOR
-    machine.disk.set_free_bytes(None)
-    shard = machine.broker.coordinators.groups.shard_of("group")
-    machine.run_until(lambda: shard.machine is not None)
-    assert committed(client, "group") == 5
-    assert commit(client, "group", 7) == ErrorCode.NONE
-    assert committed(client, "group") == 7
-
-
 def test_a_shard_whose_log_is_offline_after_a_start_is_alone() -> None:
     machine, client = ready()
     sick, well = group_of(0), group_of(1)
@@ -141,3 +150,22 @@ def test_a_shard_whose_log_is_offline_after_a_start_is_alone() -> None:
     client = machine.client()
     machine.run_for(1_000)
     assert committed(client, sick) == 5
+
+
+def test_on_a_full_disk_positions_are_read_and_commits_are_refused_until_there_is_room() -> None:
+    machine, client = ready()
+    group, other = group_of(0), group_of(1)
+    assert commit(client, group, 10) == ErrorCode.NONE
+    assert commit(client, other, 20) == ErrorCode.NONE
+    machine.disk.set_free_bytes(0)
+    for _ in range(20):
+        assert commit(client, group, 11) == ErrorCode.NOT_COORDINATOR
+        assert committed(client, group) == 10, "reads go on, and show nothing that was refused"
+        assert committed(client, other) == 20
+        machine.run_for(100)
+    machine.disk.set_free_bytes(None)
+    machine.run_until(lambda: commit(client, group, 12) == ErrorCode.NONE)
+    assert committed(client, group) == 12
+    assert machine.crash() is None
+    machine.run_for(1_000)
+    assert committed(machine.client(), group) == 12

@@ -5,11 +5,13 @@ from tests.broker.harness import fetch_request
 from tidelog.broker.fetch_sessions import (
     EPOCH_MAX,
     EVICTION_IDLE_MS,
+    PARTITIONS_PER_STEP,
     FetchSession,
     FetchSessions,
     SessionChoice,
     SessionPartition,
 )
+from tidelog.ports.steps import run_to_end
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchResult, FetchTopic
 
@@ -95,7 +97,7 @@ def test_what_is_news() -> None:
 def test_partitions_with_records_go_to_the_end() -> None:
     session = FetchSession(1, 0, False)
     wanted = [FetchPartition(index, 0, 1) for index in range(3)]
-    session.update(FetchRequest(-1, 0, 1, 1, 0, 0, 0, [FetchTopic("a", None, wanted)], [], ""))
+    run_to_end(session.update(FetchRequest(-1, 0, 1, 1, 0, 0, 0, [FetchTopic("a", None, wanted)], [], "")))
     session.rotate(("a", None, 0))
     assert [index for _, _, index in session.partitions] == [1, 2, 0]
 
@@ -112,6 +114,19 @@ def test_what_all_sessions_remember_is_bounded() -> None:
     assert len(world.sessions) == 1
     assert world.ask_for(4).session is not None, "what was dropped is not counted any more"
     assert world.go_on(first, 1) is ErrorCode.NONE
+
+
+def test_a_reader_that_disconnects_in_the_middle_of_a_large_request_has_what_it_left_counted() -> None:
+    world = World(slots_max=1000, partitions_max=PARTITIONS_PER_STEP + 10)
+    wanted = [FetchPartition(index, 0, 1) for index in range(2 * PARTITIONS_PER_STEP)]
+    request = FetchRequest(-1, 0, 1, 1, 0, 0, 0, [FetchTopic("orders", None, wanted)], [], "")
+    steps = world.sessions.choose_in_slices(request, False)
+    next(steps)
+    steps.close()
+    assert world.ask_for(11).session is None
+    assert world.ask_for(10).session is not None
+    world.pass_time(EVICTION_IDLE_MS)
+    assert world.ask_for(PARTITIONS_PER_STEP + 10).session is not None, "each is counted out once"
 
 
 def test_sessions_that_have_rested_make_room_for_what_others_want_to_remember() -> None:

@@ -53,7 +53,7 @@ def test_gotcha_5_transactions_of_version_2_are_finalized_in_a_new_cluster() -> 
 
 def test_what_is_not_whole_is_not_advertised() -> None:
     found = ranges(Machine().client())
-    later = (ApiKey.SHARE_FETCH, ApiKey.SASL_HANDSHAKE, ApiKey.VOTE)
+    later = (ApiKey.WRITE_SHARE_GROUP_STATE, ApiKey.SASL_HANDSHAKE, ApiKey.VOTE)
     assert not found.keys() & set(later)
 
 

@@ -1,148 +1,16 @@
 """Large decisions in slices: all or nothing, in the image and after a crash."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
-from simulation.disk import Crashed
 from tests.broker.harness import Machine
-from tests.log.harness import Store
-from tidelog.broker.metadata_log import (
-    METADATA_LOG_SETTINGS,
-    METADATA_TOPIC_ID,
-    RECORDS_PER_SLICE,
-    OnDone,
-    PartitionMetadataLog,
-    SlicedProposals,
-)
-from tidelog.log.errors import LogOffline
+from tidelog.broker.metadata_log import RECORDS_PER_SLICE, OnDone, SlicedProposals
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import AbortTransactionRecord, MetadataRecord, PartitionRecord, TopicRecord
-from tidelog.metadata.topics import METADATA_TOPIC
-from tidelog.raft.quorum_state import QuorumStateFile
-from tidelog.raft.single_voter import CommittedBatch, MetadataQuorum
 from tidelog.wire.messages import encode_request
 from tidelog.wire.protocol import ApiKey
-
-
-class QuorumOnDisk:
-    """A store and the quorum on its metadata log."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self.store = Store(METADATA_LOG_SETTINGS, seed=seed, is_open=False)
-        self.replayed: list[bytes] = []
-        self.quorum: MetadataQuorum
-
-    def start(self) -> None:
-        self.replayed = []
-        log = PartitionMetadataLog(self.store.open())
-        state_file = QuorumStateFile(self.store.disk, log.log.directory)
-        self.quorum = MetadataQuorum(1, log, state_file, self.store.clock, self._replay)
-        assert self.store.wait(lambda done: self.quorum.start(done)) is None
-
-    def propose(self, *values: bytes) -> BaseException | None:
-        return self.store.wait(lambda done: self.quorum.propose(values, done))
-
-    def _replay(self, batch: CommittedBatch) -> None:
-        self.replayed += batch.values
-
-
-def test_the_log_is_made_with_kafkas_name_and_id() -> None:
-    quorum_on_disk = QuorumOnDisk()
-    quorum_on_disk.start()
-    log = quorum_on_disk.store.log(METADATA_TOPIC, 0)
-    assert log.topic_id == METADATA_TOPIC_ID == bytes.fromhex("00000000000000000000000000000001")
-    assert log.high_watermark == log.log_end_offset == 1
-
-
-def test_what_was_committed_is_there_after_a_clean_stop() -> None:
-    quorum_on_disk = QuorumOnDisk()
-    quorum_on_disk.start()
-    assert quorum_on_disk.propose(b"a", b"b") is None
-    quorum_on_disk.store.close()
-    quorum_on_disk.start()
-    assert quorum_on_disk.replayed == [b"a", b"b"]
-    assert quorum_on_disk.propose(b"c") is None
-    assert quorum_on_disk.replayed == [b"a", b"b", b"c"]
-    assert quorum_on_disk.quorum.epoch == 2
-
-
-def test_what_was_committed_is_there_after_a_power_cut() -> None:
-    quorum_on_disk = QuorumOnDisk()
-    quorum_on_disk.start()
-    assert quorum_on_disk.propose(b"a") is None
-    quorum_on_disk.quorum.propose([b"never heard of"], lambda error: None)
-    quorum_on_disk.store.lose_power()
-    quorum_on_disk.start()
-    assert quorum_on_disk.replayed == [b"a"]
-    assert quorum_on_disk.quorum.epoch == 2
-
-
-def test_a_long_log_is_read_in_several_runs() -> None:
-    quorum_on_disk = QuorumOnDisk()
-    quorum_on_disk.start()
-    values = [bytes([number]) * 300_000 for number in range(12)]
-    for value in values:
-        assert quorum_on_disk.propose(value) is None
-    quorum_on_disk.store.close()
-    quorum_on_disk.start()
-    assert quorum_on_disk.replayed == values
-
-
-def test_a_failed_sync_takes_the_log_offline_and_nothing_is_replayed() -> None:
-    quorum_on_disk = QuorumOnDisk()
-    quorum_on_disk.start()
-    quorum_on_disk.store.disk.faults.fail("sync", lambda path: METADATA_TOPIC in path)
-    error = quorum_on_disk.propose(b"a")
-    assert isinstance(error, LogOffline)
-    assert quorum_on_disk.replayed == []
-    assert quorum_on_disk.propose(b"b") is not None
-
-
-def test_an_offline_log_is_not_made_again() -> None:
-    quorum_on_disk = QuorumOnDisk()
-    quorum_on_disk.start()
-    directory = quorum_on_disk.store.directory
-    del directory.logs[METADATA_TOPIC, 0]
-    directory.offline[METADATA_TOPIC, 0] = "broken"
-    with pytest.raises(LogOffline, match="broken"):
-        PartitionMetadataLog(directory)
-
-
-def dying_at(operation_number: int) -> Callable[[str, str], None]:
-    left = operation_number
-
-    def before(operation: str, path: str) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Crashed
-
-    return before
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_crash_before_any_operation_loses_nothing_committed_and_repeats_no_epoch(seed: int) -> None:
-    for operation_number in range(60):
-        quorum_on_disk = QuorumOnDisk(seed * 1000 + operation_number)
-        quorum_on_disk.store.disk.on_operation = dying_at(operation_number)
-        committed: list[bytes] = []
-        epoch = 0
-        try:
-            quorum_on_disk.start()
-            epoch = quorum_on_disk.quorum.epoch
-            for value in (b"a", b"b", b"c"):
-                assert quorum_on_disk.propose(value) is None
-                committed.append(value)
-        except Crashed:
-            pass
-        quorum_on_disk.store.lose_power("some")
-        quorum_on_disk.start()
-        assert quorum_on_disk.replayed[: len(committed)] == committed
-        assert len(quorum_on_disk.replayed) <= len(committed) + 1
-        assert quorum_on_disk.quorum.epoch > epoch
-
 
 ID, OTHER_ID = b"i" * 16, b"o" * 16
 COUNT = 2 * RECORDS_PER_SLICE + 1

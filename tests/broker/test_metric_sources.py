@@ -10,6 +10,7 @@ from tidelog.broker import metric_sources
 from tidelog.broker.metric_sources import add_broker_metrics
 from tidelog.broker.request_metrics import TOPICS_MAX
 from tidelog.coordinator.shard import ShardState
+from tidelog.metrics import exposition
 from tidelog.metrics.histogram import HistogramValue
 from tidelog.metrics.labelled import OTHER
 from tidelog.metrics.registry import Labels, Registry
@@ -82,8 +83,11 @@ def test_more_topics_than_are_shown() -> None:
     assert shown.value("tidelog_topic_produced_bytes_total", OTHER) == 2 * len(batch(1))
 
 
+EVERY_PARTITION = {"tidelog.metrics.partitions": "all"}
+
+
 def test_sizes_and_offsets() -> None:
-    machine = Machine()
+    machine = Machine(EVERY_PARTITION)
     client = machine.client()
     client.create_topic(partitions=2)
     records = batch(3)
@@ -117,8 +121,42 @@ def test_group_commit() -> None:
     assert shown.histogram("tidelog_group_commit_logs").sum >= passes
 
 
-def test_more_partitions_than_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_partitions_of_a_topic_share_one_series_unless_told_otherwise() -> None:
     machine = Machine()
+    client = machine.client()
+    client.create_topic(partitions=3)
+    for partition in range(3):
+        client.append(partition=partition, records=batch(partition + 1))
+    shown = Shown(machine)
+    assert shown.value("tidelog_log_end_offset", "orders", "") == 6
+    assert len([labels for labels in shown.labels("tidelog_log_size_bytes") if labels[0] == "orders"]) == 1
+    machine.settings["tidelog.metrics.partitions"] = "led"
+    machine.restart()
+    shown = Shown(machine)
+    assert [shown.value("tidelog_log_end_offset", "orders", str(partition)) for partition in range(3)] == [1, 2, 3]
+
+
+def test_the_page_does_not_grow_with_partitions() -> None:
+    sizes = {}
+    for chosen in ("none", "all"):
+        for partitions in (1, 40):
+            machine = Machine({"tidelog.metrics.partitions": chosen})
+            client = machine.client()
+            client.create_topic(partitions=partitions)
+            for partition in range(partitions):
+                client.append(partition=partition)
+            registry = Registry()
+            add_broker_metrics(registry, machine.broker)
+            *_, families = registry.snapshot()
+            assert families is not None
+            sizes[chosen, partitions] = len(exposition.render(families, lambda: None))
+    # The buckets of histograms fill up a bit; each partition has four lines of fifty characters or more.
+    assert sizes["none", 40] < sizes["none", 1] + 4_000
+    assert sizes["all", 40] > sizes["none", 40] + 39 * 4 * 50
+
+
+def test_more_partitions_than_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(EVERY_PARTITION)
     client = machine.client()
     client.create_topic(partitions=5)
     for partition in range(5):
@@ -220,7 +258,21 @@ def world() -> World:
     return world
 
 
-def test_lag_by_partition_and_groups_by_state(world: World) -> None:
+def test_lag_by_topic(world: World) -> None:
+    world.produce(ages_ms=[60_000, 40_000])
+    world.produce(partition=1)
+    world.commit(0)
+    world.commit(0, partition=1)
+    world.walk()
+    shown = Shown(world.machine)
+    assert shown.value("tidelog_group_lag_messages", "billing", "orders", "") == 3
+    # Messages add up; of ages the worst counts.
+    assert 59 < shown.value("tidelog_group_lag_seconds", "billing", "orders", "") < 70
+
+
+def test_lag_by_partition_and_groups_by_state() -> None:
+    world = World(tidelog_metrics_partitions="all")
+    world.client.create_topic("orders", 2)
     world.produce(ages_ms=[60_000, 40_000])
     world.produce(partition=1)
     world.commit(1)

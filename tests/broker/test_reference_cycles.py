@@ -5,11 +5,6 @@ finds many of them holds the loop for tens of milliseconds, in which nobody is s
 collector off, after a first run that fills the caches, and a collection then must find no objects per request.
 """
 
-import gc
-from collections import Counter
-from collections.abc import Callable, Iterator
-from types import FunctionType
-
 import pytest
 
 from tests.broker.handlers.classic_members import Member, stable_group
@@ -18,6 +13,7 @@ from tests.broker.handlers.test_table import fields_for
 from tests.broker.harness import FakeClient, Machine, fetch_request, produce_request
 from tests.broker.transactional import ORDERS, TransactionalProducer, stop_markers, transactional_machine
 from tests.log.harness import batch
+from tests.reference_cycles import assert_no_cycles
 from tidelog.broker.api import Api
 from tidelog.broker.handlers import TABLE
 from tidelog.wire.errors import ErrorCode
@@ -27,25 +23,11 @@ from tidelog.wire.produce import encode_produce_request
 from tidelog.wire.protocol import ApiKey
 
 REQUESTS = 200
-WARM_UP_REQUESTS = 20
 # Rebalances and transactions are many requests each.
 ROUNDS = 40
 OWN_CODECS = (ApiKey.PRODUCE, ApiKey.FETCH)
 FETCH_VERSION = 12
 PRODUCE_VERSION = 9
-
-Work = Callable[[int], None]
-
-
-@pytest.fixture(autouse=True)
-def collector_off() -> Iterator[None]:
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
 
 
 @pytest.fixture
@@ -55,23 +37,6 @@ def machine() -> Machine:
     find_coordinator(client, "group")
     client.append()
     return machine
-
-
-def assert_no_cycles(work: Work, count: int = REQUESTS) -> None:
-    work(min(count, WARM_UP_REQUESTS))
-    gc.collect()
-    work(count)
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    gc.collect()
-    found = Counter(name for name in map(_name_of, gc.garbage) if name.startswith("tidelog."))
-    # Other threads of the test process leave garbage too, but nothing of the broker's.
-    assert not found, f"{found.total()} objects after {count} requests, among them {found.most_common(12)}"
-
-
-def _name_of(found: object) -> str:
-    """Functions and classes have a module themselves; of everything else its class counts."""
-    named = found if isinstance(found, FunctionType | type) else type(found)
-    return f"{named.__module__}.{named.__qualname__}"
 
 
 def fetch_body(offset: int, wait_ms: int, bytes_min: int = 1) -> bytes:
@@ -97,7 +62,7 @@ def test_an_api(machine: Machine, api: Api, closes: bool) -> None:
                 client.call(api.key, version, **fields)
         machine.run_for(100)
 
-    assert_no_cycles(work)
+    assert_no_cycles(work, REQUESTS)
 
 
 def test_produce(machine: Machine) -> None:
@@ -117,7 +82,7 @@ def test_produce(machine: Machine) -> None:
             client.ask(ApiKey.PRODUCE, PRODUCE_VERSION, body)
         machine.run_for(100)
 
-    assert_no_cycles(work)
+    assert_no_cycles(work, REQUESTS)
 
 
 def test_produce_while_the_disk_is_behind(machine: Machine) -> None:
@@ -129,7 +94,7 @@ def test_produce_while_the_disk_is_behind(machine: Machine) -> None:
             assert client.append(acks=1).error is ErrorCode.NONE
             machine.run_for(20)
 
-    assert_no_cycles(work)
+    assert_no_cycles(work, REQUESTS)
     assert machine.broker.backlog.held > 0
 
 
@@ -142,7 +107,7 @@ def test_fetch_that_does_not_wait(machine: Machine) -> None:
             assert client.read("missing").error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert client.read(offset=1 << 40).error is ErrorCode.OFFSET_OUT_OF_RANGE
 
-    assert_no_cycles(work)
+    assert_no_cycles(work, REQUESTS)
 
 
 @pytest.mark.parametrize("bytes_min", [1, 100])
@@ -160,7 +125,7 @@ def test_fetch_that_is_answered_by_data(machine: Machine, bytes_min: int) -> Non
         reader.replies.clear()
         machine.run_for(20_000)
 
-    assert_no_cycles(work)
+    assert_no_cycles(work, REQUESTS)
 
 
 def test_fetch_that_times_out(machine: Machine) -> None:
@@ -171,7 +136,7 @@ def test_fetch_that_times_out(machine: Machine) -> None:
         for _ in range(count):
             assert not client.read(offset=offset, wait_ms=5).records
 
-    assert_no_cycles(work)
+    assert_no_cycles(work, REQUESTS)
 
 
 def test_fetch_whose_connection_closes(machine: Machine) -> None:
@@ -185,7 +150,7 @@ def test_fetch_whose_connection_closes(machine: Machine) -> None:
             leaving.session.closed()
         machine.run_for(100)
 
-    assert_no_cycles(work)
+    assert_no_cycles(work, REQUESTS)
 
 
 def test_fetch_whose_topic_is_deleted(machine: Machine) -> None:
@@ -212,7 +177,7 @@ def test_a_malformed_request(machine: Machine) -> None:
             client.send(ApiKey.METADATA, 1, b"\x7f\xff\xff\xff")
             assert client.closed is not None
 
-    assert_no_cycles(work)
+    assert_no_cycles(work, REQUESTS)
 
 
 def test_rebalances_of_a_classic_group(machine: Machine) -> None:
@@ -345,7 +310,7 @@ def test_decisions_that_time_out(machine: Machine) -> None:
             client.session.closed()
         machine.run_for(60_000)
 
-    assert_no_cycles(work)
+    assert_no_cycles(work, REQUESTS)
 
 
 def test_throttled_requests(machine: Machine) -> None:
@@ -363,4 +328,4 @@ def test_throttled_requests(machine: Machine) -> None:
             leaving.session.closed()
         machine.run_for(120_000)
 
-    assert_no_cycles(work)
+    assert_no_cycles(work, REQUESTS)

@@ -131,7 +131,7 @@ def test_a_client_that_has_gone_leaves_no_decision_and_no_timer_behind(client: F
         client.send(ApiKey.CREATE_TOPICS, 7, encode_request(ApiKey.CREATE_TOPICS, 7, fields))
     client.session.closed()
     machine.client().create_topic("of-somebody")
-    assert len(machine.broker.decisions) == 0
+    assert len(machine.broker.controller.decisions) == 0
     assert [machine.broker.image.topic(name) is None for name in names] == [False, True, True], "the first was under way"
     assert len(machine.broker.timers) == timers
 

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from tests.broker.handlers.test_table import fields_for
 from tests.broker.harness import FakeClient, Machine, fetch_request, produce_request
 from tests.log.harness import batch
+from tidelog.broker.handlers import TABLE
 from tidelog.broker.throttling import Throttled
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.produce import encode_produce_request
@@ -61,6 +63,17 @@ def test_within_its_quota_a_client_hears_nothing_of_it(machine: Machine) -> None
     assert client.fetch(fetch_request()).throttle_time_ms == 0
     assert client.session.wants_reading
     assert machine.broker.throttling.by_api_and_key == {}
+
+
+def test_a_client_with_a_quota_is_answered_by_every_api(machine: Machine) -> None:
+    """Also by the two whose response has no field for the throttle time."""
+    set_quotas(machine.client(), TEST_CLIENT, request_percentage=1000)
+    for api in TABLE.values():
+        if api.decode is None:
+            client = machine.client()
+            assert client.call(api.key, api.versions[1], **fields_for(api, api.versions[1])) is not None
+            assert client.closed is None, (api.name, client.closed)
+    assert machine.events == []
 
 
 def test_a_producer_that_expects_no_answer_is_held_too(machine: Machine) -> None:

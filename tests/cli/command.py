@@ -40,7 +40,9 @@ class Command:
     def __call__(self, *words: str, stdin: bytes = b"") -> Result:
         self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         self._capsys.readouterr()
-        code = main([*words, "--bootstrap", self.bootstrap])
+        self._monkeypatch.setenv("TIDELOG_BOOTSTRAP", self.bootstrap)
+        # The options of a pipeline are its own.
+        code = main([*words, "--bootstrap", self.bootstrap] if words[0] == "pipeline" else words)
         captured = self._capsys.readouterr()
         return Result(code, captured.out, captured.err)
 
@@ -48,8 +50,12 @@ class Command:
         """The one line that it says."""
         result = self(*words, stdin=stdin)
         assert result.code != 0, result.out
-        assert result.err.startswith("tidelog: ")
         assert result.err.count("\n") == 1
+        if "--json" in words:
+            document = json.loads(result.err)
+            assert document["exit_code"] == result.code
+            return str(document["error"])
+        assert result.err.startswith("tidelog: ")
         return result.err.removeprefix("tidelog: ").removesuffix("\n")
 
 

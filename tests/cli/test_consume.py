@@ -1,6 +1,8 @@
 """``tidelog consume`` on a real broker: from any point, to the end or continuously, filtered and formatted; and as a member of a
 group, which continues where it was and commits what it printed, no more."""
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -94,7 +96,7 @@ def test_formats(command: Command, hours: str) -> None:
         (["--partition", "7"], "has no partition 7, only 0 to 1"),
         (["--value", "("], "--value (: missing )"),
         (["--format", "{nothing}"], "--format {nothing}: 'nothing': the fields are topic, partition"),
-        (["--format", "xml"], "--format xml: expected text, full, json, or a template"),
+        (["--format", "xml"], "--format xml: expected text, full, json, jsonl, or a template"),
         (["--from-beginning", "--offset", "1"], "give only one of --from-beginning, --offset and --timestamp"),
     ],
 )
@@ -281,3 +283,43 @@ def test_what_does_not_go_with_a_group(command: Command, numbers: str, words: li
 
 def test_a_group_of_a_missing_topic(command: Command) -> None:
     assert command.fails("consume", "nothing", "--group", "g") == no_such_topic(command)
+
+
+def test_several_topics_and_a_pattern(command: Command, hours: str) -> None:
+    second = f"{hours}-second"
+    assert command("produce", second, stdin=b"more\n").code == 0
+    everything = ["h0", "h1", "h2", "h3", "h4", "more", "other"]
+    assert values(command, hours, second) == everything
+    assert values(command, "--pattern", f"{hours}.*") == everything
+    assert values(command, "--pattern", hours) == [*everything[:5], "other"]
+    group = new_group_name()
+    assert values(command, hours, second, "--group", group) == everything
+    assert values(command, hours, second, "--group", group) == []
+    assert "no topic matches" in command.fails("consume", "--pattern", "nothing-.*")
+    assert "which topics?" in command.fails("consume")
+    assert "which topics?" in command.fails("consume", hours, "--pattern", hours)
+
+
+def test_an_end(command: Command, hours: str) -> None:
+    assert values(command, hours, "-p", "0", "--offset", "1", "--until-offset", "3") == ["h1", "h2"]
+    assert values(command, hours, "--until", "2026-01-15T14:00:00Z") == ["h0", "h1", "other"]
+    assert values(command, hours, "--until-offset", "0") == []
+    assert "only one of" in command.fails("consume", hours, "--until-offset", "1", "--until", "1")
+    assert "--tail has no end" in command.fails("consume", hours, "--until-offset", "1", "--tail")
+
+
+def test_raw_bytes_and_a_whole_file(command: Command, topic: str) -> None:
+    content = bytes(range(256)) * 3
+    environment = {**os.environ, "TIDELOG_BOOTSTRAP": command.bootstrap}
+    words = [sys.executable, "-m", "tidelog"]
+    subprocess.run([*words, "produce", topic, "--whole"], input=content, env=environment, check=True)
+    read = subprocess.run([*words, "consume", topic, "--raw"], env=environment, stdout=subprocess.PIPE, check=True)
+    assert read.stdout == content
+
+
+def test_lines_of_json_with_times_can_be_sent_back(command: Command, hours: str) -> None:
+    lines = command("consume", hours, "-p", "0", "--jsonl").lines
+    assert json.loads(lines[1])["timestamp"] == "2026-01-15T13:00:00.000Z"
+    copy = f"{hours}-copy"
+    assert command("produce", copy, "--jsonl", "-p", "0", stdin="\n".join(lines).encode()).code == 0
+    assert command("consume", copy, "--format", "{timestamp}").lines == [str(NOON_MS + n * HOUR_MS) for n in range(5)]

@@ -77,7 +77,7 @@ def test_show_has_the_whole_story(command: Command, letters: Letters) -> None:
     (document,) = command("dlq", "show", letters.topic, "1:0", "--json").documents
     assert document["story"]["attempts"] == 6
     assert document["mark"] is None
-    command("dlq", "discard", letters.topic, "--all", "--reason", "no longer sold")
+    command("dlq", "discard", letters.topic, "--all", "--reason", "no longer sold", "--yes")
     assert re.search(r"state +discarded 20.* ago\): no longer sold", command("dlq", "show", letters.topic, "1:0").out)
 
 
@@ -111,7 +111,9 @@ def test_replay_to_the_origin_names_the_other_groups(command: Command, letters: 
     consumer = Consumer({"bootstrap.servers": letters.bootstrap, "group.id": group, "log_level": 0})
     consumer.commit(offsets=[TopicPartition(letters.source, 0, 0)], asynchronous=False)
     consumer.close()
-    result = command("dlq", "replay", letters.topic, "--to-origin")
+    refused = command("dlq", "replay", letters.topic, "--to-origin")
+    assert (refused.code, "to go ahead, add --yes" in refused.err) == (1, True)
+    result = command("dlq", "replay", letters.topic, "--to-origin", "--yes")
     assert result.err == f"warning: besides email, these groups will see the messages in {letters.source} again: {group}\n"
     assert result.out == f"Replayed 1 letter (1 to {letters.source}).\n"
 
@@ -130,7 +132,8 @@ def test_discard_wants_to_know_which(command: Command, letters: Letters) -> None
     assert "--all" in command.fails("dlq", "discard", letters.topic)
     assert "--all" in command.fails("dlq", "discard", letters.topic, "--all", "--partition", "0")
     assert command("dlq", "discard", letters.topic, "--all", "--dry-run").out == "Would have discarded 4 letters.\n"
-    assert command("dlq", "discard", letters.topic, "--partition", "0").out == "Discarded 2 letters.\n"
+    assert "to go ahead, add --yes" in command.fails("dlq", "discard", letters.topic, "--partition", "0")
+    assert command("dlq", "discard", letters.topic, "--partition", "0", "--yes").out == "Discarded 2 letters.\n"
     assert command("dlq", "depth", letters.topic, "--json").documents[0]["letters"] == 2
 
 

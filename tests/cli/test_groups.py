@@ -36,9 +36,10 @@ def produce(command: Command, topic: str, partition: int, ages_ms: list[int]) ->
     assert command("produce", topic, "--jsonl", stdin="\n".join(lines).encode()).code == 0
 
 
-def test_without_groups(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_groups(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    words: list[str] = []
     with Broker() as broker:
-        words = ["--bootstrap", broker.bootstrap_servers]
+        monkeypatch.setenv("TIDELOG_BOOTSTRAP", broker.bootstrap_servers)
         for command in (["list"], ["describe", "--all-groups"], ["delete", "--all-groups"]):
             assert main(["groups", *command, *words]) == 0
             assert capsys.readouterr().out == f"{NO_GROUPS}\n"
@@ -138,7 +139,7 @@ def test_a_topic_that_is_gone(command: Command, topic: str, group: str) -> None:
     """A member holds on to it: its offset stays, and looking does not bring the topic back."""
     commit(command, group, topic, {0: 0})
     with member(command, group, topic):
-        assert command("topics", "delete", topic).code == 0
+        assert command("topics", "delete", topic, "--yes").code == 0
         for _ in range(2):
             (document,) = command("groups", "describe", group, "--json").documents
             for partition in document["partitions"]:
@@ -195,7 +196,8 @@ def test_delete(command: Command, topic: str, group: str) -> None:
     with member(command, group, topic):
         expected = f"group {group} cannot be deleted while it is in use: it is Stable with 1 member (the-test at /127.0.0.1)"
         assert command.fails("groups", "delete", group) == f"{expected}; stop its members first"
-    assert command("groups", "delete", group).lines == [f"Deleted {group}."]
+    assert "to go ahead, add --yes" in command.fails("groups", "delete", group)
+    assert command("groups", "delete", group, "--yes").lines == [f"Deleted {group}."]
     assert committed(command, group) == {}
     assert command.fails("groups", "delete", group).startswith(f"there is no group {group}")
 

@@ -90,7 +90,7 @@ def test_the_table_fits_a_terminal(stopped: Path, capsys: Output, monkeypatch: p
 
 
 def test_verify_finds_damage_and_says_what_it_means(damaged: Path, capsys: Output) -> None:
-    assert main(["log", "verify", str(damaged)]) == 1
+    assert main(["log", "verify", str(damaged)]) == 3
     out = capsys.readouterr().out
     path = damaged / "orders-0" / "00000000000000000009.log"
     assert f"damage: {path} at byte 78, offset 10: a batch's CRC does not match its bytes. Corruption: everything below" in out
@@ -101,11 +101,11 @@ def test_verify_of_one_segment_and_of_small_files(stopped: Path, capsys: Output)
     orders = stopped / "orders-0"
     flip(orders / "00000000000000000009.log", 150)
     assert main(["log", "verify", str(orders / "00000000000000000000.log")]) == 0
-    assert main(["log", "verify", str(orders / "00000000000000000009.index")]) == 1
+    assert main(["log", "verify", str(orders / "00000000000000000009.index")]) == 3
     assert main(["log", "verify", str(orders / "leader-epoch-checkpoint")]) == 0
     assert main(["log", "verify", str(stopped / "durable-marks")]) == 0
     (orders / "leader-epoch-checkpoint").write_bytes(b"1\n")
-    assert main(["log", "verify", str(orders / "leader-epoch-checkpoint")]) == 1
+    assert main(["log", "verify", str(orders / "leader-epoch-checkpoint")]) == 3
     assert "line 1" in capsys.readouterr().out
 
 
@@ -139,14 +139,14 @@ def test_dump_of_damage(damaged: Path, capsys: Output) -> None:
     assert "CRC INVALID" in capsys.readouterr().out
     with (damaged / "orders-0" / "00000000000000000000.log").open("ab") as file:
         file.write(b"torn")
-    assert main(["log", "dump", str(damaged / "orders-0")]) == 1
+    assert main(["log", "dump", str(damaged / "orders-0")]) == 3
     assert "DAMAGE: " in capsys.readouterr().out
 
 
 def test_repair_shows_then_does(damaged: Path, capsys: Output) -> None:
     orders = damaged / "orders-0"
     before = sorted(path.name for path in orders.iterdir())
-    assert main(["log", "repair", str(orders)]) == 1
+    assert main(["log", "repair", str(orders)]) == 3
     shown = capsys.readouterr().out
     assert "A repair loses for good: 19 offsets, 10 to 28." in shown
     assert "It removes 2 segments, 1056 bytes" in shown
@@ -162,7 +162,7 @@ def test_repair_shows_then_does(damaged: Path, capsys: Output) -> None:
 
 def test_repair_rebuilds_indexes(stopped: Path, capsys: Output) -> None:
     flip(stopped / "orders-0" / "00000000000000000000.txnindex", 9)
-    assert main(["log", "verify", str(stopped)]) == 1
+    assert main(["log", "verify", str(stopped)]) == 3
     assert main(["log", "repair", str(stopped / "orders-0"), "--rebuild-indexes"]) == 0
     assert "would be rebuilt" in capsys.readouterr().out
     assert main(["log", "repair", str(stopped / "orders-0"), "--rebuild-indexes", "--yes"]) == 0
@@ -171,7 +171,7 @@ def test_repair_rebuilds_indexes(stopped: Path, capsys: Output) -> None:
 
 
 def test_a_damaged_log_comes_before_its_indexes(damaged: Path, capsys: Output) -> None:
-    assert main(["log", "repair", str(damaged), "--rebuild-indexes"]) == 1
+    assert main(["log", "repair", str(damaged), "--rebuild-indexes"]) == 3
     assert "the log itself is damaged" in capsys.readouterr().out
     assert main(["log", "repair", str(damaged), "--rebuild-indexes", "--yes"]) == 1
     assert "repair the log before its indexes" in capsys.readouterr().err
@@ -250,7 +250,7 @@ def test_help_has_an_example(command: str) -> None:
 def test_the_installed_command(damaged: Path) -> None:
     command = Path(sys.executable).with_name("tidelog")
     finished = subprocess.run([command, "log", "verify", damaged], capture_output=True, text=True, timeout=60, check=False)
-    assert finished.returncode == 1
+    assert finished.returncode == 3
     assert "at byte 78" in finished.stdout
     assert finished.stderr == ""
 

@@ -21,7 +21,7 @@ def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     show_table(make_console(), ("Name", "Count", "Rate"), [("[red]a", 1, 1234567.0), ("b", 20, 1.5)])
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert rows[0] == ["Name", "Count", "Rate"]
-    assert rows[2:] == [["[red]a", "1", "1,234,567"], ["b", "20", "1.50"]]
+    assert rows[1:] == [["[red]a", "1", "1,234,567"], ["b", "20", "1.50"]]
 
 
 def test_sizes_and_counts() -> None:
@@ -29,8 +29,12 @@ def test_sizes_and_counts() -> None:
     assert [count_of(count, "topic") for count in (0, 1, 2000)] == ["0 topics", "1 topic", "2,000 topics"]
 
 
-def test_a_person_is_asked_and_a_script_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    confirm("Sure?", is_sure=False)
+def test_a_person_is_asked_and_a_script_must_say_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("", "n\n", "y\n"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        with pytest.raises(CommandFailed, match=r"^Sure\? Nothing was changed, .* add --yes$"):
+            confirm("Sure?", is_sure=False)
+        confirm("Sure?", is_sure=True)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     with pytest.raises(typer.Abort):
         confirm("Sure?", is_sure=False)

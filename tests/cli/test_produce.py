@@ -93,6 +93,12 @@ def test_a_rate_is_kept(command: Command, topic: str) -> None:
         (["-K", ""], b"", "Invalid value for --key-separator: the separator must not be empty (try: tidelog produce --help)"),
         (["--jsonl"], b"{", "line 1 is not JSON: "),
         (["--jsonl"], b"[]", "line 1 is not a JSON object"),
+        (
+            ["--jsonl"],
+            b'{"value": "a"}\n{"val": "oops", "key": "b"}',
+            "line 2 has an unknown field 'val'; the fields are value, ",
+        ),
+        (["--jsonl"], b'{"key": "a"}', 'line 1 has no value; to send a null value (a tombstone), write "value": null'),
         (["--acks", "2"], b"", "Invalid value for --acks: '2' is not one of"),
         (["-z", "rar"], b"", "Invalid value for --compression: 'rar' is not one of"),
         (["--partition", "9"], b"x\n", "1 message not delivered (0 were delivered): "),
@@ -113,23 +119,32 @@ def test_a_message_that_is_too_large(command: Command, topic: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b'{"partition": "0"}', b'{"timestamp": true}', b'{"value_base64": "?"}', b'{"headers": 5}', b'{"headers": ["ab", "abc"]}'],
+    [
+        b'{"value": "", "partition": "0"}',
+        b'{"value": "", "timestamp": true}',
+        b'{"value_base64": "?"}',
+        b'{"value": "", "headers": 5}',
+        b'{"value": "", "headers": ["ab", "abc"]}',
+        b'{"value": "", "value_base64": ""}',
+        b"{}",
+    ],
 )
 def test_json_messages_that_are_none(text: bytes) -> None:
     with pytest.raises(CommandFailed, match=r"^line 7"):
         read_json_message(text, 7)
 
 
-def test_a_json_message_may_be_empty() -> None:
-    assert read_json_message(b"{}", 1) == InputMessage(None)
+def test_a_null_value_is_written_out() -> None:
+    for text in (b'{"value": null}', b'{"value_base64": null}', b'{"topic": "t", "offset": 7, "value": null}'):
+        assert read_json_message(text, 1) == InputMessage(None)
 
 
 @pytest.mark.parametrize(
     ("arguments", "stdin", "reason"),
     [
         ((), b"fits\n" + b"x" * 3_000_000, "message 2 cannot be sent: Unable to produce message: Broker: Message size too large"),
-        (("--jsonl",), b'{"partition": 99999999999}', "message 1 cannot be sent: "),
-        (("--jsonl",), b'{"timestamp": 99999999999999999999}', "message 1 cannot be sent: "),
+        (("--jsonl",), b'{"value": "", "partition": 99999999999}', "message 1 cannot be sent: "),
+        (("--jsonl",), b'{"value": "", "timestamp": 99999999999999999999}', "message 1 cannot be sent: "),
     ],
 )
 def test_a_message_that_the_client_refuses_is_one_line(

@@ -16,7 +16,7 @@ import pytest
 
 from tidelog.cli.main import main
 from tidelog.cli.start import banner, read_settings
-from tidelog.config.listeners import ListenerAddress
+from tidelog.config.listeners import ListenerAddress, ListenerRole, NamedListener
 from tidelog.server.process import Serving
 
 Output = pytest.CaptureFixture[str]
@@ -160,7 +160,8 @@ def test_overrides_win_over_the_file(tmp_path: Path) -> None:
 
 def serving(flush_messages: int, topic_count: int, partition_count: int) -> Serving:
     address = ListenerAddress("127.0.0.1", 9092)
-    return Serving("cluster", 1, address, address, "data", topic_count, partition_count, flush_messages, True)
+    listener = NamedListener("PLAINTEXT", ListenerRole.CLIENT, address, address)
+    return Serving("cluster", 1, (listener,), "data", topic_count, partition_count, flush_messages, True)
 
 
 def test_the_banner_says_what_is_there_and_what_is_at_stake() -> None:
@@ -178,7 +179,12 @@ def test_the_banner_says_where_the_metrics_are() -> None:
 
 def test_what_clients_are_told_is_shown_where_it_differs() -> None:
     address, advertised = ListenerAddress("0.0.0.0", 9092), ListenerAddress("queue.example", 9092)
-    text = banner(Serving("cluster", 1, address, advertised, "data", 2, 2, 1, True))
+    listeners = (
+        NamedListener("PLAINTEXT", ListenerRole.CLIENT, address, advertised),
+        NamedListener("OTHERS", ListenerRole.INTER_BROKER, ListenerAddress("10.0.0.1", 9093), advertised),
+    )
+    text = banner(Serving("cluster", 1, listeners, "data", 2, 2, 1, True))
+    assert "  for brokers   10.0.0.1:9093 (OTHERS)\n" in text
     assert "0.0.0.0:9092 (plaintext), advertised as queue.example:9092\n" in text
     assert "data (2 topics, 2 partitions)\n" in text
     assert "tidelog produce greetings --bootstrap queue.example:9092\n" in text

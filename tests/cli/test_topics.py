@@ -31,7 +31,7 @@ def test_the_brokers_defaults(command: Command) -> None:
 
 
 def test_create_what_is_there(command: Command, topic: str) -> None:
-    assert command.fails("topics", "create", topic) == f"topic {topic} exists already"
+    assert command.fails("topics", "create", topic) == f"Topic '{topic}' already exists."
     assert command("topics", "create", topic, "--if-not-exists").lines == [f"{topic} already exists, with 2 partitions."]
 
 
@@ -71,7 +71,11 @@ def test_describe(command: Command, topic: str) -> None:
 
 
 def test_adding_partitions_warns_that_keys_move(command: Command, topic: str) -> None:
-    result = command("topics", "alter", topic, "--partitions", "5")
+    refused = command("topics", "alter", topic, "--partitions", "5", "--config", "retention.ms=77", stdin=b"y\n")
+    assert (refused.code, "to go ahead, add --yes" in refused.err) == (1, True)
+    (before,) = command("topics", "describe", topic, "--json").documents
+    assert (len(before["partitions"]), before["configs"]) == (2, {})
+    result = command("topics", "alter", topic, "--partitions", "5", "--yes")
     assert result.lines == [f"{topic} now has 5 partitions."]
     assert result.err.startswith("warning: keys move: with 5 partitions instead of 2")
     assert "their order is lost" in result.err
@@ -93,7 +97,9 @@ def test_alter_nothing(command: Command, topic: str) -> None:
 
 
 def test_delete(command: Command, topic: str) -> None:
-    assert command("topics", "delete", topic).lines == [f"Deleted {topic}."]
+    assert "to go ahead, add --yes" in command.fails("topics", "delete", topic, stdin=b"n\n")
+    assert topic in {document["topic"] for document in command("topics", "list", "--json").documents}
+    assert command("topics", "delete", topic, "--yes").lines == [f"Deleted {topic}."]
     assert topic not in {document["topic"] for document in command("topics", "list", "--json").documents}
     assert command.fails("topics", "delete", topic) == no_such_topic(command, topic)
     assert command("topics", "delete", topic, "--if-exists").lines == []
@@ -171,3 +177,25 @@ def test_hot_keys_of_an_empty_topic_and_of_none(command: Command, topic: str) ->
     assert command("topics", "hotkeys", topic).lines == [f"{topic} has no messages, or none since that time."]
     assert command.fails("topics", "hotkeys", "nothing").startswith("there is no topic nothing at ")
     assert command.fails("topics", "hotkeys", topic, "--since", "soon").startswith("--since soon: expected")
+
+
+def test_delete_records(command: Command, topic: str) -> None:
+    lines = [f'{{"value": "v", "partition": {n % 2}, "timestamp": {1_768_478_400_000 + n * 1000}}}' for n in range(10)]
+    assert command("produce", topic, "--jsonl", stdin="\n".join(lines).encode()).code == 0
+    assert "up to where?" in command.fails("topics", "delete-records", topic)
+    assert "Nothing was changed" in command.fails("topics", "delete-records", topic, "--all")
+    assert "has no partition 7" in command.fails("topics", "delete-records", topic, "--all", "-p", "7")
+    words = ["topics", "delete-records", topic, "--yes"]
+    assert command(*words, "-p", "1", "--before-offset", "2").out == f"Deleted 2 messages of {topic}.\n"
+    assert command(*words, "--before", "2026-01-15T12:00:06Z").out == f"Deleted 4 messages of {topic}.\n"
+    starts = [each["start_offset"] for each in command("topics", "describe", topic, "--json").documents[0]["partitions"]]
+    assert starts == [3, 3]
+    documents = command(*words, "--all", "--json").documents
+    assert [each["start_offset"] for each in documents] == [5, 5]
+
+
+def test_a_message_that_is_too_large_for_the_client(command: Command, topic: str) -> None:
+    large = b"x" * 2_000_000
+    assert "message.max.bytes of this client" in command.fails("produce", topic, "--whole", stdin=large)
+    assert command("topics", "alter", topic, "--config", "max.message.bytes=3000000").code == 0
+    assert command("produce", topic, "--whole", "-X", "message.max.bytes=3000000", stdin=large).code == 0

@@ -24,6 +24,7 @@ from tidelog.client.errors import (
     NotAuthorized,
     TidelogError,
     TopicExists,
+    UnknownGroup,
     UnknownTopic,
 )
 from tidelog.client.producer import Producer
@@ -269,3 +270,30 @@ def test_a_topic_that_has_grown_already_is_grown_no_further(kafka: ToolkitBroker
         admin.add_partitions(topic, 3, more_ok=True)
         with pytest.raises(UnknownTopic):
             admin.add_partitions("nowhere", 3, more_ok=True)
+
+
+def test_lag_records_and_brokers(kafka: ToolkitBroker, admin: Admin) -> None:
+    topic, group = new_topic(kafka, partitions=1), new_name()
+    place = TopicPartition(topic, 0)
+    with Producer(kafka.bootstrap) as producer:
+        for number in range(10):
+            producer.send(topic, str(number))
+    with pytest.raises(UnknownGroup, match=group):
+        admin.lag(group)
+    with pytest.raises(UnknownGroup, match=group):
+        admin.describe_group(group)
+    admin.set_group_offsets(group, {place: 4})
+    assert admin.lag(group) == {place: 6}
+    assert admin.describe_group(group).state == "EMPTY"
+    assert admin.delete_records({place: 7}) == {place: 7}
+    assert admin.bounds([place]) == {place: PartitionBounds(7, 10)}
+    assert admin.lag(group) == {place: 3}
+    with pytest.raises(TidelogError):
+        admin.delete_records({place: 11})
+    assert admin.delete_records({place: -1}) == {place: 10}
+    with pytest.raises(InvalidArgument):
+        admin.delete_records({})
+    broker_id = min(admin.describe_cluster().brokers)
+    assert "log.retention.hours" in admin.broker_configs(broker_id) or "log.retention.ms" in admin.broker_configs(broker_id)
+    with pytest.raises(BrokerUnavailable, match="there is no such broker"):
+        admin.broker_configs(4711)

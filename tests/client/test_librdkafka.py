@@ -1,9 +1,18 @@
 """Settings: ours, then the caller's, and what would break a promise is refused."""
 
+import socket
+import time
+
 import pytest
 
-from tidelog.client.errors import InvalidArgument
-from tidelog.client.librdkafka import bootstrap_addresses, librdkafka_configuration
+from tidelog.client.admin import Admin
+from tidelog.client.consumer import Consumer
+from tidelog.client.errors import BrokerUnavailable, InvalidArgument
+from tidelog.client.librdkafka import bootstrap_addresses, librdkafka_configuration, nobody_listens
+from tidelog.client.producer import Producer
+
+# What a person waits is 2 s at most; a busy machine adds to it.
+LIMIT_SECONDS = 4.0
 
 
 def test_the_callers_settings_win_over_ours() -> None:
@@ -32,3 +41,25 @@ def test_a_setting_that_would_break_a_promise_is_refused_by_name() -> None:
         librdkafka_configuration("h:1", {"bootstrap.servers": "other:1"}, {})
     with pytest.raises(InvalidArgument, match="names of librdkafka's settings"):
         librdkafka_configuration("h:1", {7: "x"}, {})  # type: ignore[dict-item]  # what a caller without types may do
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
+def test_where_nobody_listens_is_told_within_two_seconds(kind: type[Producer | Consumer | Admin]) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # Bound and not listening: it refuses, and nobody else gets it.
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        started = time.monotonic()
+        with pytest.raises(BrokerUnavailable, match=rf"no broker answers at {address} .*check the address"):
+            kind(address)
+        assert time.monotonic() - started < LIMIT_SECONDS
+
+
+def test_who_is_silent_may_be_slow() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert not nobody_listens(address)
+        assert not nobody_listens(f"127.0.0.1:1,{address}")
+    assert nobody_listens("127.0.0.1:1,[::1]:1")
+    assert nobody_listens("no-such-host.invalid")

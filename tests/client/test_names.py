@@ -24,6 +24,12 @@ def test_other_names_are_told() -> None:
         tidelog.Cluster  # type: ignore[attr-defined]  # noqa: B018 - that is what is tested
 
 
+def test_the_public_classes_are_shown_and_a_star_imports_them() -> None:
+    assert set(MODULES) <= set(dir(tidelog))
+    code = "from tidelog import *; print(Producer.__name__, Retry.__name__)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "Producer Retry\n"
+
+
 def test_type_checkers_see_the_same_names() -> None:
     imports = [node for node in ast.walk(ast.parse(STUB.read_text())) if isinstance(node, ast.ImportFrom)]
     seen = {alias.name: (node.module or "").removeprefix("tidelog.") for node in imports for alias in node.names}

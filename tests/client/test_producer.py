@@ -194,7 +194,7 @@ def test_values_that_cannot_be_sent(kafka: ToolkitBroker, producer: Producer) ->
         producer.send(topic, object())
     with pytest.raises(SerializationError, match=f"key for {topic} is a set"):
         producer.send(topic, b"x", key={1})
-    with pytest.raises(MessageTooLarge, match=rf"send to {topic}: .*max\.message\.bytes"):
+    with pytest.raises(MessageTooLarge, match=rf"send to {topic}: .*message\.max\.bytes of this client.*max_message_bytes"):
         producer.send(topic, b"x" * 2_000_000)
     with pytest.raises(InvalidArgument, match="timestamp"):
         producer.send(topic, b"x", timestamp=datetime(2026, 1, 1))
@@ -213,6 +213,7 @@ def test_a_message_that_the_topic_refuses_fails_in_its_future(kafka: ToolkitBrok
         error = producer.send(topic, b"x" * 5000).exception(30)
         assert isinstance(error, MessageTooLarge)
         assert topic in str(error)
+        assert "max.message.bytes of the topic" in str(error)
         assert producer.metrics().failed == 1
 
 

@@ -1,10 +1,12 @@
 """RawProducer and RawConsumer on a real broker: bytes in, bytes out, ends of partitions and typed errors."""
 
+import signal
+
 import pytest
 
 from tests.client.producing import new_topic
 from tests.toolkit_broker import ToolkitBroker
-from tidelog.client.errors import BrokerUnavailable, InvalidArgument, MessageTooLarge, TidelogError
+from tidelog.client.errors import BrokerUnavailable, DeliveryFailed, InvalidArgument, MessageTooLarge, TidelogError
 from tidelog.client.message import Message
 from tidelog.client.raw_consumer import EndOfPartition, RawConsumer
 from tidelog.client.raw_producer import RawProducer
@@ -79,3 +81,20 @@ def test_a_transaction_that_does_not_begin_names_its_id() -> None:
     producer = RawProducer("127.0.0.1:1", {"transactional.id": "payments"})
     with pytest.raises(TidelogError, match="begin a transaction as payments"):
         producer.begin_transaction(0.5)
+
+
+def test_ctrl_c_within_a_callback_is_an_interruption(kafka: ToolkitBroker) -> None:
+    """confluent-kafka loses it and ends with a SystemError, which no caller expects."""
+    producer = RawProducer(kafka.bootstrap, on_delivery=lambda *_: signal.raise_signal(signal.SIGINT))
+    producer.produce(new_topic(kafka), b"a")
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush(30)
+
+
+def test_a_closed_producer_sends_nothing_more(kafka: ToolkitBroker) -> None:
+    reports: list[TidelogError | None] = []
+    producer = RawProducer(kafka.bootstrap, {"linger.ms": 60_000}, on_delivery=lambda error, _: reports.append(error))
+    producer.produce(new_topic(kafka), b"a")
+    producer.close(30)
+    assert len(reports) == 1
+    assert isinstance(reports[0], DeliveryFailed)

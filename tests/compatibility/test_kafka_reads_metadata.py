@@ -8,7 +8,6 @@ import pytest
 
 from tests.compatibility.apache_kafka import KafkaUnavailable, kafka_classpath, run_tool
 from tests.controller.cluster import RULES, STATIC, new_image, randomness
-from tests.raft.memory_log import MemoryLog
 from tidelog.controller.topics import NewTopic, create_topics
 from tidelog.metadata.features import METADATA_VERSION, METADATA_VERSION_LEVEL
 from tidelog.metadata.records import (
@@ -26,7 +25,8 @@ from tidelog.metadata.records import (
     SupportedFeature,
     encode_record,
 )
-from tidelog.raft.single_voter import build_leader_change
+from tidelog.raft.control_records import QuorumRecord, build_control_batch
+from tidelog.raft.voters import KRaftVersion, LeaderChange, ReplicaKey, Voter, VoterEndpoint, VotersRecord, voter_set
 from tidelog.records.batch import build_batch
 from tidelog.records.record import Record
 
@@ -61,12 +61,15 @@ def test_kafka_decodes_every_record_that_we_write(tmp_path: Path) -> None:
     except KafkaUnavailable as error:
         pytest.skip(str(error))
     records = records_of_ours()
-    log = MemoryLog()
-    log.append(build_leader_change(1, [1], [1], 1), 1)
+    voter = Voter(1, ID, (VoterEndpoint("CONTROLLER", "127.0.0.1", 9093),))
+    voters = VotersRecord(voter_set([voter]))
+    control: list[QuorumRecord] = [LeaderChange(1, (voter.key,), (voter.key,)), KRaftVersion(1), voters]
+    old = build_control_batch([LeaderChange(1, (ReplicaKey(1),), (ReplicaKey(1),))], 1, leader_epoch=1)
+    new = build_control_batch(control, 1, base_offset=1, leader_epoch=2)
     values = [encode_record(record) for record in records]
-    log.append(build_batch([Record(index, 1, None, value) for index, value in enumerate(values)]), 1)
+    decisions = [Record(4 + index, 1, None, value) for index, value in enumerate(values)]
     path = tmp_path / "00000000000000000000.log"
-    path.write_bytes(log.data)
+    path.write_bytes(old + new + build_batch(decisions, base_offset=4, leader_epoch=2))
     output = run_tool("org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", str(path))
     payloads = [json.loads(line.split("payload: ", 1)[1]) for line in output.splitlines() if "payload: {" in line]
     kinds = [payload["type"].replace("_", "").lower() for payload in payloads]

@@ -27,7 +27,12 @@ KAFKA_VERSIONS = {
 }  # fmt: skip
 
 # The page says why.
-DIFFERENT_VERSIONS = {ApiKey.PRODUCE: (3, 13), ApiKey.FETCH: (4, 17)}
+DIFFERENT_VERSIONS = {
+    ApiKey.PRODUCE: (3, 13),
+    ApiKey.FETCH: (4, 17),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (0, 0),
+    ApiKey.PUSH_TELEMETRY: (0, 0),
+}
 
 API_VERSIONS_VERSION = 4
 CALL_SECONDS_MAX = 20.0

@@ -17,7 +17,7 @@ from tidelog.config.types import InvalidSetting
     ],
 )
 def test_what_is_read(text: str, host: str, port: int) -> None:
-    assert read_listener("listeners", text) == ListenerAddress(host, port)
+    assert read_listener("listeners", text) == ("PLAINTEXT", ListenerAddress(host, port))
 
 
 @pytest.mark.parametrize(

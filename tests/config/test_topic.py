@@ -9,7 +9,10 @@ from tidelog.config.types import LONG_MAX, InvalidSetting
 # As Apache Kafka 4 prints them for a topic without settings of its own.
 KAFKA_DEFAULTS = {
     "cleanup.policy": ("delete",),
+    "compression.gzip.level": -1,
+    "compression.lz4.level": 9,
     "compression.type": "producer",
+    "compression.zstd.level": 3,
     "delete.retention.ms": 86_400_000,
     "file.delete.delay.ms": 60_000,
     "flush.messages": LONG_MAX,

@@ -52,6 +52,14 @@ def test_all_synonyms_in_their_order() -> None:
     assert config.documentation == TOPIC.settings["retention.ms"].documentation
 
 
+def test_an_internal_topic_is_not_relaxed_by_the_brokers_default() -> None:
+    image = new_image(orders=1, __consumer_offsets=1)
+    static = StaticConfig(1, {"log.flush.interval.messages": "1000"})
+    assert of_topic(image, static, "flush.messages").value == "1000"
+    (config,) = describe_topic(image, static, "__consumer_offsets", ["flush.messages"])
+    assert (config.value, config.source) == ("1", ConfigSource.DEFAULT_CONFIG)
+
+
 def test_a_larger_unit_becomes_the_topics_own() -> None:
     config = of_topic(new_image(orders=1), StaticConfig(1, {"log.retention.hours": "2"}), "retention.ms")
     assert (config.value, config.source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
@@ -154,7 +162,8 @@ def test_values_are_shown_as_kafka_prints_them(value: Value, shown: str | None) 
 def test_a_groups_settings_are_its_own_or_the_brokers() -> None:
     static = StaticConfig(1, {"group.consumer.heartbeat.interval.ms": "4000"})
     image = set_configs(new_image(), ResourceType.GROUP, "billing", consumer_session_timeout_ms="50000")
-    session, heartbeat = describe_group(image, static, "billing")
+    names = ["consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"]
+    session, heartbeat = describe_group(image, static, "billing", names)
     assert (session.name, session.value, session.source) == ("consumer.session.timeout.ms", "50000", ConfigSource.GROUP_CONFIG)
     assert session.synonyms == (
         ConfigSynonym("consumer.session.timeout.ms", "50000", ConfigSource.GROUP_CONFIG),

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.controller.cluster import STATIC, new_image, replay, set_configs
+from tests.controller.cluster import STATIC, new_image, replay, set_configs, topic_id
 from tidelog.controller.config_sources import StaticConfig
 from tidelog.controller.configs import (
     AlterOperation,
@@ -12,7 +12,7 @@ from tidelog.controller.configs import (
 )
 from tidelog.metadata.configs import ALL_BROKERS, ResourceType
 from tidelog.metadata.image import ClusterImage
-from tidelog.metadata.records import ConfigRecord
+from tidelog.metadata.records import ConfigRecord, PartitionChangeRecord
 from tidelog.wire.errors import ErrorCode
 
 SET, DELETE, APPEND, SUBTRACT = AlterOperation
@@ -217,3 +217,25 @@ def test_settings_of_groups_are_checked_against_the_brokers() -> None:
     static = StaticConfig(1, {"group.consumer.session.timeout.ms": "60000"})
     result = incremental_alter_configs(new_image(), static, [on_group(ConfigChange("consumer.heartbeat.interval.ms", "45000"))])
     assert result.response == [ResourceAlteration(ResourceType.GROUP, "billing")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "minimum", "eligible"),
+    [
+        (ResourceType.TOPIC, "orders", "1", ()),
+        (ResourceType.TOPIC, "orders", "2", (2,)),
+        (ResourceType.TOPIC, "orders", "3", (2,)),
+        (ResourceType.BROKER, "", "1", (2,)),
+    ],
+)
+def test_a_smaller_minimum_ends_eligibility_in_the_same_batch(
+    kind: ResourceType, name: str, minimum: str, eligible: tuple[int, ...]
+) -> None:
+    """The topic's own minimum is 2, so that of all brokers does not count."""
+    image = set_configs(new_image((1, 2, 3), orders=1), ResourceType.TOPIC, "orders", min_insync_replicas="2")
+    replay(image, [PartitionChangeRecord(0, topic_id("orders"), isr=(1,), leader=1, eligible_leader_replicas=(2,))])
+    change = ResourceChanges(kind, name, (ConfigChange("min.insync.replicas", minimum),))
+    replay(image, incremental_alter_configs(image, STATIC, [change]).records)
+    topic = image.topic("orders")
+    assert topic is not None
+    assert topic.partitions[0].eligible_leader_replicas == eligible

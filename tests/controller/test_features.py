@@ -20,7 +20,7 @@ def _a_feature_with_several_levels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_what_is_there_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert SUPPORTED_FEATURES == {"metadata.version": (30, 30), "transaction.version": (0, 2)}
+    assert SUPPORTED_FEATURES == {"metadata.version": (30, 30), "transaction.version": (0, 2), "share.version": (0, 1)}
 
 
 def test_a_level_that_is_there_already_changes_nothing() -> None:

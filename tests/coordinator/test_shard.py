@@ -10,7 +10,15 @@ from tidelog.coordinator.errors import (
     NotCoordinator,
 )
 from tidelog.coordinator.machine import CoordinatorResult
-from tidelog.coordinator.shard import FLUSH_BYTES, SLICE_BYTES, SLICE_RECORDS, ShardState
+from tidelog.coordinator.shard import (
+    FLUSH_BYTES,
+    SLICE_BYTES,
+    SLICE_RECORDS,
+    SUSPENSION_MS_MAX,
+    SUSPENSION_MS_MIN,
+    ShardState,
+)
+from tidelog.log.errors import StorageError
 from tidelog.records.batch import build_batch
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
 from tidelog.records.header import iterate_headers
@@ -176,6 +184,100 @@ def test_a_failed_append_drops_the_shard_and_loads_it_again() -> None:
     bench.log.commit()
     assert bench.answers[3] == ("a", None)
     assert [event for event, _ in bench.events] == ["coordinator_shard_dropped"]
+
+
+def test_an_append_without_room_costs_what_was_decided_and_reads_go_on() -> None:
+    bench = Bench()
+    bench.put("a", "1")
+    bench.runtime.flush()
+    bench.log.commit()
+    first = bench.machine
+    bench.log.append_error = StorageError("nothing was written: No space left on device")
+    bench.put("a", "2")
+    bench.runtime.flush()
+    assert isinstance(bench.answers[1][1], NotCoordinator)
+    bench.read("a")
+    assert len(bench.answers) == 2, "it waits for the reload"
+    bench.load()
+    assert bench.answers[2] == ("1", None), "what was decided but not written is gone"
+    assert bench.machine is not first, "the shard was reloaded, not patched"
+    bench.put("a", "3")
+    bench.read("a")
+    assert isinstance(bench.answers[3][1], NotCoordinator), "refused before it was decided"
+    assert bench.answers[4] == ("1", None)
+    assert bench.shard.drops == 1
+    bench.log.append_error = None
+    bench.run_for(SUSPENSION_MS_MIN)
+    bench.put("a", "4")
+    bench.runtime.flush()
+    bench.log.commit()
+    assert bench.answers[5] == ("a", None)
+    assert [event for event, _ in bench.events] == ["coordinator_shard_dropped"]
+
+
+def test_while_there_is_no_room_a_shard_tries_less_and_less_often_and_is_read_in_between() -> None:
+    bench = Bench()
+    bench.put("a", "1")
+    bench.runtime.flush()
+    bench.log.commit()
+    bench.log.append_error = StorageError("No space left on device")
+    served = 0
+    for _ in range(600):
+        bench.put("a", "2")
+        bench.runtime.flush()
+        bench.answers.clear()
+        bench.read("a")
+        bench.run_for(100)
+        served += bench.answers == [("1", None)]
+    assert served == 600
+    assert bench.shard.drops < 60_000 / SUSPENSION_MS_MAX + 10
+    bench.log.append_error = None
+    bench.run_for(SUSPENSION_MS_MAX)
+    bench.put("a", "3")
+    bench.runtime.flush()
+    bench.log.commit()
+    bench.answers.clear()
+    bench.read("a")
+    assert bench.answers == [("3", None)]
+
+
+def test_time_outs_wait_until_there_may_be_room() -> None:
+    bench = Bench()
+    bench.log.append_error = StorageError("No space left on device")
+    bench.put("a", "1")
+    bench.runtime.flush()
+    bench.run_for(1)
+    bench.machine.timers.schedule("due", 10, lambda: CoordinatorResult([Word("late", "yes")]))
+    bench.run_for(SUSPENSION_MS_MIN // 2)
+    assert bench.machine.words == {}
+    bench.log.append_error = None
+    bench.run_for(SUSPENSION_MS_MIN)
+    assert bench.machine.words == {"late": "yes"}
+    assert [event for event, _ in bench.events] == ["coordinator_shard_dropped"]
+
+
+def test_a_marker_without_room_is_refused_and_the_transaction_stays_open() -> None:
+    bench = Bench()
+    bench.log.append_error = StorageError("No space left on device")
+    heard: list[Exception | None] = []
+    for _ in range(2):
+        bench.shard.end_transaction((1, 0), EndTransactionMarker(ControlType.COMMIT, 0), heard.append)
+        bench.run_for(1)
+    assert [type(error) for error in heard] == [NotCoordinator, NotCoordinator]
+    assert bench.machine.ended == []
+    assert bench.shard.drops == 1
+
+
+def test_a_shard_that_is_closed_without_room_leaves_nobody_waiting() -> None:
+    bench = Bench()
+    bench.log.append_error = StorageError("No space left on device")
+    bench.put("a", "1")
+    bench.runtime.flush()
+    bench.read("a")
+    bench.shard.close(NotCoordinator("led elsewhere"))
+    assert [type(error) for _, error in bench.answers] == [NotCoordinator, NotCoordinator]
+    bench.run_for(SUSPENSION_MS_MAX)
+    assert bench.shard.state is ShardState.CLOSED
 
 
 def test_a_batch_that_can_no_longer_be_committed_drops_the_shard() -> None:

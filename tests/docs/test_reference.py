@@ -23,7 +23,7 @@ def test_the_commands_about_groups(tmp_path: Path) -> None:
         said = {line: shell.run(line) for line in lines}
     assert said["tidelog groups describe billing"].startswith("billing: Empty, ")
     assert (tmp_path / "billing.csv").read_text() == "".join(f"orders,{partition},0\n" for partition in range(4))
-    assert said["tidelog groups delete billing"] == "Deleted billing.\n"
+    assert said["tidelog groups delete billing --yes"] == "Deleted billing.\n"
 
 
 def test_the_commands_and_the_program_about_transactions(tmp_path: Path) -> None:

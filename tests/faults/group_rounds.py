@@ -187,8 +187,12 @@ def _wait_for_commits(groups: list[RoundsGroup], number: int) -> None:
 
 
 def _wait_until_committed(groups: list[RoundsGroup]) -> None:
-    def is_committed(group: RoundsGroup) -> bool:
+    def missing(group: RoundsGroup) -> dict[Partition, int]:
         wanted = {Partition(group.topic, number): end for number, end in enumerate(group.end_offsets)}
-        return group.ledger.committed == wanted
+        return {partition: end for partition, end in wanted.items() if group.ledger.committed.get(partition, 0) != end}
 
-    wait_until(lambda: all(is_committed(group) or group.problems() for group in groups), "every record committed")
+    try:
+        wait_until(lambda: all(not missing(group) or group.problems() for group in groups), "every record committed")
+    except TimeoutError as error:
+        refused = {member.name: member.refused_commits[-3:] for group in groups for member in group.members}
+        raise TimeoutError(f"not committed: {[missing(group) for group in groups]}, last refusals {refused}") from error

@@ -88,6 +88,14 @@ class Peer:
         size = self._read(4)
         return None if size is None else self._read(struct.unpack(">i", size)[0])
 
+    def read_response_within(self, seconds: float) -> bytes | None:
+        """As ``read_response``, for a request that may wait longer than anyone cares."""
+        self._socket.settimeout(seconds)
+        try:
+            return self.read_response()
+        finally:
+            self._socket.settimeout(TIMEOUT_SECONDS)
+
     def read_some(self, bytes_max: int) -> int:
         """How much was there. ConnectionResetError: the broker has ended it."""
         received = len(self._socket.recv(bytes_max))

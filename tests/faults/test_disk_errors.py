@@ -5,18 +5,20 @@ Clients hear KAFKA_STORAGE_ERROR, the broker stays up, goes on when it can, and 
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.faults.faulty_broker import FaultyBroker
 from tests.faults.faulty_disk import SYNC_ERROR, WRITE_ERROR, DiskFaults
 from tests.faults.load import COMMON, reader, wait_until
 from tests.faults.peers import Peer, Probe, api_versions_request
 from tests.faults.rounds import create_topic
-from tidelog.testing import Broker, BrokerFailed
+from tidelog.testing import Broker
 
 MEBIBYTE = 1 << 20
 DISK_BYTES = 48 * MEBIBYTE
@@ -25,13 +27,16 @@ VALUE_BYTES = 100_000
 TOPIC = "orders"
 # librdkafka asks for metadata after each refusal and takes its time.
 REFUSED = 3
+# A broker that waited for room would take a minute.
+STOP_SECONDS_MAX = 30
 CONFIGS = {"log.segment.bytes": MEBIBYTE}
 
 
 class Writer:
     """Sends numbered values one by one and knows what became of each."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, topic: str = TOPIC) -> None:
+        self._topic = topic
         settings: dict[str, object] = {
             "acks": "all",
             "enable.idempotence": False,
@@ -55,7 +60,7 @@ class Writer:
             if error is None:
                 self.acknowledged[partition, message.offset()] = value
 
-        self._producer.produce(TOPIC, value, partition=partition, on_delivery=on_delivery)
+        self._producer.produce(self._topic, value, partition=partition, on_delivery=on_delivery)
         assert self._producer.flush(30) == 0, "neither acknowledged nor refused"
         return outcomes[0]
 
@@ -65,6 +70,10 @@ class Writer:
             if error is not None:
                 return error
         raise AssertionError("never refused")
+
+    def send_some(self, count: int) -> None:
+        for _ in range(count):
+            assert self.succeeds()
 
     def succeeds(self, partition: int = 0) -> bool:
         return self.send(partition) is None
@@ -153,20 +162,30 @@ def test_a_full_disk(small_disk: Path) -> None:
 
 
 def test_a_crash_on_a_full_disk(small_disk: Path) -> None:
-    """Without any room the broker says why it does not start; with some it does, and has lost nothing."""
-    filler = small_disk / "filler"
-    filler.write_bytes(bytes(FILLER_BYTES))
-    with Broker(persist=small_disk / "data", configs=CONFIGS) as broker:
+    """Without a free byte the broker starts, is read, and deletes what it is told to; then it takes records again."""
+    (small_disk / "filler").write_bytes(bytes(FILLER_BYTES))
+    with Broker(persist=small_disk / "data", configs={**CONFIGS, "log.segment.delete.delay.ms": 0}) as broker:
         create_topic(broker, TOPIC, 1)
+        create_topic(broker, "old", 1)
+        Writer(broker, "old").send_some(100)
         writer = Writer(broker)
         writer.send_until_refused()
         broker.kill()
         fill(small_disk / "rest")
-        with pytest.raises(BrokerFailed, match="No space left on device"):
-            broker.start()
-        filler.unlink()
         broker.start()
-        assert writer.succeeds()
+        error = writer.send()
+        assert error is not None
+        assert error.code() == KafkaError.KAFKA_STORAGE_ERROR
+        assert_all_there(broker, writer)
+        began = time.monotonic()
+        broker.stop()
+        assert time.monotonic() - began < STOP_SECONDS_MAX
+        broker.start()
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.delete_topics(["old"])["old"].result(30)
+        wait_until(writer.succeeds, "the deleted topic made room: the broker takes records again", 20)
+        assert_all_there(broker, writer)
+        broker.restart()
         assert_all_there(broker, writer)
         assert_nothing_unexpected(broker)
 

@@ -48,6 +48,9 @@ class FakeGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.subscribed
 
+    def may_read(self, topic: str) -> bool:
+        return topic in self.subscribed
+
     def empty_since_ms(self) -> int | None:
         return self.empty_ms
 

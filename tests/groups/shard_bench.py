@@ -9,11 +9,12 @@ from simulation.executor import SimulatedExecutor
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
 from tests.coordinator.harness import MemoryLog, SimulatedTimers
-from tidelog.config.groups import BROKER_GROUP_SETTINGS
+from tidelog.config.groups import BROKER_GROUP_SETTINGS, METADATA_BYTES_TOTAL_MAX
 from tidelog.coordinator.machine import CoordinatorResult, MachineType, ShardTimers
 from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.coordinator.shard import Shard, ShardState
 from tidelog.groups.environment import GroupEnvironment
+from tidelog.groups.group import MetadataBudget
 from tidelog.groups.records import RECORD_CODEC
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import PartitionRecord, RemoveTopicRecord, TopicRecord
@@ -41,6 +42,7 @@ class ShardBench(Generic[MachineType]):
         self.scheduler = Scheduler()
         self.clock = SimulatedClock(self.scheduler)
         self.settings = {setting.name: setting.default for setting in BROKER_GROUP_SETTINGS} | dict(settings or {})
+        self.metadata_budget = MetadataBudget(self.settings[METADATA_BYTES_TOTAL_MAX])
         self.seed = seed
         self.randomness = SimulatedRandomness(seed)
         self.image = ClusterImage()
@@ -51,7 +53,11 @@ class ShardBench(Generic[MachineType]):
             self.create_topic(name, partitions)
 
         def machine_with(timers: ShardTimers) -> MachineType:
-            return make_machine(GroupEnvironment(self.clock, self.randomness, self.image, self.settings, timers, self._report))
+            return make_machine(
+                GroupEnvironment(
+                    self.clock, self.randomness, self.image, self.settings, timers, self._report, self.metadata_budget
+                )
+            )
 
         self.runtime: CoordinatorRuntime[MachineType] = CoordinatorRuntime(
             "__consumer_offsets",

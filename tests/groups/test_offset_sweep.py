@@ -49,15 +49,24 @@ def test_the_default_is_a_week(bench: OffsetBench) -> None:
     assert bench.offsets.count == 0
 
 
-def test_members_keep_their_groups_offsets() -> None:
-    bench = bench_with("orders")
-    bench.commit()
+def test_members_keep_the_offsets_of_topics_that_they_read() -> None:
+    bench = bench_with("orders", "returns")
+    bench.commit("g", "orders")
+    bench.commit("g", "returns")
     bench.group("g").has_members = True
+    bench.group("g").subscribed = ("orders",)
+    bench.run_for(60 * MINUTE_MS - 1)
+    assert bench.offsets.count == 2
     bench.run_for(DAY_MS)
-    assert bench.offsets.count == 1
-    bench.group("g").has_members = False
+    assert bench.offsets.of_group("g").keys() == {"orders"}
+    # Not even a group that is left without offsets goes while it has members.
+    bench.group("g").subscribed = ()
     bench.run_for(INTERVAL_MS)
     assert bench.offsets.count == 0
+    assert bench.machine.groups.find("g") is not None
+    bench.group("g").has_members = False
+    bench.run_for(INTERVAL_MS)
+    assert bench.machine.groups.find("g") is None
 
 
 def test_retention_counts_from_when_the_last_member_left_or_the_commit_if_that_is_later() -> None:

@@ -1,6 +1,7 @@
 """A data directory on simulated ports, and the few things that every test of it does: append, commit, crash, open again, read."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from fastcrc.crc32 import iscsi as crc32c
 
@@ -45,7 +46,13 @@ class Store:
     """One machine with one data directory. ``directory`` is the open one."""
 
     def __init__(
-        self, settings: LogSettings | None = None, *, options: DirectoryOptions | None = None, seed: int = 1, is_open: bool = True
+        self,
+        settings: LogSettings | None = None,
+        *,
+        options: DirectoryOptions | None = None,
+        reserve_bytes: int = 0,
+        seed: int = 1,
+        is_open: bool = True,
     ) -> None:
         self.scheduler = Scheduler()
         self.clock = SimulatedClock(self.scheduler)
@@ -54,7 +61,8 @@ class Store:
         self.executor = SimulatedExecutor(self.scheduler, self.randomness, self.disk, self.clock)
         self.settings = settings if settings is not None else LogSettings()
         # By default file by file: a syncfs would cover a sync that was forgotten.
-        self.options = options if options is not None else DirectoryOptions(syncfs_files_min=10_000)
+        options = options if options is not None else DirectoryOptions(syncfs_files_min=10_000)
+        self.options = replace(options, disk_reserve_bytes=reserve_bytes)
         self.events: list[tuple[str, dict[str, object]]] = []
         self.directory: DataDirectory
         if is_open:

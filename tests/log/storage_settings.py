@@ -33,6 +33,7 @@ OPTIONS = DirectoryOptions(
     open_files_max=6,
     index_cache_bytes=256,
     recovery_point_interval_bytes=2_000,
+    disk_reserve_bytes=4096,
     syncfs_files_min=9,
     retention_check_interval_ms=700,
     checkpoint_interval_ms=900,

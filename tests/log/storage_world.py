@@ -21,7 +21,7 @@ from tests.log.storage_reopening import check_came_back
 from tests.log.storage_settings import OPTIONS, PATH, SETTINGS_BY_TOPIC, SmallJournal
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.data_directory import DataDirectory
-from tidelog.log.errors import DuplicateSequence, LogOffline, OutOfOrderSequence, StorageError
+from tidelog.log.errors import LogOffline, OutOfOrderSequence, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery import directory_opening
 from tidelog.log.settings import DirectoryOptions
@@ -164,7 +164,7 @@ class World:
         return records
 
     def append(self, key: tuple[str, int], counts: list[int], key_number: int, wait: bool, as_follower: bool = False) -> None:
-        """Plain batches, several in one call."""
+        """Plain batches, several in one call, as only the broker itself and its leader write them."""
         usable = self.usable(key)
         if usable is None:
             return
@@ -178,7 +178,8 @@ class World:
                 self.records(model, offset, count, key_number), base_offset=offset, leader_epoch=self.leader_epoch
             )
             offset += count
-        self._append(log, model, data, wait, as_follower=as_follower)
+        origin = AppendOrigin.CLIENT if len(counts) == 1 else AppendOrigin.COORDINATOR
+        self._append(log, model, data, wait, origin, as_follower)
 
     def append_idempotent(
         self, key: tuple[str, int], producer_id: int, count: int, wait: bool, transactional: bool = False, bump: bool = False
@@ -222,7 +223,7 @@ class World:
                 self.records(model, 0, 1, 0), producer_id=producer_id, producer_epoch=producer.epoch, base_sequence=gap
             )
             log.append_as_leader(data, self.leader_epoch)
-        except (OutOfOrderSequence, DuplicateSequence):
+        except OutOfOrderSequence:
             return
         require(False, f"{log.name}: a batch of producer {producer_id} was taken although the one before it is missing")
 

@@ -125,16 +125,31 @@ def test_a_start_that_fails_lets_the_lock_go() -> None:
     store.open()
 
 
-def test_a_full_disk_at_the_start_is_a_typed_error_and_loses_nothing() -> None:
-    store = Store()
+@pytest.mark.parametrize("reserve_bytes", [0, 4096])
+def test_a_full_disk_at_the_start_loses_nothing(reserve_bytes: int) -> None:
+    store = Store(reserve_bytes=reserve_bytes)
     filled(store)
     store.lose_power()
     store.disk.set_free_bytes(0)
+    store.open()
+    assert read_offsets(store.log()) == list(range(5))
+    assert store.log().durable.offset == 5
+    store.close()
+    store.disk.set_free_bytes(None)
+    store.open()
+    assert read_offsets(store.log()) == list(range(5))
+
+
+def test_a_new_directory_on_a_full_disk_is_a_typed_error() -> None:
+    store = Store(is_open=False)
+    store.disk.set_free_bytes(0)
+    with pytest.raises(DirectoryUnusable, match="No space left"):
+        store.open()
+    store.disk.set_free_bytes(500)
     with pytest.raises(DirectoryUnusable, match="No space left"):
         store.open()
     store.disk.set_free_bytes(None)
     store.open()
-    assert read_offsets(store.log()) == list(range(5))
 
 
 def test_progress_is_told() -> None:

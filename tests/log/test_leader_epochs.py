@@ -61,6 +61,9 @@ def test_end_offset_as_offset_for_leader_epoch_answers() -> None:
     assert epochs.end_offset_for(4, 100) == (3, 30)
     assert epochs.end_offset_for(5, 100) == (5, 100)
     assert epochs.end_offset_for(6, 100) == (-1, -1)
+    # Leader epoch 8 has not appended anything yet, so that all epochs before it end where the log ends.
+    answers = [epochs.end_offset_for(epoch, 100, leader_epoch=8) for epoch in (3, 4, 5, 6, 7, 8, 9)]
+    assert answers == [(3, 30), (3, 30), (5, 100), (5, 100), (5, 100), (8, 100), (-1, -1)]
 
 
 def test_truncating() -> None:

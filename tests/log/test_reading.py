@@ -21,12 +21,14 @@ from tests.log.harness import (
     slice_bytes,
     with_body,
 )
+from tidelog.log.append_check import AppendOrigin
 from tidelog.log.errors import LogOffline, OffsetOutOfRange
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, end_offset_for_epoch, offset_for_timestamp, offset_of_max_timestamp, position_of, read
 from tidelog.log.segments.indexes import AbortedTransaction
 from tidelog.log.segments.segment import LOOKUP_BATCH_BYTES_MAX
 from tidelog.log.settings import LogSettings
+from tidelog.ports.steps import run_to_end
 from tidelog.records.batch import read_records
 from tidelog.records.compression import CompressionType, compress
 from tidelog.records.control import ControlType
@@ -193,8 +195,8 @@ def test_an_offline_log_is_not_read() -> None:
     log.go_offline("broken")
     for call in (
         lambda: read(log, 0, 1, Isolation.LOG_END),
-        lambda: offset_for_timestamp(log, 0),
-        lambda: offset_of_max_timestamp(log),
+        lambda: run_to_end(offset_for_timestamp(log, 0)),
+        lambda: run_to_end(offset_of_max_timestamp(log)),
         lambda: end_offset_for_epoch(log, 0),
     ):
         with pytest.raises(LogOffline, match="broken"):
@@ -345,26 +347,26 @@ def test_timestamps_are_found_as_a_walk_finds_them(stamps: list[list[int]], how:
         log.advance_high_watermark(log.log_end_offset)
     everything = list(records_of(log))
     newest = max((record.timestamp for record, _ in everything), default=None)
-    found = offset_of_max_timestamp(log)
+    found = run_to_end(offset_of_max_timestamp(log))
     expected = next(((r.timestamp, r.offset, epoch) for r, epoch in everything if r.timestamp == newest), None)
     assert found == expected
     start = data.draw(st.integers(0, log.log_end_offset))
     assert store.wait(lambda done: store.directory.delete_records(log, start, done)) is None
     left = [(r.timestamp, r.offset, epoch) for r, epoch in everything if r.offset >= start]
     newest_left = max((timestamp for timestamp, _, _ in left), default=None)
-    assert offset_of_max_timestamp(log) == next((found for found in left if found[0] == newest_left), None)
+    assert run_to_end(offset_of_max_timestamp(log)) == next((found for found in left if found[0] == newest_left), None)
     for timestamp in (0, *range(START_MS, START_MS + 42)):
         expected = next(
             ((r.timestamp, r.offset, epoch) for r, epoch in everything if r.timestamp >= timestamp and r.offset >= start), None
         )
-        assert offset_for_timestamp(log, timestamp) == expected
+        assert run_to_end(offset_for_timestamp(log, timestamp)) == expected
 
 
 def test_records_without_a_time_are_found_by_no_time() -> None:
     log = Store().create()
     log.append_as_leader(batch(timestamps=[-1, -1]), 0)
-    assert offset_for_timestamp(log, 0) is None
-    assert offset_of_max_timestamp(log) is None
+    assert run_to_end(offset_for_timestamp(log, 0)) is None
+    assert run_to_end(offset_of_max_timestamp(log)) is None
 
 
 @pytest.mark.parametrize(
@@ -375,26 +377,30 @@ def test_records_without_a_time_are_found_by_no_time() -> None:
     ],
 )
 def test_a_batch_that_cannot_be_read_is_found_by_its_header(compression: CompressionType, body: bytes) -> None:
-    """Nobody reads the records when they are written: a lookup must neither fail on them nor take all memory for them."""
+    """Nobody reads the records of a leader when they are written: a lookup must neither fail on them nor take all memory."""
     log = Store(SMALL).create()
     append(log)
     broken = with_body(batch(timestamps=[START_MS + 5]), body, attributes=int(compression))
-    log.append_as_leader(broken, 0)
+    log.append_as_leader(broken, 0, AppendOrigin.COORDINATOR)
     append(log)
-    assert offset_for_timestamp(log, START_MS + 1) == (START_MS + 5, 1, 0)
-    assert offset_of_max_timestamp(log) == (START_MS + 5, 1, 0)
+    assert run_to_end(offset_for_timestamp(log, START_MS + 1)) == (START_MS + 5, 1, 0)
+    assert run_to_end(offset_of_max_timestamp(log)) == (START_MS + 5, 1, 0)
     log.raise_start(1)
-    assert offset_of_max_timestamp(log) == (START_MS + 5, 1, 0)
+    assert run_to_end(offset_of_max_timestamp(log)) == (START_MS + 5, 1, 0)
 
 
 def test_a_timestamp_that_does_not_fit_is_not_given_out() -> None:
     log = Store(SMALL).create()
     built = batch(timestamps=[START_MS])
-    log.append_as_leader(with_body(built, built[HEADER_SIZE:], base_timestamp=2**63 - 1, max_timestamp=START_MS), 0)
+    log.append_as_leader(
+        with_body(built, built[HEADER_SIZE:], base_timestamp=2**63 - 1, max_timestamp=START_MS), 0, AppendOrigin.COORDINATOR
+    )
     later = batch(timestamps=[START_MS, START_MS + 5])
-    log.append_as_leader(with_body(later, later[HEADER_SIZE:], base_timestamp=2**63 - 1, max_timestamp=START_MS), 0)
+    log.append_as_leader(
+        with_body(later, later[HEADER_SIZE:], base_timestamp=2**63 - 1, max_timestamp=START_MS), 0, AppendOrigin.COORDINATOR
+    )
     log.raise_start(2)
-    assert offset_for_timestamp(log, START_MS) == (START_MS, 2, 0)
+    assert run_to_end(offset_for_timestamp(log, START_MS)) == (START_MS, 2, 0)
 
 
 # -- by epoch ----------------------------------------------------------------------------------------------------------------

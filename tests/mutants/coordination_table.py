@@ -16,9 +16,9 @@ GROUP_MUTANTS = (
         "groups: offsets read before they are durable",
         "a committed offset that was read does not go back",
         "tidelog/coordinator/shard.py",
-        "        self.write(lambda machine: CoordinatorResult(response=query(machine)), on_done)\n",
-        "        try:\n            response = query(self._active())\n        except Exception as error:\n"
-        "            on_done(None, error)\n        else:\n            on_done(response, None)\n",
+        "            self._decide(lambda machine: CoordinatorResult(response=query(machine)), on_done)\n",
+        "            try:\n                response = query(self._active())\n            except Exception as error:\n"
+        "                on_done(None, error)\n            else:\n                on_done(response, None)\n",
     ),
     Mutant(
         "groups: commits of a stale generation accepted",
@@ -148,16 +148,16 @@ TRANSACTION_MUTANTS = (
     Mutant(
         "transactions: the list of aborted ones cut short",
         "nothing that was aborted is read",
-        "tidelog/log/reading.py",
-        "            if transaction.last_stable_offset >= upper:\n",
+        "tidelog/log/segments/indexes.py",
+        "            if transaction.last_stable_offset >= upper_bound_offset:\n",
         "            if found:\n",
     ),
     Mutant(
         "transactions: aborted ones of later segments not listed",
         "nothing that was aborted is read",
         "tidelog/log/reading.py",
-        "    for later in range(index, len(segments)):\n        for transaction in segments[later].transaction_index",
-        "    for later in range(index, index + 1):\n        for transaction in segments[later].transaction_index",
+        "    for later in range(index, len(segments)):\n        if segments[later].transaction_index",
+        "    for later in range(index, index + 1):\n        if segments[later].transaction_index",
     ),
     Mutant(
         "transactions: last stable offset ahead",

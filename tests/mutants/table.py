@@ -44,8 +44,8 @@ MUTANTS = (
         "only the last segment synced after a roll",
         "the old segment is durable before the new one",
         "tidelog/log/partition_log.py",
-        "            files=[*unsynced.files, *[segment.file() for segment in unsynced.segments]],\n",
-        "            files=[*unsynced.files, *[segment.file() for segment in unsynced.segments[-1:]]],\n",
+        "            segment_files=[segment.file() for segment in unsynced.segments],\n",
+        "            segment_files=[segment.file() for segment in unsynced.segments[-1:]],\n",
     ),
     Mutant(
         "stale producer snapshot trusted",
@@ -65,7 +65,7 @@ MUTANTS = (
         "swap: the replacement's name before the originals' removal is durable",
         "an original does not come back beside its replacement",
         "tidelog/log/compaction/swap.py",
-        "        self._executor.submit(lambda: environment.disk.sync_directory(log.directory), self._originals_are_gone)\n",
+        "        self._executor.submit(lambda: disk.sync_directory(directory), self._originals_are_gone)\n",
         "        self._originals_are_gone(Completion(None, None))\n",
     ),
     Mutant(
@@ -94,7 +94,7 @@ MUTANTS = (
         "recovery does not sync what it kept",
         "what a start shows is durable, also when it came from the page cache",
         "tidelog/log/recovery/directory_opening.py",
-        "    outcome = run_plans(disk, file_system, plans, syncfs_files_min)\n",
+        "    outcome = run_plans(disk, file_system, list(plans.values()), syncfs_files_min)\n",
         "    outcome = run_plans(disk, file_system, [], syncfs_files_min)._replace(errors=[None] * len(plans))\n",
     ),
     Mutant(

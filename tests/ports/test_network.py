@@ -11,7 +11,7 @@ import uvloop
 from simulation.network import SimulatedNetwork
 from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
-from tidelog.ports.network import Connection, Network
+from tidelog.ports.network import CONNECTION_REFUSED, Connection, Network
 from tidelog.ports.real_network import SocketNetwork
 
 DEADLINE_SECONDS = 30
@@ -91,6 +91,7 @@ def net(request: pytest.FixtureRequest) -> Iterator[Net]:
 
     yield Net(sockets, sockets, lambda condition: loop.run_until_complete(asyncio.wait_for(reach(condition), DEADLINE_SECONDS)))
     close_all()
+    sockets.close()
     loop.close()
     assert errors == []
 
@@ -172,7 +173,7 @@ def test_a_refused_connection_ends_later(net: Net) -> None:
     net.client.connect(host, port, client)
     client.in_call = False
     net.run_until(lambda: bool(client.ends))
-    assert client.ends[0].lower() == "connection refused"
+    assert client.ends == [CONNECTION_REFUSED]
     assert client.opened_connections == []
 
 

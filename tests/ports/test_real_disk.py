@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.ports import system
 from tidelog.ports.real_disk import RealDisk, SyncKind
 
 
@@ -40,7 +41,7 @@ def test_a_sync_that_fails_has_no_end(tmp_path: Path, monkeypatch: pytest.Monkey
     def fail(descriptor: int) -> None:
         raise OSError(5, "input/output error")
 
-    monkeypatch.setattr(os, "fdatasync", fail)
+    monkeypatch.setattr(system, "sync_data", fail)
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="input/output"):
         file.sync()

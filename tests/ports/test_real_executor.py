@@ -177,6 +177,36 @@ def test_children_are_capped(tmp_path: Path) -> None:
     executor.close(wait=True)
 
 
+def test_a_child_without_a_result_is_killed_after_its_time(tmp_path: Path) -> None:
+    executor = ThreadExecutor(child_command=child_functions.COMMAND)
+    done: list[Completion] = []
+    path = tmp_path / "pid"
+    executor.submit_child(ChildTask(child_functions.hang, {"path": str(path)}, timeout_seconds=0.2), done.append)
+    assert executor.run_completions(DEADLINE_SECONDS) == 1
+    assert isinstance(done[0].error, ChildTaskError)
+    assert "had no result after 0 s and was killed" in str(done[0].error)
+    assert not path.exists() or not process_is_running(int(path.read_text() or 0))
+    executor.close(wait=True)
+
+
+def test_a_cancelled_child_is_killed_or_never_started(tmp_path: Path) -> None:
+    executor = ThreadExecutor(child_command=child_functions.COMMAND, child_count_max=1)
+    done: list[Completion] = []
+    first, second = (
+        executor.submit_child(ChildTask(child_functions.hang, {"path": str(tmp_path / name)}), done.append)
+        for name in ("first", "second")
+    )
+    wait_for(lambda: (tmp_path / "first").exists() and bool((tmp_path / "first").read_text()))
+    second.cancel()
+    first.cancel()
+    wait_for(lambda: executor.run_completions(0.1) >= 0 and len(done) == 2)
+    assert [type(completion.error) for completion in done] == [ChildTaskError, ChildTaskError]
+    assert not process_is_running(int((tmp_path / "first").read_text()))
+    assert not (tmp_path / "second").exists()
+    first.cancel()
+    executor.close(wait=True)
+
+
 @pytest.mark.parametrize("wait", [True, False])
 def test_close_ends_children(tmp_path: Path, wait: bool) -> None:
     executor = ThreadExecutor(child_command=child_functions.COMMAND)

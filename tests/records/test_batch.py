@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,8 +14,18 @@ from tests.records.strategies import compressions, record_lists, without_deadlin
 from tidelog.records.batch import build_batch, build_batch_of_pairs, iterate_keys, read_records
 from tidelog.records.compression import CompressionType
 from tidelog.records.errors import CorruptBatch, DecompressionLimitExceeded, InvalidBatch, RecordError, UnsupportedCompression
-from tidelog.records.header import HEADER_SIZE, BatchHeader, check_header, crc_is_valid, read_header
+from tidelog.records.header import (
+    DELETE_HORIZON_MASK,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_MASK,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    check_header,
+    crc_is_valid,
+    read_header,
+)
 from tidelog.records.record import Record
+from tidelog.records.varint import SMALL_VARINTS_COUNT
 
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_NAMES = sorted(path.stem for path in GOLDEN.glob("*.bin"))
@@ -288,3 +299,54 @@ def test_a_coordinators_batch_is_like_any_other(
     records = [Record(index, timestamp, key, value) for index, (key, value) in enumerate(pairs)]
     expected = build_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, transactional=producer_id >= 0)
     assert build_batch_of_pairs(pairs, timestamp, producer_id, producer_epoch) == expected
+
+
+def test_a_coordinators_batch_with_long_keys_values_and_many_records() -> None:
+    """Lengths and deltas on both sides of the table of small varints."""
+    for length in (SMALL_VARINTS_COUNT - 1, SMALL_VARINTS_COUNT, SMALL_VARINTS_COUNT + 1, 70_000):
+        pairs = [(b"k" * length, b"v" * length), (b"k", None), (b"k" * length, b"")]
+        records = [Record(offset, 5, key, value) for offset, (key, value) in enumerate(pairs)]
+        assert records_of(build_batch_of_pairs(pairs, 5, -1, -1)) == records
+    many = [(b"%d" % number, b"") for number in range(SMALL_VARINTS_COUNT + 2)]
+    batch = build_batch_of_pairs(many, 5, -1, -1)
+    records = list(read_records(batch, 0, read_header(batch), size_max=SIZE_MAX, count_max=len(many)))
+    assert records == [Record(offset, 5, key, b"") for offset, (key, _) in enumerate(many)]
+
+
+def test_attributes_of_a_batch_do_not_replace_each_other() -> None:
+    kinds: dict[str, Any] = {
+        "compression": CompressionType.GZIP,
+        "producer_id": 1,
+        "producer_epoch": 0,
+        "base_sequence": 0,
+        "transactional": True,
+    }
+    records = [Record(0, 5, b"k", b"v")]
+    plain = read_header(build_batch(records, **kinds)).attributes
+    assert plain == CompressionType.GZIP | TRANSACTIONAL_MASK
+    stamped = read_header(build_batch(records, log_append_time_ms=9, **kinds)).attributes
+    assert stamped == plain | LOG_APPEND_TIME_MASK
+    horizon = read_header(build_batch(records, delete_horizon_ms=9, **kinds)).attributes
+    assert horizon == plain | DELETE_HORIZON_MASK
+
+
+def test_a_record_may_end_with_its_key_or_its_value() -> None:
+    """The last byte of the batch belongs to it: a null value, or one without headers behind it."""
+    for record in (Record(0, 5, b"the key ends here", None), Record(0, 5, None, b"the value ends here"), Record(0, 5, b"", b"")):
+        batch = build_batch([record])
+        assert records_of(batch) == [record]
+        assert keys_of(batch) == [(0, record.key, record.value is None)]
+
+
+def test_a_batch_cut_off_behind_another_is_noticed() -> None:
+    whole = build_batch([Record(0, 5, b"k", b"v" * 100)])
+    with pytest.raises(CorruptBatch):
+        records_of(whole + whole[:-1], len(whole))
+
+
+def test_a_checksum_is_right_for_every_kind_of_buffer() -> None:
+    batch = build_batch([Record(0, 5, b"k", b"v")])
+    damaged = changed(batch, HEADER_SIZE, ">b", 77)
+    for kind in (bytes, bytearray, memoryview):
+        assert crc_is_valid(kind(batch), 0, read_header(batch))
+        assert not crc_is_valid(kind(damaged), 0, read_header(damaged))

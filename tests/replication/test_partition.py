@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.log.harness import Store, batch
+from tests.log.harness import START_MS, Store, batch
 from tidelog.log.append_check import AppendOrigin
-from tidelog.log.errors import LogOffline
+from tidelog.log.errors import InvalidRecord, LogOffline
 from tidelog.log.settings import LogSettings
 from tidelog.metadata.topics import PartitionImage, TopicImage
+from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
 from tidelog.replication.errors import FencedLeaderEpoch, NotEnoughReplicas, UnknownLeaderEpoch
 from tidelog.replication.partition import AppendTracker, Partition
 
@@ -185,3 +186,100 @@ def test_appends_are_tracked_whoever_makes_them() -> None:
     assert relaxed._appends.advance_relaxed()
     assert relaxed.log.high_watermark == 2
     assert not relaxed._appends.advance_relaxed()
+
+
+def test_a_partition_knows_its_topic() -> None:
+    partition = led(Store())
+    assert (partition.topic, partition.topic_id, partition.index, partition.is_internal) == ("orders", b"i" * 16, 0, False)
+
+
+def test_a_partition_follows_the_metadata_and_its_settings() -> None:
+    """What moves the high watermark without an append: fewer replicas, or a lower minimum."""
+    for change in ("follow", "minimum"):
+        store = Store()
+        partition = led(store, isr=(1,), min_insync=2)
+        partition.append(batch(), acks_all=False)
+        sync(store)
+        assert partition.log.high_watermark == 0
+        if change == "follow":
+            partition.follow(PartitionImage((1,), (1,), leader=1, leader_epoch=3, partition_epoch=1))
+            assert (partition.in_sync.replicas, partition.in_sync.isr) == ((1,), (1,))
+        else:
+            partition.change_min_insync_replicas(1)
+            assert partition.min_insync_replicas == 1
+        assert partition.log.high_watermark == 1
+
+
+def test_whoever_holds_a_closed_partition_gets_a_copy_of_the_reason() -> None:
+    class Moved(Exception):
+        def __init__(self, text: str, leader: int) -> None:
+            super().__init__(text)
+            self.leader = leader
+
+    partition = led(Store())
+    partition.check_open()
+    reason = Moved("led elsewhere", 2)
+    partition.close(reason)
+    for ask in (partition.check_open, lambda: partition.check_epoch(3)):
+        with pytest.raises(Moved, match="led elsewhere") as raised:
+            ask()
+        assert raised.value is not reason
+        assert raised.value.leader == 2
+    assert partition.closed_by is reason
+    assert reason.__traceback__ is None
+
+
+def test_bytes_of_clients_are_counted() -> None:
+    partition = led(Store())
+    assert (partition.produced_bytes, partition.fetched_bytes) == (0, 0)
+    for _ in range(2):
+        partition.append(batch(), acks_all=False)
+        partition.count_fetched(10)
+    partition.append(batch(), acks_all=False, origin=AppendOrigin.COORDINATOR)
+    assert (partition.produced_bytes, partition.fetched_bytes) == (2 * len(batch()), 20)
+
+
+def test_bytes_are_unsynced_until_the_second_pass_after_them() -> None:
+    """The pass that was under way when they were written may not have covered them."""
+    partition = led(Store())
+    appends, size = partition._appends, len(batch())
+    for unsynced in (size, 2 * size):
+        partition.append(batch(), acks_all=False)
+        assert appends.unsynced_bytes == unsynced
+    appends.pass_ended()
+    partition.append(batch(), acks_all=False)
+    assert appends.unsynced_bytes == 3 * size
+    appends.pass_ended()
+    assert appends.unsynced_bytes == size
+    appends.pass_ended()
+    assert appends.unsynced_bytes == 0
+
+
+def test_a_fetch_hears_which_partition_has_data_and_may_leave_twice() -> None:
+    class NotesPartitions(Reader):
+        def on_data(self, partition: Partition) -> None:
+            super().on_data(partition)
+            heard.append(partition)
+
+    heard: list[Partition] = []
+    store = Store()
+    partition = led(store)
+    reader = NotesPartitions()
+    partition.remove_fetch_waiter(reader)
+    partition.add_fetch_waiter(reader)
+    partition.append(batch(), acks_all=False)
+    sync(store)
+    partition.close(RuntimeError("gone"))
+    assert heard == [partition, partition]
+    partition.remove_fetch_waiter(reader)
+    partition.remove_fetch_waiter(reader)
+
+
+def test_only_the_broker_may_append_control_batches() -> None:
+    marker = build_end_transaction_marker(
+        EndTransactionMarker(ControlType.COMMIT, 0), producer_id=1, producer_epoch=0, timestamp=START_MS
+    )
+    partition = led(Store())
+    with pytest.raises(InvalidRecord):
+        partition.append(marker, acks_all=True)
+    assert partition.append(marker, acks_all=True, origin=AppendOrigin.COORDINATOR).first_offset == 0

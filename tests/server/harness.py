@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import uvloop
-
 from tidelog.log.reading import LogSlice
+from tidelog.ports import system
 from tidelog.ports.clock import RealClock
 from tidelog.ports.disk import DiskFile
 from tidelog.ports.real_executor import ThreadExecutor
@@ -69,13 +68,13 @@ class WordSession:
     def in_flight(self) -> int:
         return len(self._slots)
 
-    def receive(self, frame: memoryview, received_ns: int) -> None:
+    def receive(self, frame: memoryview, received_ns: int) -> int:
         self.received_ns = received_ns
         self._broker.received.append(bytes(frame[:64]))
         word, _, rest = bytes(frame).partition(b" ")
         if word == b"close":
             self._close("told to")
-            return
+            return len(frame)
         if word == b"raise":
             raise RuntimeError("told to")
         slot: list[list[ResponsePart] | None] = [None]
@@ -84,6 +83,7 @@ class WordSession:
             self._broker.held.append((self, slot))
         else:
             self.fill(slot, self._answer(word, rest))
+        return len(frame)
 
     def _answer(self, word: bytes, rest: bytes) -> list[ResponsePart]:
         if word == b"echo":
@@ -146,6 +146,7 @@ class WordBroker:
         self.on_stopped: OnDone | None = None
         self.stop_error: Exception | None = None
         self.start_error: Exception | None = None
+        self.controller_listeners: frozenset[int] = frozenset()
 
     def session(
         self,
@@ -153,6 +154,7 @@ class WordBroker:
         send: Callable[[list[ResponsePart]], None],
         close: Callable[[str], None],
         resume: Callable[[], None],
+        listener_index: int,
     ) -> WordSession:
         assert client_host == "127.0.0.1"
         session = WordSession(self, send, close, resume)
@@ -254,7 +256,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 class RunningServer:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.broker = WordBroker()
-        self.loop = uvloop.new_event_loop()
+        self.loop = system.new_event_loop()
         self.executor = ThreadExecutor(wake=self.loop.call_soon_threadsafe)
         self.events: list[tuple[str, dict[str, object]]] = []
         self.server = Server(self.loop, self.broker, RealClock(), self.executor, limits, self._report)

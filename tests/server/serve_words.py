@@ -1,19 +1,16 @@
 """Run as a process by test_process: serves words, prints its port, and on the way out that it stopped."""
 
 import sys
-from collections.abc import Sequence
 
 from tests.server.harness import WordBroker
-from tidelog.ports.clock import Clock
-from tidelog.ports.executor import Executor
-from tidelog.server.process import ServeOptions, serve
+from tidelog.server.process import ServedPorts, ServeOptions, serve
 
 
-def make_broker(executor: Executor, clock: Clock, addresses: Sequence[tuple[str, int]]) -> WordBroker:
+def make_broker(ports: ServedPorts) -> WordBroker:
     broker = WordBroker()
     if "fail" in sys.argv:
         broker.start_error = RuntimeError("cannot start")
-    assert addresses[0][1] > 0
+    assert ports.addresses[0][1] > 0
     return broker
 
 

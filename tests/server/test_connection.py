@@ -56,6 +56,17 @@ def test_the_session_knows_when_its_frames_arrived_and_sending_is_timed(running:
     assert 0 < running.server.reactor.send_ns.sum < time.monotonic_ns() - began_ns
 
 
+@pytest.mark.parametrize("send_buffer_bytes", [64 * 1024, -1])
+def test_the_kernel_holds_as_much_of_a_response_as_the_limit_says(send_buffer_bytes: int) -> None:
+    """A response that waits in the kernel as a whole leaves the processor's cache before the client reads it."""
+    with running_server(ConnectionLimits(send_buffer_bytes=send_buffer_bytes)) as running, running.client() as client:
+        assert client.ask(b"echo 1") == b"echo 1"
+        (connection,) = running.connections()
+        held = connection._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        # Linux doubles the value to make room for its own bookkeeping.
+        assert (held == 2 * send_buffer_bytes) == (send_buffer_bytes > 0)
+
+
 def test_requests_that_take_long_are_handled_one_a_turn_and_others_come_between(running: RunningServer) -> None:
     """And with a rest in between: the others have the loop for half of the time."""
     work = b"work %d" % (2 * SLOW_TURN_NS_MIN // 1_000_000)
@@ -288,7 +299,7 @@ def test_a_disk_that_cannot_read_ends_the_connection(
     monkeypatch.setattr("tidelog.server.reactor.read_ahead", fail)
     monkeypatch.setattr("tidelog.server.send_queue.is_cached", lambda *_: False)
     with running.client() as client:
-        client.send(b"slice 0 2000")
+        client.send(b"slice 0 20000")
         with pytest.raises(EOFError):
             client.receive()
     wait_until(lambda: len(running.reasons) == 1)

@@ -81,3 +81,21 @@ def test_what_is_said_through_logging() -> None:
     finally:
         logger.removeHandler(handler)
     assert lines == [f'{TIME} warning message logger=tidelog.test_event_log text="refused 10.0.0.1"\n']
+
+
+def test_a_log_that_nobody_reads_any_more_does_not_disturb_whoever_reports() -> None:
+    lines: list[str] = []
+    is_broken = True
+
+    def write(line: str) -> None:
+        if is_broken:
+            raise BrokenPipeError
+        lines.append(line)
+
+    log = EventLog(write, StoppedClock(), LogFormat.TEXT)
+    log.report("torn_tail_cut", {})
+    log.report("torn_tail_cut", {})
+    is_broken = False
+    log.report("torn_tail_cut", {})
+    log.report("torn_tail_cut", {})
+    assert [line.split(" ", 2)[2] for line in lines] == ["torn_tail_cut\n", "log_lines_lost lines=2\n", "torn_tail_cut\n"]

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from http import HTTPStatus
 
 import pytest
-import uvloop
 
+from tidelog.ports import system
 from tidelog.server.http import (
     CONNECTIONS_MAX,
     HEADERS_MAX,
@@ -58,7 +58,7 @@ class Served:
 
 @contextmanager
 def serving(routes: Mapping[str, Handler] | None = None, **limits: float) -> Iterator[Served]:
-    loop = uvloop.new_event_loop()
+    loop = system.new_event_loop()
     listener = HttpListener(loop, {"/hello": hello, "/large": large} if routes is None else routes, **limits)
     bound = bind("127.0.0.1", 0)
     errors: list[object] = []

@@ -31,11 +31,12 @@ def test_settings_become_limits() -> None:
         "socket.request.max.bytes": "2000000",
         "connections.max.idle.ms": "1000",
         "queued.max.request.bytes": "3000000",
+        "socket.send.buffer.bytes": "-1",
     }
     limits = ConnectionLimits.from_config(parse(BROKER, texts))
     assert (limits.connections_max, limits.connections_per_address_max) == (5, 2)
     assert (limits.frame_bytes_max, limits.first_frame_bytes_max) == (2_000_000, 2_000_000)
-    assert (limits.idle_ms_max, limits.memory_bytes_max) == (1000, 3_000_000)
+    assert (limits.idle_ms_max, limits.memory_bytes_max, limits.send_buffer_bytes) == (1000, 3_000_000, -1)
 
 
 def test_the_shortest_limit_on_time() -> None:

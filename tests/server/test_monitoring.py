@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidelog import __version__
-from tidelog.config.broker import METRICS_LISTENER
+from tidelog.config.broker import METRICS_LISTENER, METRICS_PARTITIONS
 from tidelog.deadletters.dead_letter import Depth, prometheus_text
 from tidelog.metrics.exposition import CONTENT_TYPE
 from tidelog.metrics.registry import SLICE_SAMPLES, Description, Kind, Registry, Sample
@@ -110,7 +110,7 @@ def use(broker: Broker) -> None:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker(configs={METRICS_LISTENER: "127.0.0.1:0"}) as broker:
+    with Broker(configs={METRICS_LISTENER: "127.0.0.1:0", METRICS_PARTITIONS: "all"}) as broker:
         use(broker)
         yield broker
 

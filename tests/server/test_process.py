@@ -1,6 +1,5 @@
 """Putting a broker together: what is refused before anything is touched, and what is derived."""
 
-import resource
 import signal
 import subprocess
 import sys
@@ -13,19 +12,7 @@ import pytest
 from tests.server.harness import WAIT_SECONDS, Client
 from tidelog.config.broker import METRICS_LISTENER
 from tidelog.config.types import InvalidSetting
-from tidelog.log.durability.checkpoints import MetaProperties, write_meta_properties
-from tidelog.ports.randomness import RealRandomness
-from tidelog.ports.real_disk import RealDisk
-from tidelog.server.process import OPEN_FILES_DERIVED_MAX, derive_open_files_max, find_cluster_id, run_broker
-
-
-class PlannedRandomness(RealRandomness):
-    def __init__(self, *tokens: bytes) -> None:
-        super().__init__()
-        self._tokens = list(tokens)
-
-    def token(self, length: int) -> bytes:
-        return self._tokens.pop(0)
+from tidelog.server.process import OPEN_FILES_DERIVED_MAX, divide_descriptors, run_broker
 
 
 @pytest.mark.parametrize(
@@ -46,34 +33,24 @@ def test_what_is_refused(settings: dict[str, str], message: str, tmp_path: Path)
     assert not data.exists()
 
 
-def test_a_cluster_id_is_made_once(tmp_path: Path) -> None:
-    disk = RealDisk()
-    made = find_cluster_id(disk, PlannedRandomness(b"\x01" * 16), str(tmp_path))
-    assert made == "AQEBAQEBAQEBAQEBAQEBAQ"
-    write_meta_properties(disk, str(tmp_path / "meta.properties"), MetaProperties("theirs", 1, None))
-    assert find_cluster_id(disk, PlannedRandomness(), str(tmp_path)) == "theirs"
-
-
-def test_no_cluster_id_looks_like_an_option(tmp_path: Path) -> None:
-    made = find_cluster_id(RealDisk(), PlannedRandomness(b"\xf8" * 16, b"\x02" * 16), str(tmp_path))
-    assert made == "AgICAgICAgICAgICAgICAg"
-
-
 @pytest.mark.parametrize(
-    ("limit", "connections_max", "expected"),
+    ("limit", "connections_max", "open_files_max", "shares"),
     [
-        (20_128, 10_000, 10_000),
-        (1024, 10_000, 448),
-        (100, 10_000, 16),
-        (1_000_000, 10, OPEN_FILES_DERIVED_MAX),
-        (resource.RLIM_INFINITY, 10, OPEN_FILES_DERIVED_MAX),
+        (20_128, 10_000, None, (10_000, 10_000)),
+        (1024, 10_000, None, (448, 448)),
+        (1024, 10_000, 4096, (224, 672)),
+        (1024, 100, 50, (100, 50)),
+        (256, 2**31 - 1, None, (96, 96)),
+        (40, 10_000, None, (14, 16)),
+        (1_000_000, 10, None, (10, OPEN_FILES_DERIVED_MAX)),
     ],
 )
-def test_open_files_fit_beside_the_connections(
-    limit: int, connections_max: int, expected: int, monkeypatch: pytest.MonkeyPatch
+def test_connections_and_open_segments_leave_descriptors_for_the_logs(
+    limit: int, connections_max: int, open_files_max: int | None, shares: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    assert derive_open_files_max({"max.connections": connections_max}) == expected
+    divided = divide_descriptors(limit, connections_max, open_files_max)
+    assert (divided.connections_max, divided.open_files_max) == shares
+    assert sum(shares) <= limit - min(128, limit // 4)
 
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
-import uvloop
 
 from tests.server.harness import Client, RunningServer, framed, running_server, wait_until
+from tidelog.ports import system
 from tidelog.ports.clock import RealClock
+from tidelog.ports.real_network import ResetWatch
 from tidelog.server.limits import ConnectionLimits
-from tidelog.server.reactor import ResetWatch
 
 
 def test_one_burst_for_all_that_was_ready() -> None:
@@ -82,7 +82,7 @@ def reset(client: socket.socket) -> None:
 
 class Watched:
     def __init__(self) -> None:
-        self.loop = uvloop.new_event_loop()
+        self.loop = system.new_event_loop()
         self.watch = ResetWatch(self.loop)
         self.reasons: list[str] = []
         self.near, self.far = _connected()

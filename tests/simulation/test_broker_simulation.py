@@ -130,7 +130,7 @@ def test_a_fault_counts_when_it_strikes() -> None:
     world = World(1)
     world.set_up()
     nemesis = world.nemesis
-    for told in (nemesis.failing_sync, nemesis.cut_power_in_an_operation, nemesis.too_few_replicas):
+    for told in (nemesis.failing_sync, nemesis.cut_power_in_an_operation):
         assert not told()
     assert nemesis.counts == {}
     nemesis.died_in_an_operation()

@@ -1,12 +1,23 @@
 """Options become values, and whatever is wrong with one is said in one sentence that names it."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.topic_partition import TopicPartition
-from tidelog.spark.options import RECORDS_PER_SPLIT, ConnectionOptions, OffsetBound, SinkOptions, SourceOptions
+from tidelog.spark.options import (
+    FOREIGN_TO_SINK,
+    FOREIGN_TO_SOURCE,
+    RECORDS_PER_SPLIT,
+    ConnectionOptions,
+    OffsetBound,
+    SinkOptions,
+    SourceOptions,
+    _log_ignored,
+    foreign_options_page,
+)
 
 HERE = {"bootstrap": "127.0.0.1:9092"}
 ORDERS = {**HERE, "subscribe": "orders"}
@@ -119,7 +130,8 @@ def test_numbers_and_durations() -> None:
         ({"kafka.isolation.level": "dirty"}, "option kafka.isolation.level is read_committed or read_uncommitted"),
         ({"kafka.auto.offset.reset": "earliest"}, "option kafka.auto.offset.reset: use startingOffsets"),
         ({"kafka.sasl.jaas.config": "x"}, "kafka.sasl.username"),
-        ({"groupIdPrefix": "x"}, "option groupIdPrefix: no consumer group is needed"),
+        ({"kafka.enable.auto.commit": "true"}, "option kafka.enable.auto.commit: the checkpoint has the offsets"),
+        ({"kafka.key.deserializer": "a.JsonDeserializer"}, "option kafka.key.deserializer: key and value are bytes"),
         ({"path": "orders"}, "load() takes no path"),
         ({"subscribe": "a,,b"}, "names of topics separated by commas"),
     ],
@@ -135,7 +147,6 @@ def test_what_is_wrong_is_said(options: dict[str, str], message: str) -> None:
         ({"startingOffsets": "latest"}, "a batch that begins at latest reads nothing"),
         ({"startingOffsets": '{"orders": {"0": -1}}'}, "a batch that begins at latest reads nothing"),
         ({"endingOffsets": "earliest"}, "a batch that ends at earliest reads nothing"),
-        ({"maxOffsetsPerTrigger": "5"}, "a batch has no triggers"),
     ],
 )
 def test_what_makes_no_sense_for_a_batch(options: dict[str, str], message: str) -> None:
@@ -177,6 +188,8 @@ def test_options_of_the_sink() -> None:
         ({"subscribe": "x"}, "the sink has no option subscribe"),
         ({"deliveryGuarantee": "hopefully"}, "exactly_once or at_least_once"),
         ({"kafka.acks": "1"}, "option kafka.acks: it is always all"),
+        ({"kafka.enable.idempotence": "false"}, "option kafka.enable.idempotence: it is always on"),
+        ({"kafka.partitioner.class": "a.B"}, "option kafka.partitioner.class: a row goes to the partition"),
         ({"transactionTimeoutMs": "5"}, "option transactionTimeoutMs is a number from 1000"),
     ],
 )
@@ -213,3 +226,50 @@ def test_ranges_of_offsets_that_make_no_sense(given: dict[str, str], message: st
         batch(**given)
     with pytest.raises(InvalidArgument, match="offsetRanges"):
         stream(**given)
+
+
+# -- options of the stock connector, and of Kafka's clients --------------------------------------------------------------------
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "SPARK.md"
+
+
+def test_what_changes_nothing_is_ignored_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    given = {
+        "kafkaConsumer.pollTimeoutMs": "512",
+        "fetchOffset.numRetries": "3",
+        "groupIdPrefix": "spark",
+        "kafka.max.poll.records": "500",
+        "kafka.default.api.timeout.ms": "60000",
+        "kafka.receive.buffer.bytes": "65536",
+        "kafka.enable.auto.commit": "false",
+        "kafka.key.deserializer": "org.apache.kafka.common.serialization.ByteArrayDeserializer",
+    }
+    _log_ignored.cache_clear()
+    for _ in range(3):
+        assert stream(**given) == stream()
+    assert sorted(message.split()[1] for message in caplog.messages) == sorted(given)
+    assert batch(maxOffsetsPerTrigger="5").max_offsets_per_trigger is None
+
+
+def test_what_changes_nothing_for_the_sink() -> None:
+    given = {
+        "kafka.acks": "all",
+        "kafka.enable.idempotence": "true",
+        "kafka.buffer.memory": "33554432",
+        "kafka.max.block.ms": "60000",
+        "kafka.retries": "3",
+        "includeHeaders": "true",
+        "kafka.value.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer",
+    }
+    assert SinkOptions.parse({**HERE, **given}) == SinkOptions.parse(HERE)
+
+
+def test_the_page_has_the_table() -> None:
+    assert foreign_options_page() in PAGE.read_text(), foreign_options_page()
+
+
+def test_no_setting_is_foreign_and_ours_at_once() -> None:
+    ours = {"client.id", "check.crcs", "request.timeout.ms", "max.partition.fetch.bytes", "fetch.max.wait.ms"}
+    assert not [name for name in FOREIGN_TO_SOURCE if name.removeprefix("kafka.") in ours]
+    assert not {"kafka.compression.type", "kafka.linger.ms", "kafka.batch.size"} & set(FOREIGN_TO_SINK)

@@ -16,7 +16,16 @@ from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
 from tidelog.client.fetch.errors import OffsetsLost
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.options import SourceOptions
-from tidelog.spark.planning import OffsetSpan, ending_positions, find_partitions, limited, split, starting_positions
+from tidelog.spark.planning import (
+    OffsetSpan,
+    TaskLimits,
+    ending_positions,
+    find_partitions,
+    limited,
+    split,
+    starting_positions,
+    tasks_of,
+)
 
 ID = bytes(16)
 
@@ -56,6 +65,47 @@ def test_splits_cover_every_offset_once(spans: list[OffsetSpan], min_partitions:
         offsets = [offset for part in parts if part.partition == whole.partition for offset in range(part.start, part.end)]
         assert offsets == list(range(whole.start, whole.end))
     assert len(parts) >= min(min_partitions, sum(whole.size for whole in spans))
+
+
+def limits(min_partitions: int = 1, max_records: int = 1_000_000, cores: int = 2, *, whole: bool = True) -> TaskLimits:
+    return TaskLimits(min_partitions, max_records, cores, whole)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "tasks"),
+    [(1, 100, 1), (7, 3_000, 2), (7, 100, 1), (200, 500, 2), (200, 5_000, 10), (2_000, 0, 0), (2_000, 1, 1), (4, 500_000, 4)],
+)
+def test_small_spans_share_a_task(count: int, size: int, tasks: int) -> None:
+    """Half of the partitions are empty."""
+    spans = [span(number, 7, 7 + (size if number % 2 == 0 else 0)) for number in range(2 * count)]
+    found = tasks_of(spans, limits())
+    assert len(found) == tasks
+    assert [part for task in found for part in task] == [whole for whole in spans if whole.size]
+
+
+def test_a_partition_is_split_among_the_cores_for_a_batch_and_stays_whole_for_a_stream() -> None:
+    spans = [span(0, 0, 50_000), span(1, 0, 10)]
+    assert tasks_of(spans, limits(cores=4)) == [[span(0, 0, 50_000)], [span(1, 0, 10)]]
+    split_up = tasks_of(spans, limits(cores=4, whole=False))
+    assert [sum(part.size for part in task) for task in split_up] == [16_666, 16_667, 16_667, 10]
+
+
+@given(
+    spans=spans,
+    min_partitions=st.integers(1, 40),
+    max_records=st.integers(1, 200),
+    cores=st.integers(1, 8),
+    whole=st.booleans(),
+)
+def test_tasks_have_every_offset_once_and_in_order(
+    spans: list[OffsetSpan], min_partitions: int, max_records: int, cores: int, whole: bool
+) -> None:
+    tasks = tasks_of(spans, limits(min_partitions, max_records, cores, whole=whole))
+    assert all(0 < sum(part.size for part in task) <= max_records for task in tasks)
+    for each in spans:
+        parts = [part for task in tasks for part in task if part.partition == each.partition]
+        assert [offset for part in parts for offset in range(part.start, part.end)] == list(range(each.start, each.end))
+    assert len(tasks) >= min(min_partitions, sum(each.size for each in spans))
 
 
 def partitions(*numbers: int) -> dict[TopicPartition, int]:

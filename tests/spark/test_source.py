@@ -74,6 +74,21 @@ def _bytes(value: bytearray | None) -> bytes | None:
     return None if value is None else bytes(value)
 
 
+@pytest.mark.parametrize(("partitions", "filled"), [(1, 1), (7, 5), (200, 150), (2_000, 40)])
+def test_tasks_follow_rows_and_not_partitions(
+    spark: SparkSession, kafka: ToolkitBroker, tmp_path: Path, checkpoint: str, partitions: int, filled: int
+) -> None:
+    """Empty partitions are among them. Each partition is read in order, by a batch and by a stream."""
+    source = Source(spark, kafka.bootstrap, new_topic(kafka, partitions=partitions))
+    send(producer(kafka.bootstrap), source.topic, 20 * filled, partitions=filled)
+    rows = source.batch()
+    assert rows.rdd.getNumPartitions() == 1
+    found = [(row.partition, row.offset) for row in rows.select("partition", "offset").collect()]
+    assert found == list(every(filled, 20))
+    source.available(str(tmp_path / "out"), checkpoint)
+    assert places(spark.read.parquet(str(tmp_path / "out"))) == every(filled, 20)
+
+
 def test_bounds_and_splits(spark: SparkSession, kafka: ToolkitBroker) -> None:
     source = Source(spark, kafka.bootstrap, new_topic(kafka, partitions=2, config=KEPT))
     sender = producer(kafka.bootstrap)
@@ -154,10 +169,27 @@ def test_what_is_wrong_is_said(spark: SparkSession, kafka: ToolkitBroker, given:
         source.batch(**filled).count()
 
 
-def test_a_schema_of_ones_own_is_refused(spark: SparkSession, kafka: ToolkitBroker) -> None:
+def test_a_schema_chooses_columns(spark: SparkSession, kafka: ToolkitBroker, tmp_path: Path, checkpoint: str) -> None:
+    source = Source(spark, kafka.bootstrap, new_topic(kafka))
+    send(producer(kafka.bootstrap), source.topic, 5)
+    for fetcher in ("own", "librdkafka"):
+        reader = (
+            spark.read.format("tidelog").options(**source.options({"fetcher": fetcher})).schema("offset bigint, value binary")
+        )
+        rows = reader.load()
+        assert (rows.columns, numbers(rows)) == (["offset", "value"], list(range(5)))
+    options = source.options({"startingOffsets": "earliest"})
+    stream = spark.readStream.format("tidelog").options(**options).schema("value binary").load()
+    query = start(stream, str(tmp_path / "out"), checkpoint, available_now=True)
+    assert query.awaitTermination(SECONDS_MAX)
+    assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(5))
+
+
+@pytest.mark.parametrize(("schema", "named"), [("value binary, id bigint", "id bigint"), ("value string", "value string")])
+def test_a_schema_of_other_columns_is_refused(spark: SparkSession, kafka: ToolkitBroker, schema: str, named: str) -> None:
     source = Source(spark, kafka.bootstrap, "any")
-    reader = spark.read.format("tidelog").options(**source.options({})).schema("id bigint")
-    with pytest.raises(PySparkException, match="leave schema"):
+    reader = spark.read.format("tidelog").options(**source.options({})).schema(schema)
+    with pytest.raises(PySparkException, match=f"the source has no column {named}: leave schema"):
         reader.load().count()
 
 

@@ -11,8 +11,9 @@ def test_without_a_master_spark_runs_here_and_listens_here_only() -> None:
 
 
 def test_a_cluster_has_settings_of_its_own() -> None:
-    assert settings_of("spark://master:7077", {}, None) == {"spark.master": "spark://master:7077"}
-    assert settings_of(None, {}, "yarn") == {"spark.master": "yarn"}
+    sockets = {"spark.python.unix.domain.socket.enabled": "true"}
+    assert settings_of("spark://master:7077", {}, None) == {"spark.master": "spark://master:7077", **sockets}
+    assert settings_of(None, {}, "yarn") == {"spark.master": "yarn", **sockets}
 
 
 def test_what_is_given_wins() -> None:

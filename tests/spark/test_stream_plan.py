@@ -36,8 +36,8 @@ class Stream:
         return end, self.read(start, end)
 
     def read(self, start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, tuple[int, int]]:
-        spans = self.plan.tasks(start, StreamOffset.from_json(end.to_json()))
-        return {TopicPartition(span.topic, span.partition): (span.start, span.end) for span in spans}
+        tasks = self.plan.tasks(start, StreamOffset.from_json(end.to_json()))
+        return {TopicPartition(span.topic, span.partition): (span.start, span.end) for spans in tasks for span in spans}
 
 
 @pytest.fixture

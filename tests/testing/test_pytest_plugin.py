@@ -6,10 +6,22 @@ from pathlib import Path
 
 PROJECT_TEST = """
 import socket
+import pytest
 
 def test_one(tidelog_broker):
     socket.create_connection(("127.0.0.1", tidelog_broker.port), timeout=10).close()
     (tidelog_broker.log_lines).append("seen")
+
+SEEN = []
+
+@pytest.mark.parametrize("number", ["a b/c", 2])
+def test_topics_are_fresh(tidelog_broker, tidelog_topic, number):
+    from tidelog import Consumer, Producer
+
+    assert tidelog_topic not in SEEN
+    SEEN.append(tidelog_topic)
+    with Producer(tidelog_broker.bootstrap_servers) as producer:
+        assert producer.send(tidelog_topic, "x").result(30).offset == 0
 
 def test_two_has_the_same(tidelog_broker):
     assert "seen" in tidelog_broker.log_lines
@@ -35,7 +47,7 @@ def test_a_project_uses_the_fixture(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(PROJECT_CONFTEST)
     (tmp_path / "test_project.py").write_text(PROJECT_TEST)
     finished = run(tmp_path)
-    assert "2 passed" in finished.stdout, finished.stdout + finished.stderr
+    assert "4 passed" in finished.stdout, finished.stdout + finished.stderr
 
 
 def test_the_fixture_is_documented(tmp_path: Path) -> None:

@@ -99,8 +99,11 @@ def requests(draw: st.DrawFn, version: int) -> FetchRequest:
         st.lists(st.builds(FetchTopic, *identity(version), st.lists(partition, max_size=3)), max_size=3),
         forgotten if has_sessions else st.builds(list),
         text if version >= RACKS_SINCE else st.just(""),
+        int64 if version >= REPLICA_STATE_SINCE else st.just(-1),
     )
-    return draw(request)
+    drawn: FetchRequest = draw(request)
+    # A consumer has no epoch.
+    return drawn if drawn.replica_id != CONSUMER_REPLICA_ID else drawn._replace(replica_epoch=-1)
 
 
 @st.composite
@@ -136,7 +139,7 @@ def request_by_kio(version: int, request: FetchRequest) -> bytes:
 
     fields = {
         "replica_id": request.replica_id,
-        "replica_state": {"replica_id": request.replica_id, "replica_epoch": -1},
+        "replica_state": {"replica_id": request.replica_id, "replica_epoch": request.replica_epoch},
         "max_wait": milliseconds(request.wait_ms_max),
         "min_bytes": request.bytes_min,
         "max_bytes": request.bytes_max,
@@ -307,7 +310,8 @@ def test_unknown_tagged_fields_are_ignored(version: int) -> None:
 @pytest.mark.parametrize("version", range(REPLICA_STATE_SINCE, VERSIONS[1] + 1))
 def test_a_replica_says_so_in_a_tagged_field(version: int) -> None:
     request = FetchRequest(5, 0, 0, 0, 0, 0, -1, [], [], "")
-    assert decode(version, encode_fetch_request(version, request, replica_epoch=9)).replica_id == 5
+    decoded = decode(version, encode_fetch_request(version, request._replace(replica_epoch=9)))
+    assert (decoded.replica_id, decoded.replica_epoch) == (5, 9 if version >= 15 else -1)
     cut = encode_fetch_request(version, request._replace(replica_id=-1))[:-1] + b"\1" + write_tagged_field(1, b"\0\0\5")
     with pytest.raises(MalformedRequest):
         decode(version, cut)

@@ -150,8 +150,10 @@ class TestArrays:
             reader.array_length()
 
     def test_many_tagged_fields_are_counted_too(self) -> None:
-        with pytest.raises(MalformedRequest, match="an array of 300 elements"):
-            reader_of(write_unsigned_varint(300) + bytes(599)).skip_tagged_fields()
+        with pytest.raises(MalformedRequest, match="an array of 90 elements"):
+            reader_of(write_unsigned_varint(90) + bytes(179)).skip_tagged_fields()
+        with pytest.raises(MalformedRequest, match="300 tagged fields"):
+            reader_of(write_unsigned_varint(300) + bytes(600)).skip_tagged_fields()
 
 
 class TestWriting:

@@ -21,8 +21,9 @@ from tests.wire.message_strategies import (
     topic_ids,
 )
 from tidelog.wire.errors import ErrorCode, MalformedRequest
-from tidelog.wire.primitives import ELEMENTS_MAX, write_tagged_field
+from tidelog.wire.primitives import write_tagged_field
 from tidelog.wire.produce import (
+    ELEMENTS_WITHOUT_RECORDS_MAX,
     FLEXIBLE_SINCE,
     LEADER_HINTS_SINCE,
     TOPIC_IDS_SINCE,
@@ -246,7 +247,7 @@ def test_null_where_it_is_not_allowed(body: bytes) -> None:
 
 
 def test_the_elements_of_a_frame_are_bounded() -> None:
-    count = ELEMENTS_MAX + 1
+    count = ELEMENTS_WITHOUT_RECORDS_MAX + 200
     partitions = struct.pack(">ii", 0, -1) * count
     with pytest.raises(MalformedRequest, match="array elements"):
         decode(3, struct.pack(">hhiihi", -1, 1, 0, 1, 0, count) + partitions)

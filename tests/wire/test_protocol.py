@@ -77,7 +77,7 @@ class TestRequestHeader:
             (b"\0\x03\0\x08\0\0\0\x2a\xff\xfeapp", "client id of -2 bytes"),
             (b"\0\x03\0\x08\0\0\0\x2a\0\x02\xff\xff", "not UTF-8"),
             (b"\0\x03\0\x09\0\0\0\x2a\0\0", "1 bytes wanted"),
-            (b"\0\x03\0\x09\0\0\0\x2a\0\0\xff\xff\xff\xff\x0f", "an array of"),
+            (b"\0\x03\0\x09\0\0\0\x2a\0\0\xff\xff\xff\xff\x0f", "4294967295 tagged fields at byte 15"),
         ],
     )
     def test_malformed(self, frame: bytes, reason: str) -> None:

@@ -6,7 +6,7 @@ from tidelog.deadletters.letter import Letter
 from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
 from tidelog.worker import Backoff, Worker
-from tidelog.worker.failures import FailurePolicy, Retry
+from tidelog.worker.failures import FailurePolicy, ScheduledRetry
 from tidelog.worker.intake import Intake
 from tidelog.worker.metrics import WorkerCounts
 from tidelog.worker.partitions import AssignedPartition, AssignedPartitions, ReadAhead
@@ -64,7 +64,7 @@ def letter(source_offset: int) -> Letter:
 
 def test_a_message_waits_in_memory_until_the_letter_before_it_is_due_and_then_comes_after_it() -> None:
     desk = Desk()
-    desk.blocked.add(KEY, 3, Retry(0, 1))
+    desk.blocked.add(KEY, 3, ScheduledRetry(0, 1))
     desk.read(4, 5)
     assert desk.dispatched() == []
     assert desk.source.parked == 2
@@ -76,7 +76,7 @@ def test_a_message_waits_in_memory_until_the_letter_before_it_is_due_and_then_co
 
 def test_beyond_its_share_of_memory_it_is_written_behind_the_letter() -> None:
     desk = Desk(messages_max=1)
-    desk.blocked.add(KEY, 0, Retry(1, 77))
+    desk.blocked.add(KEY, 0, ScheduledRetry(1, 77))
     desk.read(*range(1, 61))
     assert desk.source.parked == 50
     assert [(each.offset, each.level, each.due_ms, each.attempts) for each in desk.outbox.letters] == [
@@ -87,8 +87,8 @@ def test_beyond_its_share_of_memory_it_is_written_behind_the_letter() -> None:
 
 def test_of_several_copies_in_retry_topics_the_last_is_handled() -> None:
     desk = Desk()
-    desk.blocked.add(KEY, 3, Retry(0, 1))
-    desk.blocked.add(KEY, 3, Retry(0, 1))
+    desk.blocked.add(KEY, 3, ScheduledRetry(0, 1))
+    desk.blocked.add(KEY, 3, ScheduledRetry(0, 1))
     desk.read(4)
     desk.retry_read(letter(3))
     assert desk.dispatched() == []
@@ -99,7 +99,7 @@ def test_of_several_copies_in_retry_topics_the_last_is_handled() -> None:
 
 def test_a_message_whose_letter_waits_is_not_handled_from_the_source() -> None:
     desk = Desk()
-    desk.blocked.add(KEY, 3, Retry(0, 1))
+    desk.blocked.add(KEY, 3, ScheduledRetry(0, 1))
     desk.read(3)
     assert desk.dispatched() == []
     assert desk.source.offsets.position == 4
@@ -110,7 +110,7 @@ def test_letters_of_others_are_handled_in_their_turn() -> None:
     desk = Desk()
     desk.retry_read(letter(3))
     assert desk.dispatched() == [3]
-    desk.blocked.add(KEY, 1, Retry(0, 9))
+    desk.blocked.add(KEY, 1, ScheduledRetry(0, 9))
     desk.retry_read(letter(2))
     assert desk.dispatched() == []
     assert desk.retry.parked == 1

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.worker.fakes import work_item
 from tidelog.worker.execution import Lane
-from tidelog.worker.failures import Retry
+from tidelog.worker.failures import ScheduledRetry
 from tidelog.worker.key_order import BlockedKeys, ParkedMessages
 
 # Whether it is added, the key, the offset, a level and the offset that is asked for.
@@ -15,11 +15,11 @@ steps = st.tuples(st.booleans(), st.sampled_from([b"a", b"b"]), st.integers(0, 1
 @given(st.lists(steps, min_size=10, max_size=60))
 def test_the_blocker_is_the_lowest_that_waits(taken: list[tuple[bool, bytes, int, int, int]]) -> None:
     table = BlockedKeys()
-    model: dict[bytes, list[tuple[int, Retry]]] = {}
+    model: dict[bytes, list[tuple[int, ScheduledRetry]]] = {}
     for number, (is_added, key, offset, level, asked) in enumerate(taken):
         waiting = model.setdefault(key, [])
         if is_added:
-            retry = Retry(level, number)
+            retry = ScheduledRetry(level, number)
             table.add(key, offset, retry)
             waiting[:] = [(each, retry if each == offset else old) for each, old in waiting]
             waiting.append((offset, retry))

@@ -9,7 +9,7 @@ from tests.worker.fakes import assigned, execution, plain_letter
 from tidelog.client.message import Message
 from tidelog.worker import partitions
 from tidelog.worker.breaker import CircuitBreaker
-from tidelog.worker.failures import Retry
+from tidelog.worker.failures import ScheduledRetry
 from tidelog.worker.partitions import PATIENCE_MS, AssignedPartition, ReadAhead, RetryQueue
 
 
@@ -65,9 +65,9 @@ def test_an_open_breaker_pauses() -> None:
 def test_too_many_waiting_letters_pause_the_source_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "BLOCKED_LETTERS_MAX", 2)
     each, partition = ReadAhead(1000, 1 << 30), assigned()
-    partition.family.blocked.add(b"a", 1, Retry(0, 0))
+    partition.family.blocked.add(b"a", 1, ScheduledRetry(0, 0))
     assert changes(each, partition) == ""
-    partition.family.blocked.add(b"a", 2, Retry(0, 0))
+    partition.family.blocked.add(b"a", 2, ScheduledRetry(0, 0))
     assert changes(each, partition) == "pause"
     assert changes(each, assigned(level=0, family=partition.family)) == ""
 

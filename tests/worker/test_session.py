@@ -12,7 +12,8 @@ from tests.toolkit_broker import ToolkitBroker
 from tests.worker.running import Place, Run, running
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.message import Message
-from tidelog.worker import CircuitBreaker, SqliteDeduplicator
+from tidelog.client.raw_consumer import RawConsumer
+from tidelog.worker import CircuitBreaker, SqliteDeduplicator, session
 from tidelog.worker.session import Liveness
 
 
@@ -56,6 +57,28 @@ def test_a_probe_that_went_with_its_partition_does_not_leave_the_breaker_open_fo
         is_down = False
         place.send(range(40, 80))
         run.until(lambda: len(set(seen)) == 80, "all are handled")
+
+
+@pytest.mark.parametrize("failing", ["ensure_roles", "CommitSchedule"])
+def test_a_run_that_fails_while_it_opens_closes_its_consumer(place: Place, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[RawConsumer] = []
+    close = RawConsumer.close
+
+    def note_close(consumer: RawConsumer) -> None:
+        closed.append(consumer)
+        close(consumer)
+
+    def fail(*_: object, **__: object) -> None:
+        raise LookupError("no such stage")
+
+    monkeypatch.setattr(RawConsumer, "close", note_close)
+    monkeypatch.setattr(session, failing, fail)
+    worker = place.worker()
+    worker.handler(lambda message: None)
+    run = Run(worker)
+    run.thread.join(30)
+    assert isinstance(run.error, LookupError)
+    assert len(closed) == 1
 
 
 def test_a_handler_that_returns_a_coroutine_ends_the_run_and_nothing_is_committed(place: Place) -> None:

@@ -1,6 +1,7 @@
 """Failures on a real broker: retried, dead-lettered with their story, or a reason to pause."""
 
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -8,7 +9,7 @@ from tests.toolkit_broker import ToolkitBroker
 from tests.worker.running import Place, running
 from tidelog.client.message import Message
 from tidelog.deadletters.letter import Letter
-from tidelog.worker import CircuitBreaker, Reject
+from tidelog.worker import CircuitBreaker, Reject, Retry
 
 
 @pytest.fixture
@@ -131,3 +132,23 @@ def test_the_circuit_breaker_pauses_and_probes_instead_of_dead_lettering(place: 
     # Dead are the failures before the one that opened it, and the probes: one for each pause, and one that may be under way.
     assert 4 <= metrics.dead <= 4 + down_seconds / breaker.pause + 1
     assert len(place.read(place.dead_letters)) == metrics.dead
+
+
+def test_a_handler_chooses_when_it_wants_its_message_back(place: Place) -> None:
+    """Twice with a delay that the backoff would not have had, then never again: a dead letter with three attempts."""
+    place.send(["later"])
+    seen: list[tuple[int, float]] = []
+    worker = place.worker(retries=2)
+
+    @worker.handler
+    def handle(message: Message) -> None:
+        seen.append((message.attempt, time.monotonic()))
+        raise Retry("not yet", delay=0.7)
+
+    with running(worker) as run:
+        run.until(lambda: len(place.read(place.dead_letters)) == 1, "the dead letter is there")
+    assert [attempt for attempt, _ in seen] == [1, 2, 3]
+    assert all(later - earlier >= 0.7 for (_, earlier), (_, later) in pairwise(seen))
+    letter = Letter.from_headers(place.read(place.dead_letters)[0].headers_list)
+    assert letter is not None
+    assert (letter.attempts, letter.exception_message) == (3, "not yet")

@@ -8,59 +8,63 @@ One broker is a cluster of one: the metadata log, the image, leader epochs, in-s
 cluster.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidelog.broker.api import Api, Part
+from tidelog.broker.broker_channels import BrokerChannels
+from tidelog.broker.broker_lifecycle import BrokerLifecycle, ControllerRegistrar
+from tidelog.broker.client_metrics import ClientMetrics
 from tidelog.broker.client_quotas import ClientQuotas, QuotaWindow
 from tidelog.broker.config import BrokerConfig, TopicSettings
+from tidelog.broker.controller_channel import ControllerChannel
+from tidelog.broker.controller_role import ControllerRole
 from tidelog.broker.coordinator_service import CoordinatorService
 from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.fetch_sessions import FetchSessions
-from tidelog.broker.handlers import TABLE
+from tidelog.broker.handlers import EVERY_API, TABLES
 from tidelog.broker.handlers.metadata import MetadataCache
 from tidelog.broker.handlers.produce import DiskBacklog
+from tidelog.broker.image_waiters import ImageWaiters
 from tidelog.broker.lag_monitor import make_lag_monitor
-from tidelog.broker.metadata_log import PartitionMetadataLog, SlicedProposals
+from tidelog.broker.metadata_log import CommittedBatch, PartitionRaftLog
+from tidelog.broker.metadata_quorum import MetadataQuorum, QuorumPorts, raft_config
+from tidelog.broker.metadata_snapshots import ImageState, snapshot_policy
 from tidelog.broker.partitions import Partitions
+from tidelog.broker.replica_manager import ReplicaManager
 from tidelog.broker.request_metrics import RequestMetrics
 from tidelog.broker.session import ClientSession, resume_nothing
+from tidelog.broker.share_sessions import make_share_sessions
 from tidelog.broker.throttling import Throttling
 from tidelog.broker.timers import Timer, Timers
 from tidelog.broker.transactions.concurrent_transactions import ConcurrentTransactions
 from tidelog.broker.transactions.transactional_produce import TransactionalProduce
 from tidelog.broker.transactions.verification import TransactionVerification
+from tidelog.broker.validation_queue import ValidationQueue
+from tidelog.broker.work_slices import WorkSlices
+from tidelog.config.cluster import ProcessRole
+from tidelog.config.listeners import ListenerRole, NamedListener
 from tidelog.controller.config_sources import StaticConfig
-from tidelog.controller.decision_queue import DecisionQueue
-from tidelog.controller.election import leadership_of_returning_broker
 from tidelog.controller.topics import TopicRules
 from tidelog.coordinator.shard import ShardState
 from tidelog.log.data_directory import DataDirectory
 from tidelog.metadata.configs import ResourceType
-from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION, SUPPORTED_FEATURES
 from tidelog.metadata.image import ClusterImage, ImageDelta
-from tidelog.metadata.records import (
-    AbortTransactionRecord,
-    BrokerEndpoint,
-    FeatureLevelRecord,
-    MetadataRecord,
-    RegisterBrokerRecord,
-    SupportedFeature,
-    decode_record,
-    encode_record,
-)
+from tidelog.metadata.records import decode_record
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk
 from tidelog.ports.executor import Executor
+from tidelog.ports.network import Network
 from tidelog.ports.randomness import Randomness
 from tidelog.raft.quorum_state import QuorumStateFile
-from tidelog.raft.single_voter import CommittedBatch, MetadataQuorum
 
 # Group commit, durable marks, retention and compaction check the clock this often.
 HOUSEKEEPING_MS = 100
 # How often a stopping broker checks whether its work has ended, and how long it waits for that.
 STOP_POLL_MS = 5
 STOP_MS_MAX = 60_000
+# How long a leader that stops waits for the others to hear of it, so that they elect somebody at once.
+RESIGN_MS = 50
 
 OnDone = Callable[[Exception | None], None]
 Report = Callable[[str, dict[str, object]], None]
@@ -68,7 +72,15 @@ Report = Callable[[str, dict[str, object]], None]
 
 class BrokerNode:
     def __init__(
-        self, config: BrokerConfig, *, disk: Disk, clock: Clock, randomness: Randomness, executor: Executor, report: Report
+        self,
+        config: BrokerConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        randomness: Randomness,
+        executor: Executor,
+        network: Network,
+        report: Report,
     ) -> None:
         """Open the data directory, which blocks. Raises what DataDirectory raises."""
         values = config.values
@@ -95,40 +107,71 @@ class BrokerNode:
             on_synced=self._on_synced,
         )
         self.partitions = Partitions(config.node_id, self.image, self.directory, self.settings, report)
-        # The controller: decisions, and the quorum that makes them durable.
-        self.static_config = StaticConfig(config.node_id, config.texts)
+        # The quorum that keeps the metadata, the controller that decides when this node leads it, and the ways to the active one.
+        self.incarnation_id = randomness.token(16)
+        self.static_config = StaticConfig(config.node_id, {**config.texts, "advertised.listeners": config.advertised_listeners})
         self.topic_rules = TopicRules(values["num.partitions"], values["default.replication.factor"], values["max.partitions"])
-        self.decisions = DecisionQueue(self.image, self.propose)
-        self._proposals = SlicedProposals(self.image, self._write_metadata)
-        metadata_log = PartitionMetadataLog(self.directory)
-        state_file = QuorumStateFile(disk, metadata_log.log.directory)
-        self.quorum = MetadataQuorum(config.node_id, metadata_log, state_file, clock, self._on_committed)
+        self.quorum = self._make_quorum(disk, executor, network)
+        self.controller = ControllerRole(self, network)
+        self.lifecycle = BrokerLifecycle(self, network)
+        self._registrar = ControllerRegistrar(self, network)
+        self.forwarding = ControllerChannel(self, network, "forwarding")
+        self.own_requests = ControllerChannel(self, network, "broker")
+        self.image_waiters = ImageWaiters(self.timers)
+        self.replicas = ReplicaManager(self, network)
+        self.peers = BrokerChannels(self, network)
         # Requests: the APIs, the state that is kept between requests, and the limits on clients.
-        self.apis: Mapping[int, Api] = TABLE
+        self.apis: Mapping[int, Api] = EVERY_API
+        self.tables: Mapping[ListenerRole, Mapping[int, Api]] = TABLES
         self.request_metrics = RequestMetrics(clock, self.apis)
+        self.work_slices = WorkSlices(clock, self.timers, executor, int(values["queued.max.request.bytes"]))
         self.metadata_cache = MetadataCache(self.image)
         self.fetch_sessions = FetchSessions(clock, randomness, int(values["max.incremental.fetch.session.cache.slots"]))
+        self.client_metrics = ClientMetrics(self.image, clock, randomness, int(values["telemetry.max.bytes"]))
+        self.validations = ValidationQueue(executor, self.timers, clock)
         self.backlog = DiskBacklog(self.directory.commit, self.partitions.appends)
-        self.throttling = Throttling(
-            ClientQuotas(self.image.client_quotas, clock, self._quota_window(""), self._quota_window("controller."))
-        )
-        # Coordinators of groups and transactions.
-        self.coordinators = Coordinators(self, executor)
-        self.concurrent_transactions = ConcurrentTransactions(self.coordinators.transactions, self.timers)
-        self.transaction_verification = TransactionVerification(self.coordinators.transactions, self.concurrent_transactions)
-        self.transactional_produce = TransactionalProduce(
-            self.image,
-            self.partitions,
-            self.transaction_verification,
-            values["transaction.partition.verification.enable"],
-        )
-        self.lag = make_lag_monitor(self, disk, executor)
+        windows = self._quota_window(""), self._quota_window("controller.")
+        self.throttling = Throttling(ClientQuotas(self.image.client_quotas, clock, *windows))
+        self._make_coordinators(disk, executor)
         # The lifecycle of this process.
-        self.broker_epoch = -1
         self.is_running = False
+        self._is_stopping = False
         self._session_count = 0
+        self._commit_timer: Timer | None = None
         self._creation: Timer | None = None
         self._deletion: Timer | None = None
+
+    def _make_coordinators(self, disk: Disk, executor: Executor) -> None:
+        """The coordinators of groups and transactions, and what depends on them."""
+        self.coordinators = Coordinators(self, executor)
+        self.concurrent_transactions = ConcurrentTransactions(self.coordinators.transactions, self.timers)
+        self.transaction_verification = TransactionVerification(
+            self.coordinators.transactions, self.concurrent_transactions, self.config.node_id, self.peers
+        )
+        self.share_sessions = make_share_sessions(self)
+        is_verified = self.config.values["transaction.partition.verification.enable"]
+        self.transactional_produce = TransactionalProduce(self.image, self.partitions, self.transaction_verification, is_verified)
+        self.lag = make_lag_monitor(self, disk, executor)
+
+    def _make_quorum(self, disk: Disk, executor: Executor, network: Network) -> MetadataQuorum:
+        directory = self.directory
+        log = PartitionRaftLog(directory)
+        ports = QuorumPorts(
+            directory=directory,
+            log=log,
+            state_file=QuorumStateFile(disk, log.log.directory, directory.reserve.use),
+            clock=self.clock,
+            randomness=self.randomness,
+            executor=executor,
+            timers=self.timers,
+            network=network,
+            report=self.report,
+        )
+        state = ImageState(self.image, self._on_committed, self._on_image_changed)
+        config = raft_config(self.config, directory.meta.directory_id)
+        quorum = MetadataQuorum(config, ports, state, snapshot_policy(self.config.values))
+        quorum.watch(self._on_quorum_change, self._on_applied)
+        return quorum
 
     def _quota_window(self, prefix: str) -> QuotaWindow:
         values = self.config.values
@@ -137,37 +180,64 @@ class BrokerNode:
     # -- starting and stopping -----------------------------------------------------------------------------------------------
 
     def start(self, on_started: OnDone) -> None:
-        """Replay the metadata, lead the quorum and register. Clients can be served once ``on_started`` is called without an
-        error."""
+        """Take part in the quorum and join the cluster. Clients can be served once ``on_started`` is called without an error; the
+        other controllers are served as soon as this returns."""
 
-        def leading(error: Exception | None) -> None:
-            if error is not None:
-                on_started(error)
-                return
-            # The logs were opened before the metadata was known.
-            self.partitions.take_over_logs()
-            self._write_metadata(list(start_records(self.config, self.directory, self.image, self.randomness)), started)
+        self._tick_commit()
+        self.quorum.start()
+        self._registrar.start()
+        if ProcessRole.BROKER in self.config.roles:
+            self.lifecycle.start(self._begin_to_serve, on_started)
+        else:
+            self.is_running = True
+            self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
+            on_started(None)
 
-        def started(error: Exception | None) -> None:
-            if error is None:
-                registered = self.image.brokers.find(self.config.node_id)
-                self.broker_epoch = registered.broker_epoch if registered is not None else -1
-                self.is_running = True
-                self.throttling.quotas.limits_changed()
-                self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
-                self.partitions.note_all_missing()
-                self._create_partitions()
-                self.coordinators.start()
-                self.lag.start()
-            on_started(error)
+    def _begin_to_serve(self) -> None:
+        """The image has all that was decided before this broker registered."""
+        # The logs were opened before the metadata was known.
+        self.partitions.take_over_logs()
+        self.is_running = True
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+        self.throttling.quotas.limits_changed()
+        self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
+        self.partitions.note_all_missing()
+        self._create_partitions()
+        self.replicas.start()
+        self.coordinators.start()
+        self.lag.start()
 
-        self.quorum.start(leading)
+    def _tick_commit(self) -> None:
+        """Until the broker runs: a sync that lacked a descriptor or memory is tried again, as housekeeping does later."""
+        if not self.is_running and not self._is_stopping:
+            self._commit_timer = self.timers.schedule(HOUSEKEEPING_MS, self._tick_commit)
+            self.directory.commit.tick()
+            self.directory.kick()
 
     def begin_stop(self, on_stopped: OnDone) -> None:
-        """Stop in order: start no more background work, wait until the running work has ended, then ``stop``. No more requests
-        arrive. ``on_stopped`` gets the error if the broker could not stop cleanly."""
+        """Stop in order: leave the cluster, resign from leading the quorum, start no more background work, wait until the running
+        work has ended, then ``stop``. Clients send no more requests; other controllers do until the end. ``on_stopped`` gets the
+        error if the broker could not stop cleanly."""
+
+        def left() -> None:
+            self._resign(lambda: self._end_work(on_stopped))
+
+        self.lifecycle.leave(left)
+
+    def _resign(self, on_resigned: Callable[[], None]) -> None:
+        has_others = self.quorum.is_leader and len(self.quorum.voters.voters) > 1
+        self.quorum.resign()
+        self.timers.schedule(RESIGN_MS if has_others else 0, on_resigned)
+
+    def _end_work(self, on_stopped: OnDone) -> None:
         self.is_running = False
+        self._is_stopping = True
+        self.controller.stop()
+        for channel in (self.forwarding, self.own_requests, self._registrar, self.lifecycle, self.peers):
+            channel.close()
         self.lag.stop()
+        self.replicas.stop()
         self.partitions.delete_all()
         cleaner = self.directory.cleaner
         if cleaner.log_being_cleaned is not None:
@@ -186,6 +256,9 @@ class BrokerNode:
                 on_stopped(TimeoutError(f"work on {self.config.data_path} did not end within {STOP_MS_MAX} ms"))
             else:
                 self.end_of_burst()
+                # A swap that waits for a descriptor or for space is finished first.
+                if cleaner.log_being_cleaned is not None:
+                    cleaner.tick()
                 self.directory.marks.flush()
                 self.timers.schedule(STOP_POLL_MS, look)
 
@@ -195,7 +268,9 @@ class BrokerNode:
         """Stop cleanly: make everything durable and write the clean-shutdown mark for the next start. Blocks; running work has
         ended."""
         self.is_running = False
-        self.directory.close(self.broker_epoch)
+        self._is_stopping = True
+        self.quorum.close()
+        self.directory.close(self.lifecycle.epoch_of_clean_stop)
 
     def _create_partitions(self) -> None:
         self._creation = None
@@ -214,9 +289,32 @@ class BrokerNode:
         send: Callable[[list[Part]], None],
         close: Callable[[str], None],
         resume: Callable[[], None] = resume_nothing,
+        listener_index: int | None = None,
     ) -> ClientSession:
+        """``listener_index`` is the place of the client's listener in ``config.listeners``; None means the first for clients."""
         self._session_count += 1
-        return ClientSession(self, self._session_count, client_host, send, close, resume)
+        listener = None if listener_index is None else self.config.listeners[listener_index]
+        return ClientSession(self, self._session_count, client_host, send, close, resume, listener)
+
+    @property
+    def controller_listeners(self) -> frozenset[int]:
+        """The places of the controllers' listeners, which open before this node has started and close after it has stopped."""
+        indexes = range(len(self.config.listeners))
+        return frozenset(index for index in indexes if self.config.listeners[index].role is ListenerRole.CONTROLLER)
+
+    def inner_session(
+        self,
+        client_host: str,
+        send: Callable[[list[Part]], None],
+        close: Callable[[str], None],
+        listener: NamedListener,
+        on_not_controller: Callable[[], None],
+    ) -> ClientSession:
+        """A session without a connection, for a request to the controller that was forwarded or never left this process."""
+        self._session_count += 1
+        session = ClientSession(self, self._session_count, client_host, send, close, listener=listener)
+        session.when_not_controller(on_not_controller)
+        return session
 
     def connection_throttle_ms(self, client_host: str) -> int:
         return self.throttling.connection_throttle_ms(client_host)
@@ -231,6 +329,7 @@ class BrokerNode:
     def end_of_burst(self) -> None:
         """Commit together everything that the requests, completions or timers of this burst appended."""
         self._write_decisions()
+        self.replicas.end_of_burst()
         self.directory.kick()
 
     def _write_decisions(self) -> None:
@@ -252,31 +351,35 @@ class BrokerNode:
 
     # -- metadata ------------------------------------------------------------------------------------------------------------
 
-    def propose(self, records: Sequence[MetadataRecord], on_done: OnDone) -> None:
-        """Write a decision to the metadata log; ``on_done`` is called when it is committed and the image has it."""
-        if records:
-            self._proposals.propose(records, on_done)
-        else:
-            on_done(None)
-
-    def _write_metadata(self, records: Sequence[MetadataRecord], on_done: OnDone) -> None:
-        """Write one batch."""
-        self.quorum.propose([encode_record(record) for record in records], on_done)
-
     def _on_committed(self, batch: CommittedBatch) -> None:
-        delta = self.image.replay([decode_record(value)[0] for value in batch.values], batch.last_offset)
+        self._on_image_changed(self.image.replay([decode_record(value)[0] for value in batch.values], batch.last_offset))
+
+    def _on_image_changed(self, delta: ImageDelta) -> None:
+        """The image has changed, by a batch or by a snapshot that took its place."""
         if delta.is_empty or not self.is_running:
             return
         try:
             self._follow(delta)
+            self.image_waiters.image_changed()
         except Exception as error:
             # The batch is committed, and the commit pass that reported it has other callbacks to run.
             self.report_unexpected("following the metadata", error)
+
+    def _on_applied(self) -> None:
+        self.lifecycle.image_changed()
+
+    def _on_quorum_change(self) -> None:
+        if self.quorum.failure is not None:
+            self.lifecycle.fail_start(self.quorum.failure)
+        self.controller.quorum_changed()
+        for follower in (self.lifecycle, self.forwarding, self.own_requests, self._registrar):
+            follower.controller_changed()
 
     def _follow(self, delta: ImageDelta) -> None:
         if delta.quotas_changed:
             self.throttling.quotas.limits_changed()
         self.partitions.apply(delta)
+        self.replicas.apply(delta)
         self.coordinators.apply(delta)
         for resource_type, name in delta.configs_changed:
             if resource_type == ResourceType.TOPIC:
@@ -303,7 +406,9 @@ class BrokerNode:
         help nobody. ``tidelog_coordinator_shards`` shows it."""
         if not self.is_running:
             return "the broker is starting or stopping"
-        return _loading_reason(self.coordinators.groups) or _loading_reason(self.coordinators.transactions)
+        coordinators = self.coordinators
+        services = (coordinators.groups, coordinators.transactions, coordinators.share_states.service)
+        return next((reason for service in services if (reason := _loading_reason(service)) is not None), None)
 
     # -- requests ------------------------------------------------------------------------------------------------------------
 
@@ -313,37 +418,6 @@ class BrokerNode:
 
     def on_unexpected_error(self, error: Exception) -> None:
         self.report_unexpected("Fetch", error)
-
-
-LISTENER_NAME = "PLAINTEXT"
-PLAINTEXT = 0
-
-
-def start_records(
-    config: BrokerConfig, directory: DataDirectory, image: ClusterImage, randomness: Randomness
-) -> Iterator[MetadataRecord]:
-    """The records that a broker writes into the metadata log when it starts: its registration, and that it leads its partitions
-    again.
-
-    After a crash every partition gets a new leader epoch. On a topic with relaxed durability the crash may have lost records that
-    readers had seen, and a higher epoch is how their clients find out (KIP-320)."""
-    if image.in_transaction:
-        yield AbortTransactionRecord("the broker was started again")
-    if METADATA_VERSION not in image.features:
-        for name, level in FIRST_LEVELS.items():
-            yield FeatureLevelRecord(name=name, feature_level=level)
-    endpoint = BrokerEndpoint(LISTENER_NAME, config.advertised_host, config.advertised_port, PLAINTEXT)
-    yield RegisterBrokerRecord(
-        broker_id=config.node_id,
-        incarnation_id=randomness.token(16),
-        # In Kafka the epoch is the record's own offset. This is close enough, because it only has to rise.
-        broker_epoch=image.last_offset + 1,
-        end_points=(endpoint,),
-        features=tuple(SupportedFeature(name, low, high) for name, (low, high) in SUPPORTED_FEATURES.items()),
-        fenced=False,
-        log_dirs=(directory.meta.directory_id,) if directory.meta.directory_id is not None else (),
-    )
-    yield from leadership_of_returning_broker(image, config.node_id, renew=not directory.was_stopped_cleanly)
 
 
 def _loading_reason(service: CoordinatorService[Any]) -> str | None:

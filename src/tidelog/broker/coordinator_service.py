@@ -59,6 +59,8 @@ class CoordinatorService(Generic[MachineType]):
         self._is_taking_over = False
         # Partitions whose log was not available when the broker tried to take them over.
         self._unavailable: set[int] = set()
+        # The leader epoch in which each shard was taken over.
+        self._leader_epochs: dict[int, int] = {}
 
     @property
     def untried_count(self) -> int:
@@ -155,6 +157,7 @@ class CoordinatorService(Generic[MachineType]):
             raise NotCoordinator(str(error)) from error
         except (ApiError, StorageError, LogOffline) as error:
             raise CoordinatorNotAvailable(f"{name}-{index}: {error}") from error
+        self._leader_epochs[index] = partition.leader_epoch
         return self.runtime.take_over(index, PartitionShardLog(partition))
 
     # -- changes of leadership -----------------------------------------------------------------------------------------------
@@ -178,10 +181,14 @@ class CoordinatorService(Generic[MachineType]):
 
     def _note(self, topic: TopicImage, indexes: Mapping[int, object]) -> None:
         for index in indexes:
-            if topic.partitions[index].leader == self._node_id:
-                self._to_take_over.append(index)
-            else:
+            state = topic.partitions[index]
+            if state.leader != self._node_id:
                 self.runtime.release(index, NotCoordinator(f"{topic.name}-{index} is led elsewhere"))
+                continue
+            if self._leader_epochs.get(index) != state.leader_epoch:
+                # Another broker may have led, and decided, in between: only the log knows.
+                self.runtime.release(index, NotCoordinator(f"{topic.name}-{index} has begun another leader epoch"))
+            self._to_take_over.append(index)
         if self._to_take_over and not self._is_taking_over:
             self._is_taking_over = True
             self._scheduler.schedule(0, self._take_over_some)

@@ -9,10 +9,11 @@ Sessions are a bounded cache: a new one replaces the one that has been unused fo
 number of partitions in all sessions is bounded too, because a request may name a hundred thousand partitions that do not exist.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tidelog.ports.clock import Clock
 from tidelog.ports.randomness import Randomness
+from tidelog.ports.steps import Steps, run_to_end
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchResult
 
@@ -24,6 +25,9 @@ EPOCH_MAX = 2**31 - 1
 EVICTION_IDLE_MS = 120_000
 # The limit for all sessions together. Each partition takes some 400 bytes.
 PARTITIONS_MAX = 250_000
+
+# A large request pauses after this many partitions.
+PARTITIONS_PER_STEP = 256
 
 # A topic is identified by its name or its id, depending on the request's version.
 TopicKey = tuple[str | None, bytes | None]
@@ -48,6 +52,7 @@ class SessionPartition:
         """Return whether the result holds anything that the reader does not know, and remember it as told."""
         is_new = (
             result.error is not ErrorCode.NONE
+            or result.diverging_epoch is not None
             or (result.records is not None and result.records.length > 0)
             or result.high_watermark != self.high_watermark
             or result.last_stable_offset != self.last_stable_offset
@@ -63,8 +68,14 @@ class SessionPartition:
         return is_new
 
 
+class WaitingFetch(Protocol):
+    """A fetch of many partitions that waits for records."""
+
+    def answer_now(self) -> None: ...
+
+
 class FetchSession:
-    __slots__ = ("epoch", "id", "last_used_ms", "partitions", "uses_topic_ids")
+    __slots__ = ("_waiting", "epoch", "id", "last_used_ms", "partitions", "partitions_counted", "uses_topic_ids")
 
     def __init__(self, identifier: int, now_ms: int, uses_topic_ids: bool) -> None:
         self.id = identifier
@@ -72,8 +83,19 @@ class FetchSession:
         self.epoch = 1
         self.last_used_ms = now_ms
         self.partitions: dict[PartitionKey, SessionPartition] = {}
+        self.partitions_counted = 0
+        """How many of them count towards the limit of all sessions."""
+        self._waiting: WaitingFetch | None = None
 
-    def update(self, request: FetchRequest) -> None:
+    def count_partitions(self) -> int:
+        """Count the partitions as they are now; returns how many more that are than before."""
+        added = len(self.partitions) - self.partitions_counted
+        self.partitions_counted += added
+        return added
+
+    def update(self, request: FetchRequest) -> Steps[None]:
+        """Yields after every few partitions."""
+        updated = 0
         for topic in request.topics:
             for wanted in topic.partitions:
                 key = (topic.name, topic.topic_id, wanted.partition)
@@ -82,9 +104,26 @@ class FetchSession:
                     self.partitions[key] = SessionPartition(wanted)
                 else:
                     known.change(wanted)
+                updated += 1
+                if not updated % PARTITIONS_PER_STEP:
+                    yield
         for forgotten in request.forgotten:
             for index in forgotten.partitions:
                 self.partitions.pop((forgotten.name, forgotten.topic_id, index), None)
+                updated += 1
+                if not updated % PARTITIONS_PER_STEP:
+                    yield
+
+    def wait(self, fetch: WaitingFetch) -> None:
+        """Let a fetch of many partitions wait. It is the only one: an earlier one is answered now, because each keeps a result
+        for every partition."""
+        earlier, self._waiting = self._waiting, fetch
+        if earlier is not None:
+            earlier.answer_now()
+
+    def stop_waiting(self, fetch: WaitingFetch) -> None:
+        if self._waiting is fetch:
+            self._waiting = None
 
     def rotate(self, key: PartitionKey) -> None:
         """Move a partition that had records to the end, so that the others come first next time."""
@@ -97,6 +136,9 @@ class SessionChoice(NamedTuple):
     session: FetchSession | None
     is_incremental: bool
     error: ErrorCode = ErrorCode.NONE
+
+
+WITHOUT_SESSION = SessionChoice(None, False)
 
 
 class FetchSessions:
@@ -115,11 +157,18 @@ class FetchSessions:
         return len(self._sessions)
 
     def choose(self, request: FetchRequest, uses_topic_ids: bool) -> SessionChoice:
+        if request.session_epoch == FINAL_EPOCH:
+            self.drop(request.session_id)
+            return WITHOUT_SESSION
+        return run_to_end(self.choose_in_slices(request, uses_topic_ids))
+
+    def choose_in_slices(self, request: FetchRequest, uses_topic_ids: bool) -> Steps[SessionChoice]:
+        """Like ``choose``, for a request with many partitions."""
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self.drop(session_id)
             session = self._create(uses_topic_ids) if epoch == INITIAL_EPOCH and request.topics else None
-            if session is not None and not self._update(session, request):
+            if session is not None and not (yield from self._update(session, request)):
                 session = None
             return SessionChoice(session, False)
         session = self._sessions.get(session_id)
@@ -134,16 +183,22 @@ class FetchSessions:
         session.last_used_ms = self._clock.monotonic_ms()
         del self._sessions[session_id]
         self._sessions[session_id] = session
-        if not self._update(session, request):
+        if not (yield from self._update(session, request)):
             # After this error the reader sends a full request, which is answered without a session.
             return SessionChoice(None, True, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return SessionChoice(session, True)
 
-    def _update(self, session: FetchSession, request: FetchRequest) -> bool:
+    def _update(self, session: FetchSession, request: FetchRequest) -> Steps[bool]:
         """Returns False, and drops the session, when the sessions would hold too many partitions."""
-        before = len(session.partitions)
-        session.update(request)
-        self._partitions += len(session.partitions) - before
+        try:
+            yield from session.update(request)
+        finally:
+            # A reader that disconnects in the middle leaves the session with what was taken until then, and that counts too.
+            is_kept = self._sessions.get(session.id) is session
+            if is_kept:
+                self._partitions += session.count_partitions()
+        if not is_kept:
+            return False  # Another request took its place in the meantime.
         while self._partitions > self._partitions_max:
             evictable = self._evictable()
             if evictable is None:
@@ -162,7 +217,7 @@ class FetchSessions:
     def drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._partitions -= len(session.partitions)
+            self._partitions -= session.partitions_counted
 
     def _create(self, uses_topic_ids: bool) -> FetchSession | None:
         now_ms = self._clock.monotonic_ms()

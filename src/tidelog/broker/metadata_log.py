@@ -1,7 +1,12 @@
 """The metadata log on the data directory, and how decisions get into it.
 
 The log is the partition ``__cluster_metadata-0`` under Kafka's fixed id, and only the quorum writes to it. Its records count only
-once they are on disk. Retention never deletes any of it: it is the whole history until there are snapshots.
+once they are on disk. Snapshots lie beside its segments (``raft.snapshot_file``), and only what a snapshot covers is ever deleted
+from it (``broker.metadata_snapshots``); the topic's own retention deletes nothing.
+
+At a start the latest snapshot is read completely before it counts. One that is damaged is set aside, and an older one, or the
+whole log, takes its place; if neither is there, the node does not start. A log that ends below its latest snapshot is left over
+from a crash and begins again at the snapshot's end.
 
 ``SlicedProposals`` writes each decision as one batch, and a large one in slices. Encoding, writing, reading back and replaying a
 thousand records takes tens of milliseconds, in which nobody is served. So a decision of more than ``RECORDS_PER_SLICE`` records
@@ -13,17 +18,37 @@ at the latest. Other proposals wait in the meantime, because everything that is 
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
+from tidelog.log import names
 from tidelog.log.append_check import AppendOrigin, whole_batches_bytes
 from tidelog.log.data_directory import DataDirectory
-from tidelog.log.errors import LogOffline
+from tidelog.log.durability.checkpoints import write_partition_metadata
+from tidelog.log.errors import LogError, LogOffline, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, read
 from tidelog.log.settings import UNLIMITED, LogSettings
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import AbortTransactionRecord, BeginTransactionRecord, EndTransactionRecord, MetadataRecord
 from tidelog.metadata.topics import METADATA_TOPIC
-from tidelog.records.header import iterate_headers
+from tidelog.ports.disk import Disk
+from tidelog.ports.steps import run_to_end
+from tidelog.raft.control_records import build_control_batch, only_quorum_records, read_control_records
+from tidelog.raft.errors import CorruptMetadataLog, QuorumError
+from tidelog.raft.messages import EpochEnd, SnapshotId
+from tidelog.raft.quorum import SnapshotPiece
+from tidelog.raft.record_values import read_values
+from tidelog.raft.snapshot_file import (
+    BOOTSTRAP_SNAPSHOT_ID,
+    SnapshotFiles,
+    SnapshotSummary,
+    SnapshotUnusable,
+    check_snapshot,
+    write_bootstrap_snapshot,
+)
+from tidelog.raft.voters import ControlRecord, PlacedControlRecord, VoterSet
+from tidelog.records.errors import RecordError
+from tidelog.records.header import BatchHeader, crc_is_valid, iterate_headers
 
 METADATA_TOPIC_ID = bytes(15) + b"\1"
 # The data directory must be opened with these settings for METADATA_TOPIC.
@@ -31,46 +56,201 @@ METADATA_LOG_SETTINGS = LogSettings(delete=False, retention_ms=UNLIMITED, retent
 _READ_BYTES = 1 << 20
 
 
-class PartitionMetadataLog:
-    """``tidelog.raft.single_voter.MetadataLog`` on a partition log."""
+class CommittedBatch(NamedTuple):
+    first_offset: int
+    last_offset: int
+    epoch: int
+    values: Sequence[bytes]
+    """The values of the records; empty for a batch of the quorum's own."""
+    size: int = 0
+    timestamp: int = -1
 
-    __slots__ = ("_directory", "log")
+
+class MetadataLogUnwritable(QuorumError):
+    """A batch could not be appended to the metadata log; nothing of it is in the log. The cause says why."""
+
+
+class PartitionRaftLog:
+    """``tidelog.raft.quorum.RaftLog`` on a partition log."""
+
+    __slots__ = ("_clock", "_disk", "_report", "_reserve", "_summary", "log", "snapshots")
 
     def __init__(self, directory: DataDirectory) -> None:
         """Create the log if it does not exist. Raises LogOffline if it exists and cannot be used."""
-        self._directory = directory
+        self._clock = directory.clock
+        self._disk = directory.disk
+        self._reserve = directory.reserve
+        self._report = directory.environment.report
         key = METADATA_TOPIC, 0
         if key in directory.offline:
             raise LogOffline(f"{METADATA_TOPIC}-0", directory.offline[key])
         log = directory.logs.get(key)
         if log is None:
             log = directory.create(METADATA_TOPIC, 0, METADATA_TOPIC_ID, METADATA_LOG_SETTINGS)
+            # The quorum state lies in this directory too. A vote must not be lost together with the directory's name.
+            directory.disk.sync_directory(directory.path)
         self.log: PartitionLog = log
+        self.snapshots = SnapshotFiles(directory.disk, log.directory)
+        # What the latest snapshot says about the voters.
+        self._summary = SnapshotSummary(-1, ())
+
+    # -- what the quorum asks ------------------------------------------------------------------------------------------------
 
     @property
-    def latest_epoch(self) -> int:
-        return self.log.epochs.latest_epoch
+    def start_offset(self) -> int:
+        return self.log.log_start_offset
 
-    def append(self, batch: bytes, epoch: int) -> tuple[int, int]:
-        result = self.log.append_as_leader(batch, epoch, AppendOrigin.COORDINATOR)
-        return result.first_offset, result.last_offset
+    @property
+    def end_offset(self) -> int:
+        return self.log.log_end_offset
 
-    def wait_durable(self, end_offset: int, on_durable: Callable[[Exception | None], None]) -> None:
-        def durable(error: Exception | None) -> None:
-            if error is None:
-                self.log.advance_high_watermark(end_offset)
-            on_durable(error)
+    @property
+    def durable_end_offset(self) -> int:
+        return self.log.durable.offset
 
-        self._directory.commit.wait(self.log, end_offset, durable)
-        # Decisions are rare and somebody waits for each, so each is synced at once and not at the end of a burst of appends.
-        self._directory.kick()
+    @property
+    def last_epoch(self) -> int:
+        latest_epoch, snapshot = self.log.epochs.latest_epoch, self.snapshots.latest
+        if latest_epoch >= 0:
+            return latest_epoch
+        return snapshot.epoch if snapshot is not None else 0
 
-    def committed_batches(self) -> Iterator[bytes]:
-        log = self.log
-        log.advance_high_watermark(log.durable.offset)
-        offset = log.log_start_offset
-        while offset < log.high_watermark:
-            found = read(log, offset, _READ_BYTES, Isolation.HIGH_WATERMARK).records
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        return self.snapshots.latest
+
+    @property
+    def earliest_snapshot(self) -> SnapshotId | None:
+        return self.snapshots.earliest
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        end_offset = self.end_offset
+        for entry in reversed(self.log.epochs.entries):
+            if entry.epoch <= epoch:
+                return EpochEnd(entry.epoch, end_offset)
+            end_offset = entry.start_offset
+        earliest = self.snapshots.earliest
+        if earliest is not None and earliest.epoch <= epoch and earliest.end_offset <= self.start_offset:
+            return EpochEnd(earliest.epoch, self.start_offset)
+        return EpochEnd(0, 0)
+
+    def control_records(self, offset: int) -> Iterator[PlacedControlRecord]:
+        snapshot = self.snapshots.latest
+        if snapshot is not None and offset <= snapshot.end_offset:
+            offset = snapshot.end_offset
+            yield from ((offset - 1, record) for record in self._summary.control_records)
+        for data in self._pieces(offset, Isolation.LOG_END):
+            yield from (placed for placed in only_quorum_records(read_control_records(data)) if placed[0] >= offset)
+
+    def read(self, offset: int, size_max: int) -> bytes | None:
+        return next(self._pieces(offset, Isolation.LOG_END, size_max), None)
+
+    # -- what the quorum does ------------------------------------------------------------------------------------------------
+
+    def append(self, batch: bytes, epoch: int) -> int:
+        return self._append(lambda: self.log.append_as_leader(batch, epoch, AppendOrigin.COORDINATOR))
+
+    def append_control(self, records: Sequence[ControlRecord], epoch: int) -> int:
+        return self.append(build_control_batch(records, self._clock.now_ms()), epoch)
+
+    def append_fetched(self, records: bytes) -> None:
+        self._append(lambda: self.log.append_as_follower(records))
+
+    def _append(self, append: Callable[[], object]) -> int:
+        try:
+            try:
+                append()
+            except StorageError as error:
+                # Nothing was written. A broker must be able to start, and to delete a topic, on a full disk.
+                if not self._reserve.may_have_made_room(error):
+                    raise
+                append()
+        except (LogError, RecordError, OSError) as error:
+            raise MetadataLogUnwritable(f"the metadata log cannot be written: {error}") from error
+        return self.end_offset
+
+    def advance_high_watermark(self, offset: int) -> None:
+        self.log.advance_high_watermark(offset)
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------------
+
+    def check_snapshots(self) -> None:
+        """Before the quorum starts: read the latest snapshot, and set aside those that are damaged. Raises CorruptMetadataLog
+        when what they held is nowhere else."""
+        while (snapshot_id := self.snapshots.latest) is not None:
+            try:
+                self._summary = run_to_end(check_snapshot(self.snapshots.open(snapshot_id)))
+            except (SnapshotUnusable, OSError) as error:
+                self._set_aside(snapshot_id, error)
+            else:
+                return
+
+    def _set_aside(self, snapshot_id: SnapshotId, error: Exception) -> None:
+        older = [each for each in self.snapshots.ids if each < snapshot_id]
+        if self.start_offset > (older[-1].end_offset if older else 0) or snapshot_id == BOOTSTRAP_SNAPSHOT_ID:
+            raise CorruptMetadataLog(
+                f"{error}. Nothing else holds what it held: restore the file, or format the directory and let the node fetch "
+                "everything from the quorum"
+            ) from error
+        self._report("snapshot_set_aside", {"snapshot": self.snapshots.path(snapshot_id), "reason": str(error)})
+        for path in self.snapshots.forget([snapshot_id]):
+            self._disk.rename(path, f"{path}.damaged")
+
+    @property
+    def is_behind_snapshot(self) -> bool:
+        """Whether the latest snapshot ends above this log, or is of a later history: a crash interrupted its installation, or
+        took the end of the log."""
+        snapshot = self.snapshots.latest
+        log_epoch = max(self.log.epochs.latest_epoch, 0)
+        return (
+            snapshot is not None
+            and (snapshot.epoch > log_epoch or snapshot.end_offset > self.end_offset)
+            and (snapshot.end_offset != self.start_offset or self.start_offset != self.end_offset)
+        )
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, size_max: int) -> SnapshotPiece | None:
+        try:
+            return self.snapshots.read(snapshot_id, position, size_max)
+        except OSError as error:
+            self._report("snapshot_not_read", {"snapshot": self.snapshots.path(snapshot_id), "error": str(error)})
+            return None
+
+    def write_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+        try:
+            self.snapshots.write_fetched(snapshot_id, position, data)
+        except OSError as error:
+            raise MetadataLogUnwritable(f"a piece of a snapshot cannot be written: {error}") from error
+
+    @property
+    def snapshot_timestamp(self) -> int:
+        """The timestamp of the last record that the latest snapshot covers; -1 without one."""
+        return self._summary.last_timestamp
+
+    def add_snapshot(self, snapshot_id: SnapshotId, size: int, summary: SnapshotSummary) -> None:
+        """A snapshot is durable under its name."""
+        self.snapshots.add(snapshot_id, size)
+        if snapshot_id == self.snapshots.latest:
+            self._summary = summary
+
+    # -- what the image follows ----------------------------------------------------------------------------------------------
+
+    def committed_batches(self, offset: int) -> Iterator[CommittedBatch]:
+        """The batches of decisions from ``offset`` up to the high watermark. Raises CorruptMetadataLog."""
+        for data in self._pieces(offset, Isolation.HIGH_WATERMARK):
+            for position, header in _read_headers(data):
+                if header.base_offset < offset:
+                    continue
+                if not crc_is_valid(data, position, header):
+                    raise CorruptMetadataLog(f"the metadata batch at offset {header.base_offset} fails its checksum")
+                values = [] if header.is_control else _read_values(data, position, header)
+                yield CommittedBatch(
+                    header.base_offset, header.last_offset, header.leader_epoch, values, header.size, header.max_timestamp
+                )
+
+    def _pieces(self, offset: int, isolation: Isolation, size_max: int = _READ_BYTES) -> Iterator[bytes]:
+        """Whole batches from the one that holds ``offset`` on, in pieces."""
+        while offset < (self.end_offset if isolation is Isolation.LOG_END else self.log.high_watermark):
+            found = read(self.log, offset, size_max, isolation).records
             if found is None:
                 return
             data = found.file.read(found.position, found.length)
@@ -79,9 +259,32 @@ class PartitionMetadataLog:
             offset = _next_offset(data)
 
 
+def format_metadata_log(disk: Disk, data_path: str, voters: VoterSet, now_ms: int) -> None:
+    """In a new data directory, name the first voters of a quorum under kraft.version 1. Blocks until that is durable."""
+    directory = names.join(data_path, names.partition_directory_name(METADATA_TOPIC, 0))
+    disk.make_directory(directory)
+    write_partition_metadata(disk, names.join(directory, names.PARTITION_METADATA), METADATA_TOPIC_ID)
+    write_bootstrap_snapshot(disk, directory, voters, now_ms)
+    disk.sync_directory(data_path)
+
+
 def _next_offset(data: bytes) -> int:
     *_, (_, last) = iterate_headers(data)
     return last.next_offset
+
+
+def _read_headers(data: bytes) -> list[tuple[int, BatchHeader]]:
+    try:
+        return list(iterate_headers(data))
+    except RecordError as error:
+        raise CorruptMetadataLog(f"the metadata log cannot be read: {error}") from error
+
+
+def _read_values(data: bytes, position: int, header: BatchHeader) -> list[bytes]:
+    try:
+        return read_values(data, position, header)
+    except RecordError as error:
+        raise CorruptMetadataLog(f"the metadata batch at offset {header.base_offset} cannot be read: {error}") from error
 
 
 # About four milliseconds: half to encode and write them, half to decode them when they are committed.

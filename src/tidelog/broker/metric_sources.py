@@ -4,14 +4,17 @@ Every value is read from its owner when somebody asks for the metrics. Nothing i
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.client_metrics import VALUES_MAX as CLIENT_VALUES_MAX
 from tidelog.broker.coordinator_service import CoordinatorService
 from tidelog.broker.request_metrics import SLOWEST_PARTITIONS_MAX, TOPICS_MAX
+from tidelog.config.broker import METRICS_PARTITIONS
 from tidelog.coordinator.shard import ShardState
 from tidelog.metrics.histogram import COUNTS, NANOSECONDS_PER_SECOND, SECONDS, SECONDS_COARSE
 from tidelog.metrics.registry import Description, Kind, Registry, Rest, Sample
+from tidelog.raft.quorum import RaftState
 from tidelog.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -29,9 +32,12 @@ def add_broker_metrics(registry: Registry, broker: "BrokerNode") -> None:
     )
     add_request_metrics(registry, broker)
     add_quota_metrics(registry, broker)
+    add_client_metrics(registry, broker)
     add_log_metrics(registry, broker)
+    add_replication_metrics(registry, broker)
     add_group_metrics(registry, broker)
     add_coordinator_metrics(registry, broker)
+    add_quorum_metrics(registry, broker)
 
 
 # The protocol has fewer APIs than this.
@@ -135,6 +141,35 @@ def _collect_topics(broker: "BrokerNode") -> Iterator[Sample]:
         yield SLOWEST, (topic, str(index)), worst_ns / NANOSECONDS_PER_SECOND
 
 
+CLIENT_METRIC = Description(
+    "tidelog_client_metric",
+    Kind.GAUGE,
+    "The last value of a metric that a client has pushed (KIP-714).",
+    ("client_id", "client_instance", "software", "metric", "attributes"),
+    CLIENT_VALUES_MAX,
+)
+
+
+def add_client_metrics(registry: Registry, broker: "BrokerNode") -> None:
+    metrics = broker.client_metrics
+    registry.add([CLIENT_METRIC], lambda: [(CLIENT_METRIC, shown[:-1], shown.value) for shown in metrics.values()])
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_client_instances",
+        "Clients that have asked whether to push metrics, and have not been silent since.",
+        lambda: metrics.instance_count,
+    )
+    registry.add_value(
+        Kind.COUNTER, "tidelog_client_metrics_pushes_total", "Pushes of metrics by clients.", lambda: metrics.pushes
+    )
+    registry.add_value(
+        Kind.COUNTER,
+        "tidelog_client_metrics_dropped_total",
+        "Pushes of which a part was not kept, and values that made room for others, because clients pushed too many.",
+        lambda: metrics.values_dropped,
+    )
+
+
 # Each partition has four lines, and all together make half a megabyte of text.
 PARTITIONS_MAX = 1_000
 
@@ -198,14 +233,57 @@ def add_log_metrics(registry: Registry, broker: "BrokerNode") -> None:
     )
 
 
+UNDER_REPLICATED = Description(
+    "tidelog_partitions_under_replicated", Kind.GAUGE, "Partitions led here that have a replica which is not in sync."
+)
+UNDER_MIN_ISR = Description(
+    "tidelog_partitions_under_min_isr",
+    Kind.GAUGE,
+    "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused.",
+)
+FOLLOWER_LAG = Description(
+    "tidelog_follower_lag_records_max", Kind.GAUGE, "How far the slowest follower of a partition led here is behind, in offsets."
+)
+REPLICATED = Description(
+    "tidelog_replicated_bytes_total", Kind.COUNTER, "Bytes of records sent to followers since this broker began to lead."
+)
+
+
+def add_replication_metrics(registry: Registry, broker: "BrokerNode") -> None:
+    registry.add([UNDER_REPLICATED, UNDER_MIN_ISR, FOLLOWER_LAG, REPLICATED], lambda: _collect_replication(broker))
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_partitions_followed",
+        "Partitions that this broker copies from their leaders.",
+        lambda: broker.replicas.followed_count,
+    )
+
+
+def _collect_replication(broker: "BrokerNode") -> Iterator[Sample]:
+    under_replicated = under_min_isr = lag = replicated = 0
+    for partition in list(broker.partitions):
+        in_sync = partition.in_sync
+        under_replicated += len(in_sync.isr) < len(in_sync.replicas)
+        under_min_isr += partition.is_under_min_isr
+        replicated += partition.replicated_bytes
+        for follower in in_sync.followers:
+            lag = max(lag, partition.log.log_end_offset - max(0, follower.fetch_offset))
+    yield UNDER_REPLICATED, (), under_replicated
+    yield UNDER_MIN_ISR, (), under_min_isr
+    yield FOLLOWER_LAG, (), lag
+    yield REPLICATED, (), replicated
+
+
 def _collect_logs(broker: "BrokerNode") -> Iterator[Sample]:
     now_ms = broker.clock.now_ms()
     offline = len(broker.directory.offline)
     segments = producers = transactions = 0
     idle_ms_max = 0
     logs = list(broker.directory.logs.items())
+    label = _partition_label(broker)
     for (topic, partition), log in logs:
-        labels = (topic, str(partition))
+        # Samples with the same labels are summed.
+        labels = (topic, label(topic, partition))
         yield SIZE, labels, log.size
         yield START, labels, log.log_start_offset
         yield HIGH_WATERMARK, labels, log.high_watermark
@@ -224,6 +302,17 @@ def _collect_logs(broker: "BrokerNode") -> Iterator[Sample]:
     yield PRODUCER_IDS, (), producers
     yield OPEN_TRANSACTIONS, (), transactions
     yield OPEN_TRANSACTION_IDLE, (), idle_ms_max / 1000
+
+
+def _partition_label(broker: "BrokerNode") -> Callable[[str, int], str]:
+    """What tells the series of a partition from those of its topic, as the setting says."""
+    chosen = broker.config.values[METRICS_PARTITIONS]
+    if chosen == "none":
+        return lambda _topic, _partition: ""
+    if chosen == "all":
+        return lambda _topic, partition: str(partition)
+    led = {(partition.topic, partition.index) for partition in broker.partitions}
+    return lambda topic, partition: str(partition) if (topic, partition) in led else ""
 
 
 def _collect_commits(broker: "BrokerNode") -> Iterator[Sample]:
@@ -382,6 +471,7 @@ def add_group_metrics(registry: Registry, broker: "BrokerNode") -> None:
 
 def _collect_groups(broker: "BrokerNode") -> Iterator[Sample]:
     states: Counter[str] = Counter()
+    label = _partition_label(broker)
     for group, offsets in broker.lag.each_group():
         states[group.state] += 1
         labels = (group.group_id,)
@@ -392,11 +482,15 @@ def _collect_groups(broker: "BrokerNode") -> Iterator[Sample]:
         deletions = [one.deletion_seconds for one in offsets if one.deletion_seconds is not None]
         if deletions:
             yield DELETION, labels, min(deletions)
+        seconds: dict[tuple[str, str, str], float] = {}
         for one in offsets:
-            place = (one.group_id, one.topic, str(one.partition))
+            place = (one.group_id, one.topic, label(one.topic, one.partition))
             yield LAG_MESSAGES, place, one.lag_messages
             if one.lag_seconds is not None:
-                yield LAG_SECONDS, place, one.lag_seconds
+                # Messages add up; of ages the worst counts.
+                seconds[place] = max(seconds.get(place, 0.0), one.lag_seconds)
+        for place, worst in seconds.items():
+            yield LAG_SECONDS, place, worst
     for state, count in states.items():
         yield GROUPS, (state,), count
 
@@ -436,3 +530,59 @@ def _collect_quotas(broker: "BrokerNode") -> Iterator[Sample]:
         yield THROTTLED_SECONDS, labels, throttled.milliseconds / 1000
     for quota, count in broker.throttling.quotas.tracked().items():
         yield TRACKED, (quota,), count
+
+
+# More than any cluster has nodes.
+REPLICAS_MAX = 1_000
+
+QUORUM_STATE = Description(
+    "tidelog_quorum_state", Kind.GAUGE, "1 for the state of this node in the metadata quorum, 0 for the others.", ("state",), 6
+)
+QUORUM_EPOCH = Description("tidelog_quorum_epoch", Kind.GAUGE, "The epoch of the metadata quorum, as far as this node knows.")
+QUORUM_LEADER = Description("tidelog_quorum_leader", Kind.GAUGE, "The id of the quorum's leader; -1 while this node knows none.")
+QUORUM_ELECTIONS = Description("tidelog_quorum_elections_total", Kind.COUNTER, "Elections in which this node stood, won or lost.")
+QUORUM_LAG = Description(
+    "tidelog_quorum_replica_lag_records",
+    Kind.GAUGE,
+    "Records of the metadata log that a voter or an observer does not have yet. Only the leader knows.",
+    ("node", "role"),
+    REPLICAS_MAX,
+    Rest.MAX,
+)
+SNAPSHOT_AGE = Description(
+    "tidelog_metadata_snapshot_age_seconds",
+    Kind.GAUGE,
+    "Time since the last record that the latest snapshot of the metadata covers.",
+)
+SNAPSHOT_BYTES = Description("tidelog_metadata_snapshot_bytes", Kind.GAUGE, "Size of the latest snapshot of the metadata.")
+SNAPSHOT_PENDING = Description(
+    "tidelog_metadata_snapshot_pending_bytes",
+    Kind.GAUGE,
+    "Bytes of the metadata log that were applied since the latest snapshot; a start reads them again.",
+)
+
+
+def add_quorum_metrics(registry: Registry, broker: "BrokerNode") -> None:
+    of_quorum = [QUORUM_STATE, QUORUM_EPOCH, QUORUM_LEADER, QUORUM_ELECTIONS, QUORUM_LAG]
+    registry.add([*of_quorum, SNAPSHOT_AGE, SNAPSHOT_BYTES, SNAPSHOT_PENDING], lambda: _collect_quorum(broker))
+
+
+def _collect_quorum(broker: "BrokerNode") -> Iterator[Sample]:
+    quorum = broker.quorum
+    for state in RaftState:
+        yield QUORUM_STATE, (state.value,), int(quorum.state is state)
+    yield QUORUM_EPOCH, (), quorum.epoch
+    yield QUORUM_LEADER, (), quorum.leader_id
+    yield QUORUM_ELECTIONS, (), quorum.elections
+    if quorum.is_leader:
+        status = quorum.status()
+        for role, replicas in (("voter", status.voters), ("observer", status.observers)):
+            for replica in replicas:
+                lag = status.log_end_offset - max(replica.log_end_offset, 0)
+                yield QUORUM_LAG, (str(replica.key.node_id), role), lag
+    snapshots = quorum.snapshots
+    age_ms = snapshots.latest_age_ms
+    if age_ms is not None:
+        yield SNAPSHOT_AGE, (), age_ms / 1000
+    yield SNAPSHOT_BYTES, (), snapshots.latest_size
+    yield SNAPSHOT_PENDING, (), snapshots.bytes_since_latest

@@ -88,9 +88,17 @@ class Partitions:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{index} does not exist")
         if state.leader != self._node_id:
             raise NotLeader(f"{name}-{index} is led by broker {state.leader}")
-        partition = Partition(topic, index, self._log_of(topic, index), self._settings.min_insync_replicas(name), self.appends)
+        log = self._log_of(topic, index)
+        if log.is_truncating:
+            raise NotLeader(f"{name}-{index} is still being truncated, as its last leader asked")
+        partition = Partition(topic, index, log, self._settings.min_insync_replicas(name), self.appends)
         self._by_name.setdefault(name, {})[index] = partition
         return partition
+
+    def log_of_replica(self, topic: TopicImage, index: int) -> PartitionLog:
+        """The log of a partition that another broker leads; it is created if it does not exist. Raises LogOffline or
+        StorageError."""
+        return self._log_of(topic, index)
 
     def _log_of(self, topic: TopicImage, index: int) -> PartitionLog:
         key = (topic.name, index)
@@ -186,11 +194,14 @@ class Partitions:
         if partition is None:
             self._to_create.append((topic.name, index))
             return
-        if state.leader != self._node_id:
-            del self._by_name[topic.name][index]
-            partition.close(NotLeader(f"{topic.name}-{index} is led by broker {state.leader}"))
+        if state.leader == self._node_id and state.leader_epoch == partition.leader_epoch:
+            partition.follow(state)
             return
-        partition.follow(state)
+        # Even if this broker leads again, another one may have led in between.
+        del self._by_name[topic.name][index]
+        partition.close(NotLeader(f"{topic.name}-{index} is led by broker {state.leader} in epoch {state.leader_epoch}"))
+        if state.leader == self._node_id:
+            self._to_create.append((topic.name, index))
 
     def settings_changed(self, name: str) -> None:
         topic = self._image.topic(name)

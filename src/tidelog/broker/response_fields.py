@@ -26,21 +26,31 @@ CLUSTER_OPERATIONS = _COMMON_OPERATIONS | _CLUSTER_ACTION | _IDEMPOTENT_WRITE
 OPERATIONS_NOT_ASKED_FOR = -(2**31)
 
 
-def address_fields(broker: BrokerImage) -> dict[str, Any]:
-    endpoint = broker.end_points[0]
-    return {"host": endpoint.host, "port": endpoint.port, "rack": broker.rack}
+def broker_addresses(image: ClusterImage, listener: str, with_fenced: bool = False) -> list[tuple[BrokerImage, dict[str, Any]]]:
+    """Return the active brokers and their addresses on the listener of this name. A broker without it cannot be reached from
+    there, and is left out as in Kafka."""
+    return [
+        (broker, {"host": endpoint.host, "port": endpoint.port, "rack": broker.rack})
+        for broker in sorted(image.brokers, key=lambda broker: broker.broker_id)
+        if (broker.is_active or with_fenced) and (endpoint := broker.endpoint(listener)) is not None
+    ]
 
 
-def active_brokers(image: ClusterImage) -> list[BrokerImage]:
-    return sorted((broker for broker in image.brokers if broker.is_active), key=lambda broker: broker.broker_id)
+def named_controller(image: ClusterImage, listener: str, leader_id: int) -> int:
+    """The broker that clients are told to send changes to: the active controller if it is among the brokers that they know, else
+    any of those, because every broker forwards such requests. -1 if there is none."""
+    known = [broker.broker_id for broker, _ in broker_addresses(image, listener)]
+    return leader_id if leader_id in known else next(iter(known), -1)
 
 
 def partition_fields(image: ClusterImage, index: int, partition: PartitionImage) -> dict[str, Any]:
-    has_leader = partition.leader != NO_LEADER
+    # A broker that has just started again may still be fenced, and is not among the brokers of the answer.
+    leader = image.brokers.find(partition.leader)
+    has_leader = leader is not None and not leader.fenced
     return {
         "error_code": ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
         "partition_index": index,
-        "leader_id": partition.leader,
+        "leader_id": partition.leader if has_leader else NO_LEADER,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
@@ -77,10 +87,11 @@ def current_leader(image: ClusterImage, name: str | None, topic_id: bytes | None
     return (partition.leader, partition.leader_epoch) if partition is not None else None
 
 
-def leader_endpoints(image: ClusterImage, leaders: set[int]) -> list[NodeEndpoint]:
+def leader_endpoints(image: ClusterImage, leaders: set[int], listener: str) -> list[NodeEndpoint]:
+    """The addresses of leaders on the listener of this name."""
     brokers = (image.brokers.find(leader) for leader in sorted(leaders))
     return [
-        NodeEndpoint(broker.broker_id, broker.end_points[0].host, broker.end_points[0].port, broker.rack)
+        NodeEndpoint(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
         for broker in brokers
-        if broker is not None
+        if broker is not None and (endpoint := broker.endpoint(listener)) is not None
     ]

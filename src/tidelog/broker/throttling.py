@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.client_quotas import ClientQuotas, RateQuota, TokenQuota
 from tidelog.controller.errors import ApiError
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class RequestUsage:
         self.is_handled = False
         self.throttle_time_ms = 0
         """The throttle time for the response."""
+
+    def skip(self, nanoseconds: int) -> None:
+        """Do not count this time: the loop did other work."""
+        self.began_ns += nanoseconds
 
 
 class Throttled:
@@ -85,6 +90,26 @@ class Throttling:
             if quota.is_active:
                 quota.record(usage.client_id, self._new_percent(context))
             usage.is_handled = True
+
+    def metered(self, context: "RequestContext", steps: Steps[None]) -> Steps[None]:
+        """The same steps, of which only the time of the steps themselves counts."""
+        now_ns = context.session.now_ns
+        result = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                pause = steps.send(result) if failure is None else steps.throw(failure)
+            except StopIteration:
+                return
+            paused_ns = now_ns()
+            result = failure = None
+            try:
+                result = yield pause
+            except Exception as error:
+                # What the steps waited for has failed, and it is theirs to handle.
+                failure = error
+            if context.usage is not None:
+                context.usage.skip(now_ns() - paused_ns)
 
     def _new_percent(self, context: "RequestContext") -> float:
         """The loop time since the last call, in percent of a second. Waiting costs nothing."""

@@ -1,13 +1,17 @@
 """``tidelog bench``: a quick measurement of a broker and of the network between, as a table.
 
 It makes three runs on a topic of its own, which it deletes afterwards: messages in, the same messages out, and single messages
-there and back, one after the other, for the latency. It measures librdkafka and Python in this process as much as the broker;
-``bench/`` in the source has the real measurements.
+there and back, one after the other, for the latency. The latency is also drawn over time: a broker, or a machine, that pauses
+from time to time has a fine median, and its pauses show as high columns.
+
+It measures librdkafka and Python in this process as much as the broker; ``bench/`` in the source has the real measurements.
 """
 
 import secrets
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -15,9 +19,12 @@ import typer
 
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_SECONDS_MAX, BootstrapOption, JsonOption, KafkaCluster, PropertiesOption
-from tidelog.cli.output import make_console, say, show_json, show_table
+from tidelog.cli.output import make_console, progress_bar, say, show_json, show_table
 from tidelog.cli.produce import ACKS, COMPRESSIONS, DeliveryReport, check_choice
+from tidelog.client.admin import Admin
+from tidelog.client.errors import UnknownTopic
 from tidelog.client.raw_consumer import RawConsumer
+from tidelog.client.raw_producer import RawProducer
 from tidelog.client.topic_partition import TopicPartition
 
 app = typer.Typer()
@@ -29,6 +36,10 @@ SILENCE_SECONDS_MAX = 15.0
 POLL_SECONDS = 0.5
 # Polling after every message would cost more than sending it.
 POLL_EVERY_MESSAGES = 1000
+# The drawing of the latency over time: columns, and what they are made of from low to high.
+COLUMNS = 60
+BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII_BLOCKS = "_.-=*#%@"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +63,27 @@ class Latency:
     p95_ms: float
     p99_ms: float
     max_ms: float
+    interval_ms: float
+    max_ms_by_interval: list[float]
+    """The slowest message that was under way in each interval of the run."""
 
     @classmethod
     def of(cls, seconds: list[float]) -> "Latency":
         ordered = sorted(seconds)
         p50, p95, p99 = (ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000 for share in (0.5, 0.95, 0.99))
-        return cls(len(ordered), p50, p95, p99, ordered[-1] * 1000)
+        interval_seconds = sum(seconds) / COLUMNS
+        columns = [0.0] * COLUMNS
+        began = 0.0
+        for taken in seconds:
+            # A message that takes longer than an interval is under way in several.
+            first, last = (min(COLUMNS - 1, int(at / interval_seconds)) for at in (began, began + taken))
+            columns[first : last + 1] = [max(column, taken * 1000) for column in columns[first : last + 1]]
+            began += taken
+        return cls(len(ordered), p50, p95, p99, ordered[-1] * 1000, interval_seconds * 1000, columns)
+
+    def drawn(self, blocks: str = BLOCKS) -> str:
+        highest = len(blocks) - 1
+        return "".join(blocks[round(column / self.max_ms * highest)] for column in self.max_ms_by_interval)
 
 
 @app.command("bench", epilog="Example: tidelog bench --messages 1000000 --size 100 --acks 1")
@@ -69,7 +95,7 @@ def bench_command(
     ] = 1,
     round_trips: Annotated[
         int, typer.Option("--round-trips", min=1, help="How many single messages to measure the latency with.")
-    ] = 200,
+    ] = 2_000,
     acks: Annotated[
         str, typer.Option("--acks", metavar="0|1|all", help="Who must acknowledge: nobody, the leader, or all in-sync replicas.")
     ] = "all",
@@ -84,17 +110,12 @@ def bench_command(
     check_choice(acks, ("-1", *ACKS), "--acks")
     check_choice(compression, COMPRESSIONS, "--compression")
     cluster = KafkaCluster(bootstrap, properties)
-    topic = TOPIC_PREFIX + secrets.token_hex(4)
     value = secrets.token_bytes(size)
-    with cluster.errors(), cluster.admin() as admin:
-        admin.create_topic(topic, partitions=partitions)
-        try:
-            produced = _produce(cluster, topic, value, messages, {"acks": acks, "compression.type": compression})
-            consumed = _consume(cluster, topic, partitions, messages, size)
-            ends = admin.list_offsets([(topic, index) for index in range(partitions)], "latest")
-            latency = _round_trips(cluster, {each: end or 0 for each, end in ends.items()}, value, round_trips, acks)
-        finally:
-            admin.delete_topic(topic)
+    with cluster.errors(), cluster.admin() as admin, _temporary_topic(admin, partitions) as topic:
+        produced = _produce(cluster, topic, value, messages, {"acks": acks, "compression.type": compression})
+        consumed = _consume(cluster, topic, partitions, messages, size)
+        ends = admin.list_offsets([(topic, index) for index in range(partitions)], "latest")
+        latency = _round_trips(cluster, {each: end or 0 for each, end in ends.items()}, value, round_trips, acks)
     if as_json:
         show_json({"produce": asdict(produced), "consume": asdict(consumed), "round_trip": asdict(latency)})
         return
@@ -106,18 +127,51 @@ def bench_command(
     show_table(console, ("", "Messages/s", "MB/s"), rows)
     figures = (latency.p50_ms, latency.p95_ms, latency.p99_ms, latency.max_ms)
     show_table(console, ("Latency in ms", "p50", "p95", "p99", "max"), [("there and back", *figures)])
+    say(
+        console,
+        f"  Slowest over time: each column is {latency.interval_ms:.1f} ms, the highest stands for {latency.max_ms:.1f} ms",
+    )
+    say(console, "  " + latency.drawn(BLOCKS if console.encoding.startswith("utf") else ASCII_BLOCKS))
+
+
+@contextmanager
+def _temporary_topic(admin: Admin, partitions: int) -> Iterator[str]:
+    """A topic that is deleted afterwards, whatever happens: a second Ctrl-C does not stop the deletion, which is bounded."""
+    topic = TOPIC_PREFIX + secrets.token_hex(4)
+    try:
+        admin.create_topic(topic, partitions=partitions)
+        yield topic
+    finally:
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            # After an interruption nobody knows whether the broker created the topic.
+            with suppress(UnknownTopic):
+                admin.delete_topic(topic)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def _open_producer(cluster: KafkaCluster, report: DeliveryReport, settings: dict[str, object]) -> Iterator[RawProducer]:
+    producer = cluster.producer(report, settings)
+    try:
+        yield producer
+    finally:
+        producer.close(REQUEST_SECONDS_MAX)
 
 
 def _produce(cluster: KafkaCluster, topic: str, value: bytes, messages: int, settings: dict[str, object]) -> Throughput:
     report = DeliveryReport(cluster)
-    producer = cluster.producer(report, {**settings, "linger.ms": 5, "batch.size": 1_000_000})
-    started = time.perf_counter()
-    for number in range(messages):
-        producer.produce(topic, value)
-        if number % POLL_EVERY_MESSAGES == 0:
-            producer.poll(0)
-    report.check(producer.flush(REQUEST_SECONDS_MAX))
-    return Throughput.of(messages, len(value), time.perf_counter() - started)
+    with _open_producer(cluster, report, {**settings, "linger.ms": 5, "batch.size": 1_000_000}) as producer:
+        started = time.perf_counter()
+        with progress_bar("Sending", messages) as advance:
+            for number in range(1, messages + 1):
+                producer.produce(topic, value)
+                if number % POLL_EVERY_MESSAGES == 0:
+                    producer.poll(0)
+                    advance(POLL_EVERY_MESSAGES)
+        report.check(producer.flush(REQUEST_SECONDS_MAX))
+        return Throughput.of(messages, len(value), time.perf_counter() - started)
 
 
 def _consume(cluster: KafkaCluster, topic: str, partitions: int, messages: int, size_bytes: int) -> Throughput:
@@ -127,16 +181,21 @@ def _consume(cluster: KafkaCluster, topic: str, partitions: int, messages: int, 
         started = time.perf_counter()
         consumer.assign({TopicPartition(topic, index): 0 for index in range(partitions)})
         received = 0
-        while received < messages:
-            received += _receive(cluster, consumer, min(FETCH_MESSAGES, messages - received))
+        with progress_bar("Receiving", messages) as advance:
+            while received < messages:
+                count = _receive(cluster, consumer, min(FETCH_MESSAGES, messages - received))
+                received += count
+                advance(count)
         return Throughput.of(messages, size_bytes, time.perf_counter() - started)
 
 
 def _round_trips(cluster: KafkaCluster, ends: Mapping[TopicPartition, int], value: bytes, count: int, acks: str) -> Latency:
     """Measure from handing a message to the producer until the consumer has it, with nothing else under way."""
-    producer = cluster.producer(DeliveryReport(cluster), {"acks": acks, "linger.ms": 0})
     topic = next(iter(ends)).topic
-    with cluster.consumer({"fetch.wait.max.ms": 500, "enable.partition.eof": False}) as consumer:
+    with (
+        _open_producer(cluster, DeliveryReport(cluster), {"acks": acks, "linger.ms": 0}) as producer,
+        cluster.consumer({"fetch.wait.max.ms": 500, "enable.partition.eof": False}) as consumer,
+    ):
         consumer.assign(ends)
         seconds = []
         # The first message pays for the connections and is not counted.

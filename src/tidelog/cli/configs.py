@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from tidelog.cli.completion import complete_topics
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PropertiesOption, read_pairs
 from tidelog.cli.output import make_console, say, show_json, show_table
@@ -11,7 +12,10 @@ from tidelog.client.admin import Admin, ConfigSetting
 
 app = typer.Typer(help="Describe and alter the settings of topics and brokers.", no_args_is_help=True)
 
-TopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="The topic whose settings are meant.")]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", metavar="NAME", help="The topic whose settings are meant.", autocompletion=complete_topics),
+]
 BrokerOption = Annotated[str | None, typer.Option("--broker", metavar="ID", help="The broker whose settings are meant.")]
 
 _SOURCES = {
@@ -62,6 +66,7 @@ def alter_command(
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertiesOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Change settings. The changes take effect at once."""
     kind, name = _subject(topic, broker)
@@ -72,6 +77,9 @@ def alter_command(
     with cluster.errors(), cluster.admin() as admin:
         _check_broker(admin, broker)
         admin.alter_configs(kind, name, values)
+    if as_json:
+        show_json({kind: name, "changed": values})
+        return
     say(make_console(), f"Changed the settings of {kind} {name}.")
 
 

@@ -1,4 +1,4 @@
-"""``tidelog consume``: print the messages of a topic from any point on, on any Kafka.
+"""``tidelog consume``: print the messages of topics from any point to any other, on any Kafka.
 
 Without a group the partitions are assigned by hand and nothing is committed, so looking at a topic changes nothing. With
 ``--group`` the command is an ordinary member: the group decides which partitions it reads and from where. Offsets are committed
@@ -10,15 +10,17 @@ Without ``--tail`` the command ends where each partition ended when it began; wi
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import typer
 
-from tidelog.cli.errors import CommandFailed
+from tidelog.cli.completion import complete_groups, complete_topics
+from tidelog.cli.errors import CommandFailed, warn
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PropertiesOption, partitions_of
-from tidelog.cli.output import header_text, make_formatter, tolerate_closed_pipe, warn
+from tidelog.cli.output import header_text, make_formatter, tolerate_closed_pipe
 from tidelog.cli.times import read_timestamp
 from tidelog.client.admin import Admin, PartitionBounds
 from tidelog.client.errors import Rebalanced, TidelogError
@@ -48,7 +50,7 @@ class MessagePrinter:
 
     key: re.Pattern[str] | None
     value: re.Pattern[str] | None
-    format: Callable[[Message], str]
+    write: Callable[[Message], None]
     left: int | None
 
     @property
@@ -57,33 +59,120 @@ class MessagePrinter:
 
     def show(self, message: Message) -> None:
         if _matches(self.key, message.key) and _matches(self.value, message.value):
-            sys.stdout.write(self.format(message) + "\n")
+            self.write(message)
             self.left = None if self.left is None else self.left - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingRange:
+    """Where reading starts and ends, as the options say it."""
+
+    partitions: list[int] | None
+    from_beginning: bool
+    offset: str | None
+    timestamp: str | None
+    until_offset: int | None
+    until: str | None
+    is_tailing: bool
+
+    def check(self) -> None:
+        if sum((self.from_beginning, self.offset is not None, self.timestamp is not None)) > 1:
+            raise CommandFailed("give only one of --from-beginning, --offset and --timestamp")
+        if self.until_offset is not None and self.until is not None:
+            raise CommandFailed("give only one of --until-offset and --until")
+        if self.is_tailing and (self.until_offset is not None or self.until is not None):
+            raise CommandFailed("--tail has no end: leave it out, or --until-offset and --until")
+
+    def refuse_group(self, group: str, topic: str) -> None:
+        for option, given in (
+            ("--partition", self.partitions),
+            ("--offset", self.offset),
+            ("--timestamp", self.timestamp),
+            ("--until-offset", self.until_offset),
+            ("--until", self.until),
+        ):
+            if given is not None:
+                raise CommandFailed(
+                    f"{option} does not go with --group: a group reads from its committed offsets; "
+                    f"to move them: tidelog groups reset {group} --topic {topic}"
+                )
+
+    def starts(
+        self, cluster: KafkaCluster, admin: Admin, bounds: Mapping[TopicPartition, PartitionBounds]
+    ) -> dict[TopicPartition, int]:
+        if self.timestamp is not None:
+            return _offsets_at(cluster, admin, bounds, read_timestamp(self.timestamp))
+        is_from_beginning = self.from_beginning or (self.offset is None and not self.is_tailing)
+        return _starts(bounds, "beginning" if is_from_beginning else (self.offset or "end"))
+
+    def ends(
+        self, cluster: KafkaCluster, admin: Admin, bounds: Mapping[TopicPartition, PartitionBounds]
+    ) -> dict[TopicPartition, int]:
+        """Where each partition ends for this command: the end of now, or what --until-offset or --until says."""
+        if self.until is not None:
+            return _offsets_at(cluster, admin, bounds, read_timestamp(self.until, "--until"))
+        limit = self.until_offset
+        return {each: end if limit is None else min(end, limit) for each, (_, end) in bounds.items()}
 
 
 def _matches(pattern: re.Pattern[str] | None, content: bytes | None) -> bool:
     return pattern is None or (content is not None and pattern.search(header_text(content) or "") is not None)
 
 
+TopicsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="TOPIC...", help="The topics to read.", autocompletion=complete_topics)
+]
+PatternOption = Annotated[
+    str | None, typer.Option("--pattern", metavar="REGEX", help="Read every topic whose whole name matches.")
+]
+PartitionOption = Annotated[
+    list[int] | None, typer.Option("--partition", "-p", min=0, help="Read only this partition; repeatable.")
+]
+OffsetOption = Annotated[
+    str | None,
+    typer.Option("--offset", "-o", help="Start here in each partition: a number, beginning, end, or -N from the end."),
+]
+TimestampOption = Annotated[
+    str | None,
+    typer.Option("--timestamp", help="Start with the first message of this time: ISO 8601 or milliseconds since 1970."),
+]
+UntilOffsetOption = Annotated[
+    int | None, typer.Option("--until-offset", min=0, help="Stop before this offset in each partition.")
+]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Stop before the first message of this time.")]
+GroupOption = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        metavar="NAME",
+        help="Read as a member of this group, from its committed offsets on.",
+        autocompletion=complete_groups,
+    ),
+]
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format", metavar="text|full|json|TEMPLATE", help="How to print a message: '{partition}:{offset} {key}={value}'."
+    ),
+]
+JsonlOption = Annotated[
+    bool, typer.Option("--jsonl", help="Like --json, with timestamps in ISO 8601; produce --jsonl reads it back.")
+]
+RawOption = Annotated[bool, typer.Option("--raw", help="Write the bytes of the values and nothing else, not even line ends.")]
+
+
 @app.command("consume", epilog="Example: tidelog consume orders --offset -10 --tail --json")
 def consume_command(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to read.")],
-    partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Read only this partition; repeatable.")
-    ] = None,
+    topics: TopicsArgument = None,
+    pattern: PatternOption = None,
+    partition: PartitionOption = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start with the oldest message.")] = False,
-    offset: Annotated[
-        str | None,
-        typer.Option("--offset", "-o", help="Start here in each partition: a number, beginning, end, or -N from the end."),
-    ] = None,
-    timestamp: Annotated[
-        str | None,
-        typer.Option("--timestamp", help="Start with the first message of this time: ISO 8601 or milliseconds since 1970."),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", "-g", metavar="NAME", help="Read as a member of this group, from its committed offsets on."),
-    ] = None,
+    offset: OffsetOption = None,
+    timestamp: TimestampOption = None,
+    until_offset: UntilOffsetOption = None,
+    until: UntilOption = None,
+    group: GroupOption = None,
     tail: Annotated[
         bool, typer.Option("--tail", "-f", help="Continue with new messages; starts at the end unless told otherwise.")
     ] = False,
@@ -94,54 +183,85 @@ def consume_command(
     value: Annotated[
         str | None, typer.Option("--value", metavar="REGEX", help="Only messages whose value contains a match.")
     ] = None,
-    message_format: Annotated[
-        str,
-        typer.Option(
-            "--format", metavar="text|full|json|TEMPLATE", help="How to print a message: '{partition}:{offset} {key}={value}'."
-        ),
-    ] = "text",
+    message_format: FormatOption = "text",
+    jsonl: JsonlOption = False,
+    raw: RawOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertiesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the messages of a topic. Looking changes nothing; with --group, the printed messages are committed."""
-    if sum((from_beginning, offset is not None, timestamp is not None)) > 1:
-        raise CommandFailed("give only one of --from-beginning, --offset and --timestamp")
-    printer = MessagePrinter(
-        _pattern(key, "--key"), _pattern(value, "--value"), make_formatter("json" if as_json else message_format), count
-    )
-    cluster = KafkaCluster(bootstrap, properties)
+    """Print the messages of topics. Looking changes nothing; with --group, the printed messages are committed."""
+    reading = ReadingRange(partition, from_beginning, offset, timestamp, until_offset, until, tail)
+    reading.check()
+    writer = _writer("jsonl" if jsonl else "json" if as_json else message_format, raw)
+    printer = MessagePrinter(_pattern(key, "--key"), _pattern(value, "--value"), writer, count)
     if group is not None:
-        for option, given in (("--partition", partition), ("--offset", offset), ("--timestamp", timestamp)):
-            if given is not None:
-                raise CommandFailed(
-                    f"{option} does not go with --group: a group reads from its committed offsets; "
-                    f"to move them: tidelog groups reset {group} --topic {topic}"
-                )
-        start = "latest" if tail and not from_beginning else "earliest"
-        with cluster.errors(), cluster.admin() as admin, tolerate_closed_pipe():
-            bounds = admin.bounds(partitions_of(admin, topic), isolation=cluster.isolation)
-            ends = {each.partition: end for each, (_, end) in bounds.items()}
-            with cluster.consumer({"group.id": group, "auto.offset.reset": start}) as consumer:
-                _GroupReading(cluster, admin, consumer, TopicGroup(topic, group), ends, printer, is_tailing=tail).run()
-        return
-    place = "beginning" if from_beginning or (offset is None and not tail) else (offset or "end")
+        reading.refuse_group(group, (topics or ["TOPIC"])[0])
+    names = TopicNames(topics or [], _pattern(pattern, "--pattern"))
+    cluster = KafkaCluster(bootstrap, properties)
     with cluster.errors(), cluster.admin() as admin, tolerate_closed_pipe():
-        bounds = admin.bounds(_chosen(topic, partitions_of(admin, topic), partition), isolation=cluster.isolation)
-        by_time = None if timestamp is None else _starts_by_time(cluster, admin, bounds, timestamp)
-        starts = _starts(bounds, place) if by_time is None else by_time
-        unfinished = {each.partition for each, start in starts.items() if tail or start < bounds[each].end}
-        ends = {each.partition: end for each, (_, end) in bounds.items()}
+        partitions = names.partitions(admin)
+        if group is not None:
+            _read_as_member(cluster, admin, partitions, group, printer, reading)
+            return
+        bounds = admin.bounds(_chosen(partitions, partition), isolation=cluster.isolation)
+        starts, ends = reading.starts(cluster, admin, bounds), reading.ends(cluster, admin, bounds)
+        unfinished = {each for each, start in starts.items() if tail or start < ends[each]}
         with cluster.consumer() as consumer:
-            consumer.assign(starts)
+            consumer.assign({each: start for each, start in starts.items() if each in unfinished})
             _print_partitions(cluster, consumer, unfinished, None if tail else ends, printer)
+
+
+class TopicNames(NamedTuple):
+    """The topics that a command line names: one by one, or by a pattern."""
+
+    names: list[str]
+    pattern: re.Pattern[str] | None
+
+    def partitions(self, admin: Admin) -> list[TopicPartition]:
+        if bool(self.names) == (self.pattern is not None):
+            raise CommandFailed("which topics? Give their names, or --pattern REGEX")
+        if self.pattern is None:
+            return [each for name in dict.fromkeys(self.names) for each in partitions_of(admin, name)]
+        cluster = admin.describe_cluster()
+        found = [each for name in cluster.topics if self.pattern.fullmatch(name) for each in cluster.partitions(name)]
+        if not found:
+            raise CommandFailed(f"no topic matches {self.pattern.pattern}; to see the topics: tidelog topics list")
+        return found
+
+
+def _writer(message_format: str, is_raw: bool) -> Callable[[Message], None]:
+    formatter = make_formatter(message_format)
+
+    def write_raw(message: Message) -> None:
+        sys.stdout.buffer.write(message.value or b"")
+
+    def write_line(message: Message) -> None:
+        sys.stdout.write(formatter(message) + "\n")
+
+    return write_raw if is_raw else write_line
+
+
+def _read_as_member(
+    cluster: KafkaCluster,
+    admin: Admin,
+    partitions: Sequence[TopicPartition],
+    group: str,
+    printer: MessagePrinter,
+    reading: ReadingRange,
+) -> None:
+    start = "latest" if reading.is_tailing and not reading.from_beginning else "earliest"
+    bounds = admin.bounds(partitions, isolation=cluster.isolation)
+    ends = {each: end for each, (_, end) in bounds.items()}
+    with cluster.consumer({"group.id": group, "auto.offset.reset": start}) as consumer:
+        _GroupReading(cluster, admin, consumer, group, ends, printer, is_tailing=reading.is_tailing).run()
 
 
 def _print_partitions(
     cluster: KafkaCluster,
     consumer: RawConsumer,
-    unfinished: set[int],
-    ends: Mapping[int, int] | None,
+    unfinished: set[TopicPartition],
+    ends: Mapping[TopicPartition, int] | None,
     printer: MessagePrinter,
 ) -> None:
     """Print until every partition has reached its end or enough is printed; without ``ends``, until interrupted."""
@@ -152,22 +272,24 @@ def _print_partitions(
         if ends is not None and silence_seconds > SILENCE_SECONDS_MAX:
             raise CommandFailed(f"no broker answers at {cluster.bootstrap}: nothing came for {SILENCE_SECONDS_MAX:.0f} s")
         for each in batch:
-            index = each.partition
+            place = TopicPartition(each.topic, each.partition)
             if isinstance(each, EndOfPartition):
                 if ends is not None:
-                    unfinished.discard(index)
+                    unfinished.discard(place)
                 continue
-            if index in unfinished and not printer.is_done and (ends is None or each.offset < ends[index]):
+            if place in unfinished and not printer.is_done and (ends is None or each.offset < ends[place]):
                 printer.show(each)
-            if ends is not None and each.offset + 1 >= ends[index]:
-                unfinished.discard(index)
+            if ends is not None and each.offset + 1 >= ends[place]:
+                unfinished.discard(place)
         sys.stdout.flush()
 
 
-def _chosen(topic: str, existing: Sequence[TopicPartition], wanted: Sequence[int] | None) -> Sequence[TopicPartition]:
+def _chosen(existing: Sequence[TopicPartition], wanted: Sequence[int] | None) -> Sequence[TopicPartition]:
+    counts = Counter(each.topic for each in existing)
     for index in wanted or ():
-        if index >= len(existing):
-            raise CommandFailed(f"{topic} has no partition {index}, only 0 to {len(existing) - 1}")
+        for topic, count in counts.items():
+            if index >= count:
+                raise CommandFailed(f"{topic} has no partition {index}, only 0 to {count - 1}")
     return [each for each in existing if not wanted or each.partition in wanted]
 
 
@@ -189,11 +311,12 @@ def _starts(bounds: Mapping[TopicPartition, PartitionBounds], text: str) -> dict
     return {each: min(max(number, start), end) for each, (start, end) in bounds.items()}
 
 
-def _starts_by_time(
-    cluster: KafkaCluster, admin: Admin, bounds: Mapping[TopicPartition, PartitionBounds], text: str
+def _offsets_at(
+    cluster: KafkaCluster, admin: Admin, bounds: Mapping[TopicPartition, PartitionBounds], timestamp_ms: int
 ) -> dict[TopicPartition, int]:
-    found = admin.list_offsets(bounds, read_timestamp(text), isolation=cluster.isolation)
-    return {each: bounds[each].end if start is None else start for each, start in found.items()}
+    """The first message of that time in each partition, or the partition's end."""
+    found = admin.list_offsets(bounds, timestamp_ms, isolation=cluster.isolation)
+    return {each: bounds[each].end if offset is None else offset for each, offset in found.items()}
 
 
 def _pattern(text: str | None, option: str) -> re.Pattern[str] | None:
@@ -201,13 +324,6 @@ def _pattern(text: str | None, option: str) -> re.Pattern[str] | None:
         return None if text is None else re.compile(text)
     except re.error as error:
         raise CommandFailed(f"{option} {text}: {error}") from None
-
-
-class TopicGroup(NamedTuple):
-    """The topic to read, and the group to read it with."""
-
-    topic: str
-    group_id: str
 
 
 class _GroupReading:
@@ -218,8 +334,8 @@ class _GroupReading:
         cluster: KafkaCluster,
         admin: Admin,
         consumer: RawConsumer,
-        names: TopicGroup,
-        ends: Mapping[int, int],
+        group_id: str,
+        ends: Mapping[TopicPartition, int],
         printer: MessagePrinter,
         *,
         is_tailing: bool,
@@ -227,15 +343,16 @@ class _GroupReading:
         self._cluster = cluster
         self._admin = admin
         self._consumer = consumer
-        self._topic, self._group_id = names
+        self._topics = list(dict.fromkeys(each.topic for each in ends))
+        self._group_id = group_id
         self._ends = ends
         self._printer = printer
         self._is_tailing = is_tailing
         # The assigned partitions that are not read to their end; None until the group has decided.
-        self._unfinished: set[int] | None = None
+        self._unfinished: set[TopicPartition] | None = None
 
     def run(self) -> None:
-        self._consumer.subscribe([self._topic], on_assigned=self._assigned, on_revoked=self._revoked)
+        self._consumer.subscribe(self._topics, on_assigned=self._assigned, on_revoked=self._revoked)
         silence_seconds = 0.0
         next_question_seconds = PATIENCE_SECONDS
         while not self._printer.is_done and not self._is_finished:
@@ -267,34 +384,34 @@ class _GroupReading:
     def _assigned(self, partitions: list[TopicPartition]) -> None:
         """A cooperative group passes only what is new; partitions that are read to their end stay finished."""
         if not partitions and self._unfinished is None:
-            warn(f"all partitions of {self._topic} are assigned to other members of {self._group_id}")
-        self._unfinished = (self._unfinished or set()) | {each.partition for each in partitions}
+            warn(f"all partitions of {', '.join(self._topics)} are assigned to other members of {self._group_id}")
+        self._unfinished = (self._unfinished or set()).union(partitions)
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:
         """Wait for the next assignment if no partition is left."""
-        left = (self._unfinished or set()) - {each.partition for each in partitions}
+        left = (self._unfinished or set()).difference(partitions)
         self._unfinished = left or None
 
     def _print(self, batch: Sequence[Message | EndOfPartition]) -> dict[TopicPartition, int]:
         """Print messages, and return the next offset of each partition."""
         positions: dict[TopicPartition, int] = {}
         for each in batch:
-            index, offset = each.partition, each.offset
-            end = self._ends.get(index, 0)
+            place, offset = TopicPartition(each.topic, each.partition), each.offset
+            end = self._ends.get(place, 0)
             if isinstance(each, EndOfPartition):
-                self._finish(index)
+                self._finish(place)
                 continue
             if self._printer.is_done or not (self._is_tailing or offset < end):
                 continue
             self._printer.show(each)
-            positions[TopicPartition(self._topic, index)] = offset + 1
+            positions[place] = offset + 1
             if offset + 1 >= end:
-                self._finish(index)
+                self._finish(place)
         return positions
 
-    def _finish(self, index: int) -> None:
+    def _finish(self, place: TopicPartition) -> None:
         if self._unfinished is not None:
-            self._unfinished.discard(index)
+            self._unfinished.discard(place)
 
     def _commit(self, positions: dict[TopicPartition, int]) -> None:
         if not positions:

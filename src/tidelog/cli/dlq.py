@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from tidelog.cli.errors import CommandFailed
+from tidelog.cli.completion import complete_dead_letter_topics
+from tidelog.cli.errors import CommandFailed, ExitCode, warn
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PropertiesOption
 from tidelog.cli.output import (
     bytes_text,
@@ -29,7 +30,6 @@ from tidelog.cli.output import (
     say,
     show_json,
     show_table,
-    warn,
 )
 from tidelog.cli.times import UNKNOWN, age_text, ago_ms, read_timestamp, time_text, wall_clock_ms
 from tidelog.client.errors import TidelogError
@@ -46,17 +46,20 @@ CELL_BYTES_MAX = 60
 # More than a cell shows of any key, and little of a large one.
 CELL_READ_BYTES = 1000
 VALUE_BYTES_MAX = 2000
-# Not 1, which means that the depth is not known.
-EXIT_TOO_DEEP = 3
 
 NO_TOPICS = "There are no dead-letter topics (TOPIC.GROUP.dlq): a worker creates one when a message fails for good."
 
 _AGE = re.compile(r"[0-9.]+[a-z]|P.*")
 _PLACE = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="A dead-letter topic: TOPIC.GROUP.dlq.")]
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="A dead-letter topic: TOPIC.GROUP.dlq.", autocompletion=complete_dead_letter_topics)
+]
 TopicsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="TOPIC...", help="Dead-letter topics; by default, all of them.")
+    list[str] | None,
+    typer.Argument(
+        metavar="TOPIC...", help="Dead-letter topics; by default, all of them.", autocompletion=complete_dead_letter_topics
+    ),
 ]
 ErrorOption = Annotated[
     list[str] | None,
@@ -271,7 +274,7 @@ def depth_command(
     total = sum(depth.letters for depth in depths)
     if fail_above is not None and total > fail_above:
         warn(f"{count_of(total, 'dead letter')}, which is more than {fail_above:,}; to see them: tidelog dlq list")
-        return EXIT_TOO_DEEP
+        return ExitCode.FOUND
     return 0
 
 
@@ -366,8 +369,8 @@ def show_counts(console: Console, counts: Sequence[LetterCount], now_ms: int, as
         (count.topic, count.group, count.error, count.letters, *count.by_age, age_text(count.oldest_ms, now_ms))
         for count in counts
     ]
-    ages = [f"< {name}" if limit is not None else name.upper() for name, limit in AGES]
-    show_table(console, ("TOPIC", "GROUP", "ERROR", "LETTERS", *ages, "OLDEST"), rows)
+    ages = [f"< {name}" if limit is not None else name.capitalize() for name, limit in AGES]
+    show_table(console, ("Topic", "Group", "Error", "Letters", *ages, "Oldest"), rows)
 
 
 def show_letters(console: Console, letters: Sequence[DeadLetter], now_ms: int) -> None:
@@ -382,7 +385,7 @@ def show_letters(console: Console, letters: Sequence[DeadLetter], now_ms: int) -
         )
         for dead in letters
     ]
-    show_table(console, ("PLACE", "FAILED AGO", "ATTEMPTS", "KEY", "ERROR", "MESSAGE"), rows)
+    show_table(console, ("Place", "Failed ago", "Attempts", "Key", "Error", "Message"), rows)
 
 
 def letter_document(dead: DeadLetter) -> dict[str, object]:
@@ -456,7 +459,7 @@ def show_depths(console: Console, depths: Sequence[Depth], now_ms: int, as_json:
         (depth.topic, f"at most {depth.letters:,}" if depth.is_estimate else depth.letters, age_text(depth.oldest_ms, now_ms))
         for depth in depths
     ]
-    show_table(console, ("TOPIC", "LETTERS", "OLDEST"), rows)
+    show_table(console, ("Topic", "Letters", "Oldest"), rows)
 
 
 def _show_message(console: Console, dead: DeadLetter) -> None:

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from tidelog.cli import groups_desired, groups_reset
+from tidelog.cli.completion import complete_groups
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.groups_lag import GroupLag, LagMeter, LagRow, find_group, no_such_group
 from tidelog.cli.groups_reset import STATE_NAMES, refuse_live, state_name
@@ -29,8 +30,13 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="The groups' names.")]
-GroupOption = Annotated[list[str] | None, typer.Option("--group", "-g", metavar="NAME", help="The same as GROUP; repeatable.")]
+NamesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="GROUP...", help="The groups' names.", autocompletion=complete_groups)
+]
+GroupOption = Annotated[
+    list[str] | None,
+    typer.Option("--group", "-g", metavar="NAME", help="The same as GROUP; repeatable.", autocompletion=complete_groups),
+]
 AllGroupsOption = Annotated[bool, typer.Option("--all-groups", help="Every group of the cluster.")]
 
 TYPE_NAMES = {"CONSUMER": "consumer", "CLASSIC": "classic"}
@@ -153,6 +159,7 @@ def delete_command(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertiesOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete groups with their committed offsets. A group that has members is refused."""
     cluster = KafkaCluster(bootstrap, properties)
@@ -160,7 +167,8 @@ def delete_command(
     with cluster.errors(), cluster.admin() as admin:
         wanted = _names(admin, names, group, all_groups)
         if not wanted:
-            say(console, NO_GROUPS)
+            if not as_json:
+                say(console, NO_GROUPS)
             return
         for name, found in admin.describe_groups(wanted).items():
             if found.state == "DEAD" and not admin.committed_offsets(name):
@@ -172,7 +180,10 @@ def delete_command(
                 admin.delete_group(name)
             except TidelogError as error:
                 raise CommandFailed(f"group {name} was not deleted: {cluster.reason(error)}") from error
-            say(console, f"Deleted {name}.")
+            if as_json:
+                show_json({"group": name, "deleted": True})
+            else:
+                say(console, f"Deleted {name}.")
 
 
 app.command("desired", epilog=groups_desired.EPILOG)(groups_desired.desired_command)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from tidelog.cli.completion import complete_groups
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import (
     DEFAULT_BOOTSTRAP,
@@ -44,8 +45,10 @@ STATE_NAMES = {
 # librdkafka has no names for the states of a group of the new protocol that is between two assignments.
 OTHER_STATE = "Rebalancing"
 
-NameArgument = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group's name.")]
-GroupOption = Annotated[str | None, typer.Option("--group", "-g", metavar="NAME", help="The same as GROUP.")]
+NameArgument = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group's name.", autocompletion=complete_groups)]
+GroupOption = Annotated[
+    str | None, typer.Option("--group", "-g", metavar="NAME", help="The same as GROUP.", autocompletion=complete_groups)
+]
 
 
 class OffsetReset(NamedTuple):

@@ -7,10 +7,13 @@ the address, because librdkafka waits and retries where a person wants an answer
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
+from tidelog.cli import hints, profile
 from tidelog.cli.errors import CommandFailed
 from tidelog.client.admin import Admin, IsolationName, PartitionBounds
 from tidelog.client.errors import BrokerUnavailable, TidelogError, TimedOut
@@ -21,26 +24,69 @@ from tidelog.client.wire.connection import check_protocol
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = "9092"
-# Together less than ten seconds; after that a person no longer believes that anything is happening.
-CONNECT_SECONDS_MAX = 3.0
+BOOTSTRAP_VARIABLE = "TIDELOG_BOOTSTRAP"
+# How long all addresses together may take to accept a connection: a person wants to know whether it is the address.
+CONNECT_SECONDS_MAX = 2.0
 METADATA_SECONDS_MAX = 6.0
 REQUEST_SECONDS_MAX = 30.0
 MILLISECONDS_MAX = 24 * 3_600_000
 
+
+# The properties that belong to the address which the command uses; they are the profile's if the address is.
+_properties: ContextVar[Mapping[str, str]] = ContextVar("properties", default=MappingProxyType({}))
+
+
+def _choose_bootstrap(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    """``-b``, else ``TIDELOG_BOOTSTRAP``, else the profile in use, else the default."""
+    _properties.set({})
+    source = context.get_parameter_source(str(parameter.name))
+    name = "" if source is None else source.name
+    if name == "COMMANDLINE":
+        hints.remember("-b", value)
+    if name != "DEFAULT" or context.resilient_parsing:
+        return value
+    found = profile.current()
+    if found is None:
+        return value
+    _properties.set(found.resolved())
+    return found.bootstrap
+
+
+def _remember_properties(values: list[str] | None) -> list[str] | None:
+    for value in values or ():
+        hints.remember("-X", value)
+    return values
+
+
 BootstrapOption = Annotated[
     str,
     typer.Option(
-        "--bootstrap", "--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker, or several separated by commas."
+        "--bootstrap",
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        help="A broker, or several separated by commas.",
+        envvar=BOOTSTRAP_VARIABLE,
+        callback=_choose_bootstrap,
+        show_default=f"the profile in use, or {DEFAULT_BOOTSTRAP}",
     ),
 ]
 PropertiesOption = Annotated[
     list[str] | None,
-    typer.Option("-X", metavar="NAME=VALUE", help="A librdkafka property, such as security.protocol=SASL_SSL; repeatable."),
+    typer.Option(
+        "-X",
+        metavar="NAME=VALUE",
+        help="A librdkafka property, such as security.protocol=SASL_SSL; repeatable.",
+        callback=_remember_properties,
+    ),
 ]
 PlaintextOption = Annotated[
     list[str] | None,
     typer.Option(
-        "-X", metavar="NAME=VALUE", help="client.id, socket.timeout.ms or socket.connection.setup.timeout.ms. Plaintext only."
+        "-X",
+        metavar="NAME=VALUE",
+        help="client.id, socket.timeout.ms or socket.connection.setup.timeout.ms. Plaintext only.",
+        callback=_remember_properties,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one document per line.")]
@@ -58,7 +104,7 @@ class KafkaCluster:
 
     def __init__(self, bootstrap: str, properties: Sequence[str] | None) -> None:
         self.bootstrap = bootstrap
-        self.properties = read_pairs(properties or [], "-X")
+        self.properties = {**_properties.get(), **read_pairs(properties or [], "-X")}
         for name in _BOOTSTRAP_PROPERTIES:
             if name in self.properties:
                 raise typer.BadParameter(f"give the address with --bootstrap instead of {name}", param_hint="-X")
@@ -102,10 +148,12 @@ class KafkaCluster:
         is_lost = isinstance(error, BrokerUnavailable | TimedOut)
         return f"no broker answers at {self.bootstrap}: {error.reason}" if is_lost else error.reason
 
-    def check_reachable(self) -> None:
+    def check_reachable(self, seconds: float = CONNECT_SECONDS_MAX) -> None:
+        """Raise CommandFailed unless one of the addresses accepts a connection within ``seconds``, which they share."""
         problems = []
-        for address in self.bootstrap.split(","):
-            problem = _connection_problem(address.strip())
+        addresses = self.bootstrap.split(",")
+        for address in addresses:
+            problem = _connection_problem(address.strip(), seconds / len(addresses))
             if problem is None:
                 return
             problems.append(problem)
@@ -149,7 +197,7 @@ def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 def plaintext_options(properties: Sequence[str] | None, subject: str) -> dict[str, Any]:
     """``-X`` as arguments of a client that speaks plaintext only; ``subject`` says what the command is about."""
     options: dict[str, Any] = {}
-    for name, value in read_pairs(properties or [], "-X").items():
+    for name, value in {**_properties.get(), **read_pairs(properties or [], "-X")}.items():
         if name == "security.protocol":
             check_protocol(value)
         elif name.startswith(_SECURITY_PREFIXES):
@@ -180,12 +228,12 @@ def _milliseconds(name: str, text: str) -> int:
     return int(text)
 
 
-def _connection_problem(address: str) -> str | None:
+def _connection_problem(address: str, seconds: float) -> str | None:
     host, separator, port = address.rpartition("://")[2].rpartition(":")
     if not separator:
         host, port = port, DEFAULT_PORT
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS_MAX).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
     except ValueError:
         return f"{port} is not a port"
     except OSError as error:

@@ -11,15 +11,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from tidelog.cli.output import count_of, format_bytes, make_console, say, tolerate_closed_pipe
+from tidelog.cli.errors import ExitCode
+from tidelog.cli.output import count_of, format_bytes, make_console, progress_of_bytes, say, show_table, tolerate_closed_pipe
 from tidelog.log import names
 from tidelog.log.inspection.directory_facts import (
     DirectoryFacts,
@@ -44,11 +42,6 @@ from tidelog.log.inspection.verification import PartitionSummary, verify_file, v
 from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
 from tidelog.ports.real_disk import RealDisk
-
-EXIT_DAMAGE = 1
-# Less than this is read before a progress bar could be noticed.
-_PROGRESS_BYTES_MIN = 64 << 20
-_PROGRESS_STEP_BYTES = 4 << 20
 
 app = typer.Typer(help="Inspect, verify and repair a data directory.", no_args_is_help=True)
 
@@ -81,18 +74,22 @@ def dump_command(
         elif isinstance(target, DirectoryTarget) and not as_json:
             sys.stdout.write(_hint_after_overview(target) + "\n")
         sys.stdout.flush()
-    return EXIT_DAMAGE if found_damage else 0
+    return ExitCode.FOUND if found_damage else 0
 
 
 @app.command("verify", epilog="Example: tidelog log verify data")
-def verify_command(path: PathArgument, as_json: JsonOption = False) -> int:
+def verify_command(
+    path: PathArgument,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print damage only: nothing if everything is sound.")] = False,
+    as_json: JsonOption = False,
+) -> int:
     """Check CRCs, order, indexes, snapshots and marks. It takes no lock and writes nothing, so it may run next to a broker.
 
-    Exit code 0: sound. 1: damage was found. What a crash leaves behind and the next start cleans up is a note, not damage.
+    Exit code 0: sound. 3: damage was found. What a crash leaves behind and the next start cleans up is a note, not damage.
     """
     disk = RealDisk()
     target = recognise(disk, _absolute(path))
-    output = _VerifyOutput(as_json)
+    output = _VerifyOutput(as_json, quiet)
     if isinstance(target, FileTarget) and target.kind not in names.SEGMENT_SUFFIXES:
         finding = verify_file(disk, target)
         if finding is not None:
@@ -121,6 +118,7 @@ def repair_command(
     rebuild_indexes: Annotated[
         bool, typer.Option("--rebuild-indexes", help="Rebuild the indexes of a log that is itself intact.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Make a partition usable again that is offline because of damage below its durable mark.
 
@@ -134,19 +132,21 @@ def repair_command(
     is_left = False
     try:
         facts = read_facts_for_repair(disk, data_directory)
-        if not partitions:
+        if not partitions and not as_json:
             say(console, f"{data_directory} has no partitions, so there is nothing to repair.")
         with _progress(disk, partitions, "Checking", console) as on_bytes:
             for partition in partitions:
                 repair = Repair(disk, RealClock(), RealRandomness(), data_directory, partition.name, lambda *_: None, on_bytes)
                 of_partition = facts_of(disk, partition, facts)
                 if rebuild_indexes:
-                    is_left |= _rebuild_indexes(console, repair, of_partition, find_segments(disk, partition.path), yes)
+                    outcome = _rebuild_indexes(repair, of_partition, find_segments(disk, partition.path), yes)
                 else:
-                    is_left |= _cut(console, repair, of_partition, yes, deep)
+                    outcome = _cut(repair, of_partition, yes, deep)
+                _show_outcome(console, outcome, as_json)
+                is_left |= outcome.is_left
     finally:
         lock.release()
-    return EXIT_DAMAGE if is_left else 0
+    return ExitCode.FOUND if is_left else 0
 
 
 # -- dump ------------------------------------------------------------------------------------------------------------------------
@@ -188,8 +188,9 @@ def _what_to_verify(disk: RealDisk, target: Target) -> tuple[list[PartitionTarge
 class _VerifyOutput:
     """Prints findings as they come, then a table and a verdict; or everything as JSON."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, as_json: bool, is_quiet: bool) -> None:
         self.console = make_console()
+        self._is_quiet = is_quiet
         self._as_json = as_json
         self._summaries: list[PartitionSummary] = []
         self._damage_count = 0
@@ -199,6 +200,8 @@ class _VerifyOutput:
         is_damage = finding.severity is Severity.DAMAGE
         self._damage_count += is_damage
         self._note_count += not is_damage
+        if self._is_quiet and not is_damage:
+            return
         if self._as_json:
             self._write({"kind": "finding", **asdict(finding)})
         else:
@@ -206,42 +209,40 @@ class _VerifyOutput:
 
     def on_summary(self, summary: PartitionSummary) -> None:
         self._summaries.append(summary)
-        if self._as_json:
+        if self._as_json and not (self._is_quiet and summary.is_sound):
             self._write({"kind": "partition", **asdict(summary), "is_sound": summary.is_sound})
 
     def finish(self, path: str) -> int:
         is_sound = not self._damage_count
+        if self._is_quiet and is_sound:
+            return ExitCode.SUCCESS
         if self._as_json:
             self._write(
                 {"kind": "result", "is_sound": is_sound, "damage_count": self._damage_count, "note_count": self._note_count}
             )
         else:
             if self._summaries:
-                self.console.print(self._table())
+                self._show_table()
             notes = f" ({count_of(self._note_count, 'note')})" if self._note_count else ""
             verdict = "sound" if is_sound else f"{count_of(self._damage_count, 'damaged place')} found"
             say(self.console, f"{path}: {verdict}{notes}. Nothing was locked or written.", "green" if is_sound else "red")
-        return 0 if is_sound else EXIT_DAMAGE
+        return ExitCode.SUCCESS if is_sound else ExitCode.FOUND
 
-    def _table(self) -> Table:
-        table = Table(box=SIMPLE)
-        # On a narrow terminal the name must stay readable.
-        table.add_column("Partition", overflow="fold", min_width=12)
-        for title in ("Segments", "Size", "Records", "Start", "End", "Durable"):
-            table.add_column(title, justify="right", no_wrap=True)
-        table.add_column("Result", no_wrap=True)
-        for summary in self._summaries:
-            table.add_row(
-                summary.name,
-                str(summary.segments),
-                format_bytes(summary.size_bytes),
-                str(summary.records),
-                str(summary.start_offset),
-                str(summary.end_offset),
-                "unknown" if summary.durable_mark is None else str(summary.durable_mark),
-                "sound" if summary.is_sound else f"damaged ({summary.damage_count})",
+    def _show_table(self) -> None:
+        rows = [
+            (
+                each.name,
+                each.segments,
+                format_bytes(each.size_bytes),
+                each.records,
+                each.start_offset,
+                each.end_offset,
+                "unknown" if each.durable_mark is None else each.durable_mark,
+                "sound" if each.is_sound else f"damaged ({each.damage_count})",
             )
-        return table
+            for each in self._summaries
+        ]
+        show_table(self.console, ("Partition", "Segments", "Size", "Records", "Start", "End", "Durable", "Result"), rows)
 
     def _write(self, document: dict[str, object]) -> None:
         sys.stdout.write(json.dumps(document) + "\n")
@@ -260,40 +261,49 @@ def _what_to_repair(target: Target) -> tuple[str, list[PartitionTarget]]:
     return target.data_directory, [target]
 
 
-def _cut(console: Console, repair: Repair, facts: PartitionFacts, yes: bool, deep: bool) -> bool:
-    """Cut the log. Returns True if something is left to repair."""
+class RepairOutcome(NamedTuple):
+    """What was done to a partition, or would be. ``is_left`` means that it still needs a repair."""
+
+    partition: str
+    did: str
+    is_left: bool
+    report: list[str]
+    style: str = ""
+
+
+def _cut(repair: Repair, facts: PartitionFacts, yes: bool, deep: bool) -> RepairOutcome:
     plan = repair.plan(facts, deep=deep)
-    for line in plan_text(plan):
-        say(console, line)
+    lines = plan_text(plan)
     if not plan.is_needed or not yes:
-        return plan.is_needed
+        return RepairOutcome(facts.name, "nothing", plan.is_needed, lines)
     log = repair.cut(facts, deep=deep)
-    say(console, f"{facts.name}: repaired. It now ends at offset {log.log_end_offset}, and the next start opens it.", "green")
-    for path in repair.set_aside:
-        say(console, f"  kept: {path}")
-    return False
+    lines.append(f"{facts.name}: repaired. It now ends at offset {log.log_end_offset}, and the next start opens it.")
+    lines += [f"  kept: {path}" for path in repair.set_aside]
+    return RepairOutcome(facts.name, "cut", False, lines, "green")
 
 
-def _rebuild_indexes(console: Console, repair: Repair, facts: PartitionFacts, segments: list[SegmentFiles], yes: bool) -> bool:
+def _rebuild_indexes(repair: Repair, facts: PartitionFacts, segments: list[SegmentFiles], yes: bool) -> RepairOutcome:
     if not yes:
         plan = repair.plan(facts, deep=True)
         if plan.is_needed:
-            say(console, f"{facts.name}: the log itself is damaged; repair it before its indexes.", "red")
-            for line in plan_text(plan):
-                say(console, line)
-            return True
-        say(
-            console,
-            f"{facts.name}: the indexes of {count_of(len(segments), 'segment')} would be rebuilt; nothing is lost. Add --yes.",
-        )
-        return False
+            lines = [f"{facts.name}: the log itself is damaged; repair it before its indexes.", *plan_text(plan)]
+            return RepairOutcome(facts.name, "nothing", True, lines, "red")
+        count = count_of(len(segments), "segment")
+        line = f"{facts.name}: the indexes of {count} would be rebuilt; nothing is lost. Add --yes."
+        return RepairOutcome(facts.name, "nothing", False, [line])
     log = repair.rebuild_indexes(facts)
-    say(
-        console,
-        f"{facts.name}: indexes rebuilt, {count_of(len(log.segments), 'segment')} up to offset {log.log_end_offset}.",
-        "green",
-    )
-    return False
+    line = f"{facts.name}: indexes rebuilt, {count_of(len(log.segments), 'segment')} up to offset {log.log_end_offset}."
+    return RepairOutcome(facts.name, "rebuilt indexes", False, [line], "green")
+
+
+def _show_outcome(console: Console, outcome: RepairOutcome, as_json: bool) -> None:
+    if as_json:
+        document = {"kind": "partition", **outcome._asdict()}
+        del document["style"]
+        sys.stdout.write(json.dumps(document) + "\n")
+        return
+    for line in outcome.report:
+        say(console, line, outcome.style)
 
 
 # -- output ----------------------------------------------------------------------------------------------------------------------
@@ -311,22 +321,7 @@ def _progress(disk: RealDisk, partitions: list[PartitionTarget], title: str, con
         total = sum(
             disk.file_size(segment.log_path) for partition in partitions for segment in find_segments(disk, partition.path)
         )
-    if total < _PROGRESS_BYTES_MIN:
-        yield lambda _: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(title, total=total)
-        pending = 0
-
-        def on_bytes(count: int) -> None:
-            # The bar is redrawn ten times a second; updating it for every batch would cost more than reading the batch.
-            nonlocal pending
-            pending += count
-            if pending >= _PROGRESS_STEP_BYTES:
-                progress.advance(task, pending)
-                pending = 0
-
+    with progress_of_bytes(title, total) as on_bytes:
         yield on_bytes
 
 

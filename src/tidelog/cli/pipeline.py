@@ -39,7 +39,7 @@ def list_command(as_json: JsonOption = False) -> None:
             show_json({"name": name, "summary": pipeline.SUMMARY, "example": pipeline.EXAMPLE})
         return
     console = make_console()
-    show_table(console, ("name", "what it does"), [(name, pipeline.SUMMARY) for name, pipeline in found])
+    show_table(console, ("Name", "What it does"), [(name, pipeline.SUMMARY) for name, pipeline in found])
     say(console, "To see the options of one: tidelog pipeline run NAME --help")
 
 
@@ -68,8 +68,11 @@ def run_command(
 @app.command(
     "submit-file", epilog="Example: spark-submit $(tidelog pipeline submit-file) archive --topic orders --table lake/orders"
 )
-def submit_file_command() -> None:
+def submit_file_command(as_json: JsonOption = False) -> None:
     """Print the path of the file to give to spark-submit."""
     found = find_spec("tidelog.spark.pipelines.__main__")
     assert found is not None
+    if as_json:
+        show_json({"path": found.origin})
+        return
     typer.echo(found.origin)

@@ -1,25 +1,29 @@
 """``tidelog produce``: send the lines of a file or of standard input as messages, on any Kafka.
 
 A line is a value; with ``--key-separator`` a key and a value; with ``--jsonl`` an object such as
-``{"key": "a", "value": "b", "headers": {"c": "d"}, "partition": 0, "timestamp": 1700000000000}``, in which every field is
-optional. ``value`` and ``key`` may be any JSON; whatever is not a string is sent as JSON. ``consume --json`` prints the same
-format, so a pipe copies a topic.
+``{"key": "a", "value": "b", "headers": {"c": "d"}, "partition": 0, "timestamp": 1700000000000}``, in which only the value is
+required. ``value`` and ``key`` may be any JSON; whatever is not a string is sent as JSON, except ``null``, which is sent as null:
+a tombstone on a compacted topic. Because a tombstone deletes, a missing value is an error, and so is an unknown field.
+``consume --json`` prints the same format, so a pipe copies a topic.
 """
 
 import base64
 import json
+import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from tidelog.cli.completion import complete_topics
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PropertiesOption, read_pairs
-from tidelog.cli.output import count_of, make_console, say, show_json
+from tidelog.cli.output import count_of, make_console, progress_of_bytes, say, show_json
+from tidelog.cli.times import read_timestamp
 from tidelog.client.errors import TidelogError
 from tidelog.client.message import Message
 from tidelog.client.raw_producer import RawProducer
@@ -30,6 +34,11 @@ app = typer.Typer()
 FLUSH_SECONDS_MAX = 60.0
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS = ("0", "1", "all")
+
+_VALUE_FIELDS = ("value", "value_base64")
+_FIELDS = (*_VALUE_FIELDS, "key", "key_base64", "headers", "partition", "timestamp")
+# ``consume --json`` prints these as well. They say where a message was, not where it goes.
+_IGNORED_FIELDS = ("topic", "offset")
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -83,6 +92,7 @@ def read_json_message(text: bytes, number: int) -> InputMessage:
         raise CommandFailed(f"line {number} is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise CommandFailed(f"line {number} is not a JSON object")
+    _check_fields(document, number)
     headers = document.get("headers") or {}
     pairs = headers.items() if isinstance(headers, dict) else headers
     try:
@@ -91,10 +101,21 @@ def read_json_message(text: bytes, number: int) -> InputMessage:
             _field(document, "key"),
             [(str(name), _bytes(value)) for name, value in pairs],
             _whole_number(document.get("partition")),
-            _whole_number(document.get("timestamp")),
+            _timestamp(document.get("timestamp")),
         )
     except (TypeError, ValueError) as error:
         raise CommandFailed(f"line {number}: {error}") from None
+
+
+def _check_fields(document: dict[str, Any], number: int) -> None:
+    for name in document:
+        if name not in _FIELDS and name not in _IGNORED_FIELDS:
+            raise CommandFailed(f"line {number} has an unknown field {name!r}; the fields are {', '.join(_FIELDS)}")
+    values = [name for name in _VALUE_FIELDS if name in document]
+    if not values:
+        raise CommandFailed(f'line {number} has no value; to send a null value (a tombstone), write "value": null')
+    if len(values) > 1:
+        raise CommandFailed(f"line {number} has two values, {' and '.join(values)}; give one")
 
 
 def _field(document: dict[str, Any], name: str) -> bytes | None:
@@ -107,6 +128,10 @@ def _bytes(value: object) -> bytes | None:
     if value is None:
         return None
     return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _timestamp(value: object) -> int | None:
+    return read_timestamp(value, "timestamp") if isinstance(value, str) else _whole_number(value)
 
 
 def _whole_number(value: object) -> int | None:
@@ -147,8 +172,9 @@ class DeliveryReport:
 
 @app.command("produce", epilog="Example: echo 'customer-42:hello' | tidelog produce orders --key-separator :")
 def produce_command(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to send to.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to send to.", autocompletion=complete_topics)],
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="The file with the lines; - is standard input.")] = "-",
+    whole: Annotated[bool, typer.Option("--whole", help="Send the whole file as one message.")] = False,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-K", help="What separates key and value in a line.")
     ] = None,
@@ -185,16 +211,28 @@ def produce_command(
         raise typer.BadParameter("the separator must not be empty", param_hint="--key-separator")
     line = LineFormat(separator, None if key is None else key.encode(), headers, jsonl, null, partition)
     cluster = KafkaCluster(bootstrap, properties)
-    with _lines(file) as lines:
+    with _lines(file, is_whole=whole) as lines:
         report = DeliveryReport(cluster)
         producer = cluster.producer(report, {"acks": acks, "compression.type": compression, "linger.ms": 5})
         started = time.monotonic()
         try:
-            send_all(producer, topic, (line.read(text, number) for number, text in lines), report, rate)
+            with progress_of_bytes("Sending", _size(file)) as on_bytes:
+                send_all(producer, topic, _messages(lines, line, on_bytes), report, rate)
         finally:
             unsent = producer.flush(FLUSH_SECONDS_MAX)
         report.check(unsent)
     _show_result(topic, report, time.monotonic() - started, as_json)
+
+
+def _messages(lines: Iterable[tuple[int, bytes]], line: LineFormat, on_bytes: Callable[[int], None]) -> Iterator[InputMessage]:
+    for number, text in lines:
+        on_bytes(len(text) + 1)
+        yield line.read(text, number)
+
+
+def _size(file: str) -> int:
+    """How much there is to send, as far as it is known."""
+    return 0 if file == "-" else os.path.getsize(file)
 
 
 def send_all(
@@ -235,14 +273,21 @@ def check_choice(value: str, choices: tuple[str, ...], option: str) -> None:
 
 
 @contextmanager
-def _lines(file: str) -> Iterator[Iterator[tuple[int, bytes]]]:
+def _lines(file: str, *, is_whole: bool) -> Iterator[Iterator[tuple[int, bytes]]]:
+    """The lines with their numbers; the whole input as the only line if that is wanted."""
+    read = _whole if is_whole else _numbered
     if file == "-":
         if sys.stdin.isatty():
-            typer.echo("Type messages, one per line; Ctrl-D ends the input.", err=True)
-        yield _numbered(sys.stdin.buffer)
+            what = "the message" if is_whole else "messages, one per line"
+            typer.echo(f"Type {what}; Ctrl-D ends the input.", err=True)
+        yield read(sys.stdin.buffer)
     else:
         with open(file, "rb") as opened:
-            yield _numbered(opened)
+            yield read(opened)
+
+
+def _whole(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    yield 1, file.read()
 
 
 def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -73,12 +73,16 @@ def set_command(
     validate_only: ValidateOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PlaintextOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Set quotas. They take effect at once."""
     values = {key: _value(key, text) for key, text in read_pairs(quotas, "QUOTA").items()}
     entity = _needed(_entity(client_id, user, ip, default))
     with _admin(bootstrap, properties) as admin:
         admin.alter(entity, values, validate_only=validate_only)
+    if as_json:
+        show_json({"entity": entity, "quotas": values, "validate_only": validate_only})
+        return
     say(make_console(), f"{'Would set' if validate_only else 'Set'} {', '.join(values)} of {_words(entity)}.")
 
 
@@ -92,6 +96,7 @@ def delete_command(
     validate_only: ValidateOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PlaintextOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete quotas."""
     entity = _needed(_entity(client_id, user, ip, default))
@@ -104,6 +109,9 @@ def delete_command(
             )
         chosen = keys or list(there)
         admin.alter(entity, dict.fromkeys(chosen), validate_only=validate_only)
+    if as_json:
+        show_json({"entity": entity, "deleted": chosen, "validate_only": validate_only})
+        return
     say(make_console(), f"{'Would delete' if validate_only else 'Deleted'} {', '.join(chosen)} of {_words(entity)}.")
 
 

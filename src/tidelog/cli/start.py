@@ -17,6 +17,7 @@ import typer
 from tidelog import __version__
 from tidelog.config.broker import METRICS_LISTENER
 from tidelog.config.file import read_toml
+from tidelog.config.listeners import ListenerRole
 from tidelog.ports.clock import RealClock
 from tidelog.server.event_log import EventLog, EventLogHandler, LogFormat, LogLevel
 from tidelog.server.process import Serving, run_broker
@@ -25,6 +26,8 @@ app = typer.Typer()
 
 DEFAULT_ADDRESS = "127.0.0.1:9092"
 METRICS_EXAMPLE = "127.0.0.1:9644"
+# How the banner introduces the listeners after the first.
+_ROLES = {ListenerRole.CLIENT: "and on", ListenerRole.INTER_BROKER: "for brokers", ListenerRole.CONTROLLER: "controllers"}
 
 
 @app.command("start", epilog="Example: tidelog start --data data --listener 127.0.0.1:9092 -o log.retention.hours=24")
@@ -61,8 +64,10 @@ def start_command(
     log_level: Annotated[
         LogLevel, typer.Option("--log-level", help="The least level to write; debug includes every connection that ends.")
     ] = LogLevel.INFO,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --log-format json.")] = False,
 ) -> int:
     """Start a broker on this machine."""
+    log_format = LogFormat.JSON if as_json else log_format
     settings = read_settings(config, override or [])
     for name, value in (("log.dirs", data), ("listeners", listener), (METRICS_LISTENER, metrics)):
         if value is not None:
@@ -115,7 +120,8 @@ def read_settings(config: str | None, overrides: list[str]) -> dict[str, str]:
 
 def banner(serving: Serving) -> str:
     """Show what a newcomer wants to know, and what to type next."""
-    address = str(serving.advertised)
+    client, *others = serving.listeners
+    address = str(client.advertised)
     bootstrap = "" if address == DEFAULT_ADDRESS else f" --bootstrap {address}"
     if serving.flush_messages == 1:
         durability = "a write is acknowledged (acks=all) and visible only once it is on disk: flush.messages=1"
@@ -127,8 +133,9 @@ def banner(serving: Serving) -> str:
     rows = [
         (
             "listening on",
-            f"{serving.listener} (plaintext)" + ("" if address == str(serving.listener) else f", advertised as {address}"),
+            f"{client.address} (plaintext)" + ("" if address == str(client.address) else f", advertised as {address}"),
         ),
+        *((_ROLES[listener.role], f"{listener.address} ({listener.name})") for listener in others),
         ("data", f"{serving.data_path} ({_count(serving)})"),
         *([("metrics", f"http://{serving.metrics}/metrics")] if serving.metrics is not None else []),
         ("durability", durability),

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from tidelog.cli.completion import complete_topics
 from tidelog.cli.configs import setting_text
-from tidelog.cli.errors import CommandFailed
+from tidelog.cli.errors import CommandFailed, warn
 from tidelog.cli.kafka import (
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
@@ -31,7 +32,6 @@ from tidelog.cli.output import (
     say,
     show_json,
     show_table,
-    warn,
 )
 from tidelog.cli.times import read_timestamp
 from tidelog.client.admin import Admin, IsolationName, PartitionBounds, PartitionDescription
@@ -40,10 +40,15 @@ from tidelog.client.message import Message
 from tidelog.client.raw_consumer import RawConsumer
 from tidelog.client.topic_partition import TopicPartition
 
-app = typer.Typer(help="List, create, describe, alter and delete topics, and find their hot keys.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, create, describe, alter and delete topics, delete their oldest messages, and find their hot keys.",
+    no_args_is_help=True,
+)
 
-NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
-NamesArgument = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics' names.")]
+NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topics)]
+NamesArgument = Annotated[
+    list[str], typer.Argument(metavar="TOPIC...", help="The topics' names.", autocompletion=complete_topics)
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 # Topics that brokers keep for themselves, such as __consumer_offsets.
 INTERNAL_PREFIX = "__"
@@ -164,6 +169,7 @@ def alter_command(
     yes: YesOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertiesOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Add partitions to a topic, or change its settings."""
     if partitions is None and not config and not delete_config:
@@ -173,13 +179,19 @@ def alter_command(
     console = make_console()
     with cluster.errors(), cluster.admin() as admin:
         before = len(partitions_of(admin, topic))
-        if values:
-            admin.alter_configs("topic", topic, values)
-            say(console, f"Changed the settings of {topic}.")
         if partitions is not None:
             _confirm_partitions(topic, before, partitions, yes)
+        if values:
+            admin.alter_configs("topic", topic, values)
+        if partitions is not None:
             admin.add_partitions(topic, partitions)
-            say(console, f"{topic} now has {count_of(partitions, 'partition')}.")
+    if as_json:
+        show_json({"topic": topic, "partitions": before if partitions is None else partitions, "changed": values})
+        return
+    if values:
+        say(console, f"Changed the settings of {topic}.")
+    if partitions is not None:
+        say(console, f"{topic} now has {count_of(partitions, 'partition')}.")
 
 
 def _confirm_partitions(topic: str, before: int, partitions: int, is_sure: bool) -> None:
@@ -200,6 +212,7 @@ def delete_command(
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertiesOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete topics with all their messages."""
     cluster = KafkaCluster(bootstrap, properties)
@@ -209,12 +222,58 @@ def delete_command(
         for name in wanted:
             if name not in existing:
                 raise no_such_topic(admin, name)
-        if not wanted:
-            return
-        confirm(f"Delete {', '.join(wanted)} with all messages? This cannot be undone.", yes)
+        if wanted:
+            confirm(f"Delete {', '.join(wanted)} with all messages? This cannot be undone.", yes)
         for name in wanted:
             admin.delete_topic(name)
-    say(make_console(), f"Deleted {', '.join(wanted)}.")
+            if as_json:
+                show_json({"topic": name, "deleted": True})
+    if wanted and not as_json:
+        say(make_console(), f"Deleted {', '.join(wanted)}.")
+
+
+@app.command("delete-records", epilog="Example: tidelog topics delete-records orders --partition 0 --before-offset 1000")
+def delete_records_command(
+    topic: NameArgument,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; repeatable.")
+    ] = None,
+    before_offset: Annotated[
+        int | None, typer.Option("--before-offset", min=0, help="Delete what is before this offset in each partition.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="Delete what is before the first message of this time.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all messages; the topic stays.")] = False,
+    yes: YesOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertiesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the oldest messages of a topic, up to an offset or a time."""
+    if sum((before_offset is not None, before is not None, everything)) != 1:
+        raise CommandFailed("delete up to where? Give one of --before-offset, --before and --all")
+    cluster = KafkaCluster(bootstrap, properties)
+    with cluster.errors(), cluster.admin() as admin:
+        existing = partitions_of(admin, topic)
+        for index in partition or ():
+            if index >= len(existing):
+                raise CommandFailed(f"{topic} has no partition {index}, only 0 to {len(existing) - 1}")
+        bounds = admin.bounds([each for each in existing if not partition or each.partition in partition])
+        targets = {each: end for each, (_, end) in bounds.items()}
+        if before is not None:
+            found = admin.list_offsets(bounds, read_timestamp(before, "--before"))
+            targets = {each: targets[each] if offset is None else offset for each, offset in found.items()}
+        elif before_offset is not None:
+            targets = {each: min(end, before_offset) for each, end in targets.items()}
+        count = sum(max(0, targets[each] - start) for each, (start, _) in bounds.items())
+        confirm(f"Delete {count_of(count, 'message')} of {topic}? This cannot be undone.", yes)
+        starts = admin.delete_records(targets)
+    if as_json:
+        for each, start in sorted(starts.items()):
+            show_json({"topic": each.topic, "partition": each.partition, "start_offset": start})
+        return
+    say(make_console(), f"Deleted {count_of(count, 'message')} of {topic}.")
 
 
 def _partition_document(partition: PartitionDescription, bounds: PartitionBounds) -> dict[str, object]:

@@ -14,9 +14,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tidelog.cli.errors import CommandFailed
+from tidelog.cli.completion import complete_topics
+from tidelog.cli.errors import CommandFailed, ExitCode, warn
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, PlaintextOption, choose_one, plaintext_options
-from tidelog.cli.output import count_of, make_console, partitions_text, say, show_json, show_table, warn
+from tidelog.cli.output import count_of, make_console, partitions_text, say, show_json, show_table
 from tidelog.cli.times import UNKNOWN, age_text, duration_text, time_text, wall_clock_ms
 from tidelog.client.transactions.admin import (
     STATES,
@@ -34,9 +35,8 @@ app = typer.Typer(help="List and describe transactions, find hanging ones and en
 MAX_TIMEOUT_MINUTES = 15
 MINUTE_MS = 60_000
 EPOCH_MAX = 32767
-EXIT_INCOMPLETE = 1
 
-TopicArgument = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+TopicArgument = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topics)]
 TopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="The same as TOPIC.")]
 PartitionsOption = Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; repeatable.")]
 
@@ -270,7 +270,7 @@ def _warn_of_failures(failures: Mapping[tuple[str, int], Exception]) -> int:
     """Warn, because a result that lacks partitions must not pass for a complete one."""
     for (topic, partition), error in sorted(failures.items()):
         warn(f"{topic}-{partition} could not be queried: {error}")
-    return EXIT_INCOMPLETE if failures else 0
+    return ExitCode.ERROR if failures else ExitCode.SUCCESS
 
 
 @contextmanager

@@ -14,14 +14,13 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli.errors import CommandFailed
-from tidelog.cli.output import count_of
+from tidelog.cli.errors import CommandFailed, ExitCode
+from tidelog.cli.output import count_of, show_json
 from tidelog.client.errors import TidelogError
 from tidelog.worker.worker import Worker
 
 app = typer.Typer(help="Run a worker.", no_args_is_help=True)
 
-EXIT_NOT_DRAINED = 4
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -36,6 +35,7 @@ def run_command(
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help=f"The least level that is logged: {', '.join(LEVELS)}.")
     ] = "info",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one document per line.")] = False,
 ) -> int:
     """Run a worker until it is stopped."""
     if log_level not in LEVELS:
@@ -47,11 +47,14 @@ def run_command(
     except TidelogError as error:
         raise CommandFailed(str(error)) from error
     metrics = worker.metrics()
+    if as_json:
+        show_json({"handled": metrics.handled, "retried": metrics.retried, "dead": metrics.dead, "is_drained": is_drained})
+        return ExitCode.SUCCESS if is_drained else ExitCode.UNFINISHED
     counts = f"handled {metrics.handled:,}, retried {metrics.retried:,}, {count_of(metrics.dead, 'dead letter')}"
     typer.echo(
         counts if is_drained else f"{counts}; stopped while messages were being handled; they will be handled again", err=True
     )
-    return 0 if is_drained else EXIT_NOT_DRAINED
+    return ExitCode.SUCCESS if is_drained else ExitCode.UNFINISHED
 
 
 def load_worker(target: str) -> Worker:

@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
 )
 
 from tidelog.client.errors import (
+    BrokerUnavailable,
     Closed,
     InvalidArgument,
     InvalidTopic,
@@ -490,6 +491,46 @@ class Admin:
         """Delete a group with its offsets. GroupError while it has members, or if there is no such group."""
         with self._errors(f"delete group {group}"):
             self.handle.delete_consumer_groups([group], request_timeout=self._timeout)[group].result()
+
+    def describe_group(self, name: str) -> GroupDescription:
+        """One group with its members. UnknownGroup if there is none."""
+        found = self.describe_groups([name])[name]
+        if found.state == "DEAD" and not self.committed_offsets(name):
+            raise UnknownGroup(f"describe group {name}: there is no such group at {self.addresses}")
+        return found
+
+    def lag(self, group: str) -> dict[TopicPartition, int]:
+        """How many messages each partition has that the group has not read yet: from its committed offset, or from the oldest
+        message if retention has overtaken it, to the end."""
+        committed = self.committed_offsets(group)
+        if not committed and self.describe_groups([group])[group].state == "DEAD":
+            raise UnknownGroup(f"lag of group {group}: there is no such group at {self.addresses}")
+        cluster = self.describe_cluster()
+        bounds = self.bounds([each for each in committed if each in cluster.partitions(each.topic)], missing_ok=True)
+        return {each: max(0, end - max(start, committed[each].offset)) for each, (start, end) in bounds.items()}
+
+    # -- records and brokers -------------------------------------------------------------------------------------------------
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete what is before an offset, by (topic, partition); -1 deletes everything up to the end. Returns where each
+        partition starts now. OffsetOutOfRange if an offset is beyond the end."""
+        if not offsets:
+            raise InvalidArgument("delete records: no partition was given")
+        with self._errors("delete records"):
+            futures = self.handle.delete_records(raw_offsets(offsets.items()), request_timeout=self._timeout)
+        found: dict[TopicPartition, int] = {}
+        for raw, future in futures.items():
+            with self._errors(f"delete records of {raw.topic}-{raw.partition}"):
+                found[TopicPartition(raw.topic, raw.partition)] = future.result().low_watermark
+        return found
+
+    def broker_configs(self, broker_id: int) -> dict[str, ConfigSetting]:
+        """The settings of a broker, and where each comes from. BrokerUnavailable if there is no such broker."""
+        known = self.describe_cluster().brokers
+        if broker_id not in known:
+            names = ", ".join(map(str, sorted(known)))
+            raise BrokerUnavailable(f"describe broker {broker_id}: there is no such broker at {self.addresses}, only {names}")
+        return self.describe_configs("broker", str(broker_id))
 
     # -- answers -------------------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,10 @@ class AsyncAdmin:
     groups_with_offsets = _in_thread(Admin.groups_with_offsets)
     set_group_offsets = _in_thread(Admin.set_group_offsets)
     delete_group = _in_thread(Admin.delete_group)
+    describe_group = _in_thread(Admin.describe_group)
+    lag = _in_thread(Admin.lag)
+    delete_records = _in_thread(Admin.delete_records)
+    broker_configs = _in_thread(Admin.broker_configs)
 
     @property
     def _opened(self) -> Admin:

@@ -26,13 +26,13 @@ from tidelog.client.arrivals import PASSING_ERRORS, Arrivals
 from tidelog.client.assignment import Assignment
 from tidelog.client.commits import COMMIT_TIMEOUT_SECONDS, Commits
 from tidelog.client.consumer_settings import (
-    GUARANTEES,
-    ISOLATIONS,
+    FETCH_WAIT_SECONDS,
     PREFETCH_BYTES,
     PREFETCH_RECORDS,
     PROTOCOLS,
     REFUSED,
     check_choice,
+    check_guarantee,
     check_subscription,
     consumer_defaults,
     start_of,
@@ -120,7 +120,9 @@ class Consumer:
     The group rebalances by Kafka's ``cooperative-sticky`` (``assignor=``, for example "range", chooses another);
     ``protocol="consumer"`` is the newer protocol (KIP-848). Processing may take long: when there is no poll for half of
     ``max.poll.interval.ms``, a thread polls for the member, up to ``processing_timeout`` seconds; callbacks run in that thread
-    then. ``max_prefetch_bytes`` and ``max_prefetch_records`` bound what is fetched ahead. ``config`` has settings of librdkafka.
+    then. ``max_prefetch_bytes`` and ``max_prefetch_records`` bound what is fetched ahead.
+    A broker answers a fetch when it has ``fetch_min_bytes``, or after ``fetch_wait`` seconds: more bytes, fewer requests.
+    ``config`` has settings of librdkafka.
 
     One thread polls; ``commit``, ``pause``, ``resume``, ``lag`` may be called from others. Opening waits for a broker,
     ``connect_timeout`` seconds at most: BrokerUnavailable names the addresses. Close it, or use it in a ``with``.
@@ -143,6 +145,8 @@ class Consumer:
         instance_id: str | None = None,
         max_prefetch_bytes: int = PREFETCH_BYTES,
         max_prefetch_records: int = PREFETCH_RECORDS,
+        fetch_min_bytes: int = 1,
+        fetch_wait: float = FETCH_WAIT_SECONDS,
         processing_timeout: float = PROCESSING_TIMEOUT_SECONDS,
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
@@ -150,15 +154,8 @@ class Consumer:
         connect_timeout: float = CONNECT_TIMEOUT_SECONDS,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        check_choice("guarantee", guarantee, GUARANTEES)
         check_choice("protocol", protocol, PROTOCOLS)
-        check_choice("isolation", isolation, ISOLATIONS)
-        if group is None and (guarantee != "at-least-once" or auto_commit):
-            raise InvalidArgument(f"{guarantee} with commits needs a group=, because offsets are committed for a group")
-        if auto_commit and guarantee != "at-least-once":
-            raise InvalidArgument(f"auto_commit is for at-least-once only: {guarantee} commits at its own time")
-        if guarantee == "exactly-once" and isolation != "read_committed":
-            raise InvalidArgument("exactly-once reads only committed messages: leave isolation= at its default")
+        check_guarantee(guarantee, group=group, auto_commit=auto_commit, isolation=isolation)
         self._subscription = check_subscription(topics, pattern, group)
         self._start = start_of(start)
         defaults = consumer_defaults(
@@ -169,6 +166,8 @@ class Consumer:
             instance_id=instance_id,
             max_prefetch_bytes=max_prefetch_bytes,
             max_prefetch_records=max_prefetch_records,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_wait=fetch_wait,
         )
         self._raw = RawConsumer(
             bootstrap,

@@ -29,6 +29,9 @@ _PARTITION_FETCH_BYTES = 1024 * 1024
 _PARTITION_FETCH_BYTES_MIN = 16 * 1024
 # librdkafka refuses to fetch less at once than one message may have.
 _MESSAGE_BYTES = 1_000_000
+FETCH_WAIT_SECONDS = 0.5
+# Longer than librdkafka waits for an answer.
+_FETCH_WAIT_SECONDS_MAX = 50.0
 _QUEUE_KILOBYTES_MAX = 2_097_151
 
 # librdkafka requires the name of a group even where there is none.
@@ -76,6 +79,18 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
         raise InvalidArgument(f"{name} is one of {', '.join(choices)}: not {value!r}")
 
 
+def check_guarantee(guarantee: str, *, group: str | None, auto_commit: bool, isolation: str) -> None:
+    """InvalidArgument if these cannot hold together."""
+    check_choice("guarantee", guarantee, GUARANTEES)
+    check_choice("isolation", isolation, ISOLATIONS)
+    if group is None and (guarantee != "at-least-once" or auto_commit):
+        raise InvalidArgument(f"{guarantee} with commits needs a group=, because offsets are committed for a group")
+    if auto_commit and guarantee != "at-least-once":
+        raise InvalidArgument(f"auto_commit is for at-least-once only: {guarantee} commits at its own time")
+    if guarantee == "exactly-once" and isolation != "read_committed":
+        raise InvalidArgument("exactly-once reads only committed messages: leave isolation= at its default")
+
+
 def check_subscription(topics: Sequence[str] | None, pattern: str | None, group: str | None) -> list[str]:
     """Return the topics to subscribe to. librdkafka takes a name that starts with ^ for a pattern."""
     if isinstance(topics, str):
@@ -104,6 +119,8 @@ def consumer_defaults(
     instance_id: str | None,
     max_prefetch_bytes: int,
     max_prefetch_records: int,
+    fetch_min_bytes: int = 1,
+    fetch_wait: float = FETCH_WAIT_SECONDS,
 ) -> dict[str, Any]:
     """The defaults for ``librdkafka_configuration``; the caller's raw settings override them."""
     kilobytes = max_prefetch_bytes // 1024
@@ -111,7 +128,14 @@ def consumer_defaults(
         raise InvalidArgument(f"max_prefetch_bytes is from 1024 to {_QUEUE_KILOBYTES_MAX * 1024}: not {max_prefetch_bytes}")
     if max_prefetch_records < 1:
         raise InvalidArgument(f"max_prefetch_records is at least 1: not {max_prefetch_records}")
+    fetch_bytes = max(_MESSAGE_BYTES, min(_FETCH_BYTES, max_prefetch_bytes))
+    if not 1 <= fetch_min_bytes <= fetch_bytes:
+        raise InvalidArgument(f"fetch_min_bytes is from 1 to {fetch_bytes}: not {fetch_min_bytes}")
+    if not 0 <= fetch_wait <= _FETCH_WAIT_SECONDS_MAX:
+        raise InvalidArgument(f"fetch_wait is from 0 to {_FETCH_WAIT_SECONDS_MAX:.0f} seconds: not {fetch_wait}")
     settings: dict[str, Any] = {
+        "fetch.min.bytes": fetch_min_bytes,
+        "fetch.wait.max.ms": round(fetch_wait * 1000),
         "group.id": group if group is not None else NO_GROUP,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
@@ -121,7 +145,7 @@ def consumer_defaults(
         "queued.max.messages.kbytes": kilobytes,
         "queued.min.messages": max_prefetch_records,
         "fetch.queue.backoff.ms": _FULL_QUEUE_BACKOFF_MS,
-        "fetch.max.bytes": max(_MESSAGE_BYTES, min(_FETCH_BYTES, max_prefetch_bytes)),
+        "fetch.max.bytes": fetch_bytes,
         # A quarter, so that what arrives beyond a full queue is small compared to it.
         "max.partition.fetch.bytes": min(_PARTITION_FETCH_BYTES, max(max_prefetch_bytes // 4, _PARTITION_FETCH_BYTES_MIN)),
     }

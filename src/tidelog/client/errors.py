@@ -163,7 +163,10 @@ _CLASSES: dict[int, tuple[type[TidelogError], str]] = {
     KafkaError.INVALID_REPLICATION_FACTOR: (InvalidTopic, "there are not that many brokers"),
     KafkaError.INVALID_CONFIG: (InvalidTopic, "see the settings' names and ranges"),
     KafkaError.POLICY_VIOLATION: (InvalidTopic, "the cluster's policy refuses it: ask who runs it"),
-    KafkaError.MSG_SIZE_TOO_LARGE: (MessageTooLarge, "raise max.message.bytes of the topic, or send a reference to the data"),
+    KafkaError.MSG_SIZE_TOO_LARGE: (
+        MessageTooLarge,
+        "it is larger than max.message.bytes of the topic: raise that, or send a reference to the data",
+    ),
     KafkaError.RECORD_LIST_TOO_LARGE: (MessageTooLarge, "raise segment.bytes of the topic, or send less at once"),
     KafkaError._QUEUE_FULL: (BufferFull, "send more slowly, or allow a larger buffer_bytes"),
     KafkaError._FENCED: (Fenced, "stop this instance"),
@@ -212,11 +215,34 @@ def from_kafka_error(error: Any, what: str, addresses: str, *, otherwise: type[T
     return typed
 
 
+def from_produce_error(error: KafkaException, what: str, addresses: str) -> TidelogError:
+    """``from_kafka_error`` for a message that librdkafka itself refused, before any broker saw it. Of two limits with almost the
+    same name this one is the client's."""
+    typed = from_kafka_error(error, what, addresses, otherwise=DeliveryFailed)
+    if not isinstance(typed, MessageTooLarge):
+        return typed
+    advice = (
+        "it is larger than message.max.bytes of this client (1,000,000 unless set): pass Producer(max_message_bytes=...) or "
+        "-X message.max.bytes=..., and see that max.message.bytes of the topic allows it"
+    )
+    larger = MessageTooLarge(f"{what}: {advice}", code=typed.code)
+    larger.reason = f"{typed.reason}: {advice}"
+    return larger
+
+
 @contextmanager
 def kafka_errors(what: str, addresses: str, *, otherwise: type[TidelogError] = TidelogError) -> Iterator[None]:
-    """Raise confluent-kafka's errors as errors of the toolkit; a TypeError or ValueError becomes InvalidArgument."""
+    """Raise confluent-kafka's errors as errors of the toolkit; a TypeError or ValueError becomes InvalidArgument.
+
+    Python raises an interruption by SIGINT without a value if it arrives while a callback begins. confluent-kafka keeps the value
+    of a callback's exception only, so its call ends with a SystemError that has no cause. That is the interruption.
+    """
     try:
         yield
+    except SystemError as error:
+        if error.__cause__ is not None:
+            raise
+        raise KeyboardInterrupt from error
     except KafkaException as error:
         raise from_kafka_error(error, what, addresses, otherwise=otherwise) from error
     except (TypeError, ValueError) as error:

@@ -5,11 +5,14 @@ promise of the class is refused by name, with the reason: a setting must never b
 
 librdkafka itself waits and retries forever where a person wants to be told. The constructors of the clients call
 ``wait_for_broker``. It waits, so that a broker that is just starting is found, but for less than ten seconds, after which nobody
-believes that anything is happening.
+believes that anything is happening. Where nobody listens at all, which is a wrong address more often than a starting broker, it
+waits for less than two.
 """
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -17,6 +20,12 @@ from confluent_kafka import KafkaException
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, from_kafka_error
 
 CONNECT_TIMEOUT_SECONDS = 8.0
+# How long addresses may refuse connections before that is the answer. A ``connect_timeout`` above the default waits for a broker
+# that is known to come, and is not cut short.
+REFUSED_SECONDS = 1.5
+_PROBE_SECONDS = 0.2
+_STEP_SECONDS = 0.5
+_DEFAULT_PORT = 9092
 
 # These are for every client. librdkafka's log would mix with the application's output on stderr; what matters arrives as an
 # error.
@@ -88,16 +97,42 @@ def refused_settings() -> Iterator[None]:
 
 def wait_for_broker(handle: Any, addresses: str, problems: ConnectionProblems, timeout: float = CONNECT_TIMEOUT_SECONDS) -> None:
     """Return as soon as a broker answers ``handle`` (any client of confluent-kafka). BrokerUnavailable names the addresses."""
+    started = monotonic()
+    deadline = started + timeout
+    while True:
+        try:
+            handle.list_topics(timeout=max(0.001, min(_STEP_SECONDS, deadline - monotonic())))
+        except KafkaException as error:
+            # The problem arrives as an event, which only a poll delivers.
+            handle.poll(0)
+            typed = from_kafka_error(error.args[0], "connect", addresses, otherwise=BrokerUnavailable)
+            if not typed.retriable:
+                raise typed from error
+            now = monotonic()
+            is_refused = timeout <= CONNECT_TIMEOUT_SECONDS and now >= started + REFUSED_SECONDS and nobody_listens(addresses)
+            if not is_refused and now < deadline:
+                continue
+            raise BrokerUnavailable(
+                f"no broker answers at {addresses} ({problems.last or error.args[0].str()}): "
+                "check the address and that the broker runs",
+                code=typed.code,
+            ) from error
+        else:
+            return
+
+
+def nobody_listens(addresses: str) -> bool:
+    """Whether every one of the addresses refuses connections or has no such host. One that is silent may be slow."""
+    return all(_is_refused(address) for address in addresses.split(","))
+
+
+def _is_refused(address: str) -> bool:
+    host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
-        handle.list_topics(timeout=timeout)
-    except KafkaException as error:
-        # The problem arrives as an event, which only a poll delivers.
-        handle.poll(0)
-        typed = from_kafka_error(error.args[0], "connect", addresses, otherwise=BrokerUnavailable)
-        if not typed.retriable:
-            raise typed from error
-        raise BrokerUnavailable(
-            f"no broker answers at {addresses} ({problems.last or error.args[0].str()}): "
-            "check the address and that the broker runs",
-            code=typed.code,
-        ) from error
+        where = (host or port).strip("[]"), int(port) if host else _DEFAULT_PORT
+        socket.create_connection(where, timeout=_PROBE_SECONDS).close()
+    except (ConnectionRefusedError, socket.gaierror):
+        return True
+    except (OSError, ValueError):
+        return False
+    return False

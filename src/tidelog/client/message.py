@@ -29,6 +29,10 @@ _value_of = KafkaMessage.value
 _offset_of = KafkaMessage.offset
 
 
+# How often a worker has tried a message before; ``deadletters.letter`` has the whole story.
+ATTEMPTS_HEADER = "tidelog.attempts"
+
+
 class _Fields(NamedTuple):
     """Provides ``Message`` with accessors that are written in C. Its constructor is not, so it is not a base class."""
 
@@ -122,6 +126,12 @@ class Message(tuple[bytes | None, bytes | None, Any]):
         """The epoch of the leader that took the message; None if the broker does not say."""
         leader_epoch: int | None = self[2].leader_epoch()
         return leader_epoch
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of a worker's handler this is: 1 at first, one more after each that failed."""
+        tried = self.headers.get(ATTEMPTS_HEADER)
+        return 1 + (int(tried) if tried is not None and tried.isdigit() else 0)
 
     def text(self) -> str | None:
         """The value decoded as UTF-8; None for a tombstone. SerializationError if it is not UTF-8."""

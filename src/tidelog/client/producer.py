@@ -39,6 +39,8 @@ CLOSE_TIMEOUT_SECONDS = 30.0
 _EXIT_TIMEOUT_SECONDS = 10.0
 
 ACKS: Mapping[str, int] = {"all": -1, "1": 1, "0": 0}
+# What librdkafka accepts.
+MESSAGE_BYTES_MAX = 1_000_000_000
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
 
 _FUTURES = "the futures need every delivery report: use the returned future"
@@ -80,7 +82,8 @@ class Producer:
 
     ``acks``: "all" (default) means acknowledged by all in-sync replicas, 1 by the leader, 0 by nobody. ``idempotent`` (default)
     means that a message with acks="all" is written once and in order, whatever is retried. ``linger_ms``, ``batch_size`` and
-    ``compression`` ("zstd", "lz4", "snappy", "gzip", "none") shape the batches. ``buffer_bytes`` and ``buffer_messages`` bound
+    ``compression`` ("zstd", "lz4", "snappy", "gzip", "none") shape the batches; ``max_message_bytes`` is the largest message that
+    this client sends (the topic has a limit of its own, ``max.message.bytes``). ``buffer_bytes`` and ``buffer_messages`` bound
     the messages that wait for their acknowledgement, per level of acks; a full buffer makes ``send`` wait up to ``max_block_ms``.
     ``delivery_timeout_ms`` is how long a message may be under way before it fails.
 
@@ -101,6 +104,7 @@ class Producer:
         idempotent: bool = True,
         linger_ms: float = 5,
         batch_size: int = 1_000_000,
+        max_message_bytes: int = 1_000_000,
         compression: str = "zstd",
         max_block_ms: float = 60_000,
         buffer_bytes: int = 64 << 20,
@@ -123,6 +127,7 @@ class Producer:
         defaults = producer_defaults(
             linger_ms=linger_ms,
             batch_size=batch_size,
+            max_message_bytes=max_message_bytes,
             compression=compression,
             buffer_bytes=buffer_bytes,
             buffer_messages=buffer_messages,
@@ -368,16 +373,26 @@ def acks_level(acks: object) -> str:
 
 
 def producer_defaults(
-    *, linger_ms: float, batch_size: int, compression: str, buffer_bytes: int, buffer_messages: int, delivery_timeout_ms: int
+    *,
+    linger_ms: float,
+    batch_size: int,
+    max_message_bytes: int,
+    compression: str,
+    buffer_bytes: int,
+    buffer_messages: int,
+    delivery_timeout_ms: int,
 ) -> dict[str, object]:
     """The arguments of the constructor under librdkafka's names."""
     if compression not in COMPRESSIONS:
         raise InvalidArgument(f"compression is one of {', '.join(COMPRESSIONS)}: not {compression!r}")
+    if not 1000 <= max_message_bytes <= MESSAGE_BYTES_MAX:
+        raise InvalidArgument(f"max_message_bytes is from 1000 to {MESSAGE_BYTES_MAX}: not {max_message_bytes}")
     if buffer_bytes < 1024 or buffer_messages < 1:
         raise InvalidArgument("the buffer has at least 1024 bytes and room for one message")
     return {
         "linger.ms": linger_ms,
         "batch.size": batch_size,
+        "message.max.bytes": max_message_bytes,
         "compression.type": compression,
         "queue.buffering.max.kbytes": buffer_bytes // 1024,
         "queue.buffering.max.messages": buffer_messages,

@@ -23,7 +23,16 @@ from typing import Any, NoReturn
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from tidelog.client.errors import BufferFull, Closed, DeliveryFailed, Fenced, InvalidArgument, TidelogError, from_kafka_error
+from tidelog.client.errors import (
+    BufferFull,
+    Closed,
+    DeliveryFailed,
+    Fenced,
+    InvalidArgument,
+    TidelogError,
+    from_kafka_error,
+    from_produce_error,
+)
 from tidelog.client.librdkafka import ConnectionProblems, refused_settings, wait_for_broker
 
 _logger = logging.getLogger(__name__)
@@ -126,6 +135,8 @@ class ProducerHandle:
             while error.args[0].code() == KafkaError._FATAL and self._fatal is None and monotonic() < deadline:
                 # A poll delivers the reason: this one, or that of another thread.
                 self.poll(_ROOM_POLL_SECONDS)
+            if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                return from_produce_error(error, f"send to {topic}", self.addresses)
             return self.typed(error.args[0], f"send to {topic}")
         return InvalidArgument(f"send to {topic}: {error}")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import confluent_kafka
 
-from tidelog.client.errors import DeliveryFailed, TidelogError, from_kafka_error, kafka_errors
+from tidelog.client.errors import DeliveryFailed, TidelogError, from_kafka_error, from_produce_error, kafka_errors
 from tidelog.client.librdkafka import ConnectionProblems, librdkafka_configuration, refused_settings, wait_for_broker
 from tidelog.client.message import Message
 
@@ -77,7 +77,7 @@ class RawProducer:
                 if while_full is not None:
                     while_full()
             except confluent_kafka.KafkaException as error:
-                raise from_kafka_error(error, f"send to {topic}", self.addresses, otherwise=DeliveryFailed) from error
+                raise from_produce_error(error, f"send to {topic}", self.addresses) from error
             else:
                 return
 
@@ -90,6 +90,16 @@ class RawProducer:
         """Wait for the reports of all messages; returns how many are still missing after ``timeout`` seconds."""
         with kafka_errors("flush", self.addresses):
             return int(self.handle.flush(timeout))
+
+    def close(self, timeout: float) -> None:
+        """Abandon what was not sent, and end librdkafka's threads.
+
+        A producer that is only forgotten keeps sending in the background, and so creates a topic that was deleted again.
+        """
+        with kafka_errors("close", self.addresses):
+            self.handle.purge()
+            if not self.handle.flush(timeout):
+                self.handle.close()
 
     def partitions(self, topic: str, timeout: float) -> int:
         """How many partitions the topic has now."""

@@ -21,7 +21,7 @@ from tidelog.config.types import InvalidSetting
 
 
 class UnreadableFile(ValueError):
-    """The file is not TOML; the message names the file and the line."""
+    """The file does not hold what it should; the message names it and, for TOML, the line."""
 
 
 def read_toml(text: str, path: str) -> dict[str, str]:

@@ -90,12 +90,48 @@ _HOUSEKEEPING = (
     ),
 )
 
+_METADATA_LOG = (
+    Setting(
+        "metadata.log.max.record.bytes.between.snapshots",
+        SettingType.LONG,
+        20 * MEBIBYTE,
+        "A snapshot of the metadata is taken when records of so many bytes were written since the last one. A start reads the "
+        "latest snapshot and the records after it.",
+        AtLeast(1),
+    ),
+    Setting(
+        "metadata.log.max.snapshot.interval.ms",
+        SettingType.LONG,
+        3_600_000,
+        "A snapshot of the metadata is taken when so much time has passed since the last one, if anything was written; 0 means "
+        "that only the number of bytes counts.",
+        AtLeast(0),
+    ),
+    Setting(
+        "metadata.max.retention.bytes",
+        SettingType.LONG,
+        100 * MEBIBYTE,
+        "While the metadata log and its snapshots take more than this, the oldest snapshot and the log below the next one are "
+        "deleted. The latest snapshot and the log after it always stay; -1 means no limit.",
+        AtLeast(-1),
+    ),
+    Setting(
+        "metadata.max.retention.ms",
+        SettingType.LONG,
+        7 * DAY_MS,
+        "A snapshot of the metadata that is older than this, and the log below the next one, are deleted, unless it is the "
+        "latest; -1 means no limit.",
+        AtLeast(-1),
+    ),
+)
+
 _ENGINE = (
     Setting(
         "tidelog.open.files.max",
         SettingType.INT,
         4096,
-        "How many segment files are kept open at once; beyond that the least recently used one is closed.",
+        "How many segment files are kept open at once; beyond that the least recently used one is closed. Fewer if the process "
+        "may not open that many descriptors.",
         AtLeast(16),
     ),
     Setting(
@@ -111,6 +147,14 @@ _ENGINE = (
         64 * MEBIBYTE,
         "A partition's recovery point moves at least every so many bytes, which limits what a start after a crash has to check.",
         AtLeast(MEBIBYTE),
+    ),
+    Setting(
+        "tidelog.disk.reserve.bytes",
+        SettingType.INT,
+        MEBIBYTE,
+        "Disk space that is kept back so that a broker can start on a full disk, delete topics and lower their retention. "
+        "0: none. A checkpoint has about 40 bytes per partition, and the reserve should hold one.",
+        AtLeast(0),
     ),
     # Measured on ext4 over a virtual disk, for files that each had 1 KB appended. Idle: 1 file takes 0.23 ms by fdatasync and
     # 0.32 ms by syncfs; 2 files 0.42 and 0.36; 4 files 0.88 and 0.45; 16 files 2.6 and 0.6; 64 files 12 and 1.0; 512 files 82
@@ -137,6 +181,6 @@ def _check_dedupe_buffer(values: Mapping[str, Value]) -> None:
 
 
 STORAGE = Definitions(
-    (*_BROKER, *_CLEANER, *_HOUSEKEEPING, *_ENGINE, *broker_settings(TOPIC)),
+    (*_BROKER, *_CLEANER, *_HOUSEKEEPING, *_METADATA_LOG, *_ENGINE, *broker_settings(TOPIC)),
     (_check_dedupe_buffer,),
 )

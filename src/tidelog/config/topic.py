@@ -5,6 +5,7 @@ acks=all and before anyone reads it. A larger value gives Kafka's own behaviour,
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tidelog.config.definition import (
     HOUR_MS,
@@ -20,6 +21,9 @@ from tidelog.config.definition import (
 from tidelog.config.types import LONG_MAX, InvalidSetting, SettingType, Value
 
 DAY_MS = 24 * HOUR_MS
+# An internal topic takes these from its own settings only. Offsets and transactions must not become less durable because somebody
+# relaxed the defaults of their own topics.
+NOT_INHERITED_BY_INTERNAL_TOPICS = frozenset(("flush.messages",))
 MEBIBYTE = 1 << 20
 
 _RETENTION = (
@@ -137,15 +141,49 @@ _SEGMENTS = (
     ),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class GzipLevel:
+    def accepts(self, value: Value) -> bool:
+        return value == -1 or (isinstance(value, int) and 1 <= value <= 9)
+
+    def describe(self) -> str:
+        return "a number from 1 to 9, or -1"
+
+
 _MESSAGES = (
     Setting(
         "compression.type",
         SettingType.STRING,
         "producer",
-        "Accepted for tools that set it, and without effect: batches are stored as the producer compressed them, which is what "
-        "producer means in Kafka. Consumers read every codec.",
+        "The codec in which batches are stored: producer keeps what each producer chose; any other value makes the broker "
+        "compress batches again that came in another codec, which takes time and memory.",
         OneOf(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
         (Synonym("compression.type"),),
+    ),
+    Setting(
+        "compression.gzip.level",
+        SettingType.INT,
+        -1,
+        "The level at which the broker compresses with compression.type=gzip: 1 to 9, or -1 for the default of the codec.",
+        GzipLevel(),
+        (Synonym("compression.gzip.level"),),
+    ),
+    Setting(
+        "compression.lz4.level",
+        SettingType.INT,
+        9,
+        "The level at which the broker compresses with compression.type=lz4.",
+        Between(1, 17),
+        (Synonym("compression.lz4.level"),),
+    ),
+    Setting(
+        "compression.zstd.level",
+        SettingType.INT,
+        3,
+        "The level at which the broker compresses with compression.type=zstd.",
+        Between(-131072, 22),
+        (Synonym("compression.zstd.level"),),
     ),
     Setting(
         "max.message.bytes",
@@ -187,7 +225,8 @@ _DURABILITY = (
         SettingType.LONG,
         1,
         "1: written to disk (fsync, shared by all that wait) before it is acknowledged with acks=all or read. Larger: "
-        "acknowledged and read from the page cache and written to disk in the background, as Kafka does by default.",
+        "acknowledged and read from the page cache and written to disk in the background, as Kafka does by default. Internal "
+        "topics do not take it from the broker: only their own setting relaxes them.",
         AtLeast(1),
         (Synonym("log.flush.interval.messages"),),
     ),
@@ -211,8 +250,7 @@ _DURABILITY = (
         "unclean.leader.election.enable",
         SettingType.BOOLEAN,
         False,
-        "Accepted for tools that set it, and without effect: with one broker a partition has no other replica to elect. In Kafka "
-        "it says whether a replica that is not in sync may become leader when no other is left.",
+        "Whether a replica that is not in sync may become leader when no other is left. The records that it lacks are lost.",
         None,
         (Synonym("unclean.leader.election.enable"),),
     ),

@@ -11,13 +11,15 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.config.broker import BROKER
+from tidelog.config.client_metrics import CLIENT_METRICS
 from tidelog.config.definition import Definitions, Setting, inherit, inherit_leniently
 from tidelog.config.groups import GROUP
-from tidelog.config.topic import TOPIC
+from tidelog.config.topic import NOT_INHERITED_BY_INTERNAL_TOPICS, TOPIC
 from tidelog.config.types import InvalidSetting, Password, SettingType, Value
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.configs import ALL_BROKERS, ResourceType
 from tidelog.metadata.image import ClusterImage
+from tidelog.metadata.topics import INTERNAL_TOPICS
 from tidelog.wire.errors import ErrorCode
 
 # The settings that can change while a broker runs: the defaults of topics. Only the first synonym can, as in Kafka, so that there
@@ -33,6 +35,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    CLIENT_METRICS_CONFIG = 7
     GROUP_CONFIG = 8
 
 
@@ -82,16 +85,26 @@ def describe_topic(
     """``names`` None means all settings. A name that is not a setting is left out, as in Kafka."""
     if image.topic(topic) is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
-    return describe_topic_texts(image, static, image.configs_of(ResourceType.TOPIC, topic), names)
+    texts = image.configs_of(ResourceType.TOPIC, topic)
+    return describe_topic_texts(image, static, texts, names, is_internal=topic in INTERNAL_TOPICS)
 
 
 def describe_topic_texts(
-    image: ClusterImage, static: StaticConfig, texts: Mapping[str, str], names: Collection[str] | None = None
+    image: ClusterImage,
+    static: StaticConfig,
+    texts: Mapping[str, str],
+    names: Collection[str] | None = None,
+    *,
+    is_internal: bool = False,
 ) -> list[DescribedConfig]:
     """Describe a topic that has these settings of its own."""
     layers = _layers(image, static)
+    not_inherited = NOT_INHERITED_BY_INTERNAL_TOPICS if is_internal else frozenset()
     source = ConfigSource.DYNAMIC_TOPIC_CONFIG
-    return [_describe_own_setting(setting, texts, source, layers) for setting in _wanted(TOPIC, names)]
+    return [
+        _describe_own_setting(setting, texts, source, [] if setting.name in not_inherited else layers)
+        for setting in _wanted(TOPIC, names)
+    ]
 
 
 def describe_group(
@@ -103,6 +116,20 @@ def describe_group(
     layers = _layers(image, static)
     texts = image.configs_of(ResourceType.GROUP, group)
     return [_describe_own_setting(setting, texts, ConfigSource.GROUP_CONFIG, layers) for setting in _wanted(GROUP, names)]
+
+
+def describe_client_metrics(
+    image: ClusterImage, subscription: str, names: Collection[str] | None = None
+) -> list[DescribedConfig]:
+    """Describe what was set for a subscription to client metrics, which is nothing if there is no such subscription."""
+    if not subscription:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a subscription to client metrics has a name")
+    texts = image.configs_of(ResourceType.CLIENT_METRICS, subscription)
+    return [
+        _describe_own_setting(setting, texts, ConfigSource.CLIENT_METRICS_CONFIG, [])
+        for setting in _wanted(CLIENT_METRICS, names)
+        if setting.name in texts
+    ]
 
 
 def describe_broker(
@@ -225,5 +252,7 @@ def show(value: Value) -> str | None:
 
 # This is made once, because nearly all settings of nearly all topics are defaults.
 _DEFAULTS = {
-    setting.name: _describe_default(setting) for definitions in (TOPIC, GROUP) for setting in definitions.settings.values()
+    setting.name: _describe_default(setting)
+    for definitions in (TOPIC, GROUP, CLIENT_METRICS)
+    for setting in definitions.settings.values()
 }

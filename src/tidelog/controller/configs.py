@@ -1,4 +1,5 @@
-"""Changes settings while the cluster runs: those of a topic, a group, a broker, or all brokers.
+"""Changes settings while the cluster runs: those of a topic, a group, a subscription to client metrics, a broker, or all
+brokers.
 
 AlterConfigs replaces all settings of a resource; IncrementalAlterConfigs changes single settings. Both end in the same place: the
 settings that the resource would have are checked as a whole, and the differences become records.
@@ -8,19 +9,25 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from tidelog.config.broker import BROKER
-from tidelog.config.definition import inherit, inherit_leniently, parse
+from tidelog.config.client_metrics import CLIENT_METRICS, MATCH
+from tidelog.config.definition import inherit, inherit_leniently, parse, read_leniently
 from tidelog.config.groups import GROUP
 from tidelog.config.topic import TOPIC
 from tidelog.config.types import InvalidSetting, SettingType, Value
 from tidelog.controller.config_sources import DYNAMIC_BROKER_SETTINGS, StaticConfig, describe_topic, inherited_values, show
 from tidelog.controller.decision_queue import ControllerResult
+from tidelog.controller.election import settings_changed
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.configs import ALL_BROKERS, ResourceType
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import ConfigRecord, MetadataRecord
 from tidelog.wire.errors import ErrorCode
+
+# The settings of topics on which leaders and eligible replicas depend.
+ELECTION_SETTINGS = frozenset(("min.insync.replicas", "unclean.leader.election.enable"))
 
 
 class AlterOperation(IntEnum):
@@ -83,7 +90,56 @@ def _alter(
             results[key] = ResourceAlteration(*key)
         except ApiError as error:
             results[key] = ResourceAlteration(*key, error.code, error.message)
+    records += _elections(image, static, records)
     return ControllerResult([] if validate_only else records, list(results.values()))
+
+
+class ChangedTopicRules:
+    """The settings that elections depend on, as they will be once these records are replayed."""
+
+    def __init__(self, image: ClusterImage, static: StaticConfig, changes: Sequence[ConfigRecord]) -> None:
+        self._image = image
+        self._changes = changes
+        dynamic = {
+            **self._texts(ResourceType.BROKER, ALL_BROKERS),
+            **self._texts(ResourceType.BROKER, str(static.node_id)),
+        }
+        self._defaults = {**inherit(TOPIC, static.texts), **inherit_leniently(TOPIC, dynamic)}
+
+    def _texts(self, kind: ResourceType, name: str) -> dict[str, str]:
+        texts = dict(self._image.configs_of(kind, name))
+        for record in self._changes:
+            if (record.resource_type, record.resource_name) == (kind, name):
+                if record.value is None:
+                    texts.pop(record.name, None)
+                else:
+                    texts[record.name] = record.value
+        return texts
+
+    def _values(self, topic: str) -> Mapping[str, Any]:
+        return read_leniently(TOPIC, self._texts(ResourceType.TOPIC, topic), self._defaults)
+
+    def min_insync_replicas(self, topic: str) -> int:
+        return int(self._values(topic)["min.insync.replicas"])
+
+    def allows_unclean_election(self, topic: str) -> bool:
+        return bool(self._values(topic)["unclean.leader.election.enable"])
+
+    def is_relaxed(self, topic: str) -> bool:
+        return int(self._values(topic)["flush.messages"]) > 1
+
+
+def _elections(image: ClusterImage, static: StaticConfig, records: Sequence[MetadataRecord]) -> Sequence[MetadataRecord]:
+    """What the changes mean for leaders and eligible replicas. It is part of the same batch: with a smaller minimum, the high
+    watermark moves on without those who were eligible by the larger one."""
+    changes = [record for record in records if isinstance(record, ConfigRecord) and record.name in ELECTION_SETTINGS]
+    if not changes:
+        return ()
+    topics = list(image.topics)
+    if all(change.resource_type == ResourceType.TOPIC for change in changes):
+        named = {change.resource_name for change in changes}
+        topics = [topic for topic in topics if topic.name in named]
+    return settings_changed(image, ChangedTopicRules(image, static, changes), topics).records
 
 
 def _alter_resource(
@@ -98,11 +154,13 @@ def _alter_resource(
     old = image.configs_of(kind, resource_name)
     new = new_texts(image, static, resource)
     # A setting that is removed need not be known: it may come from another release, and removing it sets nothing.
-    named = [name for name in names if name in new]
+    named = {name for name in names if name in new}
     if kind == ResourceType.TOPIC:
         check_topic_texts(new, inherited_values(image, static), named)
     elif kind == ResourceType.GROUP:
         check_group_texts(new, static.texts, named)
+    elif kind == ResourceType.CLIENT_METRICS:
+        check_client_metrics_texts(new, named)
     else:
         check_broker_texts(new, static.texts, named)
         check_topics_under(image, static, resource_name, new)
@@ -123,8 +181,11 @@ def _check_resource(image: ClusterImage, kind: int, name: str) -> None:
     elif kind == ResourceType.GROUP:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a group has a name: there are no settings of all groups")
+    elif kind == ResourceType.CLIENT_METRICS:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a subscription to client metrics has a name")
     else:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here: topics, groups, brokers have")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
 
 
 def _replaced(image: ClusterImage, static: StaticConfig, resource: ResourceChanges) -> dict[str, str]:  # noqa: ARG001 - NewTexts
@@ -156,7 +217,8 @@ def _combined(
 ) -> str:
     """Return the list with items added or removed. Adding an item twice or removing a missing one has no effect. A list that was
     not set starts from the value in force."""
-    definitions = {ResourceType.TOPIC: TOPIC, ResourceType.GROUP: GROUP}.get(ResourceType(resource.resource_type), BROKER)
+    by_type = {ResourceType.TOPIC: TOPIC, ResourceType.GROUP: GROUP, ResourceType.CLIENT_METRICS: CLIENT_METRICS}
+    definitions = by_type.get(ResourceType(resource.resource_type), BROKER)
     setting = definitions.settings.get(change.name)
     if setting is None or setting.type is not SettingType.LIST:
         operation = AlterOperation(change.operation).name
@@ -197,6 +259,17 @@ def check_group_texts(texts: Mapping[str, str], static_texts: Mapping[str, str],
         parse(GROUP, known, inherit(GROUP, static_texts))
     except InvalidSetting as error:
         raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def check_client_metrics_texts(texts: Mapping[str, str], changed: Collection[str]) -> None:
+    """Check all settings of a subscription to client metrics; those that are not in ``changed`` may come from another release."""
+    known = {name: text for name, text in texts.items() if name in changed or name in CLIENT_METRICS.settings}
+    try:
+        parse(CLIENT_METRICS, known)
+    except InvalidSetting as error:
+        # Kafka has this distinction.
+        code = ErrorCode.INVALID_CONFIG if error.name == MATCH else ErrorCode.INVALID_REQUEST
+        raise ApiError(code, str(error)) from error
 
 
 def check_broker_texts(texts: Mapping[str, str], static_texts: Mapping[str, str], changed: Collection[str]) -> None:

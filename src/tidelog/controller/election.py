@@ -1,27 +1,93 @@
-"""Elects leaders, on request and when a broker returns.
+"""Elects leaders: when brokers come and go, and on request.
 
-A *preferred* election makes a partition's first replica its leader, if that is in sync. An *unclean* one gives a partition
-without a leader to any active replica; the records that this replica lacks are lost.
+Every decision is a pure function of the image and an event, and yields ``PartitionChangeRecord``s. What it may elect depends on
+two sets of a partition (KIP-966):
+
+- The in-sync set (ISR). Its members have everything below the high watermark.
+- The eligible leader replicas (ELR). These left the ISR when that was, or became, smaller than the effective
+  ``min.insync.replicas``. The high watermark has not moved since, so they have everything below it, too. Once the ISR is large
+  enough again, the high watermark moves on without them, and they are no longer eligible.
+
+A clean election takes an active member of the ISR, in the order of the replicas, or, if the ISR is empty, one of the ELR. If
+there is none, the partition has no leader (-1), and ``last_known_elr`` keeps the id of the last one. An election from outside
+both sets is *unclean*: the records that the new leader lacks are lost. It happens only
+
+- if the topic's ``unclean.leader.election.enable`` asks for it, or an operator does (ElectLeaders), or
+- if both sets are empty and the last known leader returns: on a topic with relaxed durability (``flush.messages`` above 1), a
+  crash removes a broker from both sets, because nobody knows what its page cache held. If every replica crashed, there is nothing
+  better than what the last leader has.
+
+Unclean elections are returned to the caller, who counts and reports them.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Protocol
 
 from tidelog.controller.decision_queue import ControllerResult
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.image import ClusterImage
-from tidelog.metadata.records import NO_LEADER, MetadataRecord, PartitionChangeRecord
+from tidelog.metadata.records import (
+    NO_LEADER,
+    NO_LEADER_CHANGE,
+    NO_RECOVERY_STATE_CHANGE,
+    BrokerIds,
+    Ids,
+    MetadataRecord,
+    PartitionChangeRecord,
+)
 from tidelog.metadata.topics import PartitionImage, TopicImage
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.errors import ErrorCode
 
+NO_DIRECTORY = bytes(16)
+RECOVERED = 0
 RECOVERING = 1
+
+# Preferred elections of one decision; more would hold up the controller, and clients that all look for new leaders at once.
+REBALANCED_PARTITIONS_MAX = 1_000
 
 
 class ElectionType(IntEnum):
+    """The types of ElectLeaders, and ``ONLINE``, which keeps the leader if it may stay."""
+
     PREFERRED = 0
     UNCLEAN = 1
+    ONLINE = 2
+
+
+class TopicElectionRules(Protocol):
+    """The settings of topics that elections depend on."""
+
+    def min_insync_replicas(self, topic: str) -> int: ...
+
+    def allows_unclean_election(self, topic: str) -> bool: ...
+
+    def is_relaxed(self, topic: str) -> bool:
+        """Whether a crash can lose records of this topic that were visible."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """A leader that was elected; -1 if nobody could be."""
+
+    topic: str
+    partition: int
+    leader_before: int
+    leader: int
+    is_unclean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionOutcome:
+    records: list[PartitionChangeRecord] = field(default_factory=list)
+    elections: list[Election] = field(default_factory=list)
+
+    def add(self, other: "ElectionOutcome") -> None:
+        self.records.extend(other.records)
+        self.elections.extend(other.elections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,63 +98,226 @@ class ElectionResult:
     message: str | None = None
 
 
-def elect_leaders(
-    image: ClusterImage, election_type: int, partitions: Sequence[TopicPartition] | None
-) -> ControllerResult[list[ElectionResult]]:
-    """``partitions`` None means all; partitions that need no election are then left out of the response, as in Kafka."""
-    if election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"there is no election type {election_type}")
-    wanted = partitions
-    if wanted is None:
-        wanted = [(topic.name, index) for topic in image.topics for index in topic.partitions]
-    records: list[MetadataRecord] = []
-    results: list[ElectionResult] = []
-    for name, index in dict.fromkeys(wanted):
-        try:
-            topic, partition = _find(image, name, index)
-            records.append(_elect(image, election_type, topic, index, partition))
-            results.append(ElectionResult(name, index))
-        except ApiError as error:
-            if partitions is not None or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
-                results.append(ElectionResult(name, index, error.code, error.message))
-    return ControllerResult(records, results)
+def effective_min_insync(minimum: int, replicas: BrokerIds) -> int:
+    """``min.insync.replicas`` cannot ask for more replicas than a partition has."""
+    return min(minimum, len(replicas))
 
 
-def _find(image: ClusterImage, name: str, index: int) -> tuple[TopicImage, PartitionImage]:
-    topic = image.topic(name)
-    partition = topic.partitions.get(index) if topic is not None else None
-    if topic is None or partition is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{index} does not exist")
-    return topic, partition
+# -- one partition -----------------------------------------------------------------------------------------------------------
 
 
-def _elect(
-    image: ClusterImage, election_type: int, topic: TopicImage, index: int, partition: PartitionImage
-) -> PartitionChangeRecord:
-    place = f"{topic.name}-{index}"
-    if election_type == ElectionType.PREFERRED:
-        preferred = partition.replicas[0]
-        if partition.leader == preferred:
-            raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, f"{place} is led by its preferred leader")
-        if preferred not in partition.isr or not image.brokers.is_active(preferred):
-            raise ApiError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {preferred} is not in sync for {place}")
-        return PartitionChangeRecord(index, topic.topic_id, leader=preferred)
-    if partition.leader != NO_LEADER:
-        raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, f"{place} has a leader")
-    in_sync = [replica for replica in partition.replicas if replica in partition.isr and image.brokers.is_active(replica)]
-    if in_sync:
-        return PartitionChangeRecord(index, topic.topic_id, leader=in_sync[0])
-    for replica in partition.replicas:
-        if image.brokers.is_active(replica):
-            return PartitionChangeRecord(index, topic.topic_id, isr=(replica,), leader=replica, leader_recovery_state=RECOVERING)
-    raise ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {place} is active")
+@dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """A change of one partition that is being decided: what is wanted, and who may lead."""
+
+    topic: TopicImage
+    index: int
+    is_acceptable: Callable[[int], bool]
+    """Whether a broker may lead: whether it is active, or is about to be."""
+    min_insync_replicas: int
+    isr: BrokerIds
+    """The wanted in-sync set. Who leaves it may become eligible."""
+    election_type: ElectionType = ElectionType.ONLINE
+    crashed: BrokerIds = ()
+    """Brokers that may have lost the latest records in a crash: they are neither in sync nor eligible."""
+    gone: BrokerIds = ()
+    """Brokers that do not have the partition's data any more. They cannot lead as the last known leader either."""
+    leader_recovery_state: int = NO_RECOVERY_STATE_CHANGE
+
+    @property
+    def before(self) -> PartitionImage:
+        return self.topic.partitions[self.index]
+
+    def decide(self) -> ElectionOutcome:
+        """Return the record of the change, if anything changes, and the election, if the leader does."""
+        before = self.before
+        isr = tuple(replica for replica in self.isr if replica not in self.crashed and replica not in self.gone)
+        eligible = self._eligible(isr)
+        leader, is_unclean = self._elect(isr, eligible)
+        recovery_state = self.leader_recovery_state
+        if is_unclean:
+            isr, eligible, recovery_state = (leader,), (), RECOVERING
+        elif leader not in isr and leader != NO_LEADER:
+            isr, eligible = (leader,), tuple(replica for replica in eligible if replica != leader)
+        last_known = self._last_known() if leader == NO_LEADER else ()
+        record = PartitionChangeRecord(
+            self.index,
+            self.topic.topic_id,
+            isr=isr if isr != before.isr else None,
+            leader=leader if leader != before.leader else NO_LEADER_CHANGE,
+            leader_recovery_state=(
+                recovery_state if recovery_state != before.leader_recovery_state else NO_RECOVERY_STATE_CHANGE
+            ),
+            eligible_leader_replicas=eligible if eligible != before.eligible_leader_replicas else None,
+            last_known_elr=last_known if last_known != before.last_known_elr else None,
+        )
+        outcome = ElectionOutcome()
+        if record != PartitionChangeRecord(self.index, self.topic.topic_id):
+            outcome.records.append(record)
+        if leader != before.leader:
+            outcome.elections.append(Election(self.topic.name, self.index, before.leader, leader, is_unclean))
+        return outcome
+
+    def _last_known(self) -> BrokerIds:
+        before = self.before
+        last_known = (before.leader,) if before.leader != NO_LEADER else before.last_known_elr
+        return tuple(replica for replica in last_known if replica not in self.gone)
+
+    def _eligible(self, isr: BrokerIds) -> BrokerIds:
+        before = self.before
+        if len(isr) >= effective_min_insync(self.min_insync_replicas, before.replicas):
+            return ()
+        had_everything = {*before.eligible_leader_replicas, *before.isr} - {*isr, *self.crashed, *self.gone}
+        return tuple(replica for replica in before.replicas if replica in had_everything)
+
+    def _elect(self, isr: BrokerIds, eligible: BrokerIds) -> tuple[int, bool]:
+        """Return the leader, and whether it is elected uncleanly."""
+        before = self.before
+        candidates = [replica for replica in before.replicas if replica in (isr or eligible) and self.is_acceptable(replica)]
+        if candidates:
+            may_stay = before.leader in candidates
+            if self.election_type is ElectionType.PREFERRED and before.replicas[0] in candidates:
+                return before.replicas[0], False
+            return (before.leader if may_stay else candidates[0]), False
+        last_known = before.last_known_elr
+        if not isr and not eligible and len(last_known) == 1 and self.is_acceptable(last_known[0]):
+            return last_known[0], True
+        if self.election_type is ElectionType.UNCLEAN:
+            for replica in (*last_known, *before.replicas):
+                if replica in before.replicas and self.is_acceptable(replica):
+                    return replica, True
+        return NO_LEADER, False
 
 
-def leadership_of_returning_broker(image: ClusterImage, broker_id: int, *, renew: bool) -> Iterator[PartitionChangeRecord]:
-    """Make a returning broker the leader of partitions that have no leader and whose records it certainly has (it was in sync, or
-    eligible when the last leader left). With ``renew`` it also begins a new leader epoch where it leads already: a crash may have
-    lost records that were read."""
+# -- brokers come and go -----------------------------------------------------------------------------------------------------
+
+
+def broker_left(image: ClusterImage, rules: TopicElectionRules, broker_id: int) -> ElectionOutcome:
+    """A broker is being fenced, shut down in a controlled way, or unregistered: it leaves every in-sync set, and others lead. The
+    caller adds the record that says so."""
+    outcome = ElectionOutcome()
     for topic in image.topics:
+        for index, partition in topic.partitions.items():
+            if broker_id in partition.isr or broker_id == partition.leader:
+                outcome.add(_change(image, rules, topic, index, without=broker_id).decide())
+    return outcome
+
+
+class DataCondition(IntEnum):
+    """What a broker that registers can say about its data."""
+
+    STOPPED_IN_ORDER = 0
+    CRASHED = 1
+    OLDER_COPY = 2
+    """The data is not what the broker's last process left, for example because a backup was restored."""
+
+
+def broker_registered(
+    image: ClusterImage, rules: TopicElectionRules, broker_id: int, log_dirs: Ids, condition: DataCondition
+) -> ElectionOutcome:
+    """A broker has started and registers, fenced at first, with these log directories.
+
+    After a crash, its data is as good as before on topics where durable means synced: recovery has proved the log up to its
+    durable mark. On topics with relaxed durability, nobody knows what was lost, so the broker leaves both sets there. (If it
+    leads again, it does so in a new epoch, which is how readers find out: KIP-320.) It also leaves both sets where its data is an
+    older copy, or was in another log directory.
+
+    Where the broker is the only replica and has lost nothing, nothing changes: nobody else could lead, and a record for each
+    partition would make the metadata log grow with every start."""
+    outcome = ElectionOutcome()
+    for topic in image.topics:
+        has_crashed = condition is DataCondition.CRASHED and rules.is_relaxed(topic.name)
+        for index, partition in topic.partitions.items():
+            is_in_sync = broker_id in partition.isr
+            if not is_in_sync and broker_id not in partition.eligible_leader_replicas:
+                continue
+            is_gone = condition is DataCondition.OLDER_COPY or _directory_of(partition, broker_id) not in (
+                NO_DIRECTORY,
+                *log_dirs,
+            )
+            if has_crashed or is_gone or (is_in_sync and partition.replicas != (broker_id,)):
+                change = _change(image, rules, topic, index, without=broker_id)
+                crashed, gone = (broker_id,) if has_crashed else (), (broker_id,) if is_gone else ()
+                outcome.add(replace(change, crashed=crashed, gone=gone).decide())
+    return outcome
+
+
+def _directory_of(partition: PartitionImage, broker_id: int) -> bytes:
+    directories = dict(zip(partition.replicas, partition.directories, strict=False))
+    return directories.get(broker_id, NO_DIRECTORY)
+
+
+def broker_returned(image: ClusterImage, rules: TopicElectionRules, broker_id: int) -> ElectionOutcome:
+    """A broker is being unfenced: it may lead partitions that have no leader. The caller adds the record that says so."""
+    outcome = ElectionOutcome()
+    for topic in image.topics:
+        for index, partition in topic.partitions.items():
+            if partition.leader == NO_LEADER and broker_id in partition.replicas:
+                outcome.add(_change(image, rules, topic, index, returning=broker_id).decide())
+    return outcome
+
+
+def replica_lost(
+    image: ClusterImage, rules: TopicElectionRules, broker_id: int, partitions: Iterable[tuple[TopicImage, int]]
+) -> ElectionOutcome:
+    """A broker reports that its replicas of these partitions are damaged: they leave both sets, and the broker may then discard
+    them and copy them again. A partition that would have nobody left to lead it keeps the replica, because what is left of it is
+    the best there is; the operator decides."""
+    outcome = ElectionOutcome()
+    for topic, index in partitions:
+        partition = topic.partitions[index]
+        if {*partition.isr, *partition.eligible_leader_replicas} - {broker_id}:
+            outcome.add(replace(_change(image, rules, topic, index, without=broker_id), gone=(broker_id,)).decide())
+    return outcome
+
+
+def settings_changed(image: ClusterImage, rules: TopicElectionRules, topics: Iterable[TopicImage]) -> ElectionOutcome:
+    """``min.insync.replicas`` or ``unclean.leader.election.enable`` of these topics change. ``rules`` has the new values. These
+    records belong into the same batch as the change: with a smaller minimum, the high watermark moves on without those who were
+    eligible by the larger one."""
+    outcome = ElectionOutcome()
+    for topic in topics:
+        for index, partition in topic.partitions.items():
+            if partition.eligible_leader_replicas or partition.leader == NO_LEADER:
+                outcome.add(_change(image, rules, topic, index).decide())
+    return outcome
+
+
+def _change(
+    image: ClusterImage,
+    rules: TopicElectionRules,
+    topic: TopicImage,
+    index: int,
+    *,
+    without: int | None = None,
+    returning: int | None = None,
+) -> PartitionChange:
+    """The change by an event: broker ``without`` leaves, or broker ``returning`` may lead again."""
+
+    def is_acceptable(broker_id: int) -> bool:
+        return broker_id != without and (broker_id == returning or image.brokers.is_active(broker_id))
+
+    return PartitionChange(
+        topic,
+        index,
+        is_acceptable,
+        rules.min_insync_replicas(topic.name),
+        isr=tuple(replica for replica in topic.partitions[index].isr if replica != without),
+        election_type=ElectionType.UNCLEAN if rules.allows_unclean_election(topic.name) else ElectionType.ONLINE,
+    )
+
+
+def leadership_of_returning_broker(
+    image: ClusterImage, broker_id: int, *, may_have_lost: Callable[[TopicImage], bool]
+) -> Iterator[PartitionChangeRecord]:
+    """Make a returning broker the leader of partitions that have no leader and whose records it certainly has (it was in sync, or
+    eligible when the last leader left).
+
+    Where it leads already it begins a new leader epoch only for topics of which it ``may_have_lost`` records that somebody had
+    read, which is how readers find out (KIP-320). Everywhere else what a crash lost had been seen by nobody, and a record for
+    each partition would make the metadata log grow with every crash."""
+    for topic in image.topics:
+        renew = may_have_lost(topic)
         for index, partition in topic.partitions.items():
             if partition.leader == broker_id:
                 if renew:
@@ -104,3 +333,79 @@ def leadership_of_returning_broker(image: ClusterImage, broker_id: int, *, renew
                     eligible_leader_replicas=(),
                     last_known_elr=(),
                 )
+
+
+# -- on request --------------------------------------------------------------------------------------------------------------
+
+
+def elect_leaders(
+    image: ClusterImage, rules: TopicElectionRules, election_type: int, partitions: Sequence[TopicPartition] | None
+) -> ControllerResult[list[ElectionResult]]:
+    """ElectLeaders. ``partitions`` None means all; partitions that need no election are then left out of the response, as in
+    Kafka."""
+    if election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"there is no election type {election_type}")
+    wanted = partitions
+    if wanted is None:
+        wanted = [(topic.name, index) for topic in image.topics for index in topic.partitions]
+    records: list[MetadataRecord] = []
+    results: list[ElectionResult] = []
+    for name, index in dict.fromkeys(wanted):
+        try:
+            topic = _find(image, name, index)
+            records += _elect_on_request(image, rules, ElectionType(election_type), topic, index).records
+            results.append(ElectionResult(name, index))
+        except ApiError as error:
+            if partitions is not None or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
+                results.append(ElectionResult(name, index, error.code, error.message))
+    return ControllerResult(records, results)
+
+
+def rebalance_leaders(image: ClusterImage, rules: TopicElectionRules) -> ElectionOutcome:
+    """Make preferred replicas leaders again where they are in sync, at most ``REBALANCED_PARTITIONS_MAX`` of them
+    (``auto.leader.rebalance.enable``)."""
+    outcome = ElectionOutcome()
+    for topic in image.topics:
+        for index, partition in topic.partitions.items():
+            preferred = partition.replicas[0]
+            if partition.leader in (preferred, NO_LEADER) or preferred not in partition.isr:
+                continue
+            if image.brokers.is_active(preferred):
+                outcome.add(_on_request(image, rules, ElectionType.PREFERRED, topic, index))
+            if len(outcome.records) >= REBALANCED_PARTITIONS_MAX:
+                return outcome
+    return outcome
+
+
+def _elect_on_request(
+    image: ClusterImage, rules: TopicElectionRules, election_type: ElectionType, topic: TopicImage, index: int
+) -> ElectionOutcome:
+    place, partition = f"{topic.name}-{index}", topic.partitions[index]
+    preferred = partition.replicas[0]
+    if election_type is ElectionType.PREFERRED:
+        if partition.leader == preferred:
+            raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, f"{place} is led by its preferred leader")
+    elif partition.leader != NO_LEADER:
+        raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, f"{place} has a leader")
+    outcome = _on_request(image, rules, election_type, topic, index)
+    if election_type is ElectionType.PREFERRED:
+        if not any(election.leader == preferred for election in outcome.elections):
+            raise ApiError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {preferred} is not in sync for {place}")
+    elif not outcome.elections:
+        raise ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {place} is active")
+    return outcome
+
+
+def _on_request(
+    image: ClusterImage, rules: TopicElectionRules, election_type: ElectionType, topic: TopicImage, index: int
+) -> ElectionOutcome:
+    minimum = rules.min_insync_replicas(topic.name)
+    isr = topic.partitions[index].isr
+    return PartitionChange(topic, index, image.brokers.is_active, minimum, isr, election_type).decide()
+
+
+def _find(image: ClusterImage, name: str, index: int) -> TopicImage:
+    topic = image.topic(name)
+    if topic is None or index not in topic.partitions:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{index} does not exist")
+    return topic

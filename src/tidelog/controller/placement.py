@@ -20,7 +20,9 @@ def place(image: ClusterImage, partitions: int, replication_factor: int, randomn
     if replication_factor > len(active):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"a replication factor of {replication_factor} cannot be reached with {len(active)} active broker(s)",
+            # Kafka's words, which scripts search for.
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only {len(active)} broker(s) are registered.",
         )
     count = len(active)
     start = randomness.integer(0, count - 1)

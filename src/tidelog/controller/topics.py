@@ -112,7 +112,8 @@ class _Creator:
 
     def _check_name(self, name: str) -> None:
         if self.image.topic(name) is not None:
-            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+            # These are Kafka's own words, here and below: scripts search the output of its tools for them.
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         problem = topic_name_problem(name)
         if problem is not None:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
@@ -314,11 +315,11 @@ def _topic(image: ClusterImage, request: NewPartitions) -> TopicImage:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic and keeps its partitions")
     current = len(topic.partitions)
     if request.count == current:
-        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"topic {topic.name} already has {current} partition(s)")
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if request.count < current:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {topic.name} has {current} partition(s); {request.count} would be fewer, and partitions cannot be removed",
+            f"The topic {topic.name} currently has {current} partition(s); {request.count} would not be an increase.",
         )
     return topic
 

@@ -7,6 +7,11 @@ is committed. So no client sees anything that a crash could undo, and decisions 
 A shard is dropped when an append fails, when a batch can no longer be committed, or when a replay fails. Memory and log may then
 differ, so the machine is discarded, every waiting client is told to try again, and the shard is reloaded from its log.
 
+An append that found no room has written nothing. The log is sound, so the shard is reloaded at once, and reads wait for that and
+are answered from what is committed. Writes are *suspended* for a while: they are refused before anything is decided, because a
+decision also changes state that is not in the log (who waits, which timers run), and time-outs are postponed. Then the next write
+finds out whether there is room again. So on a full disk a group's positions can be read, and nothing is lost or patched.
+
 ``ShardLoader`` replays the log from start to end. A helper thread reads the bytes. Decoding and replaying is Python and stays on
 the loop, in slices, so that other shards, and all clients that produce and fetch, are served in between.
 """
@@ -39,6 +44,7 @@ from tidelog.coordinator.machine import (
     TimedDecision,
 )
 from tidelog.log.append_check import whole_batches_bytes
+from tidelog.log.errors import StorageError
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Completion, Executor
 from tidelog.records.batch import build_batch_of_pairs, read_records
@@ -53,6 +59,12 @@ FLUSH_BYTES = 256 << 10
 # The delay between a failure and the next attempt to load.
 RELOAD_MS_MIN = 100
 RELOAD_MS_MAX = 10_000
+# How long writes are suspended after an append that found no room; twice as long after each attempt that finds none again. Each
+# attempt may cost a reload, and whoever makes room does not want to wait for long.
+SUSPENSION_MS_MIN = 100
+SUSPENSION_MS_MAX = 5_000
+# The reads that wait for a reload after such an append. Clients retry what is refused beyond that.
+HELD_READS_MAX = 1_000
 
 # A producer's id and epoch.
 Producer = tuple[int, int]
@@ -86,6 +98,7 @@ class Shard(Generic[MachineType]):
         "_clock",
         "_codec",
         "_executor",
+        "_held_reads",
         "_in_flight",
         "_loader",
         "_log",
@@ -93,10 +106,13 @@ class Shard(Generic[MachineType]):
         "_make_machine",
         "_on_dirty",
         "_open",
+        "_postponed",
         "_reload",
         "_reload_ms",
         "_report",
         "_scheduler",
+        "_suspension",
+        "_suspension_ms",
         "_timers",
         "drops",
         "load_ms",
@@ -135,6 +151,11 @@ class Shard(Generic[MachineType]):
         self._in_flight: deque[_Batch] = deque()
         self._reload: Cancellable | None = None
         self._reload_ms = RELOAD_MS_MIN
+        # Ends the suspension; None unless writes are suspended.
+        self._suspension: Cancellable | None = None
+        self._suspension_ms = SUSPENSION_MS_MIN
+        self._postponed: list[TimedDecision] = []
+        self._held_reads: list[tuple[Callable[[MachineType], Any], OnDone]] = []
         self.load_ms = 0
         """The duration of the last load."""
         self.drops = 0
@@ -158,6 +179,9 @@ class Shard(Generic[MachineType]):
             self.load_ms = self._clock.monotonic_ms() - began_ms
             self._wait_for_tail()
             machine.on_loaded()
+            held, self._held_reads = self._held_reads, []
+            for query, on_done in held:
+                self.read(query, on_done)
 
         self._loader = ShardLoader(self._log, self._codec, machine, self._executor, self._scheduler, loaded)
         self._loader.start()
@@ -187,6 +211,14 @@ class Shard(Generic[MachineType]):
         """Decide, replay, and respond when the records are committed. ``on_done`` gets the response, or the exception of
         ``decide`` (at once), or the reason why the decision was lost. With a ``producer`` the records are part of its
         transaction."""
+        if self._suspension is not None:
+            self._finish(on_done, None, None, NotCoordinator(f"{self.name} has no room to write; try again later"))
+            return
+        self._decide(decide, on_done, producer)
+
+    def _decide(
+        self, decide: Callable[[MachineType], CoordinatorResult], on_done: OnDone | None, producer: Producer = NO_PRODUCER
+    ) -> None:
         try:
             machine = self._machine or self._active()
             records, response, on_committed, on_replayed = decide(machine)
@@ -219,7 +251,11 @@ class Shard(Generic[MachineType]):
 
     def read(self, query: Callable[[MachineType], Any], on_done: OnDone) -> None:
         """Respond from the state, once everything in it is committed."""
-        self.write(lambda machine: CoordinatorResult(response=query(machine)), on_done)
+        is_reloading = self._suspension is not None and self.state is ShardState.LOADING
+        if is_reloading and len(self._held_reads) < HELD_READS_MAX:
+            self._held_reads.append((query, on_done))
+        else:
+            self._decide(lambda machine: CoordinatorResult(response=query(machine)), on_done)
 
     def _active(self) -> MachineType:
         if self._machine is not None:
@@ -279,7 +315,11 @@ class Shard(Generic[MachineType]):
         return True
 
     def _run_timed(self, decide: TimedDecision) -> None:
-        self.write(lambda _: decide(), self._timed_done)
+        if self._suspension is not None:
+            # Nothing is decided until then, so nothing can cancel it in between.
+            self._postponed.append(decide)
+        else:
+            self._decide(lambda _: decide(), self._timed_done)
 
     def _timed_done(self, _: Any, error: Exception | None) -> None:
         if error is not None and not isinstance(error, NotCoordinator):
@@ -301,9 +341,13 @@ class Shard(Generic[MachineType]):
     def _append(self, batch: _Batch, data: bytes, count: int) -> bool:
         try:
             first_offset = self._log.append(data)
+        except StorageError as error:
+            self._suspend(error)
+            return False
         except Exception as error:
             self.drop(error)
             return False
+        self._suspension_ms = SUSPENSION_MS_MIN
         assert first_offset == batch.first_offset, "nobody else writes to a shard's partition"
         self._log.wait_committed(first_offset + count, partial(self._committed, batch))
         return True
@@ -316,6 +360,9 @@ class Shard(Generic[MachineType]):
             machine = self._active()
         except CoordinatorError as error:
             on_done(error)
+            return
+        if self._suspension is not None:
+            on_done(NotCoordinator(f"{self.name} has no room to write; try again later"))
             return
         self.flush()
         if self._machine is not machine:
@@ -365,13 +412,32 @@ class Shard(Generic[MachineType]):
 
     def drop(self, reason: Exception) -> None:
         """Discard the state, and reload it after a while."""
-        if self.state is ShardState.CLOSED:
-            return
+        if self.state is not ShardState.CLOSED:
+            self._discard(reason)
+            self._reload = self._scheduler.schedule(self._reload_ms, self.load)
+            self._reload_ms = min(self._reload_ms * 2, RELOAD_MS_MAX)
+
+    def _discard(self, reason: Exception) -> None:
         self.drops += 1
         self._report("coordinator_shard_dropped", {"shard": self.name, "error": str(reason) or repr(reason)})
         self._unload(ShardState.FAILED, NotCoordinator(f"{self.name} is being reloaded: {reason}"))
-        self._reload = self._scheduler.schedule(self._reload_ms, self.load)
-        self._reload_ms = min(self._reload_ms * 2, RELOAD_MS_MAX)
+
+    def _suspend(self, reason: StorageError) -> None:
+        """Reload the state at once, because the log has what it had before, and suspend writes."""
+        self._discard(reason)
+        self._suspension = self._scheduler.schedule(self._suspension_ms, self._end_suspension)
+        self._suspension_ms = min(self._suspension_ms * 2, SUSPENSION_MS_MAX)
+        self.state = ShardState.LOADING
+        # Not from within this call: whoever wrote may still hold the machine that was discarded.
+        self._reload = self._scheduler.schedule(0, self.load)
+
+    def _end_suspension(self) -> None:
+        self._suspension = None
+        postponed, self._postponed = self._postponed, []
+        for decide in postponed:
+            # When one of them finds that there is still no room, the reload schedules again what is due.
+            if self._suspension is None and self._machine is not None:
+                self._run_timed(decide)
 
     def close(self, reason: Exception) -> None:
         """Called when this broker no longer leads the partition, or the partition was deleted."""
@@ -390,6 +456,13 @@ class Shard(Generic[MachineType]):
         if self._reload is not None:
             self._reload.cancel()
             self._reload = None
+        if self._suspension is not None:
+            self._suspension.cancel()
+            self._suspension = None
+        self._postponed = []
+        held, self._held_reads = self._held_reads, []
+        for _, on_done in held:
+            self._finish(on_done, None, None, error)
         for batch in in_flight:
             self._finish_all(batch, error)
         if still_open is not None:

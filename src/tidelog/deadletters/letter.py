@@ -14,6 +14,8 @@ import traceback as tracebacks
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
+from tidelog.client.message import ATTEMPTS_HEADER
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 MESSAGE_BYTES_MAX = 1024
@@ -30,7 +32,7 @@ ORIGIN_PARTITION = "tidelog.origin.partition"
 ORIGIN_OFFSET = "tidelog.origin.offset"
 ORIGIN_TIMESTAMP = "tidelog.origin.timestamp"
 GROUP = "tidelog.group"
-ATTEMPTS = "tidelog.attempts"
+ATTEMPTS = ATTEMPTS_HEADER
 FIRST_FAILURE = "tidelog.failure.first"
 LAST_FAILURE = "tidelog.failure.last"
 EXCEPTION_CLASS = "tidelog.exception.class"

@@ -17,6 +17,8 @@ from tidelog.groups.group import GroupTable
 from tidelog.groups.migration.protocol import MigratingClassicProtocol
 from tidelog.groups.offsets import OffsetStore
 from tidelog.groups.records import GroupMetadataRecord, OffsetCommitRecord
+from tidelog.groups.share.group import SHARE_RECORDS
+from tidelog.groups.share.protocol import ShareGroupProtocol
 from tidelog.wire.errors import ErrorCode
 
 
@@ -47,13 +49,14 @@ class DescribedGroup(NamedTuple):
 
 
 class GroupCoordinator:
-    __slots__ = ("classic", "consumer", "environment", "groups", "offsets")
+    __slots__ = ("classic", "consumer", "environment", "groups", "offsets", "share")
 
     def __init__(self, environment: GroupEnvironment) -> None:
         self.environment = environment
         self.groups = GroupTable(environment.settings["tidelog.groups.max"])
         self.consumer = ConsumerGroupProtocol(environment, self.groups)
         self.classic = MigratingClassicProtocol(environment, self.groups, self.consumer)
+        self.share = ShareGroupProtocol(environment, self.groups)
         self.offsets = OffsetStore(environment, self.groups, self.classic.offsets_only_group)
 
     # -- the runtime ---------------------------------------------------------------------------------------------------------
@@ -64,6 +67,8 @@ class GroupCoordinator:
             self.offsets.replay(record, offset, producer_id, producer_epoch)
         elif kind is GroupMetadataRecord:
             self.classic.replay(record)
+        elif kind in SHARE_RECORDS:
+            self.share.replay(record)
         else:
             self.consumer.replay(record)
 
@@ -73,6 +78,7 @@ class GroupCoordinator:
     def on_loaded(self) -> None:
         self.classic.on_loaded()
         self.consumer.on_loaded()
+        self.share.on_loaded()
         self.offsets.on_loaded()
 
     def on_dropped(self, error: Exception) -> None:

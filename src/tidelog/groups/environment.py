@@ -8,6 +8,7 @@ from typing import Any
 from tidelog.config.groups import GROUP, broker_setting_of
 from tidelog.config.types import InvalidSetting
 from tidelog.coordinator.machine import ShardTimers
+from tidelog.groups.group import MetadataBudget
 from tidelog.metadata.configs import ResourceType
 from tidelog.metadata.image import ClusterImage
 from tidelog.ports.clock import Clock
@@ -24,6 +25,8 @@ class GroupEnvironment:
     timers: ShardTimers
     report: Callable[[str, dict[str, object]], None]
     """Reports an event to the operator."""
+    metadata_budget: MetadataBudget
+    """Shared by all shards of the broker."""
 
     def group_setting(self, group_id: str, name: str) -> int:
         """The group's own value, or else the broker's. A value that cannot be parsed, perhaps written by another release, is

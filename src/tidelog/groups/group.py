@@ -13,6 +13,7 @@ class GroupType(Enum):
 
     CLASSIC = "Classic"
     CONSUMER = "Consumer"
+    SHARE = "Share"
 
 
 class Group(Protocol):
@@ -59,6 +60,10 @@ class Group(Protocol):
         """Whether a member reads the topic; then its offsets must not be deleted."""
         ...
 
+    def may_read(self, topic: str) -> bool:
+        """Whether a member reads the topic or may do so soon; then its offsets must not expire."""
+        ...
+
     def empty_since_ms(self) -> int | None:
         """The wall-clock time since which the group has had no members, if it is known. Retention of offsets counts from
         there."""
@@ -67,6 +72,24 @@ class Group(Protocol):
     def tombstones(self) -> Sequence[Any]:
         """The records that delete the group, without its offsets."""
         ...
+
+
+class MetadataBudget:
+    """Bounds the metadata that members of classic groups make the broker hold, over all its shards. A member may send megabytes
+    with each JoinGroup and stay for as long as its session lasts, and what it sends means nothing to the broker."""
+
+    __slots__ = ("bytes_held", "bytes_max")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes_held = 0
+
+    def hold(self, change: int) -> None:
+        """Metadata that is there already, such as that of a replayed record, is held beyond the bound."""
+        self.bytes_held += change
+
+    def has_room(self, size: int) -> bool:
+        return self.bytes_held + size <= self.bytes_max
 
 
 class GroupTable:

@@ -10,8 +10,9 @@ supersedes the pending ones before it: those stay, because the partition is unst
 value to apply.
 
 **The sweep** (``OffsetSweep``) removes what nobody needs any more: offsets of deleted topics, offsets past their retention,
-groups that are left with nothing. Retention (``offsets.retention.minutes``) counts only while a group has no members: from the
-moment the last one left, or from the commit if that is later. An offset with its own expiry follows that. Retention is checked
+groups that are left with nothing. Retention (``offsets.retention.minutes``) counts for topics that no member reads. In a group
+with members it counts from the commit; in one without, from the moment the last one left, or from the commit if that is later. An
+offset with its own expiry follows that. Retention is checked
 every ``offsets.retention.check.interval.ms``, first after one interval, so that a group that was down for longer than the
 retention has this long to come back. Deleted topics are looked for when topics are deleted, and after a load, because the shard
 may have been elsewhere at that time. A pass goes through the groups in slices, each a separate decision, so nobody waits long and
@@ -323,7 +324,7 @@ class OffsetStore:
         if group is None:
             self._check_new_group(group_id, generation, api_version)
             return
-        if is_transactional and _names_no_member(request):
+        if is_transactional and _names_no_member(request) and group.type is not GroupType.SHARE:
             return
         group.check_offset_commit(member_id, group_instance_id, generation, api_version)
         if isinstance(group, ClassicGroup):
@@ -553,8 +554,11 @@ class OffsetSweep:
         offsets = self._offsets
         committed = offsets.of_group(group_id).get(topic, {})
         sweep.look_at(len(committed))
-        can_expire = self._expires and not group.has_members
-        empty_since_ms = (group.empty_since_ms() if can_expire else None) or 0
+        empty_since_ms = group.empty_since_ms() or 0
+        can_expire = self._expires and any(self._is_expired(value, empty_since_ms) for value in committed.values())
+        if can_expire and group.has_members:
+            sweep.look_at(group.member_count)
+            can_expire = not group.may_read(topic)
         for partition, value in committed.items():
             if sweep.is_full_of_bytes:
                 return False

@@ -1,7 +1,7 @@
 """A data directory: all partition logs of a broker, and what keeps them durable, small and recoverable (Kafka's LogManager).
 
     data/
-      .lock  meta.properties  durable-marks  .kafka_cleanshutdown
+      .lock  meta.properties  durable-marks  disk-reserve  .kafka_cleanshutdown
       recovery-point-offset-checkpoint  log-start-offset-checkpoint  replication-offset-checkpoint  cleaner-offset-checkpoint
       orders-0/  orders-1/  ...
 
@@ -10,6 +10,9 @@ periodic work in small slices. Only opening and closing block.
 
 After a clean stop (``close``) every log has its recovery point at its end, and the clean-shutdown mark says so. After anything
 else the next start checks each log from its recovery point on.
+
+On a full disk the directory opens and closes all the same. What says how far the logs are durable may be older than they are, and
+only costs the next start some time; what would make a start believe too much is written with the help of the ``DiskReserve``.
 """
 
 from collections.abc import Callable
@@ -17,13 +20,14 @@ from functools import partial
 
 from tidelog.log import names
 from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
-from tidelog.log.durability.checkpoints import CheckpointWriter, format_partition_metadata, write_clean_shutdown
+from tidelog.log.durability.checkpoints import CheckpointPorts, CheckpointWriter, format_partition_metadata, write_clean_shutdown
+from tidelog.log.durability.disk_reserve import DiskReserve
 from tidelog.log.durability.durable_marks import MarkFlusher
 from tidelog.log.durability.group_commit import CommitPorts, GroupCommit
 from tidelog.log.durability.sync_plan import DirectorySync
 from tidelog.log.durability.truncation import DurableTruncation, TruncationPorts
-from tidelog.log.environment import LogEnvironment, Report
-from tidelog.log.errors import DirectoryUnusable, LogError, OffsetOutOfRange, StorageError
+from tidelog.log.environment import LogEnvironment, Report, is_scarcity
+from tidelog.log.errors import DirectoryUnusable, LogError, OffsetOutOfRange, StillBeingDeleted, StorageError
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.partition_log import LogContents, LogIdentity, PartitionLog
 from tidelog.log.producers.producer_expiry import ProducerExpiry
@@ -89,8 +93,11 @@ class DataDirectory:
         disk, clock, executor, options, report = self.disk, self.clock, self._executor, self.options, self._report
         self._file_system = disk.open_filesystem(self.path)
         self._names = DirectorySync(disk, executor, self.path)
+        self.reserve = DiskReserve(disk, self.path, options.disk_reserve_bytes, report)
+        self.reserve.open()
         state = read_state(disk, self.path, report)
-        self.marks = MarkFlusher(state.marks, clock, executor, report, self._go_offline)
+        self._checkpoint_ports = CheckpointPorts(disk, executor, report, self.reserve)
+        self.marks = MarkFlusher(state.marks, clock, self._checkpoint_ports, self._go_offline)
         ports = CommitPorts(disk, clock, executor, self._file_system)
         self.commit = GroupCommit(ports, self.marks, options, self._on_pass_ended)
         self._on_synced = on_synced
@@ -100,6 +107,7 @@ class DataDirectory:
             randomness=self._randomness,
             handles=FileHandles(disk, options.open_files_max),
             index_cache=IndexCache(options.index_cache_bytes),
+            reserve=self.reserve,
             on_dirty=self.commit.note_dirty,
             report=report,
         )
@@ -138,14 +146,13 @@ class DataDirectory:
         self.offline = opened.offline
         self._state = state
         self.was_stopped_cleanly = state.was_stopped_cleanly
+        self.previous_broker_epoch = state.broker_epoch
         self._finish_recovery()
 
     def _open_cleaner(self, first_dirty_offsets: dict[TopicPartition, int]) -> None:
         options = self.options
         path = names.join(self.path, names.CLEANER_CHECKPOINT)
-        self.cleaner_offsets = CheckpointWriter(
-            self.disk, self._executor, self._report, path, lambda: self.cleaner.first_dirty_offsets
-        )
+        self.cleaner_offsets = CheckpointWriter(self._checkpoint_ports, path, lambda: self.cleaner.first_dirty_offsets)
         ports = CleanerPorts(
             clock=self.clock,
             executor=self._executor,
@@ -170,7 +177,7 @@ class DataDirectory:
             before = self._state.offsets_by_file[name]
             return offsets | {key: before[key] for key in self.offline if key in before}
 
-        return CheckpointWriter(self.disk, self._executor, self._report, names.join(self.path, name), take)
+        return CheckpointWriter(self._checkpoint_ports, names.join(self.path, name), take)
 
     def _finish_recovery(self) -> None:
         """Make durable what recovery kept, and only then raise the marks to it."""
@@ -183,13 +190,34 @@ class DataDirectory:
         for name, writer in self._writers.items():
             is_stale = not known.issuperset(self._state.offsets_by_file[name])
             if is_stale or not self._state.has_marks or (recovered and writer is self.recovery_points):
-                writer.write_now()
+                self._write_at_start(name, writer, known)
         for log in self.logs.values():
             if log.offline_reason is None and log.durable.offset:
                 self.marks.record(log)
         self.marks.forget_all_but({names.partition_directory_name(*key) for key in known})
-        self.marks.flush_now()
+        try:
+            self.marks.flush_now()
+        except OSError as error:
+            # The marks on the disk are older than the logs, which is always allowed; the next tick tries again.
+            self._check_start_without(error)
         self.commit.take_dirty()
+
+    def _write_at_start(self, name: str, writer: CheckpointWriter, known: set[TopicPartition]) -> None:
+        """Write a checkpoint. Without room for it the old one stays, which names partitions that are gone: nobody can create one
+        of these names until it is written."""
+        try:
+            writer.write_now()
+        except OSError as error:
+            self._check_start_without(error)
+            stale = {key for key in self._state.offsets_by_file[name] if key not in known}
+            self._being_deleted |= stale
+            self._unpurged |= stale
+
+    def _check_start_without(self, error: OSError) -> None:
+        """Raise the error unless it is a shortage, and the directory has all files that recovery needs."""
+        if not is_scarcity(error) or not self._state.has_marks:
+            raise error
+        self._report("checkpoint_not_written", {"path": self.path, "error": str(error)})
 
     # -- logs ----------------------------------------------------------------------------------------------------------------
 
@@ -201,7 +229,8 @@ class DataDirectory:
         if problem is not None:
             raise LogError(problem)
         if key in self._being_deleted:
-            raise StorageError(f"{names.partition_directory_name(topic, partition)} is still being deleted; try again later")
+            name = names.partition_directory_name(topic, partition)
+            raise StillBeingDeleted(f"an earlier {name} is still being deleted; try again later")
         if key in self.logs or key in self.offline:
             raise LogError(f"{names.partition_directory_name(topic, partition)} exists already")
         directory = names.join(self.path, names.partition_directory_name(topic, partition))
@@ -277,11 +306,19 @@ class DataDirectory:
         if delete_delay_ms is not None:
             self.deletions.add_directory(retired, delete_delay_ms)
 
+        self._finish_removal(key, on_done)
+
+    def _finish_removal(self, key: TopicPartition, on_done: OnDone | None) -> None:
+        """Make the removal of a directory durable, and then forget it in the checkpoints. What fails is tried again with the next
+        checkpoints; until then nobody can create a partition of this name."""
+
         def synced(error: BaseException | None) -> None:
-            self._leaving.pop(key, None)
             if error is None:
+                self._leaving.pop(key, None)
                 self._purge_checkpoints(key, on_done)
-            elif on_done is not None:
+                return
+            self._unpurged.add(key)
+            if on_done is not None:
                 on_done(error)
 
         self._names.request(synced)
@@ -317,7 +354,15 @@ class DataDirectory:
     def truncate(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
         """Truncate the log to ``offset``, in such a way that a crash in between does not look like lost data. The caller appends
         nothing to this log until ``on_done``."""
-        ports = TruncationPorts(
+        DurableTruncation(self._truncation_ports(), log, offset, on_done).start()
+
+    def begin_again(self, log: PartitionLog, offset: int, on_done: OnDone) -> None:
+        """Drop all records of the log, which begins at ``offset`` from now on: something else holds what it held. The caller
+        appends nothing to this log until ``on_done``."""
+        DurableTruncation(self._truncation_ports(), log, offset, on_done, is_new_beginning=True).start()
+
+    def _truncation_ports(self) -> TruncationPorts:
+        return TruncationPorts(
             commit=self.commit,
             marks=self.marks,
             recovery_points=self.recovery_points,
@@ -325,7 +370,6 @@ class DataDirectory:
             cleaner=self.cleaner,
             cleaner_offsets=self.cleaner_offsets,
         )
-        DurableTruncation(ports, log, offset, on_done).start()
 
     def checkpoint_recovery_point(self, log: PartitionLog, on_done: OnDone) -> None:
         """Move the log's recovery point to its end and write it to the checkpoint."""
@@ -346,6 +390,7 @@ class DataDirectory:
 
     def tick(self) -> None:
         """Do the periodic work. Called every few hundred milliseconds."""
+        self.reserve.tick(self._executor)
         self.commit.tick()
         self.marks.tick()
         self.retention.tick()
@@ -363,7 +408,7 @@ class DataDirectory:
             self._write_recovery_points(list(self.logs.values()))
             unpurged, self._unpurged = self._unpurged, set()
             for key in sorted(unpurged):
-                self._purge_checkpoints(key, None)
+                self._finish_removal(key, None)
 
     def _on_pass_ended(self, logs: list[PartitionLog]) -> None:
         self._write_recovery_points(logs)
@@ -387,13 +432,24 @@ class DataDirectory:
     def is_idle(self) -> bool:
         """True when nothing runs on the executor, so that it may be closed."""
         writers = (*self._writers.values(), self.cleaner_offsets)
-        are_idle = self.commit.is_idle and self.marks.is_idle and self.deletions.is_idle and self._names.is_idle
+        parts = (self.commit, self.marks, self.deletions, self._names, self.reserve)
+        are_idle = all(part.is_idle for part in parts)
         return are_idle and self.cleaner.log_being_cleaned is None and all(writer.is_idle for writer in writers)
 
     def close(self, broker_epoch: int = -1) -> None:
-        """Stop cleanly. Blocks. The clean-shutdown mark is written only when every log is saved completely."""
+        """Stop cleanly. Blocks. The clean-shutdown mark is written only when every log is saved completely. Without room for what
+        a clean stop writes, the next start checks the logs as after a crash."""
         assert not self.commit.is_running, "wait for the running commit first: its writes would count as durable"
         self.commit.take_dirty()
+        try:
+            self._save(broker_epoch)
+        except OSError as error:
+            if not is_scarcity(error):
+                raise
+            self._report("stopped_without_room", {"directory": self.path, "error": str(error)})
+        self._lock.release()
+
+    def _save(self, broker_epoch: int) -> None:
         unsaved = [log for log in self.logs.values() if log.offline_reason is None and not log.is_saved]
         sync_all(self.disk, self._file_system, unsaved, self.commit.syncfs_files_min)
         for log in self.logs.values():
@@ -403,5 +459,4 @@ class DataDirectory:
         for writer in (self.recovery_points, self.log_starts, self.high_watermarks):
             writer.write_now()
         if not self.offline and all(log.is_saved for log in self.logs.values()):
-            write_clean_shutdown(self.disk, self.path, broker_epoch)
-        self._lock.release()
+            self.reserve.use(lambda: write_clean_shutdown(self.disk, self.path, broker_epoch))

@@ -4,8 +4,6 @@ Every message says what is wrong, with numbers. Exceptions become error codes of
 exists here when some caller treats its cause differently.
 """
 
-from collections.abc import Callable
-
 
 class LogError(Exception):
     """Base class of all errors of a log."""
@@ -40,15 +38,10 @@ class RecordTooLarge(LogError):
 class RecordsRefused(LogError):
     """Some records of a batch may not be written, so the whole batch is refused."""
 
-    def __init__(self, message: str, find: Callable[[int], list[tuple[int, str]]] | None = None) -> None:
-        """``find`` lists the refused records of a batch with at most the given number of records; it reads the batch's buffer."""
+    def __init__(self, message: str, record_errors: list[tuple[int, str]] | None = None) -> None:
         super().__init__(message)
-        self._find = find
-
-    def record_errors(self, records_max: int) -> list[tuple[int, str]]:
-        """The refused records as (index in the batch, reason); call it while the batch's buffer is still there. It has to decode
-        all records, so it returns nothing for a batch with more than ``records_max``."""
-        return [] if self._find is None else self._find(records_max)
+        self.record_errors = record_errors if record_errors is not None else []
+        """The refused records as (index in the batch, reason); empty when there are too many to list."""
 
 
 class InvalidTimestamp(RecordsRefused):
@@ -61,10 +54,6 @@ class MissingKey(RecordsRefused):
 
 class OutOfOrderSequence(LogError):
     """A producer's batch does not follow its previous one."""
-
-
-class DuplicateSequence(LogError):
-    """A producer's batch was written so long ago that its offset is no longer known."""
 
 
 class InvalidProducerEpoch(LogError):
@@ -89,6 +78,10 @@ class StaleLeaderEpoch(LogError):
 
 class StorageError(LogError):
     """The disk is full or has a similar temporary problem: nothing was written, and the caller may retry."""
+
+
+class StillBeingDeleted(StorageError):
+    """An earlier partition of the same name has not left the disk yet, so this one does not exist here yet."""
 
 
 class LogOffline(LogError):

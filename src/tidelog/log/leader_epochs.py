@@ -72,18 +72,23 @@ class LeaderEpochs:
         count = bisect_right(self._entries, offset, key=_start_of)
         return self._entries[count - 1].epoch if count else UNDEFINED_EPOCH
 
-    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+    def end_offset_for(self, epoch: int, log_end_offset: int, leader_epoch: int = UNDEFINED_EPOCH) -> tuple[int, int]:
         """Return (epoch, end offset) of the greatest known epoch at or below ``epoch``, as OffsetForLeaderEpoch answers.
 
-        (-1, -1) for an epoch above all known ones. An epoch below all known ones ends where the first known one starts.
+        (-1, -1) for an epoch above all known ones. An epoch below all known ones ends where the first known one starts. The
+        current ``leader_epoch`` is known before its first append: it starts at the log end until then.
         """
         entries = self._entries
-        if epoch == self.latest_epoch and epoch != UNDEFINED_EPOCH:
-            return epoch, log_end_offset
-        if epoch < 0 or epoch > self.latest_epoch:
+        current = max(self.latest_epoch, leader_epoch)
+        if epoch < 0 or epoch > current:
             return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
+        if epoch == current:
+            return epoch, log_end_offset
         above = bisect_right(entries, epoch, key=_epoch_of)
-        return (entries[above - 1].epoch if above else epoch), entries[above].start_offset
+        return (
+            entries[above - 1].epoch if above else epoch,
+            entries[above].start_offset if above < len(entries) else log_end_offset,
+        )
 
     def truncate_from_end(self, offset: int) -> None:
         """Called when the log now ends at ``offset``: forget epochs that start there or above."""

@@ -36,6 +36,7 @@ CLEAN_SHUTDOWN_MARK = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
 # Tidelog's own files; Kafka ignores both.
 DURABLE_MARKS = "durable-marks"
+DISK_RESERVE = "disk-reserve"
 FAILED_SYNC_MARK = ".failed-sync"
 
 # Kafka's limit: a topic name with its partition number and a "-delete" suffix must fit a file name of 255 bytes.

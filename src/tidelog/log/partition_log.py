@@ -30,9 +30,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidelog.log import names
-from tidelog.log.append_check import AppendOrigin, checked_batches, whole_batches_bytes
+from tidelog.log.append_check import (
+    AppendOrigin,
+    BatchValidation,
+    ValidatedBatch,
+    begin_validation,
+    checked_batches,
+    validate_batch,
+    whole_batches_bytes,
+)
 from tidelog.log.durability.sync_plan import SyncPlan, Unsynced, leave_failed_sync_mark
-from tidelog.log.environment import NO_ROOM, LogEnvironment, OffsetPosition
+from tidelog.log.environment import LogEnvironment, OffsetPosition, is_scarcity
 from tidelog.log.errors import InvalidRecord, LogOffline, StaleLeaderEpoch, StorageError
 from tidelog.log.leader_epochs import LeaderEpochs
 from tidelog.log.producers.producer_snapshot import (
@@ -177,18 +185,24 @@ class PartitionLog:
 
     # -- appending -----------------------------------------------------------------------------------------------------------
 
-    def append_as_leader(self, records: Buffer, leader_epoch: int, origin: AppendOrigin = _CLIENT) -> AppendResult:
-        """Check ``records`` (whole batches), assign offsets and write them. Durable once ``durable.offset`` has passed them."""
+    def begin_validation(self, records: memoryview) -> ValidatedBatch | BatchValidation:
+        """Validate a client's batch, or begin to, step by step; ``append_as_leader`` takes the result."""
+        return begin_validation(records, self.settings, self.environment.clock.now_ms())
+
+    def append_as_leader(
+        self, records: Buffer | ValidatedBatch, leader_epoch: int, origin: AppendOrigin = _CLIENT
+    ) -> AppendResult:
+        """Check ``records`` (whole batches; a client's are one batch), assign offsets and write them. Durable once
+        ``durable.offset`` has passed them."""
         if self.offline_reason is not None:
             self.check_online()
         if leader_epoch < self.epochs.latest_epoch:
             raise StaleLeaderEpoch(
                 f"{self.name} is led in epoch {self.epochs.latest_epoch}, but the append came with epoch {leader_epoch}"
             )
-        view = records if type(records) is memoryview else memoryview(records)
         settings = self.settings
         now_ms = self.environment.clock.now_ms()
-        batches = checked_batches(view, settings, origin, now_ms)
+        view, batches = self._validated(records, origin, now_ms)
 
         next_offset = self.log_end_offset
         buffers: list[Buffer] = []
@@ -222,13 +236,29 @@ class PartitionLog:
         self._write(buffers, len(view), stamped, now_ms)
         return _new_tuple(AppendResult, (first_offset, next_offset - 1, now_ms if settings.log_append_time else -1, False))
 
+    def _validated(
+        self, records: Buffer | ValidatedBatch, origin: AppendOrigin, now_ms: int
+    ) -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
+        """The bytes to write, and (position, header) of each batch in them."""
+        if type(records) is ValidatedBatch:
+            validated = records
+            if validated.settings is not self.settings:  # They have changed since.
+                validated = validate_batch(validated.view, self.settings, now_ms)
+            return validated.view, [(0, validated.header)]
+        assert not isinstance(records, ValidatedBatch)
+        view = records if type(records) is memoryview else memoryview(records)
+        if origin is _CLIENT:
+            validated = validate_batch(view, self.settings, now_ms)
+            return validated.view, [(0, validated.header)]
+        return view, checked_batches(view, origin)
+
     def append_as_follower(self, records: Buffer) -> None:
         """Append batches exactly as the leader has them: same offsets, epochs and bytes. An incomplete last batch is left out."""
         self.check_online()
         view = memoryview(records)
         now_ms = self.environment.clock.now_ms()
         view = view[: whole_batches_bytes(view)]
-        batches = checked_batches(view, self.settings, AppendOrigin.REPLICATION, now_ms)
+        batches = checked_batches(view, AppendOrigin.REPLICATION)
         stamped = _stamped_by_leader(self.name, view, batches, self.log_end_offset)
         self._write([view], len(view), stamped, now_ms)
 
@@ -274,10 +304,8 @@ class PartitionLog:
                 segment.cut()
         except OSError as second:
             return self.go_offline(f"writing {segment.path} failed ({error}), and so did removing the partial write ({second})")
-        if error.errno in NO_ROOM:
-            return StorageError(
-                f"{self.name}: nothing was written: {error.strerror or error}; try again when there is free space"
-            )
+        if is_scarcity(error):
+            return StorageError(f"{self.name}: nothing was written: {error.strerror or error}; try again when there is room")
         return self.go_offline(f"writing {segment.path} failed: {error}")
 
     # -- rolling -------------------------------------------------------------------------------------------------------------
@@ -308,9 +336,9 @@ class PartitionLog:
         try:
             segment.create_file()
         except OSError as error:
-            if error.errno in NO_ROOM:
+            if is_scarcity(error):
                 raise StorageError(
-                    f"{self.name}: no space for a new segment: {error.strerror}; try again when there is free space"
+                    f"{self.name}: no room for a new segment: {error.strerror}; try again when there is room"
                 ) from error
             raise self.go_offline(f"creating {segment.path} failed: {error}") from error
         return segment
@@ -347,8 +375,9 @@ class PartitionLog:
             end=_new_tuple(OffsetPosition, (self.log_end_offset, active.base_offset, active.size)),
             truncations=self.truncations,
             segments=unsynced.segments,
-            files=[*unsynced.files, *[segment.file() for segment in unsynced.segments]],
+            files=list(unsynced.files),
             directories=list(unsynced.directories),
+            segment_files=[segment.file() for segment in unsynced.segments],
         )
         self._unsynced = Unsynced()
         self.is_dirty = False
@@ -375,9 +404,14 @@ class PartitionLog:
         self.bytes_since_recovery_point = 0
 
     def finish_sync(self, plan: SyncPlan, error: BaseException | None) -> None:
-        """The plan has run. After an error nothing that it covered may ever count as durable."""
+        """The plan has run. After a failed sync nothing that it covered may ever count as durable. A plan that lacked descriptors
+        or memory proves nothing either way, and is repeated."""
         if self.is_retired:
             return  # Its directory is gone, and another log may have its name by now.
+        if is_scarcity(error):
+            if self.offline_reason is None:
+                self._take_back(plan)
+            return
         if error is not None:
             self.go_offline(f"syncing failed: {error}", sync_failed=True)
             return
@@ -395,6 +429,16 @@ class PartitionLog:
         if plan.recovery_point is not None and plan.recovery_point > self.recovery_point:
             self.recovery_point = plan.recovery_point
             self._prune_snapshots()
+
+    def _take_back(self, plan: SyncPlan) -> None:
+        """The plan could not run to its end. Its segments keep their descriptors, so the next plan learns of lost writes."""
+        in_log = list(self.segments)
+        self._unsynced.restore(plan, [segment for segment in plan.segments if segment in in_log])
+        if plan.epochs is not None:
+            self.epochs.note_flush_failed()
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.environment.on_dirty(self)
 
     def _prune_snapshots(self) -> None:
         """Keep the snapshots at the beginning of a segment, as Kafka does, and the newest. A leftover costs only a few bytes."""
@@ -482,7 +526,8 @@ class PartitionLog:
 
     def drop_segments_below(self, start_offset: int, segments_max: int = sys.maxsize) -> list[LogSegment]:
         """Take the segments out of the log that lie wholly below ``start_offset``, the log start that the disk has, and rename
-        them to ``.deleted``; the caller removes the files later. At most ``segments_max`` at once: each is four renames."""
+        them to ``.deleted``; the caller removes the files later. At most ``segments_max`` at once: each is four renames. After an
+        OSError it may be called again: what was renamed is still in the log."""
         gone: list[LogSegment] = []
         for segment in self.segments.closed:
             end_offset = self.segments.base_offset_after(segment)
@@ -497,7 +542,11 @@ class PartitionLog:
             self.recovery_point = max(self.recovery_point, self.segments[0].base_offset)
             self.note_directory_change(self.directory)
             if not self.has_segment_below(start_offset):
-                self._remove_snapshots_below(self.segments[0].base_offset)
+                try:
+                    self._remove_snapshots_below(self.segments[0].base_offset)
+                except OSError as error:
+                    # The segments have left the log, and a leftover snapshot costs only a few bytes.
+                    self.environment.report("snapshots_not_pruned", {"partition": self.name, "error": str(error)})
         return gone
 
     def _remove_snapshot(self, offset: int, following_offset: int) -> None:
@@ -523,6 +572,11 @@ class PartitionLog:
         self._unsynced.forget_segments(old)
 
     # -- cutting the end ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_truncating(self) -> bool:
+        """Whether a truncation is under way: until it ends, nothing may be appended."""
+        return self._is_truncating
 
     def begin_truncation(self) -> None:
         """Keep syncs from moving ``durable`` or the recovery point until ``end_truncation``."""
@@ -582,6 +636,8 @@ class PartitionLog:
         self.log_start_offset = offset
         self.epochs.clear()
         self._after_cut(offset, first, old)
+        # A log without records has none to lose.
+        self.durable = OffsetPosition(offset, offset, 0)
 
     def _after_cut(self, end_offset: int, kept: LogSegment, removed: list[LogSegment]) -> None:
         environment, active = self.environment, self.segments.active

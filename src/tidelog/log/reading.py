@@ -11,10 +11,17 @@ from typing import NamedTuple
 
 from tidelog.log.environment import OffsetPosition
 from tidelog.log.errors import OffsetOutOfRange
+from tidelog.log.leader_epochs import UNDEFINED_EPOCH
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segments.indexes import AbortedTransaction
 from tidelog.log.segments.segment import NO_TIMESTAMP, LogSegment
 from tidelog.ports.disk import DiskFile
+from tidelog.ports.steps import Steps
+
+# A lookup by time pauses after this many segments.
+SEGMENTS_PER_STEP = 64
+# Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every read makes three.
+_new_tuple = tuple.__new__
 
 
 class Isolation(Enum):
@@ -51,7 +58,7 @@ def read(log: PartitionLog, offset: int, bytes_max: int, isolation: Isolation, a
         raise OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
     bound = _bound(log, isolation)
     if offset >= bound.offset:
-        return LogRead(None, bound.offset, [])
+        return _new_tuple(LogRead, (None, bound.offset, []))
     segments = log.segments
     for index in range(segments.floor_index(offset), len(segments)):
         segment = segments[index]
@@ -72,7 +79,8 @@ def read(log: PartitionLog, offset: int, bytes_max: int, isolation: Isolation, a
         if length < size:
             break
         aborted = _aborted(log, index, offset, position + length, bound) if isolation is Isolation.LAST_STABLE else []
-        return LogRead(LogSlice(segment.file(), position, length), bound.offset, aborted)
+        records = _new_tuple(LogSlice, (segment.file(), position, length))
+        return _new_tuple(LogRead, (records, bound.offset, aborted))
     return LogRead(None, bound.offset, [])
 
 
@@ -90,7 +98,7 @@ def position_of(log: PartitionLog, offset: int) -> OffsetPosition:
     """Where the first batch at or above ``offset`` begins. The offsets that nearly every read asks for need no lookup."""
     active = log.segments.active
     if offset >= log.log_end_offset:
-        return OffsetPosition(log.log_end_offset, active.base_offset, active.size)
+        return _new_tuple(OffsetPosition, (log.log_end_offset, active.base_offset, active.size))
     durable = log.durable
     if offset == durable.offset:
         return durable
@@ -111,11 +119,8 @@ def _aborted(log: PartitionLog, index: int, offset: int, end_position: int, boun
     upper = _offset_at_or_after(log, segments[index], end_position, bound)
     found: list[AbortedTransaction] = []
     for later in range(index, len(segments)):
-        for transaction in segments[later].transaction_index.entries():
-            if transaction.last_offset >= offset and transaction.first_offset < upper:
-                found.append(transaction)
-            if transaction.last_stable_offset >= upper:
-                return found
+        if segments[later].transaction_index.collect_into(found, offset, upper):
+            break
     return found
 
 
@@ -128,35 +133,43 @@ def _offset_at_or_after(log: PartitionLog, segment: LogSegment, end_position: in
     return min(segment.offset_index.first_offset_at(end_position) or upper, upper)
 
 
-def offset_for_timestamp(log: PartitionLog, timestamp: int) -> TimestampedOffset | None:
-    """The first record stamped ``timestamp`` or later; None if there is no such record."""
+def offset_for_timestamp(log: PartitionLog, timestamp: int) -> Steps[TimestampedOffset | None]:
+    """The first record stamped ``timestamp`` or later; None if there is no such record.
+
+    This and the next function may take long, and the log may change while they pause. So they go through a copy of the list of
+    segments; a segment that is deleted meanwhile still has its records."""
     log.check_online()
-    for segment in log.segments:
-        following = log.segments.base_offset_after(segment)
+    segments = list(log.segments)
+    for index, segment in enumerate(segments):
+        following = segments[index + 1].base_offset if index + 1 < len(segments) else None
         if segment.size == 0 or (following is not None and following <= log.log_start_offset):
             continue
-        found = segment.find_timestamp(timestamp, log.log_start_offset)
+        found = yield from segment.find_timestamp(timestamp, log.log_start_offset)
         if found is not None:
             return TimestampedOffset(*found)
+        if not index % SEGMENTS_PER_STEP:
+            yield
     return None
 
 
-def offset_of_max_timestamp(log: PartitionLog) -> TimestampedOffset | None:
+def offset_of_max_timestamp(log: PartitionLog) -> Steps[TimestampedOffset | None]:
     """The first record that carries the newest timestamp (ListOffsets' MAX_TIMESTAMP)."""
     log.check_online()
     newest: LogSegment | None = None
     newest_timestamp = NO_TIMESTAMP
-    for segment in log.segments.from_offset(log.log_start_offset):
-        timestamp = segment.max_timestamp_from(log.log_start_offset)
+    for index, segment in enumerate(list(log.segments.from_offset(log.log_start_offset))):
+        timestamp = yield from segment.max_timestamp_from(log.log_start_offset)
         if timestamp > newest_timestamp:
             newest, newest_timestamp = segment, timestamp
+        if not index % SEGMENTS_PER_STEP:
+            yield
     if newest is None:
         return None
-    found = newest.find_timestamp(newest_timestamp, log.log_start_offset)
+    found = yield from newest.find_timestamp(newest_timestamp, log.log_start_offset)
     return TimestampedOffset(*found) if found is not None else None
 
 
-def end_offset_for_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
+def end_offset_for_epoch(log: PartitionLog, epoch: int, leader_epoch: int = UNDEFINED_EPOCH) -> tuple[int, int]:
     """Return (epoch, end offset): the largest known epoch not above ``epoch`` and where it ended (OffsetForLeaderEpoch)."""
     log.check_online()
-    return log.epochs.end_offset_for(epoch, log.log_end_offset)
+    return log.epochs.end_offset_for(epoch, log.log_end_offset, leader_epoch)

@@ -11,10 +11,20 @@ from typing import Any
 from tidelog.config.definition import Definitions
 from tidelog.config.storage import STORAGE
 from tidelog.config.topic import TOPIC
+from tidelog.records.compression import CompressionType
 
 UNLIMITED = -1
 LONG_MAX = 2**63 - 1
 _SETTING = "setting"
+# The codec that a value of ``compression.type`` names, and the setting with its level.
+_CODECS = {
+    "producer": (None, ""),
+    "uncompressed": (CompressionType.NONE, ""),
+    "gzip": (CompressionType.GZIP, "compression.gzip.level"),
+    "snappy": (CompressionType.SNAPPY, ""),
+    "lz4": (CompressionType.LZ4, "compression.lz4.level"),
+    "zstd": (CompressionType.ZSTD, "compression.zstd.level"),
+}
 
 
 def _setting(name: str, definitions: Definitions = TOPIC) -> Any:
@@ -37,6 +47,10 @@ class LogSettings:
     segment_index_bytes: int = _setting("segment.index.bytes")
     index_interval_bytes: int = _setting("index.interval.bytes")
     message_bytes_max: int = _setting("max.message.bytes")
+    compression: CompressionType | None = None
+    """The codec in which batches are stored; None keeps the producer's. Set by ``compression.type``."""
+    compression_level: int | None = None
+    """The level of that codec, set by ``compression.gzip.level``, ``compression.lz4.level`` or ``compression.zstd.level``."""
     log_append_time: bool = False
     """Set by ``message.timestamp.type``."""
     timestamp_before_max_ms: int = _setting("message.timestamp.before.max.ms")
@@ -65,6 +79,8 @@ class LogSettings:
     def from_config(cls, values: Mapping[str, Any]) -> "LogSettings":
         """Build the settings from parsed ones under Kafka's names; missing settings keep their defaults."""
         chosen = _values_by_field(cls, values)
+        codec, level_setting = _CODECS[values.get("compression.type", "producer")]
+        chosen["compression"], chosen["compression_level"] = codec, values.get(level_setting)
         if "message.timestamp.type" in values:
             chosen["log_append_time"] = values["message.timestamp.type"] == "LogAppendTime"
         if "cleanup.policy" in values:
@@ -84,6 +100,7 @@ class DirectoryOptions:
     open_files_max: int = _setting("tidelog.open.files.max", STORAGE)
     index_cache_bytes: int = _setting("tidelog.index.cache.bytes", STORAGE)
     recovery_point_interval_bytes: int = _setting("tidelog.recovery.point.interval.bytes", STORAGE)
+    disk_reserve_bytes: int = _setting("tidelog.disk.reserve.bytes", STORAGE)
     syncfs_files_min: int = _setting("tidelog.group.commit.syncfs.files.min", STORAGE)
     retention_check_interval_ms: int = _setting("log.retention.check.interval.ms", STORAGE)
     checkpoint_interval_ms: int = _setting("log.flush.offset.checkpoint.interval.ms", STORAGE)

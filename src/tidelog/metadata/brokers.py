@@ -5,7 +5,7 @@ later process of the same broker has a larger one.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tidelog.metadata.records import (
@@ -37,6 +37,10 @@ class BrokerImage:
     def is_active(self) -> bool:
         return not self.fenced and not self.in_controlled_shutdown
 
+    def endpoint(self, listener: str) -> BrokerEndpoint | None:
+        """The broker's address on the listener of this name."""
+        return next((endpoint for endpoint in self.end_points if endpoint.name == listener), None)
+
 
 class BrokersImage:
     __slots__ = ("_by_id",)
@@ -60,7 +64,15 @@ class BrokersImage:
         broker = self._by_id.get(broker_id)
         return broker is not None and broker.is_active
 
+    def freeze(self) -> Mapping[int, BrokerImage]:
+        """The brokers as they are now."""
+        return dict(self._by_id)
+
     # -- replay, called by the image only ------------------------------------------------------------------------------------
+
+    def become(self, other: "BrokersImage") -> None:
+        """Take over the brokers of ``other``, which is not used any more."""
+        self._by_id = other._by_id
 
     def register(self, record: RegisterBrokerRecord) -> None:
         self._by_id[record.broker_id] = BrokerImage(

@@ -38,14 +38,25 @@ class ClientQuotasImage:
         """The entity's quotas by key, such as producer_byte_rate."""
         return self._by_entity.get(entity, NO_QUOTAS)
 
+    def freeze(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        """All quotas as they are now."""
+        return dict(self._by_entity)
+
     # -- replay, called by the image only ------------------------------------------------------------------------------------
 
     def change(self, record: ClientQuotaRecord) -> None:
         entity = quota_entity(record.entity)
+        # A frozen view may hold the quotas of an entity, so they are replaced and never changed.
+        quotas = dict(self._by_entity.get(entity, {}))
         if not record.remove:
-            self._by_entity.setdefault(entity, {})[record.key] = record.value
-        elif entity in self._by_entity:
-            quotas = self._by_entity[entity]
+            quotas[record.key] = record.value
+        else:
             quotas.pop(record.key, None)
-            if not quotas:
-                del self._by_entity[entity]
+        if quotas:
+            self._by_entity[entity] = quotas
+        else:
+            self._by_entity.pop(entity, None)
+
+    def become(self, other: "ClientQuotasImage") -> None:
+        """Take over the quotas of ``other``, which is not used any more."""
+        self._by_entity = other._by_entity

@@ -36,18 +36,29 @@ class ConfigsImage:
         """The resources that have settings of their own."""
         return iter(self._by_resource)
 
+    def freeze(self) -> Mapping[Resource, Mapping[str, str]]:
+        """All settings as they are now."""
+        return dict(self._by_resource)
+
     # -- replay, called by the image only ------------------------------------------------------------------------------------
 
     def change(self, record: ConfigRecord) -> Resource:
         resource = record.resource_type, record.resource_name
+        # A frozen view may hold the settings of a resource, so they are replaced and never changed.
+        configs = dict(self._by_resource.get(resource, {}))
         if record.value is not None:
-            self._by_resource.setdefault(resource, {})[record.name] = record.value
-        elif resource in self._by_resource:
-            configs = self._by_resource[resource]
+            configs[record.name] = record.value
+        else:
             configs.pop(record.name, None)
-            if not configs:
-                del self._by_resource[resource]
+        if configs:
+            self._by_resource[resource] = configs
+        else:
+            self._by_resource.pop(resource, None)
         return resource
+
+    def become(self, other: "ConfigsImage") -> None:
+        """Take over the settings of ``other``, which is not used any more."""
+        self._by_resource = other._by_resource
 
     def forget_topic(self, name: str) -> None:
         """Remove a topic's settings: a later topic of the same name starts without them."""

@@ -2,18 +2,25 @@
 
 The table lists only what is implemented, because clients act on it. The level of metadata.version matches the versions of the
 records that we write (Kafka 4.3). From transaction.version 2 on (KIP-890) clients no longer add partitions to a transaction
-themselves, and every transaction has its own epoch.
+themselves, and every transaction has its own epoch. share.version 1 allows share groups (KIP-932).
 """
 
 METADATA_VERSION = "metadata.version"
 METADATA_VERSION_LEVEL = 30
 TRANSACTION_VERSION = "transaction.version"
 TRANSACTION_VERSION_LEVEL = 2
+SHARE_VERSION = "share.version"
+SHARE_VERSION_LEVEL = 1
 
 # Maps a feature's name to its minimum and maximum level.
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
     TRANSACTION_VERSION: (0, TRANSACTION_VERSION_LEVEL),
+    SHARE_VERSION: (0, SHARE_VERSION_LEVEL),
 }
 # The levels of a new cluster. An older cluster keeps its levels until an administrator raises them.
-FIRST_LEVELS = {METADATA_VERSION: METADATA_VERSION_LEVEL, TRANSACTION_VERSION: TRANSACTION_VERSION_LEVEL}
+FIRST_LEVELS = {
+    METADATA_VERSION: METADATA_VERSION_LEVEL,
+    TRANSACTION_VERSION: TRANSACTION_VERSION_LEVEL,
+    SHARE_VERSION: SHARE_VERSION_LEVEL,
+}

@@ -6,13 +6,18 @@ the version stays the same.
 
 Records between BeginTransaction and EndTransaction are held back until the end, and AbortTransaction drops them: a reader of the
 image sees all of them or none.
+
+An image can be frozen: ``freeze`` returns it as it is now, for a snapshot that is written while the image goes on. ``become``
+replaces the whole content by that of another image, which was read from a snapshot; whoever holds the image, or a part of it,
+sees the new content, and gets the difference as a delta (``metadata.image_difference``).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tidelog.metadata.brokers import BrokersImage
-from tidelog.metadata.client_quotas import ClientQuotasImage
+from tidelog.metadata.brokers import BrokerImage, BrokersImage
+from tidelog.metadata.client_quotas import ClientQuotasImage, QuotaEntity
 from tidelog.metadata.configs import ConfigsImage, Resource
 from tidelog.metadata.records import (
     AbortTransactionRecord,
@@ -36,7 +41,7 @@ from tidelog.metadata.records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from tidelog.metadata.topics import TopicImage, TopicsImage
+from tidelog.metadata.topics import FrozenTopic, TopicImage, TopicsImage
 
 
 @dataclass(slots=True)
@@ -77,6 +82,18 @@ class ImageDelta:
         self.partitions_changed.pop(topic.topic_id, None)
         if self.topics_created.pop(topic.topic_id, None) is None:
             self.topics_deleted[topic.topic_id] = topic
+
+
+class FrozenImage(NamedTuple):
+    """The content of an image at one offset. It shares what did not change since, and never changes itself."""
+
+    features: Mapping[str, int]
+    brokers: Mapping[int, BrokerImage]
+    controllers: Mapping[int, RegisterControllerRecord]
+    topics: Sequence[FrozenTopic]
+    configs: Mapping[Resource, Mapping[str, str]]
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]]
+    next_producer_id: int
 
 
 class ClusterImage:
@@ -126,6 +143,33 @@ class ClusterImage:
 
     def configs_of(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
         return self.configs.find(resource_type, resource_name)
+
+    def freeze(self) -> "FrozenImage":
+        assert self._open_transaction is None, "what a transaction holds back is not part of the image"
+        return FrozenImage(
+            features=dict(self.features),
+            brokers=self.brokers.freeze(),
+            controllers=dict(self.controllers),
+            topics=self.topics.freeze(),
+            configs=self.configs.freeze(),
+            client_quotas=self.client_quotas.freeze(),
+            next_producer_id=self.next_producer_id,
+        )
+
+    def become(self, other: "ClusterImage") -> None:
+        """Take over the content of ``other``, which is not used any more."""
+        self.topics.become(other.topics)
+        self.configs.become(other.configs)
+        self.client_quotas.become(other.client_quotas)
+        self.brokers.become(other.brokers)
+        self.features.clear()
+        self.features.update(other.features)
+        self.controllers.clear()
+        self.controllers.update(other.controllers)
+        self.next_producer_id = other.next_producer_id
+        self.last_offset = other.last_offset
+        self._open_transaction = other._open_transaction
+        self.version += 1
 
     def replay(self, records: Iterable[MetadataRecord], last_offset: int) -> ImageDelta:
         """Apply a committed batch. ``InconsistentRecord`` leaves the image unusable: the records of the log contradict each

@@ -3,11 +3,11 @@
 It reads one line of JSON from standard input, ``{"module", "function", "arguments"}``, runs that function on the real disk and
 clock, and prints one line of JSON, ``{"result": ...}`` or ``{"error": ...}``. Only module-level functions of this package run.
 
-A child never outlives its parent. The kernel kills it when the thread that started it ends, and it exits when its standard input
-ends, which covers the moment before the kernel was asked. It runs at low priority: its work can wait, the broker's cannot.
+A child never outlives its parent. The kernel kills it when the thread that started it ends, where the kernel can; and it exits
+when its standard input ends, which covers every system, and the moment before the kernel was asked. It runs at low priority: its
+work can wait, the broker's cannot.
 """
 
-import ctypes
 import importlib
 import json
 import os
@@ -17,15 +17,16 @@ import threading
 import traceback
 from typing import Any
 
+from tidelog.ports import system
 from tidelog.ports.clock import RealClock
 from tidelog.ports.real_disk import RealDisk
 
+# Windows has no SIGKILL.
+_KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
 PACKAGE = "tidelog."
 NICENESS = 10
 # The maximum length of an error that is sent back.
 ERROR_CHARACTERS_MAX = 4000
-# Linux's number for "send me a signal when my parent dies".
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
     output = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     end_with_parent()
-    os.nice(NICENESS)
+    system.lower_priority(NICENESS)
     request = sys.stdin.buffer.readline()
     threading.Thread(target=_watch_parent, daemon=True).start()
     outcome = _outcome(request)
@@ -43,12 +44,9 @@ def main() -> None:
     os._exit(0)
 
 
-def end_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+def end_with_parent(number: int = _KILL) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends, where a kernel can."""
+    system.signal_at_end_of_parent(number)
 
 
 def _watch_parent() -> None:

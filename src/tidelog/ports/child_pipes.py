@@ -8,6 +8,7 @@ only its end is kept.
 import os
 import selectors
 import subprocess
+import time
 
 # A result is a summary (file names, counts), not data. A child that sends more is broken, and must not fill our memory.
 RESULT_BYTES_MAX = 16 * 1024 * 1024
@@ -16,9 +17,10 @@ LAST_WORDS_BYTES_MAX = 4096
 _READ_BYTES = 65_536
 
 
-def read_outcome(process: "subprocess.Popen[bytes]", request: bytes) -> tuple[bytes, str]:
-    """Send the request and read until the child closes its standard output. Returns that output, and the last part of standard
-    error."""
+def read_outcome(process: "subprocess.Popen[bytes]", request: bytes, timeout_seconds: float | None) -> tuple[bytes, str]:
+    """Send the request and read until the child closes its standard output, or until its time is over. Returns that output, and
+    the last part of standard error or why there is no output."""
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -32,7 +34,10 @@ def read_outcome(process: "subprocess.Popen[bytes]", request: bytes) -> tuple[by
         selector.register(process.stderr, selectors.EVENT_READ)
         open_outputs = 2
         while open_outputs:
-            for key, _ in selector.select():
+            left_seconds = None if deadline is None else deadline - time.monotonic()
+            if left_seconds is not None and left_seconds <= 0:
+                return b"", f"it had no result after {timeout_seconds:.0f} s and was killed"
+            for key, _ in selector.select(left_seconds):
                 if key.fileobj is process.stdin:
                     unsent = unsent[_write_some(key.fd, unsent) :]
                     if not unsent:

@@ -4,7 +4,9 @@ It is small and blunt on purpose: whole-path strings, explicit positions, no hid
 ``write`` puts bytes into the page cache; ``sync`` makes a file's bytes durable; ``sync_directory`` makes the names in a directory
 durable (create, rename, remove). The simulated version keeps exactly these three apart.
 
-Errors are ``OSError`` with its errno, as the kernel gave it: the log decides what ENOSPC and EIO mean.
+Errors are ``OSError`` with its errno, as the kernel gave it: the log decides what ENOSPC and EIO mean. An error of a sync itself
+is a ``SyncFailed``, because the same errno means different things there: ENOMEM while opening a directory is a shortage, but
+ENOMEM from fsync means that written pages may be lost.
 
 A ``DiskFile`` closes its descriptor when the last reference goes. Readers hold the file they slice, so that deleting or evicting
 a segment never pulls the descriptor from under a ``sendfile``.
@@ -15,6 +17,10 @@ from typing import Literal, Protocol
 
 Buffer = bytes | bytearray | memoryview
 OpenMode = Literal["read", "write", "create"]
+
+
+class SyncFailed(OSError):
+    """A sync ran and failed: nothing is known any more about the pages that it covered, not even after a second one succeeds."""
 
 
 class DiskFile(Protocol):
@@ -37,7 +43,7 @@ class DiskFile(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Call fdatasync: bytes and size are durable when this returns. Blocks; belongs on the executor."""
+        """Call fdatasync: bytes and size are durable when this returns. Blocks; belongs on the executor. Raises SyncFailed."""
         ...
 
     def descriptor(self) -> int:
@@ -48,7 +54,7 @@ class DiskFile(Protocol):
 class FileSystem(Protocol):
     def sync(self) -> None:
         """Call syncfs: everything written to this file system before the call, including names, is durable when it returns.
-        Blocks."""
+        Blocks. Raises SyncFailed, or OSError with ENOSYS where it cannot be used."""
         ...
 
 
@@ -90,7 +96,8 @@ class Disk(Protocol):
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Make the directory's entries durable. Blocks; belongs on the executor."""
+        """Make the directory's entries durable. Blocks; belongs on the executor. Raises SyncFailed, or another OSError when the
+        directory could not be opened and nothing happened."""
         ...
 
     def open_filesystem(self, path: str) -> FileSystem:

@@ -33,10 +33,20 @@ ChildFunction = Callable[[Disk, Clock, Mapping[str, Any]], Mapping[str, Any]]
 class ChildTask:
     function: ChildFunction
     arguments: Mapping[str, Any]
+    timeout_seconds: float | None = None
+    """The child is killed when it has no result after this time."""
 
 
 class ChildTaskError(Exception):
     """The child process ended without a result, or its function raised. The message contains the child's own error."""
+
+
+class ChildRun(Protocol):
+    """A child task that was submitted."""
+
+    def cancel(self) -> None:
+        """Kill the child, or do not start it. Its completion comes all the same, with an error unless it was done already."""
+        ...
 
 
 class Executor(Protocol):
@@ -44,6 +54,6 @@ class Executor(Protocol):
         """Run ``work`` in a helper thread. ``work`` must spend its time in calls that free the GIL."""
         ...
 
-    def submit_child(self, task: ChildTask, on_done: OnDone) -> None:
+    def submit_child(self, task: ChildTask, on_done: OnDone) -> ChildRun:
         """Run ``task`` in a child process that ends when its parent ends."""
         ...

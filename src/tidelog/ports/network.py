@@ -5,10 +5,13 @@ the ``Endpoint`` given to ``listen`` or ``connect``, always on the owner's threa
 simulated twin delays, cuts (in mid-frame too) and partitions, one way or both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidelog.ports.disk import Buffer
+
+# The reason that ``Endpoint.closed`` gets when the other machine answers and nothing listens at that port.
+CONNECTION_REFUSED = "connection refused"
 
 
 class Connection(Protocol):
@@ -51,3 +54,39 @@ class Network(Protocol):
         ...
 
     def connect(self, host: str, port: int, endpoint: Endpoint) -> Connection: ...
+
+
+class WakingNetwork:
+    """A network that calls ``wake`` before it calls an endpoint, so that what the endpoint does becomes part of a burst."""
+
+    __slots__ = ("_inner", "_wake")
+
+    def __init__(self, inner: Network, wake: Callable[[], None]) -> None:
+        self._inner = inner
+        self._wake = wake
+
+    def listen(self, host: str, port: int, endpoint: Endpoint) -> Listener:
+        return self._inner.listen(host, port, _WakingEndpoint(endpoint, self._wake))
+
+    def connect(self, host: str, port: int, endpoint: Endpoint) -> Connection:
+        return self._inner.connect(host, port, _WakingEndpoint(endpoint, self._wake))
+
+
+class _WakingEndpoint:
+    __slots__ = ("_inner", "_wake")
+
+    def __init__(self, inner: Endpoint, wake: Callable[[], None]) -> None:
+        self._inner = inner
+        self._wake = wake
+
+    def opened(self, connection: Connection) -> None:
+        self._wake()
+        self._inner.opened(connection)
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        self._wake()
+        self._inner.received(connection, data)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        self._wake()
+        self._inner.closed(connection, reason)

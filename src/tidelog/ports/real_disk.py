@@ -1,34 +1,29 @@
 """The operating system's disk.
 
-Descriptors are plain ``os`` calls at explicit positions, so there is no buffer of our own that a crash could lose. ``syncfs`` is
-not in the standard library and comes from libc. It reports write-back errors since Linux 5.8; on an older kernel, where success
-would prove nothing, it is refused and the caller syncs file by file.
+Descriptors are plain ``os`` calls at explicit positions, so there is no buffer of our own that a crash could lose. What not every
+system has comes from ``system``. Where there is no ``syncfs``, it is refused and the caller syncs file by file.
 """
 
-import ctypes
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Literal
 
-from tidelog.ports.disk import Buffer, DirectoryLock, DiskFile, FileSystem, OpenMode
+from tidelog.ports import system
+from tidelog.ports.disk import Buffer, DirectoryLock, DiskFile, FileSystem, OpenMode, SyncFailed
 
 # Linux takes at most this many buffers in one gathered write (IOV_MAX).
 GATHER_BUFFERS_MAX = 1024
 
 _OPEN_FLAGS: dict[OpenMode, int] = {
-    "read": os.O_RDONLY | os.O_CLOEXEC,
-    "write": os.O_RDWR | os.O_CLOEXEC,
-    "create": os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+    "read": os.O_RDONLY | system.O_CLOEXEC | system.O_BINARY,
+    "write": os.O_RDWR | system.O_CLOEXEC | system.O_BINARY,
+    "create": os.O_RDWR | os.O_CREAT | system.O_CLOEXEC | system.O_BINARY,
 }
 # Records may hold anything, so only the broker's own user may read its files.
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 SyncKind = Literal["file", "directory", "filesystem"]
 # Called with the kind and the path when a sync begins; returns a function to call when it has succeeded.
@@ -36,7 +31,7 @@ OnSync = Callable[[SyncKind, str], Callable[[], None]]
 
 
 class RealFile:
-    __slots__ = ("_descriptor", "_path")
+    __slots__ = ("__weakref__", "_descriptor", "_path")
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
@@ -73,7 +68,7 @@ class RealFile:
         for buffer in buffers:
             total += len(buffer)
         if len(buffers) <= GATHER_BUFFERS_MAX:
-            written = os.pwritev(self._descriptor, buffers, position)
+            written = system.write_gathered(self._descriptor, buffers, position)
             if written == total:
                 return total
         else:
@@ -100,7 +95,10 @@ class RealFile:
         os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        try:
+            system.sync_data(self._descriptor)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror, self._path) from error
 
     def descriptor(self) -> int:
         return self._descriptor
@@ -120,12 +118,13 @@ class RealFileSystem:
         os.close(self._descriptor)
 
     def sync(self) -> None:
-        if not _syncfs_reports_errors():
-            raise OSError(errno.ENOSYS, "syncfs does not report write-back errors before Linux 5.8", self._path)
         finished = self._on_sync("filesystem", self._path) if self._on_sync is not None else None
-        if _libc.syncfs(self._descriptor) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), self._path)
+        try:
+            system.sync_file_system(self._descriptor)
+        except OSError as error:
+            if error.errno == errno.ENOSYS:
+                raise OSError(errno.ENOSYS, error.strerror, self._path) from error
+            raise SyncFailed(error.errno, error.strerror, self._path) from error
         if finished is not None:
             finished()
 
@@ -190,37 +189,37 @@ class RealDisk:
         os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | system.O_DIRECTORY | system.O_CLOEXEC)
         finished = self._on_sync("directory", path) if self._on_sync is not None else None
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror, path) from error
         finally:
             os.close(descriptor)
         if finished is not None:
             finished()
 
     def open_filesystem(self, path: str) -> FileSystem:
-        return RealFileSystem(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._on_sync)
+        return RealFileSystem(path, os.open(path, os.O_RDONLY | system.O_CLOEXEC), self._on_sync)
 
     def drop_cache(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | system.O_CLOEXEC)
         try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            system.drop_cached(descriptor)
         finally:
             os.close(descriptor)
 
     def free_bytes(self, path: str) -> int:
-        status = os.statvfs(path)
-        return status.f_bavail * status.f_frsize
+        return system.disk_bytes(path)[1]
 
     def total_bytes(self, path: str) -> int:
-        status = os.statvfs(path)
-        return status.f_blocks * status.f_frsize
+        return system.disk_bytes(path)[0]
 
     def lock(self, path: str) -> DirectoryLock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | system.O_CLOEXEC, _FILE_MODE)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.lock_exclusively(descriptor)
         except OSError:
             os.close(descriptor)
             raise
@@ -247,9 +246,3 @@ def _status(path: str) -> os.stat_result | None:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-@cache
-def _syncfs_reports_errors() -> bool:
-    major, minor = os.uname().release.split(".")[:2]
-    return (int(major), int("".join(filter(str.isdigit, minor)) or 0)) >= (5, 8)

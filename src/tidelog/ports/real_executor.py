@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from tidelog.ports.child_pipes import read_outcome
-from tidelog.ports.executor import ChildTask, ChildTaskError, Completion, OnDone
+from tidelog.ports.executor import ChildRun, ChildTask, ChildTaskError, Completion, OnDone
 
 # Syncs of different files overlap in the disk's queue; beyond a few threads they only wait for each other there.
 THREAD_COUNT = 4
@@ -55,13 +55,15 @@ class ThreadExecutor:
     def submit(self, work: Callable[[], Any], on_done: OnDone) -> None:
         self._work.submit(work, on_done)
 
-    def submit_child(self, task: ChildTask, on_done: OnDone) -> None:
+    def submit_child(self, task: ChildTask, on_done: OnDone) -> ChildRun:
         # Encode now, on the caller's side: an argument that is not JSON is the caller's mistake and must not wait for a child to
         # report it.
         request = json.dumps(
             {"module": task.function.__module__, "function": task.function.__qualname__, "arguments": dict(task.arguments)}
         )
-        self._supervisors.submit(partial(self._run_child, request.encode() + b"\n"), on_done)
+        run = _CancellableChild()
+        self._supervisors.submit(partial(self._run_child, request.encode() + b"\n", task.timeout_seconds, run), on_done)
+        return run
 
     def run_completions(self, timeout_seconds: float) -> int:
         """Deliver all completions that are there, after waiting for the first one; returns how many. Only without ``wake``."""
@@ -100,10 +102,13 @@ class ThreadExecutor:
             if not self._closed:
                 raise
 
-    def _run_child(self, request: bytes) -> Mapping[str, Any]:
+    def _run_child(self, request: bytes, timeout_seconds: float | None, run: "_CancellableChild") -> Mapping[str, Any]:
+        if run.is_cancelled:
+            raise ChildTaskError("the task was cancelled before its child process was started")
         process = self._start_child()
         try:
-            result, last_words = read_outcome(process, request)
+            run.started(process)
+            result, last_words = read_outcome(process, request, timeout_seconds)
         finally:
             process.kill()
             with self._children_lock:
@@ -127,6 +132,27 @@ class ThreadExecutor:
             )
             self._children.append(process)
             return process
+
+
+class _CancellableChild:
+    """The owner's thread cancels, and the supervisor's thread starts the process: whoever comes second kills it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        with self._lock:
+            self.is_cancelled = True
+            if self._process is not None:
+                self._process.kill()
+
+    def started(self, process: "subprocess.Popen[bytes]") -> None:
+        with self._lock:
+            self._process = process
+            if self.is_cancelled:
+                process.kill()
 
 
 class _Lane:

@@ -1,4 +1,5 @@
-"""The metadata quorum: which node leads it and which records are committed. It has one voter for now.
+"""The metadata quorum: which node leads it and which records are committed.
 
-``single_voter`` makes the decisions, ``quorum_state`` keeps epoch and vote on disk.
+``quorum`` makes every decision, for any number of voters; ``messages`` and ``voters`` are the data that it works on.
+``control_records`` are the quorum's own records in the log, and ``quorum_state`` keeps epoch and vote on disk.
 """

@@ -15,3 +15,11 @@ class NotQuorumLeader(QuorumError):
 
 class CorruptMetadataLog(QuorumError):
     """A committed batch of the metadata log fails its checksum or cannot be read."""
+
+
+class LeadershipLost(QuorumError):
+    """This node stopped leading while a proposal waited: whether it is committed is for the next leader to say."""
+
+
+class TooManyProposals(QuorumError):
+    """More proposals wait than the quorum keeps. Nothing was written."""

@@ -11,6 +11,7 @@ replaced atomically and is durable before the node acts on it; a crash leaves ei
 import base64
 import binascii
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,10 +82,12 @@ def _directory_id(text: object) -> bytes:
 
 
 class QuorumStateFile:
-    __slots__ = ("_disk", "path")
+    __slots__ = ("_disk", "_use_reserve", "path")
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, use_reserve: Callable[[Callable[[], None]], None] | None = None) -> None:
+        """``use_reserve`` runs a write that must be possible on a full disk; it may run it twice."""
         self._disk = disk
+        self._use_reserve = use_reserve
         self.path = f"{directory}/{FILE_NAME}"
 
     def load(self) -> QuorumState:
@@ -97,6 +100,12 @@ class QuorumStateFile:
 
     def store(self, state: QuorumState) -> None:
         """Write the state. Blocks until it is durable."""
+        if self._use_reserve is None:
+            self._write(state)
+        else:
+            self._use_reserve(lambda: self._write(state))
+
+    def _write(self, state: QuorumState) -> None:
         temporary_path = self.path + ".tmp"
         file = self._disk.open(temporary_path, "create")
         # A crash may have left a longer file.

@@ -122,7 +122,12 @@ def assemble_batch(
     return _joined(base_offset, leader_epoch, body, fields)
 
 
-def _joined(base_offset: int, leader_epoch: int, body: bytes, fields: tuple[int, ...]) -> bytes:
+def rebuild_batch(header: BatchHeader, body: Buffer) -> bytes:
+    """A batch with the fields of ``header`` and the records of ``body``, whose length and CRC need not be those of the header."""
+    return _joined(header.base_offset, header.leader_epoch, body, header[5:])
+
+
+def _joined(base_offset: int, leader_epoch: int, body: Buffer, fields: tuple[int, ...]) -> bytes:
     """``fields`` are the header fields that the CRC covers."""
     try:
         checksummed = CHECKSUMMED_HEADER.pack(*fields)

@@ -31,8 +31,11 @@ class CompressionType(IntEnum):
     ZSTD = 4
 
 
-# Kafka's default levels.
-GZIP_LEVEL_DEFAULT = 6
+# Kafka's default levels. -1 leaves the choice to zlib, whose default is 6; lz4's stands for the fast compressor.
+GZIP_LEVEL_DEFAULT = -1
+GZIP_LEVEL_OF_ZLIB = 6
+LZ4_LEVEL_DEFAULT = 9
+LZ4_LEVEL_FAST = 0
 ZSTD_LEVEL_DEFAULT = 3
 
 # The first guess of the decompressed size, and how the guess grows: most record data shrinks to no less than an eighth.
@@ -63,15 +66,16 @@ def compression_type(code: int) -> CompressionType:
 
 
 def compress(kind: CompressionType, data: Buffer, level: int | None = None) -> bytes:
-    """``data`` as one compressed stream. ``level`` applies to gzip (0 to 9) and zstd; snappy and lz4 have none here."""
+    """``data`` as one compressed stream, at the codec's level by Kafka's numbers; snappy has none. None is the default."""
     if kind is CompressionType.NONE:
         return bytes(data)
     if kind is CompressionType.GZIP:
-        return bytes(cramjam.gzip.compress(data, level=GZIP_LEVEL_DEFAULT if level is None else level))
+        return bytes(cramjam.gzip.compress(data, level=GZIP_LEVEL_OF_ZLIB if level in (None, GZIP_LEVEL_DEFAULT) else level))
     if kind is CompressionType.SNAPPY:
         return _compress_xerial(data)
     if kind is CompressionType.LZ4:
-        compressor = cramjam.lz4.Compressor(level=0, content_checksum=False, block_linked=False)
+        lz4_level = LZ4_LEVEL_FAST if level in (None, LZ4_LEVEL_DEFAULT) else level
+        compressor = cramjam.lz4.Compressor(level=lz4_level, content_checksum=False, block_linked=False)
         # Unlike the rest of cramjam, the streaming compressor accepts only bytes.
         compressor.compress(bytes(data))
         return bytes(compressor.finish())

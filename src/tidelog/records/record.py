@@ -141,7 +141,7 @@ def decode_records(
                 length, position = read_zigzag(data, position, VARINT_BITS)
             end = position + (length >> 1)
             if length & 1 or end > size:
-                raise _bad_length("record", index, length, size - position)
+                raise bad_length("record", index, length, size - position)
 
             position += 1
             zigzag = data[position]
@@ -184,20 +184,20 @@ def decode_records(
                 raise InvalidBatch(f"record {index} ends at byte {position} of the records, but its length says {end}")
             yield _new_tuple(Record, (base_offset + delta, timestamp, key, value, headers))
     except IndexError:
-        raise _too_short(size) from None
+        raise cut_off(size) from None
     if position != size:
-        raise _trailing_bytes(size, position)
+        raise trailing_bytes(size, position)
 
 
 def _read_nullable(data: bytes, position: int, end: int, index: int, what: str) -> tuple[bytes | None, int]:
     length, position = read_zigzag(data, position, VARINT_BITS)
     if length & 1:
         if length != 1:
-            raise _bad_length(what, index, length, end - position)
+            raise bad_length(what, index, length, end - position)
         return None, position
     value_end = position + (length >> 1)
     if value_end > end:
-        raise _bad_length(what, index, length, end - position)
+        raise bad_length(what, index, length, end - position)
     return data[position:value_end], value_end
 
 
@@ -235,7 +235,7 @@ def decode_keys(data: bytes, count: int, last_offset_delta: int) -> Iterator[tup
                 length, position = read_zigzag(data, position, VARINT_BITS)
             end = position + (length >> 1)
             if length & 1 or end > size:
-                raise _bad_length("record", index, length, size - position)
+                raise bad_length("record", index, length, size - position)
 
             position += 1
             if data[position] < 0x80:
@@ -265,7 +265,7 @@ def decode_keys(data: bytes, count: int, last_offset_delta: int) -> Iterator[tup
             if length != 1:
                 key_end = position + (length >> 1)
                 if length & 1 or key_end > end:
-                    raise _bad_length("key", index, length, end - position)
+                    raise bad_length("key", index, length, end - position)
                 key = data[position:key_end]
                 position = key_end
 
@@ -279,16 +279,16 @@ def decode_keys(data: bytes, count: int, last_offset_delta: int) -> Iterator[tup
                 length, position = read_zigzag(data, position, VARINT_BITS)
             # One byte at least must be left for the header count.
             if (length & 1 and length != 1) or position + (length >> 1) >= end:
-                raise _bad_length("value", index, length, end - position)
+                raise bad_length("value", index, length, end - position)
             position = end
             yield delta, key, length == 1
     except IndexError:
-        raise _too_short(size) from None
+        raise cut_off(size) from None
     if position != size:
-        raise _trailing_bytes(size, position)
+        raise trailing_bytes(size, position)
 
 
-def _bad_length(what: str, index: int, zigzag: int, room: int) -> InvalidBatch:
+def bad_length(what: str, index: int, zigzag: int, room: int) -> InvalidBatch:
     length = zigzag >> 1 ^ -(zigzag & 1)
     return InvalidBatch(f"the {what} of record {index} claims {length} bytes, but only {room} are left")
 
@@ -300,9 +300,14 @@ def _bad_delta(index: int, zigzag: int, previous_delta: int, last_offset_delta: 
     )
 
 
-def _too_short(size: int) -> InvalidBatch:
+def wrong_offset_delta(index: int, zigzag: int) -> InvalidBatch:
+    offset_delta = zigzag >> 1 ^ -(zigzag & 1)
+    return InvalidBatch(f"record {index} has offset delta {offset_delta}, but the records of a new batch count up from 0")
+
+
+def cut_off(size: int) -> InvalidBatch:
     return InvalidBatch(f"the records are cut off after {size} bytes")
 
 
-def _trailing_bytes(size: int, position: int) -> InvalidBatch:
+def trailing_bytes(size: int, position: int) -> InvalidBatch:
     return InvalidBatch(f"the records take {position} bytes, but {size - position} more follow")

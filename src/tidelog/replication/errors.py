@@ -21,3 +21,20 @@ class UnknownLeaderEpoch(ReplicationError):
 
 class NotEnoughReplicas(ReplicationError):
     """A write with acks=all found fewer replicas in sync than ``min.insync.replicas``; nothing was written."""
+
+
+class NotEnoughReplicasAfterAppend(ReplicationError):
+    """A write with acks=all was appended, and then fewer replicas were in sync than ``min.insync.replicas``. It may be committed
+    later."""
+
+
+class NotReplica(ReplicationError):
+    """The broker that fetches is not a replica of the partition, as far as the leader knows."""
+
+
+class StaleBrokerEpoch(ReplicationError):
+    """A fetch of an earlier process of the follower: what it claims to have may be lost."""
+
+
+class OffsetNotAvailable(ReplicationError):
+    """A new leader does not know yet how far its predecessor's high watermark was."""

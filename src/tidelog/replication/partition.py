@@ -1,41 +1,62 @@
 """A partition that this broker leads: appends, the end of what consumers may see, and the requests that wait for it.
 
-The high watermark is the lowest *durable* end offset in the in-sync set, and does not move while that set is smaller than
-``min.insync.replicas``: nobody reads what a power cut could undo. With one replica that is the log's own durable end. On a topic
-with relaxed durability (``flush.messages`` above 1) "durable" means "appended".
+One ``Partition`` is one leadership: it lives from the begin of a leader epoch to its end, and a later epoch gets another one.
 
-The partition listens to its log: after every commit pass that covered it, ``advance`` moves the high watermark. Producers with
-acks=all wait for it to pass their records, and fetches for it to pass their offset. Both are called from ``advance``, never from
-within ``append``. What an append leaves to be done later is kept in the ``AppendTracker`` that all partitions of a broker share.
+The high watermark is the lowest *durable* end offset among the replicas in sync, and does not move while there are fewer of
+them than the effective ``min.insync.replicas``: nobody reads what a power cut could undo. ``InSyncReplicas`` says which replicas
+count. With one replica that is the log's own durable end. On a topic with relaxed durability (``flush.messages`` above 1)
+"durable" means "appended".
+
+The partition listens to its log: after every commit pass that covered it, ``advance`` moves the high watermark. So does a
+follower's fetch. Producers with acks=all wait for it to pass their records, and fetches for it to pass their offset. Both are
+called from ``advance``, never from within ``append``. Fetches of followers wait for the log end; they are called at the end of a
+burst of appends. What an append leaves to be done later is kept in the ``AppendTracker`` that all partitions of a broker share.
+
+A new leader does not know its predecessor's high watermark exactly. Until its own has reached the log end with which it began
+(``epoch_start_offset``), it does not tell anybody where the log ends: the answer could be lower than an earlier one.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from tidelog.log.append_check import AppendOrigin
+from tidelog.log.append_check import AppendOrigin, ValidatedBatch
+from tidelog.log.errors import OffsetOutOfRange
+from tidelog.log.leader_epochs import UNDEFINED_EPOCH
 from tidelog.log.partition_log import AppendResult, PartitionLog
+from tidelog.log.reading import Isolation, LogSlice, read
 from tidelog.metadata.topics import PartitionImage, TopicImage
 from tidelog.ports.disk import Buffer
-from tidelog.replication.errors import FencedLeaderEpoch, NotEnoughReplicas, UnknownLeaderEpoch
+from tidelog.replication.errors import (
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    OffsetNotAvailable,
+    UnknownLeaderEpoch,
+)
+from tidelog.replication.in_sync_replicas import InSyncReplicas
+from tidelog.wire.fetch import FetchPartition
 
 OnReplicated = Callable[[Exception | None], None]
 
 
 class AppendTracker:
-    """Tracks the work that appends leave behind: bytes to sync, and partitions with relaxed durability to advance.
+    """Tracks the work that appends leave behind: bytes to sync, followers to wake, and partitions with relaxed durability to
+    advance.
 
     Unsynced bytes are counted by commit passes, not by logs: what was written since the pass before the last one ended may be
     unsynced, everything earlier is synced. Topics with relaxed durability do not count, because nobody waits for their syncs.
     Their high watermark moves at the end of the burst, since nobody who waits may be called from within an append."""
 
-    __slots__ = ("_bytes_before_pass", "_bytes_since_pass", "_relaxed", "last_log")
+    __slots__ = ("_awaited_by_followers", "_bytes_before_pass", "_bytes_since_pass", "_catching_up", "_relaxed", "last_log")
 
     def __init__(self) -> None:
         self._bytes_before_pass = 0
         self._bytes_since_pass = 0
-        # A dictionary, because it keeps the order.
+        # Dictionaries, because they keep the order.
         self._relaxed: dict[Partition, None] = {}
+        self._awaited_by_followers: dict[Partition, None] = {}
+        self._catching_up: dict[Partition, None] = {}
         self.last_log: PartitionLog | None = None
         """The last log whose append has to be synced."""
 
@@ -51,6 +72,23 @@ class AppendTracker:
         else:
             self._bytes_since_pass += length
             self.last_log = log
+        if partition.has_waiting_followers:
+            self._awaited_by_followers[partition] = None
+
+    def wake_followers(self) -> None:
+        """Answer the followers' fetches that wait for what was appended. Called at the end of a burst: a follower syncs once for
+        everything that it gets at once."""
+        awaited, self._awaited_by_followers = self._awaited_by_followers, {}
+        for partition in awaited:
+            partition.wake_followers()
+
+    def note_catching_up(self, partition: "Partition") -> None:
+        self._catching_up[partition] = None
+
+    def take_catching_up(self) -> "dict[Partition, None]":
+        """The partitions from which followers have fetched that are not in sync, since the last call."""
+        catching_up, self._catching_up = self._catching_up, {}
+        return catching_up
 
     def pass_ended(self) -> None:
         self._bytes_before_pass, self._bytes_since_pass = self._bytes_since_pass, 0
@@ -65,25 +103,34 @@ class AppendTracker:
 
 class FetchWaiter(Protocol):
     def on_data(self, partition: "Partition") -> None:
-        """Called when the high watermark or the last stable offset has moved, or the partition went offline."""
+        """Called when the high watermark or the last stable offset has moved (for a follower: the log end), or when the partition
+        has gone offline or elsewhere."""
         ...
+
+
+class FollowerRead(NamedTuple):
+    records: LogSlice | None
+    diverging_epoch: tuple[int, int] | None
+    """Where the follower's history leaves this one; there are no records then."""
 
 
 class Partition:
     __slots__ = (
         "_appends",
         "_fetch_waiters",
+        "_follower_waiters",
+        "_min_insync_setting",
         "_producers_waiting",
         "closed_by",
         "fetched_bytes",
+        "in_sync",
         "index",
         "is_internal",
-        "isr",
         "leader_epoch",
         "log",
         "min_insync_replicas",
         "produced_bytes",
-        "replicas",
+        "replicated_bytes",
         "topic",
         "topic_id",
     )
@@ -91,38 +138,55 @@ class Partition:
     def __init__(
         self, topic: TopicImage, index: int, log: PartitionLog, min_insync_replicas: int, appends: AppendTracker
     ) -> None:
+        """Begin to lead in the epoch that ``topic`` states."""
         self.topic = topic.name
         self.topic_id = topic.topic_id
         self.index = index
         self.log = log
-        self.min_insync_replicas = min_insync_replicas
+        self._min_insync_setting = min_insync_replicas
         self.is_internal = topic.is_internal
         state = topic.partitions[index]
         self.leader_epoch = state.leader_epoch
-        self.replicas = state.replicas
-        self.isr = state.isr
-        # Bytes of records from and to clients since this broker began to lead the partition.
+        self.in_sync = InSyncReplicas(state, log.log_end_offset, log.environment.clock.monotonic_ms())
+        self.min_insync_replicas = min(min_insync_replicas, len(state.replicas))
+        """The effective minimum: the setting, but no more than there are replicas."""
+        # Bytes of records from and to clients, and to followers, since this broker began to lead the partition.
         self.produced_bytes = 0
         self.fetched_bytes = 0
+        self.replicated_bytes = 0
         self.closed_by: Exception | None = None
         """The reason why the partition is out of use, if it is: whoever still holds it gets this error."""
         self._appends = appends
         self._producers_waiting: deque[tuple[int, OnReplicated]] | None = None
-        # A dictionary, because it keeps the order: which fetch is answered first must not depend on hashes.
+        # Dictionaries, because they keep the order: which fetch is answered first must not depend on hashes.
         self._fetch_waiters: dict[FetchWaiter, None] | None = None
+        self._follower_waiters: dict[FetchWaiter, None] | None = None
         log.add_durability_listener(self.advance)
         self.advance()
 
     def follow(self, state: PartitionImage) -> None:
-        """Take over a new epoch, replicas or in-sync set from the metadata."""
-        self.leader_epoch = state.leader_epoch
-        self.replicas = state.replicas
-        self.isr = state.isr
-        self.advance()
+        """Take over other replicas or another in-sync set from the metadata, within the same leader epoch."""
+        assert state.leader_epoch == self.leader_epoch, "another epoch is another leadership"
+        self.in_sync.follow(state, self.log.environment.clock.monotonic_ms())
+        self.change_min_insync_replicas(self._min_insync_setting)
 
-    def change_min_insync_replicas(self, count: int) -> None:
-        self.min_insync_replicas = count
+    def change_min_insync_replicas(self, setting: int) -> None:
+        self._min_insync_setting = setting
+        self.min_insync_replicas = min(setting, len(self.in_sync.replicas))
         self.advance()
+        if self.is_under_min_isr:
+            self._fail_producers(NotEnoughReplicasAfterAppend(self._shortage()))
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return len(self.in_sync.isr) < self.min_insync_replicas
+
+    def _shortage(self) -> str:
+        in_sync = self.in_sync
+        return (
+            f"{self.log.name} has {len(in_sync.isr)} of {len(in_sync.replicas)} replicas in sync, min.insync.replicas is "
+            f"{self._min_insync_setting}"
+        )
 
     def check_open(self) -> None:
         """Raise the error that closed the partition, if one did.
@@ -141,15 +205,17 @@ class Partition:
             raise FencedLeaderEpoch(f"{self.log.name} is in leader epoch {self.leader_epoch}, the request has epoch {epoch}")
         raise UnknownLeaderEpoch(f"{self.log.name} is in leader epoch {self.leader_epoch}, the request has epoch {epoch}")
 
-    def append(self, records: Buffer, acks_all: bool, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
+    def append(
+        self, records: Buffer | ValidatedBatch, acks_all: bool, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendResult:
         """Append records. They are written when this returns, and durable and visible when the high watermark has passed them."""
-        if acks_all and len(self.isr) < self.min_insync_replicas:
-            raise NotEnoughReplicas(
-                f"{self.log.name} has {len(self.isr)} of {len(self.replicas)} replicas in sync, min.insync.replicas is "
-                f"{self.min_insync_replicas}"
-            )
-        result = self.log.append_as_leader(records, self.leader_epoch, origin)
-        length = len(records)
+        if acks_all and len(self.in_sync.isr) < self.min_insync_replicas:
+            raise NotEnoughReplicas(self._shortage())
+        log = self.log
+        if log.environment.reserve.is_released:
+            log.environment.reserve.check()
+        result = log.append_as_leader(records, self.leader_epoch, origin)
+        length = len(records.view) if isinstance(records, ValidatedBatch) else len(records)
         if origin is AppendOrigin.CLIENT:
             self.produced_bytes += length
         self._appends.appended(self, length)
@@ -158,18 +224,67 @@ class Partition:
     def count_fetched(self, length: int) -> None:
         self.fetched_bytes += length
 
+    def count_replicated(self, length: int) -> None:
+        self.replicated_bytes += length
+
+    def read_as_follower(
+        self, follower: tuple[int, int], wanted: FetchPartition, bytes_max: int, at_least_one: bool = True
+    ) -> FollowerRead:
+        """Serve a fetch of a follower, given by its (broker id, broker epoch). What it says about its log counts only if its
+        history is ours."""
+        self.check_epoch(wanted.current_leader_epoch)
+        diverging = self.diverging_epoch(wanted.fetch_offset, wanted.last_fetched_epoch)
+        if diverging is not None:
+            return FollowerRead(None, diverging)
+        found = read(self.log, wanted.fetch_offset, bytes_max, Isolation.LOG_END, at_least_one)
+        self.note_follower_fetch(*follower, wanted.fetch_offset, wanted.log_start_offset)
+        return FollowerRead(found.records, None)
+
+    def note_follower_fetch(self, broker_id: int, broker_epoch: int, offset: int, log_start_offset: int) -> None:
+        """A follower fetches at ``offset``, and its history up to there is ours. Raises NotReplica or StaleBrokerEpoch."""
+        log = self.log
+        now_ms = log.environment.clock.monotonic_ms()
+        follower = self.in_sync.note_fetch(broker_id, broker_epoch, offset, log_start_offset, log.log_end_offset, now_ms)
+        if offset > log.high_watermark and follower in self.in_sync.maximal_followers:
+            self.advance()
+        if broker_id not in self.in_sync.isr:
+            self._appends.note_catching_up(self)
+
+    def diverging_epoch(self, offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
+        """Where a follower, whose log ends at ``offset`` with a record of ``last_fetched_epoch``, may agree with this log, as
+        (epoch, end offset). None if it agrees up to its end."""
+        if last_fetched_epoch == UNDEFINED_EPOCH:
+            return None
+        log = self.log
+        epoch, end_offset = log.epochs.end_offset_for(last_fetched_epoch, log.log_end_offset, self.leader_epoch)
+        if epoch == UNDEFINED_EPOCH:
+            raise OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
+        return (epoch, end_offset) if epoch < last_fetched_epoch or end_offset < offset else None
+
+    def latest_offset(self, *, is_read_committed: bool) -> int:
+        """The end of what consumers may read. Raises OffsetNotAvailable while it is not known."""
+        log = self.log
+        if log.high_watermark < self.in_sync.epoch_start_offset:
+            raise OffsetNotAvailable(
+                f"{log.name} is in a new leader epoch, and its high watermark {log.high_watermark} has not reached "
+                f"{self.in_sync.epoch_start_offset} yet"
+            )
+        return log.last_stable_offset if is_read_committed else log.high_watermark
+
     def advance(self) -> None:
-        """Move the high watermark, because the log's durable end (on a relaxed topic: its end) or the in-sync set may have
-        changed."""
+        """Move the high watermark, because the log's durable end (on a relaxed topic: its end), a follower's, or the in-sync set
+        may have changed."""
         log = self.log
         if log.offline_reason is not None:
             self._fail(log)
             return
-        if len(self.isr) < self.min_insync_replicas:
+        in_sync = self.in_sync
+        if len(in_sync.isr) < self.min_insync_replicas:
             return
         before = log.high_watermark
         stable_before = log.last_stable_offset if self._fetch_waiters else before
-        log.advance_high_watermark(log.log_end_offset if log.settings.is_relaxed else log.durable.offset)
+        end = log.log_end_offset if log.settings.is_relaxed else log.durable.offset
+        log.advance_high_watermark(in_sync.lowest_durable_end(end) if in_sync.maximal_followers else end)
         high_watermark = log.high_watermark
         if high_watermark != before:
             waiting = self._producers_waiting
@@ -197,15 +312,35 @@ class Partition:
         if self._fetch_waiters is not None:
             self._fetch_waiters.pop(waiter, None)
 
+    @property
+    def has_waiting_followers(self) -> bool:
+        return bool(self._follower_waiters)
+
+    def add_follower_waiter(self, waiter: FetchWaiter) -> None:
+        if self._follower_waiters is None:
+            self._follower_waiters = {}
+        self._follower_waiters[waiter] = None
+
+    def remove_follower_waiter(self, waiter: FetchWaiter) -> None:
+        if self._follower_waiters is not None:
+            self._follower_waiters.pop(waiter, None)
+
+    def wake_followers(self) -> None:
+        for waiter in list(self._follower_waiters or ()):
+            waiter.on_data(self)
+
     def close(self, error: Exception) -> None:
-        """Called when the partition is gone or led elsewhere: all waiting requests get the error."""
+        """Called when the partition is gone or its leader epoch has ended: all waiting requests get the error."""
         self.closed_by = error.with_traceback(None)
         self.log.remove_durability_listener(self.advance)
+        self._fail_producers(error)
+        for waiter in (*(self._fetch_waiters or ()), *(self._follower_waiters or ())):
+            waiter.on_data(self)
+
+    def _fail_producers(self, error: Exception) -> None:
         waiting, self._producers_waiting = self._producers_waiting, None
         for _, on_replicated in waiting or ():
             on_replicated(error)
-        for waiter in list(self._fetch_waiters or ()):
-            waiter.on_data(self)
 
     def _fail(self, log: PartitionLog) -> None:
         try:

@@ -136,15 +136,17 @@ class ClientConnection:
         "_session",
         "_socket",
         "host",
+        "listener_index",
         "peer",
         "received_bytes",
     )
 
-    def __init__(self, reactor: Reactor, accepted: socket.socket, host: str, port: int) -> None:
+    def __init__(self, reactor: Reactor, accepted: socket.socket, host: str, port: int, listener_index: int = 0) -> None:
         self._reactor = reactor
         self._socket = accepted
         self._descriptor = accepted.fileno()
         self.host = host
+        self.listener_index = listener_index
         self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.received_bytes = 0
         self._phase = _HANDSHAKE
@@ -163,7 +165,9 @@ class ClientConnection:
         accepted.setblocking(False)
         # Responses are complete when they are sent: waiting for more to fill a segment only adds delay.
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._session = reactor.broker.session(host, self._send, self.close, self.resume)
+        if reactor.limits.send_buffer_bytes > 0:
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, reactor.limits.send_buffer_bytes)
+        self._session = reactor.broker.session(host, self._send, self.close, self.resume, listener_index)
         reactor.opened(self)
         reactor.resets.watch(accepted, self.close)
         self._update_reading()
@@ -225,11 +229,16 @@ class ClientConnection:
                 if frame is None:
                     event = _EMPTIED
                     break
-                self._in_flight_sizes.append(len(frame))
-                self._in_flight_bytes += len(frame)
-                session.receive(frame, received_ns)
+                size = len(frame)
+                self._in_flight_sizes.append(size)
+                self._in_flight_bytes += size
+                held_bytes = session.receive(frame, received_ns)
                 if self._phase is _CLOSED:
                     return
+                if held_bytes > size and session.in_flight:
+                    # A decoded request takes more than its frame, and this one may wait for long.
+                    self._in_flight_sizes[-1] = held_bytes
+                    self._in_flight_bytes += held_bytes - size
                 handled += 1
                 if now_ns() - began_ns > TURN_NS_MAX:
                     break

@@ -17,7 +17,7 @@ from tidelog.ports.clock import Clock
 
 # All other events are warnings: the broker keeps running, but somebody should know.
 ERRORS = frozenset(("unexpected_error", "log_offline", "partition_offline", "partition_not_created", "stop_failed"))
-INFORMATION = frozenset(("started", "stopped"))
+INFORMATION = frozenset(("started", "stopped", "metadata_snapshot", "metadata_snapshot_installed"))
 
 _NEEDS_QUOTES = frozenset(' "=\\')
 
@@ -47,6 +47,9 @@ class LogLevel(StrEnum):
         return logging.getLevelNamesMapping()[self.upper()]
 
 
+LINES_LOST = "log_lines_lost"
+
+
 class EventLog:
     """``write`` takes one line including its newline. It is called on the loop's thread only, except for messages from
     ``logging``."""
@@ -59,6 +62,7 @@ class EventLog:
         self._format = log_format
         self.level_min = level_min
         self._number_min = level_min.number
+        self._lost_count = 0
 
     def report(self, event: str, facts: Mapping[str, object]) -> None:
         level = LogLevel.ERROR if event in ERRORS else LogLevel.INFO if event in INFORMATION else LogLevel.WARNING
@@ -72,7 +76,15 @@ class EventLog:
             line = json.dumps({"time": time, "level": level, "event": event, **facts}, default=str)
         else:
             line = " ".join((time, level, event, *(f"{name}={_quoted(value)}" for name, value in facts.items())))
-        self._write(line + "\n")
+        try:
+            self._write(line + "\n")
+        except (OSError, ValueError):
+            # Whoever reads the log has closed it, or its disk is full. What is reported goes on, and the count is told later.
+            self._lost_count += 1
+            return
+        if self._lost_count and event != LINES_LOST:
+            lost_count, self._lost_count = self._lost_count, 0
+            self.write(LogLevel.WARNING, LINES_LOST, {"lines": lost_count})
 
 
 def _quoted(value: object) -> str:

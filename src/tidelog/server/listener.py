@@ -101,10 +101,12 @@ class Admission:
 
 
 class SocketListener:
-    def __init__(self, reactor: Reactor, admission: Admission, listening: socket.socket) -> None:
+    def __init__(self, reactor: Reactor, admission: Admission, listening: socket.socket, index: int = 0) -> None:
+        """``index`` is the place of this listener among the broker's."""
         self._reactor = reactor
         self._admission = admission
         self._listening = listening
+        self.index = index
         self._is_open = True
         # Connections that are ignored and closed soon, and their addresses.
         self._ignored: dict[socket.socket, str] = {}
@@ -144,7 +146,7 @@ class SocketListener:
                 self._ignore(accepted, host, throttle_ms)
                 continue
             try:
-                ClientConnection(self._reactor, accepted, host, port)
+                ClientConnection(self._reactor, accepted, host, port, self.index)
             except OSError:
                 # The connection was reset before it was set up.
                 accepted.close()

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import platform
-import resource
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from tidelog.broker.metric_sources import add_broker_metrics
 from tidelog.metrics.exposition import CONTENT_TYPE, render
 from tidelog.metrics.histogram import SECONDS
 from tidelog.metrics.registry import Description, Family, Kind, Registry, Sample
+from tidelog.ports import system
 from tidelog.ports.executor import Completion, Executor
 from tidelog.server.http import Answer, Handler, HttpListener, HttpResponse
 from tidelog.server.server import Server
@@ -113,17 +113,20 @@ def add_process_metrics(registry: Registry, data_path: str) -> None:
 
 
 def _collect_disk(data_path: str) -> Iterator[Sample]:
-    found = os.statvfs(data_path)
-    yield DISK_SIZE, (), found.f_frsize * found.f_blocks
-    yield DISK_FREE, (), found.f_frsize * found.f_bavail
+    size, free = system.disk_bytes(data_path)
+    yield DISK_SIZE, (), size
+    yield DISK_FREE, (), free
 
 
 def _collect_process() -> Iterator[Sample]:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    yield MEMORY, (), pages * resource.getpagesize()
     yield CPU, (), time.process_time()
+    limit, page = system.descriptor_limit(), system.page_bytes()
+    if limit is not None:
+        yield OPEN_FILES_MAX, (), limit
+    if page is None or not Path("/proc/self/stat").exists():
+        return  # Only Linux has these files.
+    yield MEMORY, (), int(Path("/proc/self/statm").read_text().split()[1]) * page
     yield OPEN_FILES, (), len(os.listdir("/proc/self/fd"))
-    yield OPEN_FILES_MAX, (), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     yield START, (), _process_start_seconds()
 
 

@@ -5,15 +5,10 @@ A *burst* is one iteration of the event loop: every readable socket is read and 
 meantime. Then the broker's timer is rearmed, because a request may have brought a nearer deadline.
 
 ``BrokerProtocol`` and ``SessionProtocol`` are all that the server knows of the broker; tests implement them with fakes.
-
-``ResetWatch`` notices connection resets, which uvloop does not report.
 """
 
 import asyncio
 import logging
-import os
-import select
-import socket
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -23,6 +18,7 @@ from tidelog.log.reading import LogSlice
 from tidelog.metrics.histogram import Histogram
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Completion, Executor
+from tidelog.ports.real_network import ResetWatch
 from tidelog.server.event_log import ReportEvent, ignore_event
 from tidelog.server.limits import ConnectionLimits, MemoryBudget, SlowTurnPenalty, TimingWheel, WorkTime
 from tidelog.server.send_queue import ResponsePart, read_ahead
@@ -31,7 +27,6 @@ if TYPE_CHECKING:
     from tidelog.server.connection import ClientConnection
 
 OnDone = Callable[[Exception | None], None]
-OnReset = Callable[[str], None]
 
 _log = logging.getLogger(__name__)
 
@@ -47,9 +42,9 @@ class SessionProtocol(Protocol):
         """The number of requests received and not answered. The broker answers them in the order in which they arrived."""
         ...
 
-    def receive(self, frame: memoryview, received_ns: int) -> None:
+    def receive(self, frame: memoryview, received_ns: int) -> int:
         """Handle one request whose bytes arrived at ``received_ns`` by the monotonic clock. The frame is overwritten as soon as
-        this returns."""
+        this returns. Returns about how many bytes of memory the request takes until it is answered."""
         ...
 
     def closed(self) -> None: ...
@@ -62,9 +57,16 @@ class BrokerProtocol(Protocol):
         send: Callable[[list[ResponsePart]], None],
         close: Callable[[str], None],
         resume: Callable[[], None],
+        listener_index: int,
     ) -> SessionProtocol:
         """``send`` takes one whole response; ``close`` ends the connection, with the reason; ``resume`` says that the session
-        may want reading again, though nothing was answered."""
+        may want reading again, though nothing was answered. ``listener_index`` says which of the listeners accepted it."""
+        ...
+
+    @property
+    def controller_listeners(self) -> frozenset[int]:
+        """The places of the listeners for controllers, which are served before the broker has started and until it has stopped:
+        it starts and stops with the help of the others."""
         ...
 
     def connection_throttle_ms(self, client_host: str) -> int:
@@ -76,7 +78,7 @@ class BrokerProtocol(Protocol):
         ...
 
     def begin_stop(self, on_stopped: OnDone) -> None:
-        """Stop. No more requests will arrive. Timers keep running until ``on_stopped`` is called."""
+        """Stop. No more requests will arrive, except from controllers. Timers keep running until ``on_stopped`` is called."""
         ...
 
     def tick(self) -> None:
@@ -230,47 +232,3 @@ class Reactor:
         """Read a range into the page cache in a helper thread."""
         self.cold_reads += 1
         self.executor.submit(partial(read_ahead, cold.file, cold.position, cold.length), on_done)
-
-
-class ResetWatch:
-    """Notices at once that a connection was reset, which the event loop does not report.
-
-    When the kernel reports an error on a descriptor (a reset is one), libuv stops polling it, and uvloop closes its handle
-    without calling anybody. The connection would look alive, with everything it holds, until a time limit runs out, and adding a
-    reader or writer for that descriptor raises RuntimeError. Nor would a reset be noticed while the connection is neither read
-    nor written.
-
-    So every connection is also registered in an epoll of our own that asks for no events and therefore reports only errors and
-    hang-ups. The loop watches that epoll's own descriptor like any other."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._epoll = select.epoll()
-        self._watched: dict[int, tuple[socket.socket, OnReset]] = {}
-        loop.add_reader(self._epoll.fileno(), self._ready)
-
-    def watch(self, connected: socket.socket, on_reset: OnReset) -> None:
-        """``on_reset`` is called once, with the reason, unless ``forget`` is called first."""
-        descriptor = connected.fileno()
-        self._watched[descriptor] = connected, on_reset
-        self._epoll.register(descriptor, 0)
-
-    def forget(self, descriptor: int) -> None:
-        """Stop watching. Call this before the socket is closed."""
-        if self._watched.pop(descriptor, None) is not None:
-            self._epoll.unregister(descriptor)
-
-    def close(self) -> None:
-        if not self._epoll.closed:
-            self._loop.remove_reader(self._epoll.fileno())
-            self._epoll.close()
-
-    def _ready(self) -> None:
-        for descriptor, _ in self._epoll.poll(0):
-            watched = self._watched.get(descriptor)
-            if watched is None:
-                continue  # Handling an earlier descriptor of this round closed this one as well.
-            self.forget(descriptor)
-            connected, on_reset = watched
-            code = connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            on_reset(os.strerror(code) if code else "closed by the client")

@@ -1,7 +1,8 @@
 """Runs a broker on real sockets: listeners, connections, timers, and an orderly stop.
 
 To stop, the server first refuses new connections and requests and answers those in flight, within ``limits.stop_ms_max``. Then it
-closes all connections, and the broker itself stops, which syncs its logs and writes the mark of a clean shutdown.
+closes their connections, and the broker itself stops, which syncs its logs and writes the mark of a clean shutdown. Other
+controllers are served before the broker has started and until it has stopped, because without them it can do neither.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Executor
-from tidelog.server.connection import STOPPING
+from tidelog.server.connection import STOPPING, ClientConnection
 from tidelog.server.event_log import ReportEvent, ignore_event
 from tidelog.server.limits import ConnectionLimits
 from tidelog.server.listener import Admission, SocketListener
@@ -56,10 +57,19 @@ class Server:
     def addresses(self) -> list[tuple[str, int]]:
         return [(listener.host, listener.port) for listener in self.listeners]
 
+    def listen_for_controllers(self, bound: Sequence[socket.socket]) -> None:
+        """Serve other controllers on those of these sockets that are for them; the broker is about to start."""
+        self._open(bound, self._broker.controller_listeners)
+
     def listen(self, bound: Sequence[socket.socket]) -> None:
-        """Serve clients on these sockets; the broker has started."""
-        self.listeners = [SocketListener(self.reactor, self.admission, listening) for listening in bound]
+        """Serve everybody on these sockets, in the order of the broker's listeners; the broker has started."""
+        self._open(bound, frozenset(range(len(bound))))
         self.lag.start()
+
+    def _open(self, bound: Sequence[socket.socket], indexes: frozenset[int]) -> None:
+        missing = sorted(indexes - {listener.index for listener in self.listeners})
+        opened = [SocketListener(self.reactor, self.admission, bound[index], index) for index in missing]
+        self.listeners = sorted([*self.listeners, *opened], key=lambda listener: listener.index)
 
     def warm_up(self, slices: Iterator[object]) -> None:
         """Run the first slice now, and the others one at a time while no client sends anything."""
@@ -82,20 +92,31 @@ class Server:
             return
         self.is_stopping = True
         self._stop_deadline = self._loop.time() + self.reactor.limits.stop_ms_max / 1000
+        kept = self._broker.controller_listeners
         for listener in self.listeners:
-            listener.close()
-        for connection in list(self.reactor.connections):
+            if listener.index not in kept:
+                listener.close()
+        for connection in self._connections(kept):
             connection.drain()
         self._await_connections(on_stopped)
 
+    def _connections(self, without: frozenset[int] = frozenset()) -> list[ClientConnection]:
+        """The connections of all listeners without these."""
+        return [connection for connection in self.reactor.connections if connection.listener_index not in without]
+
     def _await_connections(self, on_stopped: OnDone) -> None:
-        if self.reactor.connections and self._loop.time() < self._stop_deadline:
+        waiting = self._connections(self._broker.controller_listeners)
+        if waiting and self._loop.time() < self._stop_deadline:
             self._loop.call_later(STOP_POLL_SECONDS, self._await_connections, on_stopped)
             return
-        for connection in list(self.reactor.connections):
+        for connection in waiting:
             connection.close(STOPPING)
 
         def stopped(error: Exception | None) -> None:
+            for listener in self.listeners:
+                listener.close()
+            for connection in self._connections():
+                connection.close(STOPPING)
             self.reactor.stop()
             self.lag.stop()
             on_stopped(error)

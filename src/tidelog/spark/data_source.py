@@ -45,14 +45,10 @@ class TidelogDataSource(DataSource):
         return f"struct<{schema_text(wants_headers(self.options))}>"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = SourceOptions.parse(self.options, is_stream=False)
-        _check_columns(schema, options)
-        return TidelogReader(options)
+        return TidelogReader(_with_columns(schema, SourceOptions.parse(self.options, is_stream=False)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name that Spark calls
-        options = SourceOptions.parse(self.options, is_stream=True)
-        _check_columns(schema, options)
-        return TidelogStreamReader(options)
+        return TidelogStreamReader(_with_columns(schema, SourceOptions.parse(self.options, is_stream=True)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from tidelog.spark.sink.writers import batch_writer
@@ -65,11 +61,13 @@ class TidelogDataSource(DataSource):
         return stream_writer(SinkOptions.parse(self.options), schema, overwrite)
 
 
-def _check_columns(schema: StructType, options: SourceOptions) -> None:
-    """Refuse a schema other than the source's: a user who gives one most likely means that of the value."""
-    expected = f"struct<{schema_text(options.include_headers)}>"
-    if schema.simpleString() != expected:
-        raise InvalidArgument(
-            f"the columns of the source are {expected}: leave schema(...) out, and decode the value in Spark (from_json, cast); "
-            f"not {schema.simpleString()}"
-        )
+def _with_columns(schema: StructType, options: SourceOptions) -> SourceOptions:
+    """Only the columns of the schema are decoded. A user who gives another schema most likely means that of the value."""
+    known = dict((*_COLUMNS, _HEADERS))
+    for field in schema.fields:
+        if known.get(field.name) != field.dataType.simpleString():
+            raise InvalidArgument(
+                f"the source has no column {field.name} {field.dataType.simpleString()}: leave schema(...) out, or choose from "
+                f"{schema_text(True)}; decode the value in Spark (from_json, cast)"
+            )
+    return options._replace(columns=tuple(schema.names))

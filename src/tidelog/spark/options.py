@@ -1,15 +1,20 @@
 """The options of source and sink: the stock connector's names, so that switching takes one word, and a few of our own.
 
 This module alone decides what a name means. Spark accepts option names in any case and passes them in lower case, so names are
-compared in lower case and shown as the documentation spells them. No option is ignored: an unknown name is refused with the
-nearest known one, because a misspelt option that was ignored would silently read from the wrong place. Options of the stock
-connector that we do not need, and whatever would weaken a promise, are refused with the reason.
+compared in lower case and shown as the documentation spells them. An unknown name is refused with the nearest known one, because
+a misspelt option that was ignored would silently read from the wrong place.
+
+Tables have the options of the stock connector and the settings of Kafka's clients that we do not need. Those that change nothing
+about what is read or written are ignored with a line in the log; those that would, or that would weaken a promise, are refused
+with the reason. The documentation is made of these tables.
 """
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Literal, NamedTuple, Self, cast
 
 from tidelog.client.errors import InvalidArgument
@@ -25,6 +30,8 @@ PARTITIONS_MAX = 100_000
 # A split of this many is read in seconds: small enough to repeat when a task fails, large enough to pay for its start.
 RECORDS_PER_SPLIT = 1_000_000
 TRIGGER_DELAY_MS = 15 * 60_000
+
+_logger = logging.getLogger(__name__)
 
 _CONNECTION = ("bootstrap", "kafka.bootstrap.servers")
 _SOURCE = (
@@ -54,36 +61,131 @@ _SINK = (*_CONNECTION, "topic", "deliveryGuarantee", "transactionalIdPrefix", "t
 # These are Spark's own, which it passes to the sink with the rest.
 _SINK_OF_SPARK = ("checkpointLocation", "queryName", "path")
 
-_JAVA_SECURITY = "is of Java clients; librdkafka's are kafka.ssl.ca.location, kafka.sasl.username, kafka.sasl.password and so on"
-_JAVA_ONLY = {
-    "kafka.sasl.jaas.config": _JAVA_SECURITY,
-    "kafka.ssl.truststore.location": _JAVA_SECURITY,
-    "kafka.ssl.truststore.password": _JAVA_SECURITY,
-    "kafka.ssl.truststore.type": _JAVA_SECURITY,
+
+class ForeignOption(NamedTuple):
+    """An option of the stock connector, or a setting of Kafka's Java clients, that this connector does not need."""
+
+    reason: str
+    """Why it has no effect here; for values that are refused, what to do instead."""
+    harmless: tuple[str, ...] | None
+    """The values that are ignored, with a line in the log; None for all of them, and nothing if the option is refused."""
+
+
+def _ignored(reason: str, *names: str) -> dict[str, ForeignOption]:
+    return dict.fromkeys(names, ForeignOption(reason, None))
+
+
+def _refused(reason: str, *names: str) -> dict[str, ForeignOption]:
+    return dict.fromkeys(names, ForeignOption(reason, ()))
+
+
+_BYTE_ARRAY = "org.apache.kafka.common.serialization.ByteArray"
+_FOREIGN_TO_BOTH = {
+    **_refused(
+        "is of Java clients; librdkafka's are kafka.ssl.ca.location, kafka.sasl.username, kafka.sasl.password and so on",
+        "kafka.sasl.jaas.config",
+        "kafka.ssl.truststore.location",
+        "kafka.ssl.truststore.password",
+        "kafka.ssl.truststore.type",
+        "kafka.ssl.keystore.type",
+    ),
+    **_refused("there are no interceptors", "kafka.interceptor.classes"),
+    **_ignored(
+        "our own connections have one way of connecting, waiting and trying again",
+        "kafka.client.dns.lookup",
+        "kafka.connections.max.idle.ms",
+        "kafka.default.api.timeout.ms",
+        "kafka.metadata.max.age.ms",
+        "kafka.metadata.recovery.strategy",
+        "kafka.receive.buffer.bytes",
+        "kafka.reconnect.backoff.max.ms",
+        "kafka.reconnect.backoff.ms",
+        "kafka.retry.backoff.max.ms",
+        "kafka.retry.backoff.ms",
+        "kafka.send.buffer.bytes",
+        "kafka.socket.connection.setup.timeout.max.ms",
+    ),
+    **_ignored(
+        "Spark's own metrics, and ProgressListener, show the progress",
+        "kafka.auto.include.jmx.reporter",
+        "kafka.enable.metrics.push",
+        "kafka.metric.reporters",
+        "kafka.metrics.num.samples",
+        "kafka.metrics.recording.level",
+        "kafka.metrics.sample.window.ms",
+    ),
 }
-_OFFSETS_ARE_SPARKS = "the checkpoint has the offsets: leave it out (progress is shown to a group by groupId)"
-_BYTES = "key and value are bytes: cast them in Spark"
-_SOURCE_REFUSED = {
-    **_JAVA_ONLY,
-    "kafka.auto.offset.reset": "use startingOffsets, and failOnDataLoss for what is lost later",
-    "kafka.enable.auto.commit": _OFFSETS_ARE_SPARKS,
-    "kafka.interceptor.classes": "librdkafka has no interceptors",
-    "kafka.key.deserializer": _BYTES,
-    "kafka.value.deserializer": _BYTES,
-    "groupIdPrefix": "no consumer group is needed; groupId shows the progress as one",
-    "kafkaConsumer.pollTimeoutMs": "use kafka.socket.timeout.ms",
-    "fetchOffset.numRetries": "questions are tried again for kafka.socket.timeout.ms",
-    "fetchOffset.retryIntervalMs": "questions are tried again for kafka.socket.timeout.ms",
-    "path": "topics are named by subscribe, subscribePattern or assign: load() takes no path",
+FOREIGN_TO_SOURCE: Mapping[str, ForeignOption] = {
+    **_FOREIGN_TO_BOTH,
+    **_refused("use startingOffsets, and failOnDataLoss for what is lost later", "kafka.auto.offset.reset"),
+    **_refused("topics are named by subscribe, subscribePattern or assign: load() takes no path", "path"),
+    "kafka.enable.auto.commit": ForeignOption(
+        "the checkpoint has the offsets: leave it out (progress is shown to a group by groupId)", ("false",)
+    ),
+    **{
+        f"kafka.{part}.deserializer": ForeignOption(
+            "key and value are bytes: cast them in Spark", (f"{_BYTE_ARRAY}Deserializer".lower(),)
+        )
+        for part in ("key", "value")
+    },
+    **_ignored(
+        "no consumer group is joined; groupId shows the progress as one",
+        "groupIdPrefix",
+        "kafka.auto.commit.interval.ms",
+        "kafka.group.instance.id",
+        "kafka.group.protocol",
+        "kafka.group.remote.assignor",
+        "kafka.heartbeat.interval.ms",
+        "kafka.max.poll.interval.ms",
+        "kafka.partition.assignment.strategy",
+        "kafka.session.timeout.ms",
+    ),
+    **_ignored(
+        "requests are tried again for kafka.request.timeout.ms",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "kafkaConsumer.pollTimeoutMs",
+    ),
+    **_ignored(
+        "tasks fetch whole batches; kafka.max.partition.fetch.bytes limits a request",
+        "kafka.fetch.max.bytes",
+        "kafka.fetch.min.bytes",
+        "kafka.max.poll.records",
+    ),
+    **_ignored("topics are never created by reading", "kafka.allow.auto.create.topics", "kafka.exclude.internal.topics"),
+    **_ignored("partitions are read from their leaders", "kafka.client.rack"),
 }
-_SINK_REFUSED = {
-    **_JAVA_ONLY,
-    "kafka.key.serializer": "key and value are bytes or text",
-    "kafka.value.serializer": "key and value are bytes or text",
-    "kafka.enable.idempotence": "it is always on",
-    "kafka.acks": "it is always all",
-    "kafka.transactional.id": "use transactionalIdPrefix: every task has an id of its own",
-    "kafka.transaction.timeout.ms": "use transactionTimeoutMs",
+# Options of a stream that a batch is given in vain, as with the stock connector.
+_FOREIGN_TO_BATCH = _ignored("a batch has no triggers", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+FOREIGN_TO_SINK: Mapping[str, ForeignOption] = {
+    **_FOREIGN_TO_BOTH,
+    "kafka.acks": ForeignOption("it is always all", ("all", "-1")),
+    "kafka.enable.idempotence": ForeignOption("it is always on", ("true",)),
+    **{
+        f"kafka.{part}.serializer": ForeignOption("key and value are bytes or text", (f"{_BYTE_ARRAY}Serializer".lower(),))
+        for part in ("key", "value")
+    },
+    **_refused("use transactionalIdPrefix: every task has an id of its own", "kafka.transactional.id"),
+    **_refused("use transactionTimeoutMs", "kafka.transaction.timeout.ms"),
+    **_refused(
+        "a row goes to the partition in its column, or to that of its key, as Java clients choose it", "kafka.partitioner.class"
+    ),
+    **_ignored("the column headers is written if it is there", "includeHeaders"),
+    **_ignored(
+        "whole columns are written, without a queue of messages",
+        "kafka.buffer.memory",
+        "kafka.max.block.ms",
+        "kafka.max.in.flight.requests.per.connection",
+        "kafka.partitioner.adaptive.partitioning.enable",
+        "kafka.partitioner.availability.timeout.ms",
+        "kafka.partitioner.ignore.keys",
+    ),
+    **_ignored(
+        "what fails in a way that may pass is sent again for two minutes",
+        "kafka.delivery.timeout.ms",
+        "kafka.request.timeout.ms",
+        "kafka.retries",
+    ),
 }
 
 
@@ -187,11 +289,14 @@ class SourceOptions(NamedTuple):
     max_trigger_delay_ms: int
     min_partitions: int
     max_records_per_partition: int
+    columns: tuple[str, ...] | None = None
+    """The columns to read, if the user chose some with schema(...)."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
-        given = _texts(options)
-        check_names(given, _SOURCE, _SOURCE_REFUSED, "source")
+        given = _source_options(options)
+        if not is_stream:
+            given = without_foreign(given, _FOREIGN_TO_BATCH)
         isolation = given.pop("kafka.isolation.level", "read_committed")
         group_ids = [given.pop(name, None) for name in ("groupid", "kafka.group.id")]
 
@@ -234,7 +339,8 @@ class SinkOptions(NamedTuple):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         given = _texts(options)
-        check_names(given, (*_SINK, *_SINK_OF_SPARK), _SINK_REFUSED, "sink")
+        given = without_foreign(given, FOREIGN_TO_SINK)
+        check_names(given, (*_SINK, *_SINK_OF_SPARK), "sink")
         guarantee = parse_choice(
             "deliveryGuarantee", given.get("deliveryguarantee", "exactly_once"), ("exactly_once", "at_least_once")
         )
@@ -254,9 +360,13 @@ class SinkOptions(NamedTuple):
 def wants_headers(options: Mapping[str, str]) -> bool:
     """Whether to add the column of headers. Spark asks for the columns before it says whether it will read a batch or a
     stream."""
-    given = _texts(options)
-    check_names(given, _SOURCE, _SOURCE_REFUSED, "source")
-    return _wants_headers(given)
+    return _wants_headers(_source_options(options))
+
+
+def _source_options(options: Mapping[str, str]) -> dict[str, str]:
+    given = without_foreign(_texts(options), FOREIGN_TO_SOURCE)
+    check_names(given, _SOURCE, "source")
+    return given
 
 
 def _wants_headers(given: Mapping[str, str]) -> bool:
@@ -289,9 +399,6 @@ def _check_source(options: SourceOptions, given: Mapping[str, str], *, is_stream
             if name.lower() in given:
                 raise InvalidArgument(f"option {name}: a stream has no end; read a batch, or use trigger(availableNow=True)")
     else:
-        for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
-            if name.lower() in given:
-                raise InvalidArgument(f"option {name}: a batch has no triggers; it is for streams")
         if LATEST in options.starting.special:
             raise InvalidArgument("option startingOffsets: a batch that begins at latest reads nothing")
     if EARLIEST in options.ending.special:
@@ -313,20 +420,52 @@ _DURATION = re.compile(r"(\d{1,9})\s*(ms|milliseconds?|s|seconds?|m|min|minutes?
 _UNIT_MS = {"m": 60_000, "s": 1_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def check_names(given: Mapping[str, str], known: Sequence[str], refused: Mapping[str, str], what: str) -> None:
-    """``refused`` has names that other connectors know, each with what to do instead. Any name that begins with kafka. is a
-    setting."""
+def without_foreign(given: Mapping[str, str], foreign: Mapping[str, ForeignOption]) -> dict[str, str]:
+    """Leave out what has no effect here, with a line in the log; refuse what would mean something else."""
+    by_lower = {name.lower(): (name, option) for name, option in foreign.items()}
+    kept = {}
+    for name, value in given.items():
+        if name not in by_lower:
+            kept[name] = value
+            continue
+        shown, option = by_lower[name]
+        if option.harmless is not None and value.strip().lower() not in option.harmless:
+            raise InvalidArgument(f"option {shown}: {option.reason}")
+        _log_ignored(shown, option.reason)
+    return kept
+
+
+@lru_cache(maxsize=200)
+def _log_ignored(name: str, reason: str) -> None:
+    """Once in a process, because options are parsed for every batch."""
+    _logger.warning("option %s has no effect: %s", name, reason)
+
+
+def check_names(given: Mapping[str, str], known: Sequence[str], what: str) -> None:
+    """Refuse an unknown name. Any name that begins with kafka. is a setting."""
     by_lower = {name.lower(): name for name in known}
-    reasons = {name.lower(): (name, reason) for name, reason in refused.items()}
     for name in given:
         lower = name.lower()
-        if lower in reasons:
-            shown, reason = reasons[lower]
-            raise InvalidArgument(f"option {shown}: {reason}")
         if lower not in by_lower and not lower.startswith(KAFKA_PREFIX):
             nearest = get_close_matches(lower, by_lower, n=1, cutoff=0.5)
             hint = f": did you mean {by_lower[nearest[0]]}?" if nearest else f"; there are {', '.join(sorted(known))}, kafka.*"
             raise InvalidArgument(f"the {what} has no option {name}{hint}")
+
+
+def foreign_options_page() -> str:
+    """The table of docs/SPARK.md."""
+    lines = ["| option | where | |", "|---|---|---|"]
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for name in sorted({*FOREIGN_TO_SOURCE, *FOREIGN_TO_SINK, *_FOREIGN_TO_BATCH}, key=str.lower):
+        sides = [("source", FOREIGN_TO_SOURCE), ("sink", FOREIGN_TO_SINK), ("batch", _FOREIGN_TO_BATCH)]
+        for option in dict.fromkeys(table[name] for _, table in sides if name in table):
+            where = " and ".join(side for side, table in sides if table.get(name) == option)
+            allowed = " or ".join(f"`{value}`" for value in option.harmless or ())
+            fate = "ignored" if option.harmless is None else f"refused, except {allowed}" if allowed else "refused"
+            rows.setdefault((where, fate, option.reason), []).append(f"`{name}`")
+    for (where, fate, reason), names in rows.items():
+        lines.append(f"| {', '.join(names)} | {where} | {fate}: {reason} |")
+    return "\n".join(lines)
 
 
 def parse_boolean(name: str, text: str) -> bool:

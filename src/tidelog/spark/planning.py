@@ -1,12 +1,16 @@
 """Decides where reading begins and ends, and how it is split into tasks.
 
 ``find_partitions`` asks the cluster for the wanted topics, ``starting_positions`` and ``ending_positions`` turn the options into
-offsets. ``split`` and ``limited`` are pure. They count in offsets: only a reader learns how many messages lie between two of them
-(compaction and transaction markers leave gaps), so a limit may be undercut and is never exceeded.
+offsets. ``tasks_of`` and ``limited`` are pure. They count in offsets: only a reader learns how many messages lie between two of
+them (compaction and transaction markers leave gaps), so a limit may be undercut and is never exceeded.
+
+The cost of a read follows its rows, not its partitions: a Python task costs Spark about as much as ten thousand rows, so small
+spans share a task and large ones are cut.
 """
 
 import heapq
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -31,6 +35,50 @@ class OffsetSpan(NamedTuple):
     @property
     def size(self) -> int:
         return self.end - self.start
+
+
+# Spans share a task up to this many offsets, which take a few tenths of a second: enough to pay for the task, and few enough that
+# a cluster has work for its cores, whose number a plan does not know.
+OFFSETS_PER_TASK = 100_000
+# A task of fewer offsets than this is not worth its start.
+OFFSETS_PER_TASK_MIN = 10_000
+
+
+class TaskLimits(NamedTuple):
+    min_partitions: int
+    """At least this many tasks, if there are enough offsets."""
+    max_records: int
+    """The most offsets in a task."""
+    cores: int
+    """So many tasks run at once, as far as the plan knows."""
+    keeps_partitions_whole: bool
+    """Whether to cut a partition only where ``max_records`` demands it. What a stream writes to a topic is then in the order of
+    the partition that it came from."""
+
+
+def task_limits(options: SourceOptions, *, keeps_partitions_whole: bool) -> TaskLimits:
+    return TaskLimits(options.min_partitions, options.max_records_per_partition, os.cpu_count() or 1, keeps_partitions_whole)
+
+
+def tasks_of(spans: Sequence[OffsetSpan], limits: TaskLimits) -> list[list[OffsetSpan]]:
+    """Share the spans among tasks. The spans of a task are in the given order, and so are the parts of a partition."""
+    total = sum(max(0, span.size) for span in spans)
+    wanted = max(limits.min_partitions, min(limits.cores, total // OFFSETS_PER_TASK_MIN), 1)
+    share = min(limits.max_records, OFFSETS_PER_TASK, -(-total // wanted))
+    parts = split(spans, limits.min_partitions if limits.keeps_partitions_whole else wanted, limits.max_records)
+    tasks: list[list[OffsetSpan]] = []
+    size = 0
+    for number, part in enumerate(parts):
+        # The parts that are left would be too few for the wanted tasks if another one shared its task.
+        is_one_too_few = len(tasks) + len(parts) - number <= limits.min_partitions
+        # A part goes where most of it fits.
+        is_full = size + part.size / 2 > share or size + part.size > limits.max_records
+        if not tasks or is_full or is_one_too_few:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(part)
+        size += part.size
+    return tasks
 
 
 def split(spans: Sequence[OffsetSpan], min_partitions: int, max_records: int) -> list[OffsetSpan]:

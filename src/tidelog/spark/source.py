@@ -3,8 +3,9 @@
 - A **batch** covers what lies between two bounds when it is planned.
 - A **stream** follows ``StreamPlan``. Spark keeps one Python process per stream for planning and pickles the reader for its
   tasks; only the options travel.
-- A **task** ends when its position reaches the end of its span, whatever it met on the way. Offsets that the log has lost since
-  are a failure that names them. With failOnDataLoss=false the task skips those, and only those, and goes on at the log's start.
+- A **task** reads one span or many, and ends when its positions reach the ends of its spans, whatever it met on the way. Offsets
+  that the log has lost since are a failure that names them. With failOnDataLoss=false the task skips those, and only those, and
+  goes on at the log's start.
 - **Connections** belong to a Python process. A worker runs many tasks, one after the other, and keeps its connections between
   them.
 - **Progress** can be shown as the committed offsets of a consumer group, for tools that watch lag. Nothing reads them back: the
@@ -14,7 +15,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,9 +24,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
 from tidelog.client.fetch.client import FetchClient
-from tidelog.client.fetch.errors import OffsetsLost
-from tidelog.client.fetch.settings import librdkafka_settings
-from tidelog.client.fetch.types import Fetcher
+from tidelog.client.fetch.settings import librdkafka_settings, own_settings
+from tidelog.client.fetch.types import ROWS_PER_BATCH, Fetcher, FetchRange
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.checkpoint_offsets import StreamOffset
 from tidelog.spark.options import ConnectionOptions, Isolation, SourceOptions
@@ -35,8 +35,9 @@ from tidelog.spark.planning import (
     OffsetSpan,
     ending_positions,
     find_partitions,
-    split,
     starting_positions,
+    task_limits,
+    tasks_of,
     warn_of_loss,
 )
 from tidelog.spark.stream_plan import StreamPlan
@@ -44,18 +45,20 @@ from tidelog.spark.stream_plan import StreamPlan
 if TYPE_CHECKING:
     from tidelog.client.admin import Admin
 
+_logger = logging.getLogger(__name__)
+
 # -- a batch ------------------------------------------------------------------------------------------------------------------
 
 
-class SpanPartition(InputPartition):
+class SpansPartition(InputPartition):
     """A task's part of the work. It is plain data: it is pickled, and read in another process."""
 
-    def __init__(self, span: OffsetSpan) -> None:
-        super().__init__(tuple(span))
+    def __init__(self, spans: Sequence[OffsetSpan]) -> None:
+        super().__init__(tuple(tuple(span) for span in spans))
 
     @property
-    def span(self) -> OffsetSpan:
-        return OffsetSpan(*self.value)
+    def spans(self) -> list[OffsetSpan]:
+        return [OffsetSpan(*span) for span in self.value]
 
 
 class TidelogReader(DataSourceReader):
@@ -64,13 +67,14 @@ class TidelogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         try:
-            return [SpanPartition(span) for span in self._plan()]
+            limits = task_limits(self._options, keeps_partitions_whole=False)
+            return [SpansPartition(spans) for spans in tasks_of(self._plan(), limits)]
         finally:
             forget_client(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # If there is nothing to read, Spark makes up its own partition.
-        return read_span(self._options, partition.span) if isinstance(partition, SpanPartition) else iter(())
+        return read_spans(self._options, partition.spans) if isinstance(partition, SpansPartition) else iter(())
 
     def _plan(self) -> list[OffsetSpan]:
         options = self._options
@@ -79,7 +83,7 @@ class TidelogReader(DataSourceReader):
         if not catalogue.partitions:
             raise UnknownTopic(f"option subscribePattern: no topic matches {options.topics}")
         if options.offset_ranges is not None:
-            return split(_ranged(client, options, catalogue), options.min_partitions, options.max_records_per_partition)
+            return _ranged(client, options, catalogue)
         # Look up the end first: a log only grows, so that a start that is looked up later is never beyond an end by mistake.
         ends = ending_positions(client, options, catalogue.partitions)
         starts = starting_positions(client, options, catalogue.partitions)
@@ -90,7 +94,7 @@ class TidelogReader(DataSourceReader):
         for span in spans:
             if span.size < 0 and options.starting.kind == options.ending.kind == "offsets":
                 raise InvalidArgument(f"{span.topic}[{span.partition}] ends at {span.end}, before it begins at {span.start}")
-        return split(spans, options.min_partitions, options.max_records_per_partition)
+        return spans
 
 
 def _ranged(client: OffsetLookup, options: SourceOptions, catalogue: Catalogue) -> list[OffsetSpan]:
@@ -146,11 +150,11 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan.latest.to_json() if self._plan.latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        spans = self._plan.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end))
-        return [SpanPartition(span) for span in spans]
+        tasks = self._plan.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        return [SpansPartition(spans) for spans in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_span(self._options, partition.span) if isinstance(partition, SpanPartition) else iter(())
+        return read_spans(self._options, partition.spans) if isinstance(partition, SpansPartition) else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
         """There is nothing to release: the log has its own retention."""
@@ -167,29 +171,26 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 _NO_ID = bytes(16)
 
 
-def read_span(options: SourceOptions, span: OffsetSpan) -> Iterator[pa.RecordBatch]:
-    position = span.start
-    while position < span.end:
-        batches = fetch_client(options).read(
+def read_spans(options: SourceOptions, spans: Sequence[OffsetSpan]) -> Iterator[pa.RecordBatch]:
+    ranges = [
+        FetchRange(
             span.topic,
             span.partition,
-            position,
+            span.start,
             span.end,
-            expected_topic_id=None if span.topic_id == _NO_ID else span.topic_id,
-            include_headers=options.include_headers,
+            None if span.topic_id == _NO_ID else span.topic_id,
+            ROWS_PER_BATCH,
+            options.include_headers,
+            options.columns,
         )
-        try:
-            yield from batches
-            return
-        except OffsetsLost as lost:
-            if options.fails_on_data_loss:
-                raise
-            warn_of_loss(TopicPartition(span.topic, span.partition), lost.wanted, min(lost.log_start, span.end))
-            position = lost.log_start
-        except Exception:
-            # Its connections may be in the middle of a response.
-            forget_client(options)
-            raise
+        for span in spans
+    ]
+    try:
+        yield from fetch_client(options).read_ranges(ranges, None if options.fails_on_data_loss else warn_of_loss)
+    except Exception:
+        # Its connections may be in the middle of a response.
+        forget_client(options)
+        raise
 
 
 # -- the connections of a process ---------------------------------------------------------------------------------------------
@@ -209,6 +210,9 @@ def fetch_client(options: SourceOptions) -> FetchClient:
         if len(_clients) >= CLIENTS_MAX:
             _clients.pop(next(iter(_clients))).close()
         connection = options.connection
+        beyond = [name for name, value in connection.settings if own_settings({name: value}) is None]
+        if beyond and options.fetcher == "own":
+            _logger.warning("librdkafka reads, more slowly: our own connection does not know %s", ", ".join(beyond))
         _clients[key] = FetchClient(
             connection.bootstrap, settings=dict(connection.settings), isolation=options.isolation, fetcher=options.fetcher
         )
@@ -231,8 +235,6 @@ def _key(options: SourceOptions) -> _Key:
 
 # The maximum time that a trigger waits for the commit.
 TIMEOUT_SECONDS = 5.0
-
-_logger = logging.getLogger(__name__)
 
 
 class GroupProgress:

@@ -29,8 +29,9 @@ from tidelog.spark.planning import (
     OffsetSpan,
     find_partitions,
     limited,
-    split,
     starting_positions,
+    task_limits,
+    tasks_of,
     warn_of_loss,
     warn_of_missing_topic,
 )
@@ -91,7 +92,7 @@ class StreamPlan:
         self._last_batch_seconds = self._monotonic()
         return StreamOffset(ids, ends, known if start.is_initial else begins)
 
-    def tasks(self, start: StreamOffset, end: StreamOffset) -> list[OffsetSpan]:
+    def tasks(self, start: StreamOffset, end: StreamOffset) -> list[list[OffsetSpan]]:
         """Plan the tasks without asking the cluster: each task checks for itself that the topics are the same and the offsets
         exist."""
         self._check_wanted(end)
@@ -106,7 +107,7 @@ class StreamPlan:
                     f"the batch ends before it begins: {span.topic}[{span.partition}] from {span.start} to {span.end}: "
                     "the checkpoint was changed, or belongs to another query"
                 )
-        return split(spans, self._options.min_partitions, self._options.max_records_per_partition)
+        return tasks_of(spans, task_limits(self._options, keeps_partitions_whole=True))
 
     # -- looking --------------------------------------------------------------------------------------------------------------
 

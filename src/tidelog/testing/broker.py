@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Self
 
-from tidelog.testing.environment import BrokerEnvironment, BrokerFailed
+from tidelog.testing.environment import BrokerEnvironment, BrokerFailed, Environment
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -29,7 +29,7 @@ class Broker:
     """
 
     def __init__(self, *, persist: str | os.PathLike[str] | None = None, configs: Mapping[str, object] | None = None) -> None:
-        self._environment = BrokerEnvironment(persist, configs)
+        self._environment: Environment = BrokerEnvironment(persist, configs)
         self._run: _Run | None = None
         self.log_lines: list[str] = []
         """The output of the broker over all its runs: JSON events, and anything else it printed."""
@@ -68,11 +68,21 @@ class Broker:
 
     def start(self) -> Self:
         """Return when clients can connect. BrokerFailed has the reason if the start fails."""
+        self.begin_start()
+        self.wait_until_serving()
+        return self
+
+    def begin_start(self) -> None:
+        """Start the process without waiting for it: a node of a cluster serves only when others run."""
         if self.is_running:
             raise BrokerFailed("the broker is running already")
         self._run = _Run(self._command(self._environment.settings), self.log_lines)
+
+    def wait_until_serving(self) -> None:
+        """Return when clients of the process that was begun can connect."""
+        if self._run is None:
+            raise BrokerFailed("the broker was not started")
         self._run.wait_until_serving()
-        return self
 
     def stop(self) -> None:
         """Stop it as an operator would, with SIGTERM. The broker finishes what it has begun and marks the stop as clean."""
@@ -86,6 +96,14 @@ class Broker:
         run = self._need_run()
         run.process.kill()
         run.wait_for_end()
+
+    def pause(self) -> None:
+        """Stop its process in mid-step (SIGSTOP): its connections stay open, and nothing answers."""
+        self._need_run().process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        self._need_run().process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
         """Start it again with the same port and data; a running broker is stopped cleanly first."""
@@ -130,16 +148,18 @@ class _Run:
         self._command = command
         self._lines = lines
         self._first_line = len(lines)
+        self._is_spawned = threading.Event()
         self._is_decided = threading.Event()
         self._is_serving = False
         self._start_error: OSError | None = None
         self._thread = threading.Thread(target=self._follow, name="tidelog-broker", daemon=True)
         self._thread.start()
+        self._is_spawned.wait()
+        if self._start_error is not None:
+            raise BrokerFailed("no process could be started") from self._start_error
 
     def wait_until_serving(self) -> None:
         is_decided = self._is_decided.wait(START_SECONDS_MAX)
-        if self._start_error is not None:
-            raise BrokerFailed("no process could be started") from self._start_error
         if not self._is_serving:
             self.process.kill()
             self.wait_for_end()
@@ -169,8 +189,9 @@ class _Run:
             )
         except OSError as error:
             self._start_error = error
-            self._is_decided.set()
             return
+        finally:
+            self._is_spawned.set()
         assert self.process.stdout is not None
         with self.process.stdout as output:
             for line in output:

@@ -1,4 +1,5 @@
 """The process of a ``testing.Broker``: ``python -m tidelog.testing.child SETTINGS PARENT`` with a JSON object and a process id.
+A node of a ``testing.Cluster`` gets a third argument, the port of the proxy that it dials other nodes through.
 
 It writes one JSON event per line to standard output: ``started`` when clients can connect, ``failed`` with the reason if they
 never will. It ends with the thread that started it.
@@ -7,52 +8,45 @@ This is not ``tidelog start``, which loads the modules of the whole command line
 """
 
 import json
-import logging
 import os
 import sys
 
-from tidelog.config.types import InvalidSetting
-from tidelog.log.errors import LogError
 from tidelog.ports.child import end_with_parent
 from tidelog.ports.clock import RealClock
 from tidelog.ports.disk import Disk
-from tidelog.server.event_log import EventLog, EventLogHandler, LogFormat
-from tidelog.server.process import run_broker
+from tidelog.ports.network import Network
+from tidelog.server.event_log import EventLog, LogFormat
+from tidelog.server.supervised import run_reporting, write_line
+from tidelog.testing.links import LinkedNetwork
 
-EXIT_FAILED = 1
 
-
-def main(settings: dict[str, str], disk: Disk | None = None) -> int:
+def main(settings: dict[str, str], disk: Disk | None = None, proxy_port: int | None = None) -> int:
     """Run a broker until it stops. ``disk`` may be one that fails on purpose."""
-    events = EventLog(_write, RealClock(), LogFormat.JSON)
-    logging.getLogger("tidelog").addHandler(EventLogHandler(events))
-    try:
-        code = run_broker(
-            settings,
-            report=events.report,
-            on_serving=lambda serving: events.report("started", serving.facts()),
-            may_be_insecure=True,
-            disk=disk,
-        )
-    except (OSError, InvalidSetting, LogError) as error:
-        events.report("failed", {"error": str(error)})
-        return EXIT_FAILED
-    events.report("stopped", {"is_clean": code == 0})
-    return code
+
+    def linked(network: Network) -> Network:
+        return network if proxy_port is None else LinkedNetwork(network, int(settings["node.id"]), proxy_port)
+
+    output = sys.stdout.fileno()
+    events = EventLog(lambda line: write_line(output, line), RealClock(), LogFormat.JSON)
+    return run_reporting(
+        settings,
+        events,
+        on_serving=lambda serving: events.report("started", serving.facts()),
+        on_failed=lambda reason: events.report("failed", {"error": reason}),
+        may_be_insecure=True,
+        disk=disk,
+        wrap_network=linked,
+    )
 
 
-def _write(line: str) -> None:
-    """Write in one call, so that lines of several threads do not mix."""
-    os.write(sys.stdout.fileno(), line.encode())
-
-
-def run(disk: Disk | None = None) -> None:
+def run(disk: Disk | None = None, proxy_port: int | None = None) -> None:
     """Run the whole process. Its arguments are the settings and the process id of its parent."""
     end_with_parent()
     if os.getppid() == int(sys.argv[2]):
         # Otherwise the parent ended before the kernel could watch it.
-        sys.exit(main(json.loads(sys.argv[1]), disk))
+        sys.exit(main(json.loads(sys.argv[1]), disk, proxy_port))
 
 
 if __name__ == "__main__":
-    run()
+    # A node of a cluster has a third argument, the port of the proxy between the nodes.
+    run(proxy_port=int(sys.argv[3]) if len(sys.argv) > 3 else None)

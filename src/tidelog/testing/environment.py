@@ -10,6 +10,7 @@ import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from tidelog.config.file import text_of
 
@@ -18,6 +19,32 @@ HOST = "127.0.0.1"
 
 class BrokerFailed(Exception):
     """The broker did not start, or did not end as it should. The message has its last output."""
+
+
+def reserve_port(port: int = 0) -> socket.socket:
+    """A socket that keeps a port, or any free one, for our own processes until it is closed."""
+    reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reservation.bind((HOST, port))
+    return reservation
+
+
+class Environment(Protocol):
+    """What a broker process keeps over its restarts."""
+
+    port: int
+    data_path: Path
+
+    @property
+    def is_temporary(self) -> bool: ...
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    @property
+    def settings(self) -> dict[str, str]: ...
+
+    def close(self) -> None: ...
 
 
 class BrokerEnvironment:
@@ -29,9 +56,7 @@ class BrokerEnvironment:
             self.data_path = Path(self._temporary.name) / "data"
         else:
             self.data_path = Path(persist).absolute()
-        self._reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._reservation.bind((HOST, 0))
+        self._reservation = reserve_port()
         self.port: int = self._reservation.getsockname()[1]
         self._configs = dict(configs or {})
 

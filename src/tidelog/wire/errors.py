@@ -60,7 +60,7 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_SASL_MECHANISM = 33, "The broker does not have this SASL mechanism."
     ILLEGAL_SASL_STATE = 34, "The request does not fit the state of the SASL exchange."
     UNSUPPORTED_VERSION = 35, "The broker does not have this version of the API."
-    TOPIC_ALREADY_EXISTS = 36, "A topic of this name exists already."
+    TOPIC_ALREADY_EXISTS = 36, "A topic with this name already exists."
     INVALID_PARTITIONS = 37, "The number of partitions is invalid."
     INVALID_REPLICATION_FACTOR = 38, "The replication factor is below 1 or above the number of brokers."
     INVALID_REPLICA_ASSIGNMENT = 39, "The replica assignment is invalid."

@@ -3,6 +3,9 @@
 Versions 4 to 17: log start offsets from 5, sessions from 7 (KIP-227), leader epochs from 9, racks from 11, flexible from 12,
 topic ids instead of names from 13, the replica's state among the tagged fields from 15, leader hints from 16 (KIP-951).
 
+A request may name a hundred thousand partitions, and so does its response. The generators ``decode_fetch_in_slices`` and
+``encode_fetch_in_slices`` pause after every few hundred of them; the plain functions run them to their end.
+
 The client's side, requests out and responses in, is at the end: ``client/fetch`` and the simulation use it. The records of a
 decoded response are views of its frame.
 """
@@ -12,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from tidelog.ports.disk import Buffer
+from tidelog.ports.steps import Steps, run_to_end
 from tidelog.wire.errors import ErrorCode, MalformedRequest, known_error
 from tidelog.wire.primitives import (
     ELEMENTS_MAX,
@@ -70,6 +74,10 @@ _ABORTED = struct.Struct(">qq")
 _LEADER = struct.Struct(">ii")
 _DIVERGING = struct.Struct(">iq")
 
+# The generators pause after this many bytes of a request, and partitions of a response.
+STEP_BYTES = 4096
+PARTITIONS_PER_STEP = 256
+
 REPLICA_STATE_TAG = 1
 DIVERGING_EPOCH_TAG = 0
 CURRENT_LEADER_TAG = 1
@@ -114,6 +122,8 @@ class FetchRequest(NamedTuple):
     topics: list[FetchTopic]
     forgotten: list[ForgottenTopic]
     rack_id: str
+    replica_epoch: int = -1
+    """The broker epoch of the replica that fetches (KIP-903)."""
 
 
 class FetchResult(NamedTuple):
@@ -137,11 +147,13 @@ class FetchTopicResult(NamedTuple):
 
 
 def decode_fetch_request(header: RequestHeader, frame: memoryview) -> FetchRequest:
+    return run_to_end(decode_fetch_in_slices(header, frame))
+
+
+def decode_fetch_in_slices(header: RequestHeader, frame: memoryview) -> Steps[FetchRequest]:
+    decode = _decode_flexible if header.api_version >= FLEXIBLE_SINCE else _decode_legacy
     try:
-        if header.api_version >= FLEXIBLE_SINCE:
-            request, position = _decode_flexible(frame, header.body_position, header.api_version)
-        else:
-            request, position = _decode_legacy(frame, header.body_position, header.api_version)
+        request, position = yield from decode(frame, header.body_position, header.api_version)
     except (struct.error, IndexError) as error:
         raise MalformedRequest(f"a Fetch request of {len(frame)} bytes ends before its last field") from error
     except UnicodeDecodeError as error:
@@ -151,7 +163,8 @@ def decode_fetch_request(header: RequestHeader, frame: memoryview) -> FetchReque
     return request
 
 
-def _decode_legacy(view: memoryview, position: int, version: int) -> tuple[FetchRequest, int]:
+def _decode_legacy(view: memoryview, position: int, version: int) -> Steps[tuple[FetchRequest, int]]:
+    pause_at = position + STEP_BYTES
     replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level = _unpack_replica_limits(view, position)
     position += 17
     session_id, session_epoch = 0, FINAL_EPOCH
@@ -180,7 +193,13 @@ def _decode_legacy(view: memoryview, position: int, version: int) -> tuple[Fetch
                 partition, offset, partition_bytes_max = _unpack_partition_v4(view, position)
                 position += 16
             partitions.append(FetchPartition(partition, offset, partition_bytes_max, epoch, -1, log_start_offset))
+            if position > pause_at:
+                pause_at = position + STEP_BYTES
+                yield
         topics.append(FetchTopic(name, None, partitions))
+        if position > pause_at:
+            pause_at = position + STEP_BYTES
+            yield
     forgotten = []
     if version >= SESSIONS_SINCE:
         (topic_count,) = _unpack_int32(view, position)
@@ -192,6 +211,9 @@ def _decode_legacy(view: memoryview, position: int, version: int) -> tuple[Fetch
             elements_left = count_elements(elements_left, partition_count)
             indexes, position = _partition_indexes(view, position + 4, partition_count)
             forgotten.append(ForgottenTopic(name, None, indexes))
+            if position > pause_at:
+                pause_at = position + STEP_BYTES
+                yield
     rack_id = ""
     if version >= RACKS_SINCE:
         rack_id, position = _legacy_string(view, position)
@@ -213,9 +235,10 @@ def _partition_indexes(view: memoryview, position: int, count: int) -> tuple[lis
     return list(struct.unpack_from(f">{count}i", view, position)), position + count * 4
 
 
-def _decode_flexible(view: memoryview, position: int, version: int) -> tuple[FetchRequest, int]:
+def _decode_flexible(view: memoryview, position: int, version: int) -> Steps[tuple[FetchRequest, int]]:
+    pause_at = position + STEP_BYTES
     # A length or count is written plus one; 0 is null.
-    replica_id = CONSUMER_REPLICA_ID
+    replica_id, replica_epoch = CONSUMER_REPLICA_ID, -1
     if version < REPLICA_STATE_SINCE:
         (replica_id,) = _unpack_int32(view, position)
         position += 4
@@ -233,8 +256,14 @@ def _decode_flexible(view: memoryview, position: int, version: int) -> tuple[Fet
             position += 32
             position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
             partitions.append(FetchPartition(partition, offset, size, epoch, fetched_epoch, log_start_offset))
+            if position > pause_at:
+                pause_at = position + STEP_BYTES
+                yield
         position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
         topics.append(FetchTopic(name, topic_id, partitions))
+        if position > pause_at:
+            pause_at = position + STEP_BYTES
+            yield
     topic_count, position = unsigned_varint_at(view, position)
     elements_left = count_elements(elements_left, topic_count - 1)
     forgotten = []
@@ -245,17 +274,31 @@ def _decode_flexible(view: memoryview, position: int, version: int) -> tuple[Fet
         indexes, position = _partition_indexes(view, position, partition_count - 1)
         position = position + 1 if not view[position] else skip_tagged_fields_at(view, position)
         forgotten.append(ForgottenTopic(name, topic_id, indexes))
+        if position > pause_at:
+            pause_at = position + STEP_BYTES
+            yield
     rack_id, position = _compact_string(view, position)
     if view[position]:
         reader = Reader(view, position)
         for tag, value in reader.tagged_fields():
             if tag == REPLICA_STATE_TAG and version >= REPLICA_STATE_SINCE:
-                replica_id = Reader(value).int32()
+                state = Reader(value)
+                replica_id, replica_epoch = state.int32(), state.int64()
         position = reader.position
     else:
         position += 1
     request = FetchRequest(
-        replica_id, wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch, topics, forgotten, rack_id
+        replica_id,
+        wait_ms_max,
+        bytes_min,
+        bytes_max,
+        isolation_level,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack_id,
+        replica_epoch,
     )
     return request, position
 
@@ -287,28 +330,79 @@ def encode_fetch_response(
 ) -> "list[Buffer | RecordsPart]":
     """Return bytes and records in the order in which they are sent; adjacent bytes are joined."""
     is_flexible = version >= FLEXIBLE_SINCE
-    length_of = write_compact_length if is_flexible else write_bytes_length
     out: list[Buffer | RecordsPart] = []
-    head = _HEAD.pack(throttle_time_ms, error, session_id) if version >= SESSIONS_SINCE else _INT32.pack(throttle_time_ms)
-    pending: list[Buffer] = [head, length_of(len(topics))]
+    pending = _response_head(version, throttle_time_ms, error, session_id, len(topics))
     for topic in topics:
-        pending.append(_encode_identity(version, topic.name, topic.topic_id))
-        pending.append(length_of(len(topic.partitions)))
-        for result in topic.partitions:
-            pending += _partition_head(version, result, is_flexible)
-            records = result.records
-            if records is None or not records.length:
-                pending.append(length_of(0))
-            else:
-                pending.append(length_of(records.length))
-                out.append(b"".join(pending))
-                out.append(records)
-                pending = []
-            if is_flexible:
-                pending.append(_partition_tags(result))
+        pending += _topic_head(version, topic)
+        pending = _add_partitions(version, topic.partitions, pending, out)
         if is_flexible:
             pending.append(NO_TAGGED_FIELDS)
-    if is_flexible:
+    return _finish_response(version, node_endpoints, pending, out)
+
+
+def encode_fetch_in_slices(
+    version: int,
+    topics: Sequence[FetchTopicResult],
+    *,
+    session_id: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
+) -> "Steps[list[Buffer | RecordsPart]]":
+    """The same for a response with many partitions."""
+    out: list[Buffer | RecordsPart] = []
+    pending = _response_head(version, 0, ErrorCode.NONE, session_id, len(topics))
+    encoded = 0
+    for topic in topics:
+        pending += _topic_head(version, topic)
+        for start in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
+            partitions = topic.partitions[start : start + PARTITIONS_PER_STEP]
+            pending = _add_partitions(version, partitions, pending, out)
+            encoded += len(partitions)
+            if encoded >= PARTITIONS_PER_STEP:
+                encoded = 0
+                # Joining the bytes of a hundred thousand partitions would take as long as a slice.
+                out.append(b"".join(pending))
+                pending = []
+                yield
+        if version >= FLEXIBLE_SINCE:
+            pending.append(NO_TAGGED_FIELDS)
+    return _finish_response(version, node_endpoints, pending, out)
+
+
+def _response_head(version: int, throttle_time_ms: int, error: ErrorCode, session_id: int, topic_count: int) -> list[Buffer]:
+    head = _HEAD.pack(throttle_time_ms, error, session_id) if version >= SESSIONS_SINCE else _INT32.pack(throttle_time_ms)
+    return [head, write_compact_length(topic_count) if version >= FLEXIBLE_SINCE else write_bytes_length(topic_count)]
+
+
+def _topic_head(version: int, topic: FetchTopicResult) -> tuple[bytes, bytes]:
+    length_of = write_compact_length if version >= FLEXIBLE_SINCE else write_bytes_length
+    return _encode_identity(version, topic.name, topic.topic_id), length_of(len(topic.partitions))
+
+
+def _add_partitions(
+    version: int, partitions: Sequence[FetchResult], pending: list[Buffer], out: "list[Buffer | RecordsPart]"
+) -> list[Buffer]:
+    """Append to ``out`` what ends with records, and return the bytes that are still pending."""
+    is_flexible = version >= FLEXIBLE_SINCE
+    length_of = write_compact_length if is_flexible else write_bytes_length
+    for result in partitions:
+        pending += _partition_head(version, result, is_flexible)
+        records = result.records
+        if records is None or not records.length:
+            pending.append(length_of(0))
+        else:
+            pending.append(length_of(records.length))
+            out.append(b"".join(pending))
+            out.append(records)
+            pending = []
+        if is_flexible:
+            pending.append(_partition_tags(result))
+    return pending
+
+
+def _finish_response(
+    version: int, node_endpoints: Sequence[NodeEndpoint], pending: list[Buffer], out: "list[Buffer | RecordsPart]"
+) -> "list[Buffer | RecordsPart]":
+    if version >= FLEXIBLE_SINCE:
         has_hints = node_endpoints and version >= LEADER_HINTS_SINCE
         pending.append(endpoints_tag(node_endpoints) if has_hints else NO_TAGGED_FIELDS)
     if pending:
@@ -386,7 +480,7 @@ class FetchResponse(NamedTuple):
     node_endpoints: list[NodeEndpoint]
 
 
-def encode_fetch_request(version: int, request: FetchRequest, replica_epoch: int = -1) -> bytes:
+def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
     """Encode the body; ``protocol.request_header`` makes its header."""
     is_flexible = version >= FLEXIBLE_SINCE
     length_of = write_compact_length if is_flexible else write_bytes_length
@@ -409,7 +503,7 @@ def encode_fetch_request(version: int, request: FetchRequest, replica_epoch: int
     if version >= RACKS_SINCE:
         parts.append(write_compact_string(request.rack_id) if is_flexible else write_string(request.rack_id))
     if version >= REPLICA_STATE_SINCE and request.replica_id != CONSUMER_REPLICA_ID:
-        state = _REPLICA_STATE.pack(request.replica_id, replica_epoch) + NO_TAGGED_FIELDS
+        state = _REPLICA_STATE.pack(request.replica_id, request.replica_epoch) + NO_TAGGED_FIELDS
         end = write_unsigned_varint(1) + write_tagged_field(REPLICA_STATE_TAG, state)
     parts.append(end)
     return b"".join(parts)

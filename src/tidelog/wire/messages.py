@@ -24,10 +24,25 @@ from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import MalformedRequest
-from tidelog.wire.primitives import ZERO_UUID, Reader
+from tidelog.wire.primitives import ELEMENTS_MAX, ZERO_UUID, Reader
 from tidelog.wire.protocol import RequestHeader
-from tidelog.wire.schema import FIELD_TYPES, UNSET, Field, FieldType, ReadValue, Struct, WriteValue, struct_reader, struct_writer
+from tidelog.wire.schema import (
+    FIELD_TYPES,
+    UNSET,
+    Field,
+    FieldType,
+    ReadValue,
+    SlicedOutput,
+    SlicedReader,
+    Struct,
+    WriteValue,
+    sliced_struct_reader,
+    sliced_struct_writer,
+    struct_reader,
+    struct_writer,
+)
 
 _NO_TIMESTAMP_MS = -1
 # kio's types that are not Kafka's.
@@ -95,15 +110,39 @@ Fields = Mapping[str, Any] | DecodedMessage
 # Encoding and decoding.
 
 
-def decode_request(header: RequestHeader, frame: memoryview) -> DecodedMessage:
+def decode_request(header: RequestHeader, frame: memoryview, elements_max: int = ELEMENTS_MAX) -> DecodedMessage:
     """Decode the body that follows ``header`` in ``frame``; nothing in the result refers to the frame. Raises only
     MalformedRequest."""
-    try:
-        read = message_reader(header.api_key, header.api_version, _REQUEST)
-    except KeyError:
-        raise MalformedRequest(f"api key {header.api_key} has no version {header.api_version}") from None
-    message: DecodedMessage = read(Reader(frame, header.body_position))
+    message: DecodedMessage = request_reader(header)(Reader(frame, header.body_position, elements_max))
     return message
+
+
+def request_reader(header: RequestHeader) -> ReadValue:
+    """Return the function that reads a request's body. Raises only MalformedRequest."""
+    try:
+        return message_reader(header.api_key, header.api_version, _REQUEST)
+    except KeyError:
+        raise _no_such_version(header) from None
+
+
+def decode_request_in_slices(header: RequestHeader, frame: memoryview, elements_max: int) -> Steps[Any]:
+    """Decode a large request. The generator returns the same as ``decode_request``; the frame must stay as it is until then."""
+    try:
+        struct = message_struct(header.api_key, header.api_version, _REQUEST)
+    except KeyError:
+        raise _no_such_version(header) from None
+    return (yield from sliced_struct_reader(*struct)(SlicedReader(frame, header.body_position, elements_max)))
+
+
+def _no_such_version(header: RequestHeader) -> MalformedRequest:
+    return MalformedRequest(f"api key {header.api_key} has no version {header.api_version}")
+
+
+def encode_response_in_slices(api_key: int, version: int, fields: Fields) -> Steps[Any]:
+    """Encode a large response. The generator returns the same as ``encode_response``."""
+    out = SlicedOutput()
+    yield from sliced_struct_writer(*message_struct(api_key, version, _RESPONSE))(out, fields)
+    return out
 
 
 def encode_response(api_key: int, version: int, fields: Fields) -> bytes:

@@ -25,9 +25,11 @@ from typing import NoReturn
 from tidelog.wire.errors import MalformedRequest
 
 # The limit of array elements in one frame, all arrays together. An element of two bytes becomes an object of some 300 when it is
-# decoded, so the size of the frame alone does not bound the memory. Clients' requests stay far below: an element is a partition
-# or a topic.
-ELEMENTS_MAX = 250_000
+# decoded, so the size of the frame alone does not bound the memory. An element is a partition or a topic: this is enough for all
+# the partitions that a broker has by default (``max.partitions``), even if each belongs to a topic of its own.
+ELEMENTS_MAX = 200_000
+# The limit of one section of tagged fields, most of which nobody reads. No message of Kafka's defines more than a handful.
+TAGGED_FIELDS_MAX = 100
 # An unsigned varint holds 32 bits in at most five bytes.
 UNSIGNED_VARINT_BITS = 32
 UUID_SIZE = 16
@@ -268,6 +270,8 @@ class Reader:
         """Yield the tag and bytes of each field. Tags must ascend, so that no field occurs twice and a struct has only one
         encoding."""
         count = self.unsigned_varint()
+        if count > TAGGED_FIELDS_MAX:
+            raise MalformedRequest(f"{count} tagged fields at byte {self.position}, and at most {TAGGED_FIELDS_MAX} are allowed")
         # Tag and size take at least a byte each.
         self._bounded(count, 2)
         previous = -1
@@ -352,7 +356,7 @@ def count_elements(elements_left: int, count: int) -> int:
         refuse_null()
     elements_left -= count
     if elements_left < 0:
-        raise MalformedRequest(f"more than {ELEMENTS_MAX} array elements in one frame")
+        raise MalformedRequest("more array elements than a frame of this size may have")
     return elements_left
 
 

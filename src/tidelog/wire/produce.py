@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from tidelog.wire.errors import ErrorCode, MalformedRequest, known_error
 from tidelog.wire.primitives import (
-    ELEMENTS_MAX,
     NO_TAGGED_FIELDS,
     NULL_LENGTH,
     UUID_SIZE,
@@ -38,6 +37,11 @@ FLEXIBLE_SINCE = ApiKey.PRODUCE.flexible_since
 LEADER_HINTS_SINCE = 10
 TOPIC_IDS_SINCE = 13
 
+# Each partition of a request comes with a batch, whose header alone has so many bytes. A request of nothing but names would take
+# forty times its size in memory, so it may have only a few that come without records.
+RECORDS_BYTES_MIN = 61
+ELEMENTS_WITHOUT_RECORDS_MAX = 1_000
+
 CURRENT_LEADER_TAG = 0
 NODE_ENDPOINTS_TAG = 0
 
@@ -51,6 +55,8 @@ _ACKS_TIMEOUT = struct.Struct(">hi")
 _unpack_acks_timeout = _ACKS_TIMEOUT.unpack_from
 _LEADER = struct.Struct(">ii")
 _INT32 = struct.Struct(">i")
+# What follows the fixed fields of a flexible result without an error: no faulty records, no message, no tagged fields.
+_NO_FAULTS = write_compact_length(0) + write_compact_nullable_string(None) + NO_TAGGED_FIELDS
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every request makes three.
 _new_tuple = tuple.__new__
 
@@ -127,7 +133,7 @@ def _decode_legacy(view: memoryview, position: int) -> tuple[ProduceRequest, int
         raise MalformedRequest(f"a transactional id of {length} bytes")
     acks, timeout_ms, topic_count = _unpack_acks_timeout_count(view, position)
     position += 10
-    elements_left = count_elements(ELEMENTS_MAX, topic_count)
+    elements_left = count_elements(ELEMENTS_WITHOUT_RECORDS_MAX + len(view) // RECORDS_BYTES_MIN, topic_count)
     topics = []
     for _ in range(topic_count):
         (length,) = _unpack_int16(view, position)
@@ -169,7 +175,7 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
     position += 7
     if topic_count >= 0x80:
         topic_count, position = unsigned_varint_at(view, position - 1)
-    elements_left = count_elements(ELEMENTS_MAX, topic_count - 1)
+    elements_left = count_elements(ELEMENTS_WITHOUT_RECORDS_MAX + len(view) // RECORDS_BYTES_MIN, topic_count - 1)
     topics = []
     for _ in range(topic_count - 1):
         name = topic_id = None
@@ -252,6 +258,9 @@ def _encode_flexible(
         for result in topic.partitions:
             partition, error, base_offset, append_time_ms, log_start_offset, message, record_errors, leader = result
             parts.append(_RESULT.pack(partition, error, base_offset, append_time_ms, log_start_offset))
+            if not error and message is None and not record_errors and leader is None:
+                parts.append(_NO_FAULTS)
+                continue
             parts.append(write_compact_length(len(record_errors)))
             for batch_index, batch_message in record_errors:
                 parts += (_INT32.pack(batch_index), write_compact_nullable_string(batch_message), NO_TAGGED_FIELDS)

@@ -8,7 +8,8 @@ a version lacks reads as its default and is not written.
 
 ``struct_reader`` and ``struct_writer`` compile a struct for one version. Everything that depends on the version, the type or the
 nullability is decided there, and neighbouring fields of fixed size become one call of Python's ``struct``; what they return only
-walks a list of steps.
+walks a list of steps. ``sliced_struct_reader`` and ``sliced_struct_writer`` do the same for large messages: they return
+generators that pause after every few hundred elements, so that other work can run in between.
 
 A struct leaves open which Python objects hold its values. ``make`` builds one from the values of all fields, in their order, and
 ``values_of`` takes one apart in the same way.
@@ -26,6 +27,7 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from tidelog.ports.steps import Steps
 from tidelog.wire.primitives import (
     COMPACT_NULL,
     NO_TAGGED_FIELDS,
@@ -44,6 +46,11 @@ UNSET: Any = object()
 
 ReadValue = Callable[[Reader], Any]
 WriteValue = Callable[[bytearray, Any], None]
+ReadInSlices = Callable[["SlicedReader"], Steps[Any]]
+WriteInSlices = Callable[["SlicedOutput", Any], Steps[Any]]
+
+# A sliced reader or writer pauses after this many bytes. The smallest elements take two, so this is at most a millisecond's work.
+STEP_BYTES = 1024
 
 _pack_int16 = struct.Struct(">h").pack
 
@@ -189,22 +196,57 @@ def _element_size_min(kind: FieldType | Struct, version: int, is_flexible: bool)
 # Reading.
 
 
+class SlicedReader(Reader):
+    """A reader that knows where to pause next."""
+
+    __slots__ = ("_pause_at",)
+
+    def __init__(self, view: memoryview, position: int, elements_max: int) -> None:
+        super().__init__(view, position, elements_max)
+        self._pause_at = position + STEP_BYTES
+
+    def is_pause_due(self) -> bool:
+        if self.position < self._pause_at:
+            return False
+        self._pause_at = self.position + STEP_BYTES
+        return True
+
+
+class _ReadPlan:
+    """How to read one version of a struct: its steps in their order, and its tagged fields."""
+
+    __slots__ = ("_tagged", "defaults", "make", "steps")
+
+    def __init__(self, schema: Struct, version: int, is_flexible: bool) -> None:
+        self.defaults = [field.default for field in schema.fields]
+        self._tagged: dict[int, tuple[int, ReadValue]] = {}
+        self.make = schema.make
+        self.steps: list[tuple[int | slice, int, Callable[..., Any]]] = []
+        for start, end in _runs(schema, version, is_flexible, _is_fixed):
+            field = schema.fields[start]
+            if field.tag is not None:
+                self._tagged[field.tag] = start, _value_reader(field, version, is_flexible)
+            elif end - start > 1:
+                fixed = struct.Struct(_format(schema.fields[start:end]))
+                self.steps.append((slice(start, end), fixed.size, fixed.unpack_from))
+            else:
+                self.steps.append((start, 0, _value_reader(field, version, is_flexible)))
+
+    def read_tagged_fields(self, reader: Reader, values: list[Any]) -> None:
+        for tag, view in reader.tagged_fields():
+            if tag in self._tagged:
+                index, read_value = self._tagged[tag]
+                field_reader = reader.nested(view)
+                values[index] = read_value(field_reader)
+                field_reader.expect_end()
+                reader.leave(field_reader)
+
+
 @cache
 def struct_reader(schema: Struct, version: int, is_flexible: bool) -> ReadValue:
     """Return a function that reads one value of the struct in this version."""
-    defaults = [field.default for field in schema.fields]
-    make = schema.make
-    steps: list[tuple[int | slice, int, Callable[..., Any]]] = []
-    tagged: dict[int, tuple[int, ReadValue]] = {}
-    for start, end in _runs(schema, version, is_flexible, _is_fixed):
-        field = schema.fields[start]
-        if field.tag is not None:
-            tagged[field.tag] = start, _value_reader(field, version, is_flexible)
-        elif end - start > 1:
-            fixed = struct.Struct(_format(schema.fields[start:end]))
-            steps.append((slice(start, end), fixed.size, fixed.unpack_from))
-        else:
-            steps.append((start, 0, _value_reader(field, version, is_flexible)))
+    plan = _ReadPlan(schema, version, is_flexible)
+    defaults, steps, read_tagged_fields, make = plan.defaults, plan.steps, plan.read_tagged_fields, plan.make
 
     def read(reader: Reader) -> Any:
         values = defaults.copy()
@@ -218,14 +260,56 @@ def struct_reader(schema: Struct, version: int, is_flexible: bool) -> ReadValue:
                 read_tagged_fields(reader, values)
         return make(values)
 
-    def read_tagged_fields(reader: Reader, values: list[Any]) -> None:
-        for tag, view in reader.tagged_fields():
-            if tag in tagged:
-                index, read_value = tagged[tag]
-                field_reader = reader.nested(view)
-                values[index] = read_value(field_reader)
-                field_reader.expect_end()
-                reader.leave(field_reader)
+    return read
+
+
+@cache
+def sliced_struct_reader(schema: Struct, version: int, is_flexible: bool) -> ReadInSlices:
+    """Return a function that reads one value of the struct in this version, in slices."""
+    plan = _ReadPlan(schema, version, is_flexible)
+    steps = [(*step, _sliced_array_reader(schema, step[0], version, is_flexible)) for step in plan.steps]
+
+    def read(reader: SlicedReader) -> Steps[Any]:
+        values = plan.defaults.copy()
+        for where, fixed_size, read_step, read_array in steps:
+            if read_array is not None:
+                values[where] = yield from read_array(reader)
+            else:
+                values[where] = read_step(reader.view, reader.take(fixed_size)) if fixed_size else read_step(reader)
+        if is_flexible:
+            plan.read_tagged_fields(reader, values)
+        return plan.make(values)
+
+    return read
+
+
+def _sliced_array_reader(schema: Struct, where: int | slice, version: int, is_flexible: bool) -> ReadInSlices | None:
+    """None for a field that is read in one step: a single value, or an array of numbers."""
+    if isinstance(where, slice):
+        return None
+    field = schema.fields[where]
+    kind = field.type
+    if not field.is_array or (isinstance(kind, FieldType) and kind.format):
+        return None
+    read_length = _length_reader(field, is_flexible)
+    size_min = _element_size_min(kind, version, is_flexible)
+    if isinstance(kind, Struct):
+        read_element, read_in_slices = struct_reader(kind, version, is_flexible), None
+        if any(part.is_array for part in kind.fields):
+            read_in_slices = sliced_struct_reader(kind, version, is_flexible)
+    else:
+        read_element, read_in_slices = _primitive_reader(kind, is_flexible, is_nullable=False), None
+
+    def read(reader: SlicedReader) -> Steps[Any]:
+        count = read_length(reader, size_min)
+        if count is None:
+            return None
+        elements = []
+        for _ in range(count):
+            elements.append(read_element(reader) if read_in_slices is None else (yield from read_in_slices(reader)))
+            if reader.is_pause_due():
+                yield
+        return tuple(elements)
 
     return read
 
@@ -301,14 +385,16 @@ def _copying(read_view: Callable[[Reader], memoryview | None]) -> ReadValue:
     return read
 
 
+def _length_reader(field: Field, is_flexible: bool) -> Callable[[Reader, int], int | None]:
+    if field.is_nullable:
+        return Reader.compact_nullable_array_length if is_flexible else Reader.nullable_array_length
+    return Reader.compact_array_length if is_flexible else Reader.array_length
+
+
 def _array_reader(field: Field, version: int, is_flexible: bool) -> ReadValue:
     kind = field.type
     size_min = _element_size_min(kind, version, is_flexible)
-    read_length: Callable[[Reader, int], int | None]
-    if field.is_nullable:
-        read_length = Reader.compact_nullable_array_length if is_flexible else Reader.nullable_array_length
-    else:
-        read_length = Reader.compact_array_length if is_flexible else Reader.array_length
+    read_length = _length_reader(field, is_flexible)
 
     if kind is UUID:
         read_ids = struct.Struct(UUID_FORMAT).iter_unpack
@@ -348,38 +434,46 @@ def _array_reader(field: Field, version: int, is_flexible: bool) -> ReadValue:
 # Writing.
 
 
-@cache
-def struct_writer(schema: Struct, version: int, is_flexible: bool) -> WriteValue:
-    """Return a function that appends one value of the struct in this version."""
-    values_of = schema.values_of
-    steps: list[tuple[int | slice, Callable[..., bytes] | None, WriteValue]] = []
-    tags: dict[int, _TaggedWriter] = {}
-    for start, end in _runs(schema, version, is_flexible, _is_number):
-        field = schema.fields[start]
-        if field.tag is not None:
-            tags[field.tag] = _tagged_writer(field, start, version)
-        elif _is_number(field):
-            steps.append((slice(start, end), struct.Struct(_format(schema.fields[start:end])).pack, _write_nothing))
-        else:
-            steps.append((start, None, _value_writer(field, version, is_flexible)))
-    # A reader refuses tags that do not ascend.
-    tagged = [tags[tag] for tag in sorted(tags)]
+class SlicedOutput(bytearray):
+    """The bytes of a message that is written in slices. It knows where to pause next."""
 
-    def write(out: bytearray, value: Any) -> None:
-        values = value if values_of is None else values_of(value)
-        for where, pack, write_step in steps:
-            if pack is None:
-                write_step(out, values[where])
+    __slots__ = ("_pause_at",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pause_at = STEP_BYTES
+
+    def is_pause_due(self) -> bool:
+        if len(self) < self._pause_at:
+            return False
+        self._pause_at = len(self) + STEP_BYTES
+        return True
+
+
+class _WritePlan:
+    """How to write one version of a struct: its steps in their order, and its tagged fields."""
+
+    __slots__ = ("steps", "tagged", "values_of")
+
+    def __init__(self, schema: Struct, version: int, is_flexible: bool) -> None:
+        self.values_of = schema.values_of
+        self.steps: list[tuple[int | slice, Callable[..., bytes] | None, WriteValue]] = []
+        tags: dict[int, _TaggedWriter] = {}
+        for start, end in _runs(schema, version, is_flexible, _is_number):
+            field = schema.fields[start]
+            if field.tag is not None:
+                tags[field.tag] = _tagged_writer(field, start, version)
+            elif _is_number(field):
+                pack = struct.Struct(_format(schema.fields[start:end])).pack
+                self.steps.append((slice(start, end), pack, _write_nothing))
             else:
-                out += pack(*values[where])
-        if tagged:
-            write_tagged_fields(out, values)
-        elif is_flexible:
-            out += NO_TAGGED_FIELDS
+                self.steps.append((start, None, _value_writer(field, version, is_flexible)))
+        # A reader refuses tags that do not ascend.
+        self.tagged = [tags[tag] for tag in sorted(tags)]
 
-    def write_tagged_fields(out: bytearray, values: Sequence[Any]) -> None:
+    def write_tagged_fields(self, out: bytearray, values: Sequence[Any]) -> None:
         written: list[bytes | bytearray] = []
-        for tag, index, write_value, default, encoded_default in tagged:
+        for tag, index, write_value, default, encoded_default in self.tagged:
             value = values[index]
             if value is None or value is default:
                 continue
@@ -390,6 +484,72 @@ def struct_writer(schema: Struct, version: int, is_flexible: bool) -> WriteValue
         out += write_unsigned_varint(len(written) // 3)
         for part in written:
             out += part
+
+
+@cache
+def struct_writer(schema: Struct, version: int, is_flexible: bool) -> WriteValue:
+    """Return a function that appends one value of the struct in this version."""
+    plan = _WritePlan(schema, version, is_flexible)
+    steps, values_of, write_tagged_fields = plan.steps, plan.values_of, plan.write_tagged_fields
+    has_tags = bool(plan.tagged)
+
+    def write(out: bytearray, value: Any) -> None:
+        values = value if values_of is None else values_of(value)
+        for where, pack, write_step in steps:
+            if pack is None:
+                write_step(out, values[where])
+            else:
+                out += pack(*values[where])
+        if has_tags:
+            write_tagged_fields(out, values)
+        elif is_flexible:
+            out += NO_TAGGED_FIELDS
+
+    return write
+
+
+@cache
+def sliced_struct_writer(schema: Struct, version: int, is_flexible: bool) -> WriteInSlices:
+    """Return a function that appends one value of the struct in this version, in slices."""
+    plan = _WritePlan(schema, version, is_flexible)
+    steps = [(*step, _sliced_array_writer(schema, step[0], version, is_flexible)) for step in plan.steps]
+
+    def write(out: SlicedOutput, value: Any) -> Steps[Any]:
+        values = value if plan.values_of is None else plan.values_of(value)
+        for where, pack, write_step, write_array in steps:
+            if write_array is not None and values[where] is not None:
+                yield from write_array(out, values[where])
+            elif pack is None:
+                write_step(out, values[where])
+            else:
+                out += pack(*values[where])
+        if is_flexible:
+            plan.write_tagged_fields(out, values)
+
+    return write
+
+
+def _sliced_array_writer(schema: Struct, where: int | slice, version: int, is_flexible: bool) -> WriteInSlices | None:
+    """None for a field that is written in one step."""
+    if isinstance(where, slice) or not schema.fields[where].is_array:
+        return None
+    kind = schema.fields[where].type
+    if not isinstance(kind, Struct):
+        return None
+    write_length = write_compact_length if is_flexible else write_bytes_length
+    write_element, write_in_slices = struct_writer(kind, version, is_flexible), None
+    if any(part.is_array for part in kind.fields):
+        write_in_slices = sliced_struct_writer(kind, version, is_flexible)
+
+    def write(out: SlicedOutput, elements: Sequence[Any]) -> Steps[Any]:
+        out += write_length(len(elements))
+        for element in elements:
+            if write_in_slices is None:
+                write_element(out, element)
+            else:
+                yield from write_in_slices(out, element)
+            if out.is_pause_due():
+                yield
 
     return write
 

@@ -1,6 +1,7 @@
 """Workers: a handler function and everything around it, on any Kafka.
 
-``Worker`` is the class; ``Backoff``, ``CircuitBreaker``, ``Reject`` and the deduplicators configure it.
+``Worker`` is the class; ``Backoff``, ``CircuitBreaker`` and the deduplicators configure it; a handler
+raises ``Retry`` or ``Reject`` to choose what becomes of its message.
 docs/guides/retries-and-dead-letters.md is the guide. The modules:
 
 * ``worker`` is what applications see, ``options`` its checked arguments, ``session`` one run of it;
@@ -14,8 +15,8 @@ docs/guides/retries-and-dead-letters.md is the guide. The modules:
 from tidelog.worker.breaker import CircuitBreaker
 from tidelog.worker.deduplicate.redis import RedisDeduplicator
 from tidelog.worker.deduplicate.sqlite import SqliteDeduplicator
-from tidelog.worker.failures import Backoff, Reject
+from tidelog.worker.failures import Backoff, Reject, Retry
 from tidelog.worker.metrics import WorkerMetrics
 from tidelog.worker.worker import Worker
 
-__all__ = ["Backoff", "CircuitBreaker", "RedisDeduplicator", "Reject", "SqliteDeduplicator", "Worker", "WorkerMetrics"]
+__all__ = ["Backoff", "CircuitBreaker", "RedisDeduplicator", "Reject", "Retry", "SqliteDeduplicator", "Worker", "WorkerMetrics"]

@@ -1,7 +1,8 @@
 """Decides what becomes of a message whose handler failed: another attempt at some backoff level, or the dead letters. Pure.
 
 A failure that may pass is retried. After ``retries`` retries the message is a dead letter, and at once if it is poison: it cannot
-be decoded, the application says that it is not retriable, or the handler raised ``Reject``. In-place tries belong to one round; a
+be decoded, the application says that it is not retriable, or the handler raised ``Reject``. A handler that raises ``Retry``
+chooses the delay itself. In-place tries belong to one round; a
 round is the first handling, or the handling at one backoff level.
 
 Level n waits ``min(cap, base * 2**n) + random(0, base)`` seconds. The random part spreads messages that failed together. It is
@@ -51,12 +52,27 @@ class Reject(Exception):
     """Raise it in a handler to dead-letter the message at once, whatever ``retriable`` says."""
 
 
+class Retry(Exception):
+    """Raise it in a handler to have the message back later: ``raise Retry(delay=30)``. It counts as an attempt, and after the
+    last of them the message is a dead letter. Without a delay the backoff decides when.
+
+    The message waits in the retry topic whose own wait is the nearest that is not shorter. It comes back no earlier than asked,
+    and later by at most the wait of that topic; if no wait is that long, what waits behind it in the last one waits with it.
+    """
+
+    def __init__(self, reason: str = "the handler asked for a retry", *, delay: float | None = None) -> None:
+        if delay is not None and not 0 <= delay <= CAP_SECONDS_MAX:
+            raise InvalidArgument(f"a retry has a delay of 0 to {CAP_SECONDS_MAX:.0f} seconds: not {delay}")
+        super().__init__(reason)
+        self.delay = delay
+
+
 class InProgress(Exception):
     """Another worker is handling this message, or was when it died. This is not an attempt: the message is looked at again
     later."""
 
 
-class Retry(NamedTuple):
+class ScheduledRetry(NamedTuple):
     """The backoff level at which a message waits, and the time when it is due."""
 
     level: int
@@ -79,14 +95,14 @@ class FailurePolicy:
     def is_retriable(self, error: BaseException) -> bool:
         if isinstance(error, Reject):
             return False
-        if isinstance(error, InProgress):
+        if isinstance(error, InProgress | Retry):
             return True
         retriable = self._retriable
         if retriable is None:
             return not isinstance(error, POISON)
         return isinstance(error, retriable) if isinstance(retriable, tuple) else bool(retriable(error))
 
-    def decide(self, attempts: int, is_retriable: bool, now_ms: int, fraction: float) -> Retry | None:
+    def decide(self, attempts: int, is_retriable: bool, now_ms: int, fraction: float) -> ScheduledRetry | None:
         """Return None for a dead letter. ``attempts`` counts the handler's tries, including this one; ``fraction`` is random, 0
         <= fraction < 1."""
         rounds = self._rounds(attempts)
@@ -94,13 +110,20 @@ class FailurePolicy:
             return None
         return self._at(rounds - 1, now_ms, fraction)
 
-    def look_again(self, attempts: int, now_ms: int, fraction: float) -> Retry:
+    def decide_delay(self, attempts: int, delay: float, now_ms: int) -> ScheduledRetry | None:
+        """``decide`` for a handler that chose the delay itself, in seconds."""
+        if self._rounds(attempts) > self._retries:
+            return None
+        level = next((level for level in range(self._levels) if self._backoff.delay(level, 0) >= delay), self._levels - 1)
+        return ScheduledRetry(level, now_ms + round(delay * 1000))
+
+    def look_again(self, attempts: int, now_ms: int, fraction: float) -> ScheduledRetry:
         """Return the current level once more, for something that is not an attempt."""
         return self._at(max(self._rounds(attempts) - 1, 0), now_ms, fraction)
 
     def _rounds(self, attempts: int) -> int:
         return -(-attempts // (1 + self._in_place_retries))
 
-    def _at(self, level: int, now_ms: int, fraction: float) -> Retry:
+    def _at(self, level: int, now_ms: int, fraction: float) -> ScheduledRetry:
         level = min(level, self._levels - 1)
-        return Retry(level, now_ms + round(self._backoff.delay(level, fraction) * 1000))
+        return ScheduledRetry(level, now_ms + round(self._backoff.delay(level, fraction) * 1000))

@@ -23,7 +23,7 @@ from tidelog.client.tracing import extract, with_traceparent
 from tidelog.deadletters.letter import ExceptionStory, describe_exception
 from tidelog.ports.randomness import Randomness
 from tidelog.worker.deduplicate import Claim, Deduplicator, MessageId
-from tidelog.worker.failures import InProgress
+from tidelog.worker.failures import InProgress, Retry
 from tidelog.worker.partitions import WorkItem
 
 IN_PLACE_SECONDS = 0.05
@@ -119,6 +119,9 @@ class AttemptRules:
         return longest * (0.5 + self.randomness.fraction() / 2)
 
     def may_try_in_place(self, failure: HandlerFailure) -> bool:
+        # A handler that chose to wait would only be asked again at once.
+        if isinstance(failure.error, Retry):
+            return False
         return failure.is_retriable and failure.tries <= self.in_place_retries and not self.stopping.is_set()
 
 

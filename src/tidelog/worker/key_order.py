@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from tidelog.worker.failures import Retry
+from tidelog.worker.failures import ScheduledRetry
 
 if TYPE_CHECKING:
     from tidelog.worker.partitions import WorkItem
@@ -28,7 +28,7 @@ _source_offset = attrgetter("source_offset")
 class _WaitingLetters:
     offsets: list[int] = field(default_factory=list)
     """The offsets in order. An offset occurs twice when there are two copies."""
-    retries: dict[int, Retry] = field(default_factory=dict)
+    retries: dict[int, ScheduledRetry] = field(default_factory=dict)
 
 
 class BlockedKeys:
@@ -42,7 +42,7 @@ class BlockedKeys:
         """The number of letters that wait."""
         return self._count
 
-    def add(self, key: bytes, offset: int, retry: Retry) -> None:
+    def add(self, key: bytes, offset: int, retry: ScheduledRetry) -> None:
         """Note that a letter was written to the retry topic."""
         waiting = self._by_key.get(key)
         if waiting is None:
@@ -78,7 +78,7 @@ class BlockedKeys:
         waiting = self._by_key.get(key)
         return None if waiting is None else waiting.offsets[0]
 
-    def blocker(self, key: bytes, offset: int) -> Retry | None:
+    def blocker(self, key: bytes, offset: int) -> ScheduledRetry | None:
         """Where the first letter waits that must be handled before this message; None if the message may be begun."""
         waiting = self._by_key.get(key)
         if waiting is None or waiting.offsets[0] >= offset:

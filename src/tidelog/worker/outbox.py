@@ -9,12 +9,13 @@ letter that the cluster refuses for good stops the worker, with its message unco
 ``TransactionalOutbox`` commits letters and offsets in one transaction: a letter is there exactly when the offset of its message
 is committed. Letters wait in memory until a commit covers their offset, by its position or by the finished runs in its metadata.
 That is the next commit, which comes soon, unless the metadata has no room for the run or other partitions are being revoked.
-There is one exception: while messages of its partition are parked, a letter does not wait, and a crash may then write it twice
-(``covered_letters``). A transaction that is aborted (a rebalance was faster, a broker went away) is repeated as a whole;
-partitions that were taken away in the meantime are left out, because their next owner reads them from their committed offsets. An
-error that ends the producer for good (another instance with the same id), or a letter that the cluster never accepts, stops the
-worker. The transaction is open only within ``commit``, so a worker that dies in it holds readers up for
-``TRANSACTION_TIMEOUT_MS`` at most; with ``instance_id`` the next run of the same instance ends it at once.
+There is one exception: while messages of its partition are parked (``order="key"``), a letter for whose run the metadata has no
+room does not wait, because they may wait for just this letter. A crash may then write it twice (``covered_letters``). A
+transaction that is aborted (a rebalance was faster, a broker went away) is repeated as a whole; partitions that were taken away
+in the meantime are left out, because their next owner reads them from their committed offsets. An error that ends the producer
+for good (another instance with the same id), or a letter that the cluster never accepts, stops the worker. The transaction is
+open only within ``commit``, so a worker that dies in it holds readers up for ``TRANSACTION_TIMEOUT_MS`` at most; with
+``instance_id`` the next run of the same instance ends it at once.
 
 The outbox knows nothing of the stages before it: what was acknowledged is returned as values.
 """

@@ -18,7 +18,7 @@ from tidelog.client.message import Message
 from tidelog.client.raw_consumer import RawConsumer
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.deadletters.letter import Letter
-from tidelog.worker.failures import Retry
+from tidelog.worker.failures import ScheduledRetry
 from tidelog.worker.offsets import PartitionOffsets, Run
 from tidelog.worker.options import WorkerOptions
 from tidelog.worker.partitions import AssignedPartition, PartitionFamily
@@ -139,7 +139,7 @@ class RetryScan:
                 f"more than {BLOCKED_LETTERS_HARD_MAX:,} letters wait in the retry topics of {reading.assigned}, too many to "
                 'keep the order of keys: handle them with order="none" first'
             )
-        blocked.add(key, letter.offset, Retry(reading.assigned.level, letter.due_ms or 0))
+        blocked.add(key, letter.offset, ScheduledRetry(reading.assigned.level, letter.due_ms or 0))
 
     def _bounds(self, name: TopicPartition) -> tuple[int, int]:
         deadline = monotonic() + REQUEST_SECONDS_MAX

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -158,15 +159,19 @@ class Session:
             connect_timeout=CONNECT_TIMEOUT_SECONDS,
             on_commit=self._on_commit,
         )
-        stages = self._open(consumer)
+        with ExitStack() as opened:
+            opened.callback(consumer.close)
+            stages = self._open(consumer, opened)
+            # From here on, the end of the run closes the stages.
+            opened.pop_all()
         membership = stages.membership
-        consumer.subscribe(
-            list(membership.roles),
-            on_assigned=membership.on_assigned,
-            on_revoked=membership.on_revoked,
-            on_lost=membership.on_lost,
-        )
         try:
+            consumer.subscribe(
+                list(membership.roles),
+                on_assigned=membership.on_assigned,
+                on_revoked=membership.on_revoked,
+                on_lost=membership.on_lost,
+            )
             while not self._is_stopping:
                 self._turn(stages)
                 self.is_joined = membership.assignments > 0
@@ -175,7 +180,8 @@ class Session:
         finally:
             self._close(stages)
 
-    def _open(self, consumer: RawConsumer) -> _Stages:
+    def _open(self, consumer: RawConsumer, opened: ExitStack) -> _Stages:
+        """Open the stages; those that hold connections are closed by ``opened`` if a later one cannot be opened."""
         setup, options, clock = self._setup, self._options, self._clock
         admin = Admin(options.addresses, config=options.connection_config())
         roles, partition_counts = ensure_roles(admin, options)
@@ -185,6 +191,7 @@ class Session:
             outbox = TransactionalOutbox(options, consumer, self._metadata_limit)
         else:
             outbox = PlainOutbox(options, consumer, self._metadata_limit)
+        opened.callback(outbox.close, CLOSE_SECONDS_MAX)
         settlement = Settlement(
             options, setup.policy, setup.counts, self._read_ahead, outbox, clock=clock, randomness=setup.randomness
         )

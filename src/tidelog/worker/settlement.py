@@ -18,7 +18,7 @@ from tidelog.ports.clock import Clock
 from tidelog.ports.randomness import Randomness
 from tidelog.worker.breaker import Breaker, BreakerState
 from tidelog.worker.execution import BundleReport
-from tidelog.worker.failures import FailurePolicy, InProgress, Retry
+from tidelog.worker.failures import FailurePolicy, InProgress, Retry, ScheduledRetry
 from tidelog.worker.handler import HandlerFailure
 from tidelog.worker.metrics import WorkerCounts
 from tidelog.worker.options import WorkerOptions
@@ -76,7 +76,7 @@ class Settlement:
         self._counts.add("skipped", len(items))
         items[0].assigned.finish(items)
 
-    def hold(self, item: WorkItem, retry: Retry) -> None:
+    def hold(self, item: WorkItem, retry: ScheduledRetry) -> None:
         """Hold a message, because an earlier one of its key waits for ``retry``: park it in memory, or write it behind the
         other."""
         key, assigned = item.message.key, item.assigned
@@ -182,7 +182,8 @@ class Settlement:
         if failure.item.attempts and was_closed:
             # A message that failed before says more about itself than about what it depends on.
             return False
-        if not breaker.counts(failure.error, failure.is_retriable):
+        # A handler that chose to wait has spoken about its message, and not about what it depends on.
+        if isinstance(failure.error, Retry) or not breaker.counts(failure.error, failure.is_retriable):
             breaker.failed_otherwise(now_ms)
             return False
         is_taken_back = breaker.failed(now_ms)
@@ -191,10 +192,12 @@ class Settlement:
             log.warning("%s: the circuit breaker is open: %s", name, failure.story.exception_message)
         return is_taken_back
 
-    def _decide(self, failure: HandlerFailure) -> Retry | None:
+    def _decide(self, failure: HandlerFailure) -> ScheduledRetry | None:
         item, now_ms, fraction = failure.item, self._clock.now_ms(), self._randomness.fraction()
         if isinstance(failure.error, InProgress):
             return self._policy.look_again(item.attempts, now_ms, fraction)
+        if isinstance(failure.error, Retry) and failure.error.delay is not None:
+            return self._policy.decide_delay(item.attempts + failure.tries, failure.error.delay, now_ms)
         return self._policy.decide(item.attempts + failure.tries, failure.is_retriable, now_ms, fraction)
 
     def _send(self, item: WorkItem, topic: str, letter: Letter) -> None:
@@ -206,7 +209,7 @@ class Settlement:
 
 
 def failed_letter(
-    failure: HandlerFailure, retry: Retry | None, *, group: str, application_version: str | None, now_ms: int
+    failure: HandlerFailure, retry: ScheduledRetry | None, *, group: str, application_version: str | None, now_ms: int
 ) -> Letter:
     """The letter of a message that failed; a dead letter if ``retry`` is None."""
     item = failure.item
@@ -231,7 +234,7 @@ def failed_letter(
     )
 
 
-def waiting_letter(item: WorkItem, retry: Retry, *, group: str, now_ms: int) -> Letter:
+def waiting_letter(item: WorkItem, retry: ScheduledRetry, *, group: str, now_ms: int) -> Letter:
     """The letter of a message that did not fail, but waits behind one that did. Its attempts stay as they are."""
     if item.letter is not None:
         return item.letter._replace(level=retry.level, due_ms=retry.due_ms)

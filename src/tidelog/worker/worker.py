@@ -47,7 +47,8 @@ class Worker:
     through retry topics (``<topic>.<group>.retry.<n>``) after the ``backoff``; then the message goes to ``<topic>.<group>.dlq``.
     Messages that cannot be decoded, and failures that ``retriable`` (exception classes, or a function) rejects, go there at once.
     A letter is acknowledged before the offset of its message is committed; with ``exactly_once`` both are in one transaction, so
-    that there is exactly one letter. The handler itself may still run more than once.
+    that there is exactly one letter, except in a case that the guide to retries names. The handler itself may still run more than
+    once.
 
     **Order.** ``"partition"``: one message of a partition at a time, by offset. ``"key"``: one message of a key at a time, by
     offset, keys in parallel; later messages of a key that failed wait behind it. ``"none"``: no order. With ``"partition"`` and

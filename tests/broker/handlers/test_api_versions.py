@@ -32,6 +32,7 @@ def test_features_are_told(client: FakeClient, machine: Machine) -> None:
     assert {feature.name: (feature.min_version_level, feature.max_version_level) for feature in response.finalized_features} == {
         "metadata.version": (level, level),
         "transaction.version": (2, 2),
+        "share.version": (1, 1),
     }
     assert response.finalized_features_epoch == machine.broker.image.last_offset
 
@@ -66,4 +67,5 @@ def test_gotcha_6_features_whose_least_level_is_0_are_left_out_up_to_version_3(c
         response = client.call(ApiKey.API_VERSIONS, version, **SOFTWARE)
         names[version] = {feature.name: feature.min_version for feature in response.supported_features}
     level = features.METADATA_VERSION_LEVEL
-    assert names == {3: {"metadata.version": level}, 4: {"metadata.version": level, "transaction.version": 0}}
+    optional = {"transaction.version": 0, "share.version": 0}
+    assert names == {3: {"metadata.version": level}, 4: {"metadata.version": level, **optional}}

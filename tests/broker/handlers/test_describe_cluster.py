@@ -30,7 +30,7 @@ def test_other_endpoints_are_refused(client: FakeClient, endpoint_type: int, cod
 
 def test_fenced_brokers_are_told_to_who_asks(client: FakeClient, machine: Machine) -> None:
     fenced = RegisterBrokerRecord(broker_id=2, end_points=(BrokerEndpoint("PLAINTEXT", "other", 1, 0),), fenced=True)
-    assert machine.wait(lambda done: machine.broker.propose([fenced], done)) is None
+    assert machine.wait(lambda done: machine.broker.controller.propose([fenced], done)) is None
     assert [broker.broker_id for broker in client.call(ApiKey.DESCRIBE_CLUSTER, 2).brokers] == [NODE_ID]
     everyone = client.call(ApiKey.DESCRIBE_CLUSTER, 2, include_fenced_brokers=True).brokers
     assert [(broker.broker_id, broker.is_fenced) for broker in everyone] == [(NODE_ID, False), (2, True)]

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.harness import NODE_ID, FakeClient, Machine
+from tests.broker.harness import HOST, NODE_ID, PORT, FakeClient, Machine
 from tidelog.config.broker import BROKER
 from tidelog.config.topic import TOPIC
 from tidelog.wire.errors import ErrorCode
@@ -53,6 +53,13 @@ def test_documentation_and_type_come_from_version_3_on(client: FakeClient) -> No
     client.create_topic()
     (config,) = describe(client, TOPIC_TYPE, "orders", ["retention.ms"], version=3, include_documentation=True).configs
     assert (config.config_type, config.documentation) == (5, TOPIC.settings["retention.ms"].documentation)
+
+
+def test_the_advertised_listener_in_force_counts_as_set() -> None:
+    """Tools look for it among the static settings, whether somebody set it or not."""
+    for machine in (Machine(), Machine({"advertised.listeners": f"{HOST}:{PORT}"})):
+        (config,) = describe(machine.client(), BROKER_TYPE, str(NODE_ID), ["advertised.listeners"]).configs
+        assert (config.value, config.config_source) == (f"PLAINTEXT://{HOST}:{PORT}", STATIC_BROKER)
 
 
 def test_gotcha_11_the_brokers_settings_and_the_one_that_kafka_ui_reads(client: FakeClient) -> None:

@@ -7,6 +7,7 @@ from tests.broker.harness import PATH, FakeClient, Machine
 from tests.log.harness import batch
 from tidelog.broker.api import RequestContext
 from tidelog.broker.handlers.describe_log_dirs import handle
+from tidelog.ports.steps import Steps, run_to_end
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
@@ -51,8 +52,13 @@ def test_what_is_asked_for_is_looked_at_once_and_not_for_every_partition(client:
             return "a"
 
     replies: list[Any] = []
-    context = cast(RequestContext, SimpleNamespace(broker=machine.broker, reply=replies.append))
-    handle(context, cast(DecodedMessage, SimpleNamespace(topics=[Wanted(), Wanted()])))
+
+    def reply_in_slices(fields: Any) -> Steps[None]:
+        replies.append(fields)
+        yield
+
+    context = cast(RequestContext, SimpleNamespace(broker=machine.broker, reply_in_slices=reply_in_slices))
+    run_to_end(handle(context, cast(DecodedMessage, SimpleNamespace(topics=[Wanted(), Wanted()]))))
     (result,) = replies[0]["results"]
     assert [part["partition_index"] for part in result["topics"][0]["partitions"]] == [0]
     assert len(looks) == 2

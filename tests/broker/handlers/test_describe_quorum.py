@@ -50,5 +50,7 @@ def test_nothing_else_has_a_quorum(client: FakeClient, topic: str, partitions: t
 
 
 def test_who_does_not_lead_says_so(client: FakeClient, machine: Machine) -> None:
-    machine.broker.quorum.is_leader = False
-    assert describe(client).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    machine.disk.faults.fail("sync", lambda path: METADATA_TOPIC in path)
+    client.call(ApiKey.CREATE_TOPICS, 7, topics=[{"name": "never", "num_partitions": 1, "replication_factor": 1}])
+    # Nobody leads, and the request waited for somebody who does.
+    assert describe(client).error_code == ErrorCode.REQUEST_TIMED_OUT

@@ -29,7 +29,7 @@ def test_of_all_partitions_only_those_that_changed_are_told(client: FakeClient, 
     topic_id = client.create_topic("orders", 2)
     assert elect(client, None) == []
     leaderless = PartitionChangeRecord(1, topic_id, leader=NO_LEADER)
-    assert machine.wait(lambda done: machine.broker.propose([leaderless], done)) is None
+    assert machine.wait(lambda done: machine.broker.controller.propose([leaderless], done)) is None
     assert elect(client, None, kind=UNCLEAN) == [(1, 0)]
     assert client.append(partition=1).error is ErrorCode.NONE
 

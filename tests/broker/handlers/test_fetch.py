@@ -84,15 +84,31 @@ def test_replicas_are_refused_on_the_client_listener(client: FakeClient, version
     assert client.fetch(request, version).error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
+def test_a_broker_that_is_not_a_replica_is_refused_between_brokers_too() -> None:
+    machine = Machine(
+        {
+            "listeners": "A://127.0.0.1:1,B://127.0.0.1:2",
+            "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT",
+            "inter.broker.listener.name": "B",
+        }
+    )
+    topic_id = machine.client(0).create_topic()
+    request = fetch_request(None, topic_id=topic_id, replica_id=2)
+    assert machine.client(0).fetch(request, 16).error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    (topic,) = machine.client(1).fetch(request, 16).topics
+    assert [result.error for result in topic.partitions] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
 def test_gotcha_10_epochs_are_checked_and_the_leader_is_told(client: FakeClient, machine: Machine) -> None:
-    topic_id = client.create_topic()
+    # With relaxed durability, a crash begins a new epoch.
+    topic_id = client.create_topic(flush_messages="1000")
     assert machine.crash() is None
     client = machine.client()
     assert only(client, fetch_request(leader_epoch=0)).error is ErrorCode.FENCED_LEADER_EPOCH
-    assert only(client, fetch_request(leader_epoch=1)).error is ErrorCode.NONE
-    assert only(client, fetch_request(leader_epoch=2)).error is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert only(client, fetch_request(leader_epoch=2)).error is ErrorCode.NONE
+    assert only(client, fetch_request(leader_epoch=3)).error is ErrorCode.UNKNOWN_LEADER_EPOCH
     response = client.fetch(fetch_request(None, topic_id=topic_id, leader_epoch=0), 16)
-    assert response.topics[0].partitions[0].current_leader == (1, 1)
+    assert response.topics[0].partitions[0].current_leader == (1, 2)
     assert [(node.node_id, node.port) for node in response.node_endpoints] == [(1, 9092)]
 
 

@@ -38,7 +38,7 @@ def test_each_partition_has_its_answer(client: FakeClient, version: int) -> None
 def test_whether_the_number_of_replicas_may_change(client: FakeClient, machine: Machine, allowed: bool, code: ErrorCode) -> None:
     client.create_topic()
     other = RegisterBrokerRecord(broker_id=2, end_points=(BrokerEndpoint("PLAINTEXT", "other", 1, 0),), fenced=True)
-    assert machine.wait(lambda done: machine.broker.propose([other], done)) is None
+    assert machine.wait(lambda done: machine.broker.controller.propose([other], done)) is None
     topics = [{"name": "orders", "partitions": [{"partition_index": 0, "replicas": [NODE_ID, 2]}]}]
     response = client.call(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, topics=topics, allow_replication_factor_change=allowed, timeout_ms=1000
@@ -51,7 +51,7 @@ def test_what_is_under_way_is_listed_until_it_is_cancelled(client: FakeClient, m
     """Such metadata is not ours, but may be found."""
     topic_id = client.create_topic("orders", 2)
     moving = PartitionChangeRecord(1, topic_id, replicas=(NODE_ID, 2), adding_replicas=(2,))
-    assert machine.wait(lambda done: machine.broker.propose([moving], done)) is None
+    assert machine.wait(lambda done: machine.broker.controller.propose([moving], done)) is None
     for wanted in (None, [{"name": "orders", "partition_indexes": [0, 1]}, {"name": "missing", "partition_indexes": [0]}]):
         response = client.call(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=wanted, timeout_ms=1000)
         ((topic,), (part,)) = response.topics, response.topics[0].partitions

@@ -11,7 +11,8 @@ from tests.broker.harness import NODE_ID, PATH, Machine, fetch_request, produce_
 from tests.log.harness import batch
 from tidelog.broker.api import Api
 from tidelog.broker.broker import BrokerNode
-from tidelog.broker.handlers import TABLE
+from tidelog.broker.handlers import TABLE, TABLES
+from tidelog.config.listeners import ListenerRole
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import Direction, versions
 from tidelog.wire.produce import ProduceTopic
@@ -108,6 +109,27 @@ def group_fields(version: int) -> dict[int, dict[str, Any]]:
             "topic_partitions": [],
         },
         ApiKey.CONSUMER_GROUP_DESCRIBE: {"group_ids": ["group"]},
+        ApiKey.SHARE_GROUP_DESCRIBE: {"group_ids": ["group"]},
+        ApiKey.SHARE_GROUP_HEARTBEAT: {
+            **group,
+            "member_id": "member",
+            "member_epoch": 0,
+            "subscribed_topic_names": ["orders"],
+        },
+        ApiKey.SHARE_FETCH: {
+            **group,
+            "member_id": "member",
+            "share_session_epoch": 0,
+            "max_records": 1,
+            "topics": [{"topic_id": ID, "partitions": [{"partition_index": 0}]}],
+        },
+        ApiKey.SHARE_ACKNOWLEDGE: {**group, "member_id": "member", "share_session_epoch": 1},
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: {"groups": [{**group, "topics": [{"topic_name": "orders", "partitions": [0]}]}]},
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS: {
+            **group,
+            "topics": [{"topic_name": "orders", "partitions": [{"partition_index": 0, "start_offset": 0}]}],
+        },
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS: {**group, "topics": [{"topic_name": "orders"}]},
     }
 
 
@@ -156,6 +178,14 @@ EXPECTED = {
     ApiKey.END_TXN: (0, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ApiKey.TXN_OFFSET_COMMIT: (0, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
+    ApiKey.PUSH_TELEMETRY: (0, ErrorCode.INVALID_REQUEST),
+    ApiKey.SHARE_GROUP_DESCRIBE: (0, ErrorCode.GROUP_ID_NOT_FOUND),
+    ApiKey.SHARE_FETCH: (0, ErrorCode.UNKNOWN_TOPIC_ID),
+    ApiKey.SHARE_ACKNOWLEDGE: (0, ErrorCode.SHARE_SESSION_NOT_FOUND),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, ErrorCode.GROUP_ID_NOT_FOUND),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, ErrorCode.GROUP_ID_NOT_FOUND),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: (0, ErrorCode.GROUP_ID_NOT_FOUND),
+    ApiKey.UNREGISTER_BROKER: (0, ErrorCode.BROKER_ID_NOT_REGISTERED),
 }
 
 
@@ -194,7 +224,7 @@ def test_an_unexpected_error_becomes_a_response_of_every_version(api: Api, versi
     client = machine.client()
     client.create_topic()
     broken = dataclasses.replace(api, handle=raise_unexpected)
-    monkeypatch.setattr(machine.broker, "apis", {**TABLE, api.key: broken})
+    monkeypatch.setattr(client.session, "apis", {**TABLE, api.key: broken})
     response = client.call(api.key, version, **fields_for(api, version))
     codes = codes_in(response)
     has_no_place = (api.key, version) in NOWHERE_TO_SAY_IT
@@ -205,7 +235,7 @@ def test_an_unexpected_error_becomes_a_response_of_every_version(api: Api, versi
 @pytest.mark.parametrize("version", range(3, 14))
 def test_an_unexpected_error_of_produce(machine: Machine, monkeypatch: Any, version: int) -> None:
     broken = dataclasses.replace(TABLE[ApiKey.PRODUCE], handle=raise_unexpected)
-    monkeypatch.setattr(machine.broker, "apis", {ApiKey.PRODUCE: broken})
+    monkeypatch.setattr(machine.broker, "tables", {ListenerRole.CLIENT: {ApiKey.PRODUCE: broken}})
     request = produce_request(records=batch())
     if version >= 13:
         request = request._replace(topics=[ProduceTopic(None, ID, request.topics[0].partitions)])
@@ -216,7 +246,7 @@ def test_an_unexpected_error_of_produce(machine: Machine, monkeypatch: Any, vers
 @pytest.mark.parametrize("version", range(4, 18))
 def test_an_unexpected_error_of_fetch(machine: Machine, monkeypatch: Any, version: int) -> None:
     broken = dataclasses.replace(TABLE[ApiKey.FETCH], handle=raise_unexpected)
-    monkeypatch.setattr(machine.broker, "apis", {ApiKey.FETCH: broken})
+    monkeypatch.setattr(machine.broker, "tables", {ListenerRole.CLIENT: {ApiKey.FETCH: broken}})
     response = machine.client().fetch(fetch_request("orders", topic_id=ID), version)
     assert response.topics[0].partitions[0].error is ErrorCode.UNKNOWN_SERVER_ERROR
     assert version < 7 or response.error is ErrorCode.UNKNOWN_SERVER_ERROR
@@ -224,7 +254,7 @@ def test_an_unexpected_error_of_fetch(machine: Machine, monkeypatch: Any, versio
 
 def test_a_failure_that_cannot_be_said_ends_the_connection(machine: Machine, monkeypatch: Any) -> None:
     broken = dataclasses.replace(TABLE[ApiKey.METADATA], handle=raise_unexpected, failure=raise_unexpected)
-    monkeypatch.setattr(machine.broker, "apis", {ApiKey.METADATA: broken})
+    monkeypatch.setattr(machine.broker, "tables", {ListenerRole.CLIENT: {ApiKey.METADATA: broken}})
     client = machine.client()
     client.send(ApiKey.METADATA, 0, b"\0\0\0\0")
     assert client.closed is not None
@@ -248,6 +278,13 @@ def test_the_table_is_the_one_that_the_protocol_notes_ask_for() -> None:
     served = {ApiKey(key).name: api.versions for key, api in TABLE.items()}
     assert served == {
         "PRODUCE": (3, 13),
+        "SHARE_GROUP_HEARTBEAT": (1, 1),
+        "SHARE_GROUP_DESCRIBE": (1, 1),
+        "SHARE_FETCH": (1, 2),
+        "SHARE_ACKNOWLEDGE": (1, 2),
+        "DESCRIBE_SHARE_GROUP_OFFSETS": (0, 1),
+        "ALTER_SHARE_GROUP_OFFSETS": (0, 0),
+        "DELETE_SHARE_GROUP_OFFSETS": (0, 0),
         "FETCH": (4, 17),
         "LIST_OFFSETS": (1, 11),
         "METADATA": (0, 13),
@@ -297,12 +334,49 @@ def test_the_table_is_the_one_that_the_protocol_notes_ask_for() -> None:
         "DESCRIBE_PRODUCERS": (0, 0),
         "LIST_TRANSACTIONS": (0, 2),
         "DESCRIBE_TRANSACTIONS": (0, 0),
+        "GET_TELEMETRY_SUBSCRIPTIONS": (0, 0),
+        "PUSH_TELEMETRY": (0, 0),
+        "UNREGISTER_BROKER": (0, 0),
     }
 
 
 def test_a_broker_serves_the_table(machine: Machine) -> None:
     assert isinstance(machine.broker, BrokerNode)
-    assert machine.broker.apis is TABLE
+    assert machine.broker.tables is TABLES
+    assert TABLES[ListenerRole.CLIENT] == TABLE
+
+
+def test_each_kind_of_listener_serves_its_own_apis() -> None:
+    settings = {
+        "listeners": "A://127.0.0.1:1,B://127.0.0.1:2,C://127.0.0.1:3",
+        "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT",
+        "advertised.listeners": "A://outside:11,B://inside:12,C://quorum:13",
+        "inter.broker.listener.name": "B",
+        "controller.listener.names": "C",
+    }
+    machine = Machine(settings)
+    clients, brokers, controllers = (machine.client(index) for index in range(3))
+    served = [{api.api_key for api in client.call(ApiKey.API_VERSIONS, 0).api_keys} for client in (clients, brokers, controllers)]
+    assert served == [
+        set(TABLES[ListenerRole.CLIENT]),
+        set(TABLES[ListenerRole.INTER_BROKER]),
+        set(TABLES[ListenerRole.CONTROLLER]),
+    ]
+    assert ApiKey.CREATE_TOPICS in served[2]
+    # Whoever asks is told the addresses of the listener that they asked on.
+    clients.create_topic()
+    for client, host, port in ((clients, "outside", 11), (brokers, "inside", 12)):
+        (broker,) = client.call(ApiKey.METADATA, 12, topics=None).brokers
+        assert (broker.host, broker.port) == (host, port)
+        (broker,) = client.call(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=1).brokers
+        assert (broker.host, broker.port) == (host, port)
+        assert client.call(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=2).error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+    (controller,) = controllers.call(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=2).brokers
+    assert (controller.host, controller.port) == ("quorum", 13)
+    assert controllers.call(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=1).error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+    # Records are no business of controllers.
+    controllers.send(ApiKey.METADATA, 0, b"\0\0\0\0")
+    assert controllers.closed == "unknown api key 3"
 
 
 def test_after_the_warm_up_the_common_requests_import_nothing() -> None:
@@ -324,4 +398,4 @@ print(len(slices))
     names = "API_VERSIONS METADATA FIND_COORDINATOR JOIN_GROUP SYNC_GROUP HEARTBEAT OFFSET_FETCH LIST_OFFSETS INIT_PRODUCER_ID"
     command = [sys.executable, "-c", program, *names.split(), "LEAVE_GROUP", "CONSUMER_GROUP_HEARTBEAT"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.stdout.strip(), done.returncode) == ("22", 0), done.stderr
+    assert (done.stdout.strip(), done.returncode) == ("24", 0), done.stderr

@@ -162,7 +162,7 @@ def test_many_are_written_in_slices() -> None:
     body = encode_request(ApiKey.WRITE_TXN_MARKERS, 1, {"markers": [marker(7, 0, *places)]})
     client.send(ApiKey.WRITE_TXN_MARKERS, 1, body)
     assert not any(log_of(machine, *place).log_end_offset for place in places)
-    machine.broker.coordinators.markers._run()
+    machine.broker.coordinators.local_markers._run()
     assert sum(log_of(machine, *place).log_end_offset for place in places) == MARKERS_PER_SLICE
     machine.run_until(lambda: bool(client.replies))
     assert all(log_of(machine, *place).log_end_offset == 1 for place in places)

@@ -17,7 +17,7 @@ from tests.client.producing import new_topic, read
 from tests.compatibility.apache_kafka import wait_until
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, UnknownTopic
-from tidelog.client.fetch import partition_reader
+from tidelog.client.fetch import ranges_reader
 from tidelog.client.fetch.client import FetchClient
 from tidelog.client.fetch.errors import OffsetsLost, OffsetsMissing, TopicRecreated
 from tidelog.client.fetch.librdkafka_source import LibrdkafkaSource
@@ -205,7 +205,7 @@ def test_a_topic_that_was_created_again_is_refused(kafka: ToolkitBroker, client:
 
 def test_no_such_partition(kafka: ToolkitBroker, client: FetchClient, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = new_topic(kafka)
-    for module in (retries, partition_reader):
+    for module in (retries, ranges_reader):
         monkeypatch.setattr(module, "UNKNOWN_TOPIC_SECONDS", 0.2)
     with pytest.raises(UnknownTopic):
         fetched(client, topic, 0, 1, partition=1)

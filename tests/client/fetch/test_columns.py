@@ -3,7 +3,9 @@
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -11,36 +13,33 @@ from hypothesis import strategies as st
 from tests.client.fetch.rows import Row, oracle_rows, rows_of, without_headers
 from tests.records.strategies import compressions, header_keys, record_lists, timestamps
 from tidelog.client.fetch import columns
-from tidelog.client.fetch.columns import ConstantColumns, OpenedBatch, lay_out, opened_batches, record_batches, whole_batches
+from tidelog.client.fetch.columns import FetchedBatches, decoded_batches, whole_batches
+from tidelog.client.fetch.errors import BrokenBatch
 from tidelog.client.fetch.types import SCHEMA, SCHEMA_WITH_HEADERS, FetchRange
 from tidelog.records.batch import build_batch, iterate_keys, read_records
 from tidelog.records.compression import CompressionType
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
-from tidelog.records.errors import CorruptBatch, DecompressionLimitExceeded, InvalidBatch, RecordError
-from tidelog.records.header import HEADER_SIZE, read_header
+from tidelog.records.errors import RecordError
+from tidelog.records.header import HEADER, HEADER_SIZE, BatchHeader, iterate_headers, read_header
 from tidelog.records.record import Record
 
-EVERYTHING = (0, 1 << 63)
 GOLDEN = Path(__file__).parents[2] / "records" / "golden"
+TOPIC, PARTITION = "orders", 7
+PLACED = ("topic", "partition", "offset", "value")
 
 
-def opened(log: bytes) -> list[OpenedBatch]:
+def fetched(log: bytes, *, start: int = 0, end: int = 1 << 62, rows_max: int = 1000, headers: bool = True) -> FetchedBatches:
     view = memoryview(log)
-    return list(opened_batches(view, whole_batches(view), None, *EVERYTHING, checks_crcs=True))
+    return FetchedBatches(FetchRange(TOPIC, PARTITION, start, end, None, rows_max, headers), view, whole_batches(view))
 
 
-def decoded(
-    batches: Sequence[OpenedBatch], *, start: int = 0, end: int = 1 << 62, rows_max: int = 1000, headers: bool = True
-) -> list[Row]:
-    found = list(
-        record_batches(
-            batches, ConstantColumns("orders", 7, rows_max), FetchRange("orders", 7, start, end, None, rows_max, headers)
-        )
-    )
+def decoded(log: bytes, *, checks_crcs: bool = True, **wanted: Any) -> list[Row]:
+    asked = fetched(log, **wanted)
+    found = list(decoded_batches([asked], checks_crcs=checks_crcs))
     for batch in found:
-        assert batch.schema == (SCHEMA_WITH_HEADERS if headers else SCHEMA)
-        assert 0 < batch.num_rows <= rows_max
-    return rows_of(found, "orders", 7)
+        assert batch.schema == (SCHEMA_WITH_HEADERS if asked.wanted.include_headers else SCHEMA)
+        assert 0 < batch.num_rows <= asked.wanted.max_rows_per_batch
+    return rows_of(found, TOPIC, PARTITION)
 
 
 @st.composite
@@ -65,14 +64,14 @@ def logs(draw: st.DrawFn) -> bytes:
 
 
 def _last_size(log: bytes) -> int:
-    return whole_batches(memoryview(log))[-1][1].size
+    return len(log) - whole_batches(memoryview(log))[-1]
 
 
 @given(logs())
 def test_the_same_rows_as_one_by_one(log: bytes) -> None:
     expected = oracle_rows(log)
-    assert decoded(opened(log)) == expected
-    assert decoded(opened(log), headers=False) == without_headers(expected)
+    assert decoded(log) == expected
+    assert decoded(log, headers=False) == without_headers(expected)
 
 
 @given(logs(), st.data())
@@ -81,13 +80,13 @@ def test_only_the_offsets_that_are_wanted(log: bytes, data: st.DataObject) -> No
     near = st.sampled_from(rows).flatmap(lambda row: st.integers(row.offset - 1, row.offset + 1))
     start, end = sorted((data.draw(near), data.draw(near)))
     rows_max = data.draw(st.integers(1, 5))
-    assert decoded(opened(log), start=start, end=end, rows_max=rows_max) == [row for row in rows if start <= row.offset < end]
+    assert decoded(log, start=start, end=end, rows_max=rows_max) == [row for row in rows if start <= row.offset < end]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.bin")))
 def test_what_real_clients_wrote(name: str) -> None:
     log = (GOLDEN / f"{name}.bin").read_bytes()
-    assert decoded(opened(log)) == oracle_rows(log) != []
+    assert decoded(log) == oracle_rows(log) != []
 
 
 @pytest.mark.parametrize("sizes", [(100,), (0, 1, 60, 61, 62, 63, 64, 65, 8190, 8200, 20_000)])
@@ -110,12 +109,12 @@ def test_many_rows_of_each_size(sizes: tuple[int, ...], per_batch: int, compress
             for offset in range(base, base + per_batch)
         ]
         log += build_batch(records, base_offset=base, compression=compression)
-    assert decoded(opened(log), rows_max=700) == oracle_rows(log)
+    assert decoded(log, rows_max=700) == oracle_rows(log)
 
 
 def test_parts_are_about_equal() -> None:
     log = build_batch([Record(offset, 0, None, b"") for offset in range(2100)])
-    batches = list(record_batches(opened(log), ConstantColumns("t", 0, 1000), FetchRange("t", 0, 0, 1 << 62, None, 1000, False)))
+    batches = list(decoded_batches([fetched(log)], checks_crcs=True))
     assert [batch.num_rows for batch in batches] == [700, 700, 700]
 
 
@@ -124,42 +123,69 @@ def test_a_record_with_very_many_headers(headers: list[tuple[str, bytes | None]]
     many = Record(1, 5, b"k", b"v", tuple(headers))
     records = [Record(0, 5, b"k", b"v", (("a", b"b"),)), many, Record(2, 5, b"k", b"v")]
     log = build_batch(records)
-    assert decoded(opened(log)) == oracle_rows(log)
+    assert decoded(log) == oracle_rows(log)
 
 
 def test_header_keys_that_are_not_text_become_text_as_kafkas_client_makes_it() -> None:
     log = build_batch([Record(0, 5, None, b"v", (("a\udcff", b"1"), ("b", None)))])
-    assert decoded(opened(log))[0].headers == (("a\ufffd", b"1"), ("b", None))
+    assert decoded(log)[0].headers == (("a\ufffd", b"1"), ("b", None))
 
 
 def test_nothing_at_all() -> None:
-    assert decoded([]) == []
-    empty = build_batch([], base_offset=5, last_offset_delta=3)
-    assert decoded([OpenedBatch(read_header(empty), b"")]) == []
-    assert decoded(opened(build_batch([Record(5, 0, None, None)], base_offset=5)), start=6) == []
+    assert decoded(b"") == []
+    assert list(decoded_batches([], checks_crcs=True)) == []
+    assert decoded(build_batch([], base_offset=5, last_offset_delta=3)) == []
+    assert decoded(build_batch([Record(5, 0, None, None)], base_offset=5), start=6) == []
+
+
+@settings(max_examples=50)
+@given(logs(), st.lists(st.sampled_from(SCHEMA_WITH_HEADERS.names), min_size=1, unique=True))
+def test_only_the_columns_that_are_wanted(log: bytes, names: list[str]) -> None:
+    asked = fetched(log)
+    pruned = asked._replace(wanted=asked.wanted._replace(columns=tuple(names)))
+    every, some = (pa.Table.from_batches(decoded_batches([each], checks_crcs=True)) for each in (asked, pruned))
+    assert some.equals(every.select(names))
+
+
+@settings(max_examples=50)
+@given(st.lists(logs(), min_size=1, max_size=4), st.data())
+def test_many_partitions_at_once(many: list[bytes], data: st.DataObject) -> None:
+    """Rows of several partitions, and of several topics, in one Arrow batch: each with its own place and range."""
+    asked, expected = [], []
+    for number, log in enumerate(many):
+        rows = without_headers(oracle_rows(log))
+        start = data.draw(st.sampled_from(rows)).offset
+        wanted = FetchRange(f"topic-{number % 2}", number, start, rows[-1].offset, None, 1000, False)
+        asked.append(fetched(log)._replace(wanted=wanted))
+        expected += [(wanted.topic, number, row.offset, row.value) for row in rows if start <= row.offset < wanted.end]
+    batches = list(decoded_batches(asked, checks_crcs=True))
+    columns = [pa.chunked_array([batch.column(name) for batch in batches], SCHEMA.field(name).type) for name in PLACED]
+    assert list(zip(*[column.to_pylist() for column in columns], strict=True)) == expected
+    assert len(batches) <= 1
 
 
 # -- what is broken -------------------------------------------------------------------------------------------------------
 
 
-def refuses(batch: OpenedBatch) -> tuple[bool, bool]:
+def refuses(header: BatchHeader, data: bytes) -> tuple[bool, bool]:
     """With headers, and without."""
+    log = HEADER.pack(*header) + data
     answers = []
     for headers in (True, False):
         try:
-            decoded([batch], end=1 << 63, headers=headers)
+            decoded(log, checks_crcs=False, end=(1 << 63) - 1, headers=headers)
             answers.append(False)
-        except InvalidBatch:
+        except BrokenBatch:
             answers.append(True)
     return answers[0], answers[1]
 
 
-def oracle_refuses(batch: OpenedBatch, log: bytes) -> tuple[bool, bool]:
+def oracle_refuses(header: BatchHeader, log: bytes) -> tuple[bool, bool]:
     """``iterate_keys`` does not look at headers, either."""
     answers = []
     for read in (read_records, iterate_keys):
         try:
-            for _ in read(log, 0, batch.header, size_max=1 << 20, count_max=1 << 20):
+            for _ in read(log, 0, header, size_max=1 << 20, count_max=1 << 20):
                 pass
             answers.append(False)
         except RecordError:
@@ -185,8 +211,7 @@ def test_bytes_that_were_changed_are_refused_where_one_by_one_refuses(
         header = header._replace(record_count=data.draw(st.integers(-1, 10)))
     if not header.record_count:
         return
-    batch = OpenedBatch(header, bytes(log[HEADER_SIZE:]))
-    assert refuses(batch) == oracle_refuses(batch, bytes(log))
+    assert refuses(header, bytes(log[HEADER_SIZE:])) == oracle_refuses(header, bytes(log))
 
 
 @settings(max_examples=300)
@@ -211,16 +236,22 @@ def test_arbitrary_bytes_are_refused_where_one_by_one_refuses(data: bytes, count
     header = read_header(whole)._replace(
         batch_length=HEADER_SIZE - 12 + len(data), record_count=count, last_offset_delta=last_offset_delta
     )
-    batch = OpenedBatch(header, data)
-    assert refuses(batch) == oracle_refuses(batch, whole[:HEADER_SIZE] + data)
+    assert refuses(header, data) == oracle_refuses(header, whole[:HEADER_SIZE] + data)
 
 
 def test_batches_that_overlap_are_refused() -> None:
-    one = opened(build_batch([Record(offset, 0, None, b"v") for offset in range(5)]))
-    other = opened(build_batch([Record(4, 0, None, b"v")], base_offset=4))
-    assert len(lay_out([*one, *other]).positions) == 6
-    with pytest.raises(InvalidBatch, match="ascend"):
-        decoded([*one, *other])
+    log = build_batch([Record(offset, 0, None, b"v") for offset in range(5)])
+    with pytest.raises(BrokenBatch, match="ascend"):
+        decoded(log + build_batch([Record(4, 0, None, b"v")], base_offset=4))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_broken_one_of_many_batches_is_named(count: int) -> None:
+    """Batches of one record are found without a search; they are checked all the same."""
+    lying = bytearray(data(4, count=count))
+    lying[61] += 2
+    with pytest.raises(BrokenBatch, match=r"orders\[7\] at offset 4: "):
+        decoded(data(0, count=1) + data(1, count=3) + bytes(lying), checks_crcs=False)
 
 
 Aborted = Sequence[tuple[int, int]] | None
@@ -237,10 +268,11 @@ def marker(base_offset: int, producer_id: int, kind: ControlType) -> bytes:
 
 
 def seen(log: bytes, aborted: Aborted = None, start: int = 0, end: int = 1 << 62, *, checks_crcs: bool = True) -> list[int]:
-    """The base offsets of the batches."""
-    view = memoryview(log)
-    opened = opened_batches(view, whole_batches(view), aborted, start, end, checks_crcs=checks_crcs)
-    return [batch.header.base_offset for batch in opened]
+    """The base offsets of the batches whose rows are read."""
+    asked = fetched(log, start=start, end=end, headers=False)._replace(aborted=aborted)
+    rows = rows_of(decoded_batches([asked], checks_crcs=checks_crcs), TOPIC, PARTITION)
+    bases = [header.base_offset for _, header in iterate_headers(log)]
+    return list(dict.fromkeys(max(base for base in bases if base <= row.offset) for row in rows))
 
 
 def test_an_aborted_transaction_is_left_out_up_to_its_marker() -> None:
@@ -312,7 +344,7 @@ def test_batches_that_compaction_emptied_are_nothing() -> None:
 def test_the_checksum() -> None:
     log = bytearray(data(0) + data(2))
     log[-1] ^= 1
-    with pytest.raises(CorruptBatch, match="offset 2 fails its checksum"):
+    with pytest.raises(BrokenBatch, match="offset 2 fails its checksum"):
         seen(bytes(log))
     assert seen(bytes(log), checks_crcs=False) == [0, 2]
 
@@ -322,5 +354,5 @@ def test_a_bomb_is_not_opened(compression: CompressionType, monkeypatch: pytest.
     log = build_batch([Record(0, 0, None, bytes(100_000))], compression=compression)
     assert seen(log) == [0]
     monkeypatch.setattr(columns, "DECOMPRESSED_BYTES_MAX", 100_000)
-    with pytest.raises(DecompressionLimitExceeded):
+    with pytest.raises(BrokenBatch, match="100000 bytes"):
         seen(log)

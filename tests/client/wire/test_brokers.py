@@ -66,5 +66,14 @@ def test_a_connection_is_kept_and_replaced_when_lost(fake: FakeBroker, brokers: 
     assert fake.connections == 2
 
 
+def test_a_broker_that_stops_is_not_taken_for_one_that_requires_security(fake: FakeBroker, brokers: Brokers) -> None:
+    """Both end the connection at the first words; the cluster has answered in plaintext before."""
+    brokers.metadata()
+    brokers.close()
+    fake.answer(ApiKey.API_VERSIONS, HANG_UP)
+    with pytest.raises(ConnectionLost, match="ended the connection at its first words"):
+        brokers.borrow(1)
+
+
 def test_partitions_by_topic() -> None:
     assert by_topic([("b", 1), ("a", 0), ("b", 0)]) == {"b": [1, 0], "a": [0]}

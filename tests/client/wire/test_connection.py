@@ -120,8 +120,14 @@ def test_a_field_that_the_broker_does_not_have_is_not_left_out(fake: FakeBroker)
 
 def test_our_broker_has_all_of_it(tidelog_broker: Broker) -> None:
     connection = BrokerConnection("127.0.0.1", tidelog_broker.port, "test", 3.0, 10.0)
-    assert {api: connection.version_of(api) for api in VERSIONS} == {api: last for api, (_, last) in VERSIONS.items()}
-    connection.close()
+    # The quorum's voters are changed on the listener of the controllers.
+    on_brokers = {
+        api: last for api, (_, last) in VERSIONS.items() if api not in (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
+    }
+    try:
+        assert {api: connection.version_of(api) for api in on_brokers} == on_brokers
+    finally:
+        connection.close()
 
 
 @pytest.mark.parametrize(

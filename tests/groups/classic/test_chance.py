@@ -10,7 +10,7 @@ from simulation.randomness import SimulatedRandomness
 from tests.groups.classic.bench import GROUP, Asked, GroupBench, Join, Sync
 from tidelog.coordinator.errors import CoordinatorError
 from tidelog.coordinator.shard import ShardState
-from tidelog.groups.classic.group import ClassicGroup, ClassicState
+from tidelog.groups.classic.group import ClassicGroup, ClassicState, metadata_size
 from tidelog.groups.classic.requests import LeavingMember
 from tidelog.wire.errors import ErrorCode
 
@@ -158,3 +158,5 @@ def test_everybody_is_answered_and_the_group_becomes_stable(seed: int) -> None:
     unanswered = [asked for asked in world.asked if not asked.is_answered]
     assert not unanswered, f"{len(unanswered)} requests were never answered"
     assert not [event for event in world.bench.events if event[0] == "unexpected_error"]
+    held = sum(metadata_size(member.protocols) for member in group.members.values())
+    assert world.bench.metadata_budget.bytes_held == held

@@ -3,9 +3,11 @@
 import pytest
 
 from tests.groups.classic.bench import GROUP, REBALANCE_MS, SESSION_MS, GroupBench
+from tidelog.config.groups import METADATA_BYTES_MAX, METADATA_BYTES_TOTAL_MAX
 from tidelog.groups.classic import protocol
 from tidelog.groups.classic.group import ClassicState
 from tidelog.groups.classic.protocol import NEW_MEMBER_JOIN_MS_MAX
+from tidelog.groups.classic.requests import Protocols
 from tidelog.groups.records import ConsumerGroupMetadataRecord, ConsumerGroupMetadataValue
 from tidelog.wire.errors import ErrorCode
 
@@ -254,6 +256,34 @@ def test_as_many_groups_as_there_may_be() -> None:
     refused = bench.join(group_id="two")
     assert getattr(refused.error, "code", None) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert bench.join(group_id="one").code is ErrorCode.MEMBER_ID_REQUIRED
+
+
+def large(size: int) -> Protocols:
+    return (("range", bytes(size - len("range"))),)
+
+
+def test_the_metadata_of_a_group_is_bounded() -> None:
+    bench = GroupBench({METADATA_BYTES_MAX: 1_000})
+    (leader,) = bench.stable()
+    assert getattr(bench.join(protocols=large(1_001)).error, "code", None) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert getattr(bench.join(leader, protocols=large(1_001)).error, "code", None) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert bench.group.state is ClassicState.STABLE, "who is refused changes nothing"
+    bench.join(leader, protocols=large(1_000))
+    assert bench.group.metadata_bytes == 1_000, "what it sent before does not count any more"
+
+
+def test_the_metadata_of_all_groups_is_bounded() -> None:
+    bench = GroupBench({METADATA_BYTES_TOTAL_MAX: 1_000})
+    first = bench.join(version=0, protocols=large(600), group_id="one")
+    refused = bench.join(version=0, protocols=large(401), group_id="two")
+    assert getattr(refused.error, "code", None) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.machine.groups.find("two") is None
+    bench.finish_join()
+    bench.leave((first.response.member_id, None), group_id="one")
+    assert bench.metadata_budget.bytes_held == 0
+    assert bench.join(version=0, protocols=large(1_000), group_id="two").error is None
+    bench.shard.drop(RuntimeError("the leader changed"))
+    assert bench.metadata_budget.bytes_held == 0
 
 
 def test_an_empty_group_of_the_other_protocol_becomes_a_classic_one(bench: GroupBench) -> None:

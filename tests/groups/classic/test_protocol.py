@@ -149,12 +149,15 @@ def test_what_a_group_is_subscribed_to(bench: GroupBench) -> None:
     subscription = b"\x00\x03\x00\x00\x00\x02\x00\x06orders\x00\x05bills" + b"\xff\xff\xff\xff"
     (leader,) = bench.stable(protocols=(("range", subscription),))
     assert [bench.group.is_subscribed_to(topic) for topic in ("orders", "bills", "other")] == [True, True, False]
+    assert [bench.group.may_read(topic) for topic in ("orders", "bills", "other")] == [True, True, False]
     bench.join(leader, protocols=(("range", b"\x00\x00\x00\x00\x00\x01\x00\x05other"),))
+    assert bench.group.may_read("orders"), "a rebalance is not over"
     assert [bench.group.is_subscribed_to(topic) for topic in ("orders", "other")] == [False, True]
     bench.join(leader, protocols=(("range", b"?"),))
     assert bench.group.is_subscribed_to("anything"), "nobody knows"
     bench.leave((leader, None))
     assert not bench.group.is_subscribed_to("orders")
+    assert not bench.group.may_read("orders")
 
 
 def test_subscriptions_are_those_of_the_protocol_that_is_used() -> None:
@@ -177,3 +180,4 @@ def test_subscriptions_are_those_of_the_protocol_that_is_used() -> None:
 def test_another_protocol_type_is_subscribed_to_nothing(bench: GroupBench) -> None:
     bench.stable(protocol_type="connect")
     assert not bench.group.is_subscribed_to("orders")
+    assert bench.group.may_read("orders"), "nobody knows"

@@ -52,6 +52,7 @@ def test_a_regular_expression_is_resolved_at_once_and_kept() -> None:
     assert ConsumerGroupRegularExpressionRecord(GROUP, "orders-.*", value) in bench.records()
     assert bench.group.is_subscribed_to("orders-eu")
     assert not bench.group.is_subscribed_to("prices")
+    assert [bench.group.may_read(topic) for topic in ("orders-eu", "prices")] == [True, False]
 
 
 def test_a_topic_that_matches_later() -> None:

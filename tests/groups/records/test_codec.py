@@ -26,20 +26,35 @@ from tidelog.groups.records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataRecord,
     ConsumerGroupTargetAssignmentMetadataValue,
+    DeletingTopicInfo,
     GroupMetadataRecord,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommitRecord,
     OffsetCommitValue,
     PartitionMetadata,
+    ShareGroupCurrentMemberAssignmentRecord,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataRecord,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataRecord,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataRecord,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberRecord,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataRecord,
+    ShareGroupTargetAssignmentMetadataValue,
     TargetTopicPartitions,
     TopicMetadata,
     TopicPartitions,
+    TopicPartitionsInfo,
 )
 from tidelog.wire.primitives import ZERO_UUID, write_tagged_field
 
 ID = bytes(range(1, 17))
 MEMBER = ConsumerGroupMemberMetadataValue("i", None, "c", "/h", ("a", "b"), "x.*", 300, None)
+SHARED = TargetTopicPartitions(bytes(range(16)), (0, 2))
 OFFSET_KEY = "00010001670005746f70696300000003"
 
 
@@ -199,6 +214,46 @@ KAFKA: dict[str, tuple[Any, str, str | None]] = {
         "00100001670003612e2a",
         "0000030361620361630000000000000003000000000000002c00",
     ),
+    "share_member": (
+        ShareGroupMemberMetadataRecord("jobs", "m", ShareGroupMemberMetadataValue(None, "c", "/h", ("orders",))),
+        "000a00046a6f627300016d",
+        "0000000263032f6802076f726465727300",
+    ),
+    "share_metadata": (
+        ShareGroupMetadataRecord("jobs", ShareGroupMetadataValue(4, 5)),
+        "000b00046a6f6273",
+        "000000000004000000000000000500",
+    ),
+    "share_target": (
+        ShareGroupTargetAssignmentMetadataRecord("jobs", ShareGroupTargetAssignmentMetadataValue(4, 77)),
+        "000c00046a6f6273",
+        "000000000004010008000000000000004d",
+    ),
+    "share_target_member": (
+        ShareGroupTargetAssignmentMemberRecord("jobs", "m", ShareGroupTargetAssignmentMemberValue((SHARED,))),
+        "000d00046a6f627300016d",
+        "000002000102030405060708090a0b0c0d0e0f0300000000000000020000",
+    ),
+    "share_current": (
+        ShareGroupCurrentMemberAssignmentRecord("jobs", "m", ShareGroupCurrentMemberAssignmentValue(4, 3, 0, (SHARED,))),
+        "000e00046a6f627300016d",
+        "000000000004000000030002000102030405060708090a0b0c0d0e0f0300000000000000020000",
+    ),
+    "share_states": (
+        ShareGroupStatePartitionMetadataRecord(
+            "jobs",
+            ShareGroupStatePartitionMetadataValue(
+                (TopicPartitionsInfo(bytes(range(16)), "orders", (1,)),),
+                (TopicPartitionsInfo(bytes(range(16)), "orders", (0, 2)),),
+                (DeletingTopicInfo(bytes(range(16)), "gone"),),
+            ),
+        ),
+        "000f00046a6f6273",
+        (
+            "000002000102030405060708090a0b0c0d0e0f076f726465727302000000010002000102030405060708090a0b0c0d0e0f076f72646572730300"
+            "000000000000020002000102030405060708090a0b0c0d0e0f05676f6e650000"
+        ),
+    ),
 }
 # What an older Kafka wrote, or one that we do not imitate: read, but not written like this.
 ONLY_READ = {"offset0", "offset2", "offset3", "legacy", "group0", "group1", "group2", "group4"}
@@ -278,7 +333,7 @@ def test_round_trip(record_type: type[NamedTuple], data: st.DataObject) -> None:
 
 
 def test_every_record_type_is_tried() -> None:
-    assert len(RECORD_TYPES) == 9
+    assert len(RECORD_TYPES) == 15
 
 
 @given(value=_records_of(OffsetCommitValue), expire_timestamp=st.integers(0, 2**63 - 1))
@@ -315,7 +370,7 @@ def test_garbage_is_unreadable_or_unknown(key: bytes, value: bytes | None, kind:
     assert record is None or type(record) in RECORD_TYPES
 
 
-@pytest.mark.parametrize("kind", [9, 10, 11, 15, 17, 0x7FFF, 0xFFFF])
+@pytest.mark.parametrize("kind", [9, 17, 0x7FFF, 0xFFFF])
 def test_an_unknown_kind_is_none(kind: int) -> None:
     assert RECORD_CODEC.decode(kind.to_bytes(2, "big") + b"\0\1g", b"\0\0") is None
 

@@ -10,6 +10,7 @@ from simulation.randomness import SimulatedRandomness
 from simulation.scheduler import Scheduler
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
+from tidelog.log.durability.disk_reserve import DiskReserve
 from tidelog.log.environment import LogEnvironment
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery.log_recovery import LogOpening, open_log
@@ -83,6 +84,7 @@ class Machine:
             self.randomness,
             FileHandles(disk, 100),
             IndexCache(1 << 20),
+            DiskReserve(disk, DIRECTORY, 0, lambda event, facts: None),
             on_dirty=lambda log: None,
             report=lambda event, facts: self.reports.append((event, facts)),
         )

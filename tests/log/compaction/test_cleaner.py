@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from simulation.executor import SimulatedExecutor
 from tests.log.compaction.machine import DIRECTORY, KEY, RETENTION_MS, Machine, settings
 from tests.log.harness import Store, append
-from tidelog.log.compaction.cleaner import Cleaner
+from tidelog.log.compaction.cleaner import CHILD_SECONDS_MIN, Cleaner
 from tidelog.log.compaction.key_map import KEY_MAP_FILE
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segments.indexes import AbortedTransaction, TransactionIndex
 from tidelog.log.settings import DirectoryOptions
+from tidelog.ports.executor import ChildTask, ChildTaskError, Completion, OnDone
 
 
 def written_machine(segment_count: int = 3) -> Machine:
@@ -291,6 +293,41 @@ def test_a_transaction_index_that_cannot_be_read_ends_the_cleaning(reads_before:
     assert machine.cleaner.log_being_cleaned is None
     assert machine.cleaner.statistics.failures == 1
     assert list(machine.cleaner.statistics.uncleanable) == [KEY]
+
+
+class HangingChild:
+    """A child that gives no result until it is killed."""
+
+    def __init__(self, task: ChildTask, on_done: OnDone) -> None:
+        self.task = task
+        self._on_done = on_done
+
+    def cancel(self) -> None:
+        self._on_done(Completion(None, ChildTaskError("killed")))
+
+
+def test_a_child_that_hangs_is_killed_when_its_topic_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    compacted = settings(segment_bytes=300, min_cleanable_dirty_ratio=0.01, min_compaction_lag_ms=1)
+    store = Store(compacted, options=DirectoryOptions(syncfs_files_min=10_000, cleaner_backoff_ms=100))
+    children: list[HangingChild] = []
+
+    def submit_child(_: SimulatedExecutor, task: ChildTask, on_done: OnDone) -> HangingChild:
+        children.append(HangingChild(task, on_done))
+        return children[-1]
+
+    monkeypatch.setattr(SimulatedExecutor, "submit_child", submit_child)
+    log = store.create()
+    for _ in range(12):
+        append(log)
+    store.commit()
+    store.settle(3000)
+    assert len(children) == 1
+    timeout_seconds = children[0].task.timeout_seconds
+    assert timeout_seconds is not None
+    assert timeout_seconds >= CHILD_SECONDS_MIN
+    assert store.wait(lambda done: store.directory.delete(log, done)) is None
+    assert store.directory.cleaner.log_being_cleaned is None
+    store.create()
 
 
 def test_no_threads_mean_no_compaction() -> None:

@@ -1,10 +1,11 @@
 """A compacted segment takes the place of its originals: on a live log, and through a crash at any operation."""
 
 import errno
+from collections.abc import Callable
 
 import pytest
 
-from simulation.disk import Crashed, Keep, SimulatedDisk
+from simulation.disk import Crashed, FaultyOperation, Keep, SimulatedDisk
 from tests.log.disks import write_file
 from tests.log.harness import BATCH_BYTES, PATH, START_MS, Store, append, base_offsets, batch, read_offsets
 from tidelog.log import names
@@ -13,6 +14,7 @@ from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, offset_for_timestamp, read
 from tidelog.log.segments.segment import LogSegment
 from tidelog.log.settings import LogSettings
+from tidelog.ports.steps import run_to_end
 
 SETTINGS = LogSettings(segment_bytes=10 * BATCH_BYTES, index_interval_bytes=BATCH_BYTES)
 LOG = f"{PATH}/orders-0"
@@ -52,10 +54,18 @@ def swap(
     store: Store, log: PartitionLog, originals: list[LogSegment] | None = None
 ) -> tuple[list[LogSegment], BaseException | None]:
     done: list[tuple[list[LogSegment], BaseException | None]] = []
+    retries: list[Callable[[], None]] = []
     SegmentSwap(
-        log, store.executor, originals or [log.segments[0], log.segments[1]], lambda gone, error: done.append((gone, error))
+        log,
+        store.executor,
+        originals or [log.segments[0], log.segments[1]],
+        retries.append,
+        lambda gone, error: done.append((gone, error)),
     ).start()
-    store.scheduler.run_until(lambda: bool(done))
+    while not done:
+        store.scheduler.run_until(lambda: bool(done or retries))
+        if retries:
+            retries.pop()()
     return done[0]
 
 
@@ -76,7 +86,7 @@ def test_readers_see_the_replacement_and_holders_of_a_slice_the_original() -> No
     assert len(held.file.read(held.position, held.length)) == 10 * BATCH_BYTES
     assert [segment.path for segment in log.segments] == [f"{LOG}/{base:020d}.log" for base in (0, 20)]
     assert all(segment.path.endswith(".log.deleted") for segment in gone)
-    found = offset_for_timestamp(log, START_MS + 8000)
+    found = run_to_end(offset_for_timestamp(log, START_MS + 8000))
     assert found is not None
     assert found.offset == 12
     assert append(log).first_offset == 25
@@ -192,6 +202,34 @@ def test_a_failing_disk_takes_the_log_offline_and_the_next_start_decides(struck:
     store.disk.faults.clear()
     store.crash("all")
     assert read_offsets(store.log()) in (BEFORE, AFTER)
+
+
+SHORTAGES: tuple[tuple[FaultyOperation, str, int], ...] = (
+    ("open", LOG, errno.EMFILE),
+    ("open", LOG, errno.ENOMEM),
+    ("names", ".index.cleaned", errno.ENOSPC),
+    ("names", ".log.cleaned", errno.ENOSPC),
+    ("names", ".index", errno.ENOSPC),
+    ("names", "0.log", errno.ENOSPC),
+    ("names", ".log.swap", errno.ENOSPC),
+    ("names", ".timeindex.swap", errno.EDQUOT),
+)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+@pytest.mark.parametrize(("operation", "struck", "error_number"), SHORTAGES)
+def test_a_shortage_delays_the_swap_and_damages_nothing(
+    operation: FaultyOperation, struck: str, error_number: int, times: int
+) -> None:
+    store = Store(SETTINGS)
+    log = prepared(store)
+    store.disk.faults.fail(operation, lambda path: path.endswith(struck), error_number, times=times)
+    gone, error = swap(store, log)
+    assert (len(gone), error, log.offline_reason) == (2, None, None)
+    assert read_offsets(log) == AFTER
+    assert len(store.facts("swap_deferred")) == times
+    store.crash()
+    assert read_offsets(store.log()) == AFTER
 
 
 def test_only_the_log_file_decides() -> None:

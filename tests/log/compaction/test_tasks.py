@@ -6,6 +6,7 @@ from simulation.scheduler import Scheduler
 from tests.log.compaction.machine import RETENTION_MS, Machine, latest, settings
 from tidelog.log import names
 from tidelog.log.compaction.tasks import GROUP_SEGMENTS_MAX, MapKeysArguments, MapKeysResult, from_json, map_keys, to_json
+from tidelog.ports.steps import run_to_end
 from tidelog.records.batch import build_batch
 from tidelog.records.compression import CompressionType
 from tidelog.records.record import Record
@@ -260,7 +261,7 @@ def test_offsets_and_timestamps_are_found_by_the_new_indexes() -> None:
         located = segment.find_batch(record.offset)
         assert located is not None
         assert located[1].base_offset == record.offset
-        assert segment.find_timestamp(record.timestamp, 0) == (record.timestamp, record.offset, 0)
+        assert run_to_end(segment.find_timestamp(record.timestamp, 0)) == (record.timestamp, record.offset, 0)
 
 
 def test_a_producer_that_aborts_and_then_commits_keeps_what_it_committed() -> None:

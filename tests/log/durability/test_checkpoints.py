@@ -15,6 +15,7 @@ from simulation.scheduler import Scheduler
 from tests.log.disks import DIRECTORY, read_file, simulated_disk, write_file
 from tidelog.log.durability import checkpoints
 from tidelog.log.durability.checkpoints import (
+    CheckpointPorts,
     CheckpointWriter,
     MetaProperties,
     read_meta_properties,
@@ -23,6 +24,7 @@ from tidelog.log.durability.checkpoints import (
     read_whole,
     write_atomically,
 )
+from tidelog.log.durability.disk_reserve import DiskReserve
 from tidelog.log.errors import CorruptCheckpoint
 from tidelog.ports.disk import Disk
 from tidelog.ports.real_disk import RealDisk
@@ -271,13 +273,12 @@ class Machine:
         self.offset = 0
         self.reports: list[str] = []
         executor = SimulatedExecutor(self.scheduler, SimulatedRandomness(1), self.disk, clock)
-        self.writer = CheckpointWriter(
-            self.disk,
-            executor,
-            lambda event, facts: self.reports.append(event),
-            POINTS_PATH,
-            lambda: {("orders", 0): self.offset},
-        )
+
+        def report(event: str, facts: dict[str, object]) -> None:
+            self.reports.append(event)
+
+        ports = CheckpointPorts(self.disk, executor, report, DiskReserve(self.disk, "/", 0, report))
+        self.writer = CheckpointWriter(ports, POINTS_PATH, lambda: {("orders", 0): self.offset})
 
     def durable(self) -> int | None:
         return read_offset_checkpoint(self.disk.crash_image(keep="none"), POINTS_PATH).get(("orders", 0))

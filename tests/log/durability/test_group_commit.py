@@ -362,6 +362,8 @@ def test_a_failed_syncfs_at_a_stop_hides_no_loss_either() -> None:
 def test_a_file_that_cannot_be_opened_keeps_no_other_log_waiting(error_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
     broken, other = committed(store, 2)
+    heard: list[str | None] = []
+    broken.add_durability_listener(lambda: heard.append(broken.offline_reason))
     broken.end_truncation()
     broken.environment.handles.forget(broken.segments.active.path)
     really_open = SimulatedDisk.open
@@ -382,3 +384,4 @@ def test_a_file_that_cannot_be_opened_keeps_no_other_log_waiting(error_number: i
     store.settle(1000)
     assert len(moved) == 1
     assert (broken.offline_reason is None) == (error_number == errno.EMFILE)
+    assert heard == [broken.offline_reason], "the partition learns of it, and fails whoever waits there"

@@ -22,7 +22,7 @@ from tidelog.log.durability.sync_plan import (
 )
 from tidelog.log.environment import OffsetPosition
 from tidelog.log.settings import DirectoryOptions
-from tidelog.ports.disk import DiskFile
+from tidelog.ports.disk import DiskFile, SyncFailed
 
 
 def written(disk: SimulatedDisk, name: str) -> DiskFile:
@@ -275,7 +275,7 @@ def test_an_error_reaches_all_who_waited_for_that_sync_and_no_other() -> None:
     sync.request(said.append)
     store.disk.faults.fail("sync", lambda path: path == "/data", errno.EIO, times=1)
     store.scheduler.run_all()
-    assert [type(error) for error in said] == [OSError, type(None)]
+    assert [type(error) for error in said] == [SyncFailed, type(None)]
 
 
 def test_a_request_from_within_an_answer_gets_a_sync_of_its_own() -> None:

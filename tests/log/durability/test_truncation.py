@@ -24,6 +24,7 @@ from tidelog.log.durability.durable_marks import DurableMarks
 from tidelog.log.errors import LogOffline
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, end_offset_for_epoch, offset_for_timestamp, read
+from tidelog.ports.steps import run_to_end
 from tidelog.records.control import ControlType
 from tidelog.records.header import HEADER_SIZE
 
@@ -50,8 +51,8 @@ def test_the_log_ends_where_it_was_cut(offset: int) -> None:
     assert read_offsets(log) == list(range(offset))
     assert len(log_headers(log)) == offset
     assert log.epochs.latest_epoch == ((offset - 1) // 10 if offset else -1)
-    assert offset_for_timestamp(log, START_MS + offset * 1000) is None
-    assert offset == 0 or offset_for_timestamp(log, START_MS + (offset - 1) * 1000) == (
+    assert run_to_end(offset_for_timestamp(log, START_MS + offset * 1000)) is None
+    assert offset == 0 or run_to_end(offset_for_timestamp(log, START_MS + (offset - 1) * 1000)) == (
         START_MS + (offset - 1) * 1000,
         offset - 1,
         (offset - 1) // 10,

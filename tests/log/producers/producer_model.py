@@ -83,8 +83,6 @@ class ProducerModel:
             for batch in producer.batches[-5:]:
                 if (batch.first_sequence, batch.last_sequence) == (first_sequence, last_sequence):
                     return batch.last_offset
-            if len(producer.batches) >= 5 and last_sequence < producer.batches[-5].first_sequence:
-                return "DuplicateSequence"
             return "OutOfOrderSequence"
         if not transactional and self.open_transaction(producer_id) is not None:
             return "InvalidTransactionState"

@@ -107,7 +107,7 @@ def test_the_directorys_own_name_is_durable() -> None:
 
 def test_a_parent_that_may_not_be_read_is_no_obstacle_once_the_directory_is_there() -> None:
     disk = simulated_disk()
-    disk.faults.fail("sync", lambda path: path == "/", errno.EACCES)
+    disk.faults.fail("open", lambda path: path == "/", errno.EACCES)
     take_over(disk, SimulatedRandomness(1), PATH, "cluster", 1)
     with pytest.raises(DirectoryUnusable):
         take_over(disk, SimulatedRandomness(1), "/another", "cluster", 1)

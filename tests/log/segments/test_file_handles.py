@@ -1,7 +1,9 @@
 """Open files on demand within a limit; to drop one is only to let go."""
 
+import errno
 import os
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
@@ -30,12 +32,13 @@ def test_a_file_is_opened_once() -> None:
 
 def test_the_least_recently_used_goes() -> None:
     _, files, paths = handles(3, 2)
-    first, second = files.open(paths[0]), files.open(paths[1])
+    first = files.open(paths[0])
+    dropped = ref(files.open(paths[1]))
     files.open(paths[0])
     files.open(paths[2])
     assert len(files) == 2
     assert files.open(paths[0]) is first
-    assert files.open(paths[1]) is not second
+    assert dropped() is None
 
 
 def test_who_holds_a_dropped_file_goes_on_with_it() -> None:
@@ -55,6 +58,28 @@ def test_a_dropped_file_is_closed_when_nobody_holds_it(tmp_path: Path) -> None:
     assert second.descriptor() != descriptor
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
+
+
+def test_a_dropped_file_that_somebody_holds_is_not_opened_a_second_time() -> None:
+    disk = simulated_disk()
+    handles = FileHandles(disk, 1)
+    held = handles.create(f"{DIRECTORY}/a")
+    handles.create(f"{DIRECTORY}/b")
+    assert len(handles) == 1
+    assert handles.open(f"{DIRECTORY}/a") is held
+
+
+def test_without_a_descriptor_the_cache_gives_way() -> None:
+    disk = simulated_disk()
+    handles = FileHandles(disk, 10)
+    for name in "ab":
+        handles.create(f"{DIRECTORY}/{name}")
+    disk.faults.fail("open", lambda path: True, errno.EMFILE, times=1)
+    handles.create(f"{DIRECTORY}/c")
+    assert len(handles) == 1
+    disk.faults.fail("open", lambda path: True, errno.EMFILE, times=2)
+    with pytest.raises(OSError, match="Too many open files"):
+        handles.open(f"{DIRECTORY}/a")
 
 
 def test_a_forgotten_name_means_another_file() -> None:

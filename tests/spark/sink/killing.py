@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.spark.data_source import TidelogDataSource
 from tidelog.spark.options import SinkOptions
+from tidelog.spark.sink import column_task
 from tidelog.spark.sink.job import SinkJob
 from tidelog.spark.sink.rows import check_columns
 from tidelog.spark.sink.writers import TaskMessage, TidelogStreamWriter
@@ -27,6 +28,7 @@ from tidelog.spark.sink.writers import TaskMessage, TidelogStreamWriter
 POINTS = ("rows", "before_check", "before_record", "after_record", "between_ends", "before_mark", "after_mark")
 WAIT_SECONDS_MAX = 120.0
 EXECUTOR = "executor"
+CHUNK_BYTES = 1_000
 
 
 class Plan(NamedTuple):
@@ -79,6 +81,8 @@ class KillingWriter(TidelogStreamWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        # Few rows at a time, so that half of them are written, in an open transaction, when it strikes.
+        column_task.CHUNK_BYTES = CHUNK_BYTES
         return super().write(self._deadly(iterator) if self._plan.at == "rows" else iterator)
 
     def _deadly(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -99,6 +99,13 @@ def test_where_security_is_beyond_our_calls_exactly_once_does_not_start(given: d
     check_security(options(kafka__security__protocol="plaintext", kafka__linger__ms="5"))
 
 
+def test_a_setting_that_nobody_knows_is_refused_before_anything_runs() -> None:
+    for writer in (batch_writer, stream_writer):
+        for guarantee in ("exactly_once", "at_least_once"):
+            with pytest.raises(InvalidArgument, match=r"No such configuration property: \"lingr\.ms\""):
+                writer(options(kafka__lingr__ms="5", deliveryGuarantee=guarantee), VALUE, False)
+
+
 def test_combinations_that_promise_what_cannot_be_kept() -> None:
     with pytest.raises(InvalidArgument, match="writeId is for batch writes"):
         stream_writer(options(writeId="x"), VALUE, False)

@@ -37,7 +37,7 @@ def batch(*places: Place) -> pa.RecordBatch:
 
 
 def taken(positions: TaskPositions, *places: Place) -> list[Place]:
-    found = [row for part in positions.missing(batch(*places)) for row in part.to_pylist()]
+    found = positions.missing(batch(*places)).to_pylist()
     return [(row["topic"], row["partition"], row["offset"]) for row in found]
 
 

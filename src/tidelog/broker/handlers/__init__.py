@@ -1,12 +1,14 @@
 """The table of the APIs that the broker serves: one file per API, each with its ``API``. ApiVersions is generated from it.
 
-An API that is not complete is not in the table.
+An API that is not complete is not in the table. Each kind of listener serves its own part of it (``TABLES``).
 """
 
 from collections.abc import Iterator
 from importlib import import_module
 
 from tidelog.broker.api import Api
+from tidelog.broker.handlers import quorum_requests
+from tidelog.config.listeners import ListenerRole
 from tidelog.wire.messages import Direction, message_reader, message_writer
 from tidelog.wire.protocol import ApiKey
 
@@ -61,10 +63,37 @@ _NAMES = (
     "describe_transactions",
     "describe_client_quotas",
     "alter_client_quotas",
+    "get_telemetry_subscriptions",
+    "push_telemetry",
+    "share_group_heartbeat",
+    "share_group_describe",
+    "share_fetch",
+    "share_acknowledge",
+    "describe_share_group_offsets",
+    "alter_share_group_offsets",
+    "delete_share_group_offsets",
+    "unregister_broker",
+)
+# What only controllers serve, to brokers and to each other.
+_CONTROLLER_NAMES = (
+    "envelope",
+    "broker_registration",
+    "broker_heartbeat",
+    "allocate_producer_ids",
+    "alter_partition",
+    "controller_registration",
 )
 
 _APIS: list[Api] = [import_module(f"{__name__}.{name}").API for name in _NAMES]
+_CONTROLLER_APIS: list[Api] = [import_module(f"{__name__}.{name}").API for name in _CONTROLLER_NAMES]
+# What brokers serve to clients.
 TABLE: dict[int, Api] = {api.key: api for api in _APIS}
+TABLES: dict[ListenerRole, dict[int, Api]] = {
+    role: {api.key: api for api in (*_APIS, *_CONTROLLER_APIS, *quorum_requests.APIS) if role in api.listeners}
+    for role in ListenerRole
+}
+# Every API by its key. Fetch stands for that of brokers, although controllers serve one of their own.
+EVERY_API: dict[int, Api] = {**TABLES[ListenerRole.CONTROLLER], **TABLE}
 
 # What clients send when they connect and while they run. Produce, Fetch and OffsetCommit belong here too, but have codecs of
 # their own and nothing to import.
@@ -80,6 +109,7 @@ _COMMON_KEYS = (
     ApiKey.LIST_OFFSETS,
     ApiKey.LEAVE_GROUP,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
 )
 
 

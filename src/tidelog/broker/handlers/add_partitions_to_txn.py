@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import Api, Pace, RequestContext
 from tidelog.broker.transactions.client_errors import ClientKind, coordinator_error
 from tidelog.metadata.topics import GROUPS_TOPIC, INTERNAL_TOPICS
+from tidelog.ports.steps import Steps
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.coordinator import TransactionPartitions
 from tidelog.wire.add_partitions_to_txn import (
@@ -27,6 +28,8 @@ from tidelog.wire.protocol import ApiKey, RequestHeader
 
 FENCED_SINCE = 2
 BATCHED_SINCE = CLIENT_VERSIONS[1] + 1
+# Another broker adds the partition for a client of transactions v2.
+VERSION_2_SINCE = 5
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
@@ -37,13 +40,14 @@ def decode(header: RequestHeader, frame: memoryview) -> AddPartitionsToTxnReques
     return decode_add_partitions_to_txn_request(header, frame)
 
 
-def handle(context: RequestContext, request: AddPartitionsToTxnRequest | DecodedMessage) -> None:
+def handle(context: RequestContext, request: AddPartitionsToTxnRequest | DecodedMessage) -> Steps[None] | None:
     if isinstance(request, AddPartitionsToTxnRequest):
         _Addition(context, request, partial(_reply, context, request.topics)).start()
     elif request.transactions:
-        _BrokerRequest(context, request).start()
+        return _BrokerRequest(context, request).start()
     else:
         context.reply({"error_code": ErrorCode.NONE, "results_by_transaction": []})
+    return None
 
 
 class _BrokerRequest:
@@ -56,10 +60,13 @@ class _BrokerRequest:
         self._request = request
         self._answers: dict[int, Codes] = {}
 
-    def start(self) -> None:
+    def start(self) -> Steps[None]:
+        pace = Pace()
         for position, transaction in enumerate(self._request.transactions):
             on_answer = partial(self._answered, position)
             _Addition(self._context, transaction, on_answer, is_verified_only=transaction.verify_only).start()
+            if pace.is_pause_due():
+                yield
 
     def _answered(self, position: int, codes: Codes) -> None:
         self._answers[position] = codes
@@ -71,7 +78,8 @@ class _BrokerRequest:
                 }
                 for position, each in enumerate(self._request.transactions)
             ]
-            self._context.reply({"error_code": ErrorCode.NONE, "results_by_transaction": by_transaction})
+            fields = {"error_code": ErrorCode.NONE, "results_by_transaction": by_transaction}
+            self._context.continue_in_slices(self._context.reply_in_slices(fields))
 
 
 class _Addition:
@@ -103,7 +111,9 @@ class _Addition:
         if refused:
             self._answered({**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **refused})
         elif self._is_verified_only:
-            broker.transaction_verification.verify(request, ClientKind.BROKER, self._answered)
+            broker.transaction_verification.verify_here(request, ClientKind.BROKER, self._answered)
+        elif self._context.header.api_version >= VERSION_2_SINCE:
+            broker.transaction_verification.add_here(request, ClientKind.BROKER, self._answered)
         else:
             broker.concurrent_transactions.write(
                 request.transactional_id,

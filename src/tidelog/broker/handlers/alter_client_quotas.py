@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.client_quotas import QuotaAlteration, QuotaAlterationResult, alter_client_quotas
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -35,4 +35,13 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return {"entries": [_result(QuotaAlterationResult(_entity(entry), code, message)) for entry in request.entries]}
 
 
-API = Api(key=ApiKey.ALTER_CLIENT_QUOTAS, name="AlterClientQuotas", versions=(0, 1), handle=handle, failure=_failure)
+API = Api(
+    key=ApiKey.ALTER_CLIENT_QUOTAS,
+    name="AlterClientQuotas",
+    versions=(0, 1),
+    handle=handle,
+    failure=_failure,
+    listeners=ALL_LISTENERS,
+    is_forwarded=True,
+    is_repeatable=True,
+)

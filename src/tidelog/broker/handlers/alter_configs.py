@@ -1,6 +1,6 @@
 """AlterConfigs: replaces all settings of each resource with the given ones. Old clients use it."""
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.broker.response_fields import alteration_failure, altered_fields
 from tidelog.controller.configs import ConfigChange, ResourceChanges, alter_configs
 from tidelog.wire.messages import DecodedMessage
@@ -21,4 +21,13 @@ def _changes(resource: DecodedMessage) -> ResourceChanges:
     return ResourceChanges(resource.resource_type, resource.resource_name, changes)
 
 
-API = Api(key=ApiKey.ALTER_CONFIGS, name="AlterConfigs", versions=(0, 2), handle=handle, failure=alteration_failure)
+API = Api(
+    key=ApiKey.ALTER_CONFIGS,
+    name="AlterConfigs",
+    versions=(0, 2),
+    handle=handle,
+    failure=alteration_failure,
+    listeners=ALL_LISTENERS,
+    is_forwarded=True,
+    is_repeatable=True,
+)

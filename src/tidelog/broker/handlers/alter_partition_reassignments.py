@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.reassignment import Reassignment, ReassignmentResult, alter_partition_reassignments
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -44,4 +44,6 @@ API = Api(
     versions=(0, 1),
     handle=handle,
     failure=_failure,
+    listeners=ALL_LISTENERS,
+    is_forwarded=True,
 )

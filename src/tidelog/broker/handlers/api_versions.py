@@ -8,7 +8,7 @@ the client asks again.
 import re
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.features import SUPPORTED_FEATURES
 from tidelog.wire.errors import ErrorCode
@@ -27,11 +27,12 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         for text in (request.client_software_name, request.client_software_version):
             if not _SOFTWARE.fullmatch(text):
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the client's software name or version is not a plain word")
+        context.session.identify(request.client_software_name, request.client_software_version)
     image = context.broker.image
     context.reply(
         {
             "error_code": ErrorCode.NONE,
-            "api_keys": [_api_fields(api) for _, api in sorted(context.broker.apis.items())],
+            "api_keys": [_api_fields(api) for _, api in sorted(context.session.apis.items())],
             "supported_features": [
                 {"name": name, "min_version": low, "max_version": high}
                 for name, (low, high) in SUPPORTED_FEATURES.items()
@@ -67,4 +68,5 @@ API = Api(
     handle=handle,
     failure=_failure,
     unsupported=reply_unsupported,
+    listeners=ALL_LISTENERS,
 )

@@ -3,21 +3,23 @@
 from collections.abc import Callable
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import Api, Pace, RequestContext
 from tidelog.broker.response_fields import GROUP_OPERATIONS
 from tidelog.controller.errors import ApiError
 from tidelog.groups.coordinator import GroupCoordinator
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     # A group that is listed twice is described once.
     described: dict[str, dict[str, Any]] = {}
     group_ids = list(dict.fromkeys(request.group_ids))
     operations = {"authorized_operations": GROUP_OPERATIONS} if request.include_authorized_operations else {}
-    groups = context.broker.coordinators.groups
+    coordinators = context.broker.coordinators.groups
+    pace = Pace()
 
     def query(group_id: str) -> Callable[[GroupCoordinator], dict[str, Any]]:
         return lambda machine: machine.consumer.describe(group_id)
@@ -26,7 +28,8 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         def done(fields: Any, error: Exception | None) -> None:
             described[group_id] = _refused(group_id, *context.code_of(error)) if error is not None else {**fields, **operations}
             if len(described) == len(group_ids):
-                context.reply_later(lambda: {"groups": [described[group_id] for group_id in group_ids]})
+                groups = [described[group_id] for group_id in group_ids]
+                context.continue_in_slices(context.reply_in_slices({"groups": groups}))
 
         return done
 
@@ -36,7 +39,9 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         if not group_id:
             finish(group_id)(None, ApiError(ErrorCode.INVALID_GROUP_ID))
         else:
-            groups.read(group_id, query(group_id), finish(group_id))
+            coordinators.read(group_id, query(group_id), finish(group_id))
+        if pace.is_pause_due():
+            yield
 
 
 def _refused(group_id: str, code: ErrorCode, message: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -17,4 +17,4 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return {"results": [{"error_code": code, "error_message": message} for _ in request.creations]}
 
 
-API = Api(key=ApiKey.CREATE_ACLS, name="CreateAcls", versions=(1, 3), handle=handle, failure=_failure)
+API = Api(key=ApiKey.CREATE_ACLS, name="CreateAcls", versions=(1, 3), handle=handle, failure=_failure, listeners=ALL_LISTENERS)

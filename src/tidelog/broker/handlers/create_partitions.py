@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.topics import NewPartitions, create_partitions
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -42,4 +42,12 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return {"results": [_result(name, code, message) for name in dict.fromkeys(topic.name for topic in request.topics)]}
 
 
-API = Api(key=ApiKey.CREATE_PARTITIONS, name="CreatePartitions", versions=(0, 3), handle=handle, failure=_failure)
+API = Api(
+    key=ApiKey.CREATE_PARTITIONS,
+    name="CreatePartitions",
+    versions=(0, 3),
+    handle=handle,
+    failure=_failure,
+    listeners=ALL_LISTENERS,
+    is_forwarded=True,
+)

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
+from tidelog.broker.session import FORWARDED
+from tidelog.config.listeners import ListenerRole
 from tidelog.controller.config_sources import DescribedConfig
 from tidelog.controller.topics import NewTopic, TopicCreation, create_topics
 from tidelog.wire.errors import ErrorCode
@@ -17,6 +19,9 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     broker = context.broker
     ask_quota = broker.throttling.mutations(context, STRICT_QUOTA_SINCE)
     topics = [_new_topic(topic) for topic in request.topics]
+    # A broker that asks for itself creates the topics that hold its state.
+    listener = context.session.listener
+    is_internal = listener.role is ListenerRole.CONTROLLER and listener is not FORWARDED
     context.decide(
         lambda image: create_topics(
             image,
@@ -25,6 +30,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             topics,
             broker.randomness,
             validate_only=request.validate_only,
+            is_internal=is_internal,
             ask_quota=ask_quota,
         ),
         lambda created: {"topics": [_result(topic) for topic in created]},
@@ -70,4 +76,12 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return {"topics": [{"name": name, "error_code": code, "error_message": message, "configs": ()} for name in names]}
 
 
-API = Api(key=ApiKey.CREATE_TOPICS, name="CreateTopics", versions=(2, 7), handle=handle, failure=_failure)
+API = Api(
+    key=ApiKey.CREATE_TOPICS,
+    name="CreateTopics",
+    versions=(2, 7),
+    handle=handle,
+    failure=_failure,
+    listeners=ALL_LISTENERS,
+    is_forwarded=True,
+)

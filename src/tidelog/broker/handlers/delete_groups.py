@@ -4,10 +4,13 @@ A group and its offsets are deleted in one batch. Only if the offsets do not fit
 with the last part. A crash in between leaves a group with fewer offsets, and the client, which got no answer, retries.
 """
 
+from collections.abc import Collection
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext, ResultCollector
+from tidelog.broker.api import Api, Pace, RequestContext, ResultCollector
+from tidelog.broker.share_deletion import delete_share_states
 from tidelog.coordinator.errors import DecisionTooLarge
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
@@ -16,10 +19,13 @@ from tidelog.wire.protocol import ApiKey
 PART_OFFSETS = 4096
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     gather = ResultCollector(len(request.groups_names), lambda results: context.reply_later(lambda: {"results": results}))
+    pace = Pace()
     for index, group_id in enumerate(request.groups_names):
-        _Deletion(context, gather, index, group_id).go_on()
+        _Deletion(context, gather, index, group_id).start()
+        if pace.is_pause_due():
+            yield
 
 
 class _Deletion:
@@ -31,6 +37,26 @@ class _Deletion:
         self._index = index
         self._group_id = group_id
         self._offsets_max: int | None = None
+
+    def start(self) -> None:
+        """The states of a share group are deleted before the group itself: without the group nobody would find them."""
+        group_id = self._group_id
+        groups = self._context.broker.coordinators.groups
+        groups.read(group_id, lambda machine: machine.share.is_share_group(group_id), self._found)
+
+    def _found(self, is_share_group: bool | None, error: Exception | None) -> None:
+        if error is not None:
+            self._done(None, error)
+        elif is_share_group:
+            delete_share_states(self._context.broker, self._group_id, None, self._states_deleted)
+        else:
+            self.go_on()
+
+    def _states_deleted(self, _: Collection[bytes], error: Exception | None) -> None:
+        if error is not None:
+            self._done(None, error)
+        else:
+            self.go_on()
 
     def go_on(self) -> None:
         self._context.broker.coordinators.groups.write(

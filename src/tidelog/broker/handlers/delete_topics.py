@@ -4,7 +4,7 @@ any more; soon afterwards they leave the disk.
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.controller.topics import TopicDeletion, delete_topics
 from tidelog.wire.errors import ErrorCode
@@ -56,4 +56,12 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     }
 
 
-API = Api(key=ApiKey.DELETE_TOPICS, name="DeleteTopics", versions=(1, 6), handle=handle, failure=_failure)
+API = Api(
+    key=ApiKey.DELETE_TOPICS,
+    name="DeleteTopics",
+    versions=(1, 6),
+    handle=handle,
+    failure=_failure,
+    listeners=ALL_LISTENERS,
+    is_forwarded=True,
+)

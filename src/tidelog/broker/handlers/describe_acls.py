@@ -1,6 +1,6 @@
 """DescribeAcls: there is no authorizer, and the answer says so with the error that tools understand."""
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -11,4 +11,4 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:  # noqa: A
     raise ApiError(ErrorCode.SECURITY_DISABLED, "no authorizer is configured on the broker")
 
 
-API = Api(key=ApiKey.DESCRIBE_ACLS, name="DescribeAcls", versions=(1, 3), handle=handle)
+API = Api(key=ApiKey.DESCRIBE_ACLS, name="DescribeAcls", versions=(1, 3), handle=handle, listeners=ALL_LISTENERS)

@@ -8,7 +8,7 @@ nothing if it is strict.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.client_quotas import CLIENT_ID, IP, USER, QuotaEntity
 from tidelog.wire.errors import ErrorCode
@@ -87,4 +87,11 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return {"error_code": code, "error_message": message, "entries": None}
 
 
-API = Api(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, name="DescribeClientQuotas", versions=(0, 1), handle=handle, failure=_failure)
+API = Api(
+    key=ApiKey.DESCRIBE_CLIENT_QUOTAS,
+    name="DescribeClientQuotas",
+    versions=(0, 1),
+    handle=handle,
+    failure=_failure,
+    listeners=ALL_LISTENERS,
+)

@@ -1,19 +1,32 @@
-"""DescribeConfigs: returns the settings in force for topics, groups and this broker, with the source and meaning of each."""
+"""DescribeConfigs: returns the settings in force for topics, groups, client metrics and this broker, with the source and meaning
+of each.
+"""
 
 from collections.abc import Collection
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
-from tidelog.controller.config_sources import DescribedConfig, describe_broker, describe_group, describe_topic
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
+from tidelog.controller.config_sources import (
+    DescribedConfig,
+    describe_broker,
+    describe_client_metrics,
+    describe_group,
+    describe_topic,
+)
 from tidelog.controller.errors import ApiError
 from tidelog.log.names import topic_name_problem
 from tidelog.metadata.configs import ResourceType
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
+from tidelog.wire.primitives import ELEMENTS_MAX
 from tidelog.wire.protocol import ApiKey
 
+# A resource has dozens of settings.
+RESOURCES_PER_STEP = 4
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
+
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     def resource_fields(resource: DecodedMessage) -> dict[str, Any]:
         who = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         try:
@@ -26,7 +39,12 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
 
     # Describe each resource once: repeating a resource costs a client a few bytes but would cost the broker a whole answer.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
-    context.reply({"results": [resource_fields(resource) for resource in resources.values()]})
+    results = []
+    for number, resource in enumerate(resources.values(), 1):
+        results.append(resource_fields(resource))
+        if not number % RESOURCES_PER_STEP:
+            yield
+    yield from context.reply_in_slices({"results": results})
 
 
 def _describe(
@@ -42,8 +60,9 @@ def _describe(
         return describe_broker(broker.image, broker.static_config, resource_name, names)
     if resource_type == ResourceType.GROUP:
         return describe_group(broker.image, broker.static_config, resource_name, names)
-    reason = f"resources of type {resource_type} have no settings here: topics, groups and brokers have"
-    raise ApiError(ErrorCode.INVALID_REQUEST, reason)
+    if resource_type == ResourceType.CLIENT_METRICS:
+        return describe_client_metrics(broker.image, resource_name, names)
+    raise ApiError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here")
 
 
 def _config_fields(config: DescribedConfig, request: DecodedMessage) -> dict[str, Any]:
@@ -74,4 +93,12 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_CONFIGS, name="DescribeConfigs", versions=(1, 4), handle=handle, failure=_failure)
+API = Api(
+    key=ApiKey.DESCRIBE_CONFIGS,
+    name="DescribeConfigs",
+    versions=(1, 4),
+    handle=handle,
+    failure=_failure,
+    elements_max=ELEMENTS_MAX,
+    listeners=ALL_LISTENERS,
+)

@@ -2,13 +2,14 @@
 counts as not found.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext, ResultCollector
+from tidelog.broker.api import Api, Pace, RequestContext, ResultCollector
 from tidelog.broker.response_fields import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from tidelog.coordinator.machine import OnDone
 from tidelog.groups.coordinator import DescribedGroup, DescribedMember, GroupCoordinator
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
@@ -17,8 +18,11 @@ from tidelog.wire.protocol import ApiKey
 NOT_FOUND_SINCE = 6
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
-    gather = ResultCollector(len(request.groups), lambda groups: context.reply_later(lambda: {"groups": groups}))
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
+    def reply(groups: Sequence[dict[str, Any]]) -> None:
+        context.continue_in_slices(context.reply_in_slices({"groups": groups}))
+
+    gather = ResultCollector(len(request.groups), reply)
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED_FOR
 
     def described(index: int, group_id: str) -> OnDone:
@@ -31,8 +35,11 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
 
         return done
 
+    pace = Pace()
     for index, group_id in enumerate(request.groups):
         context.broker.coordinators.groups.read(group_id, _query(group_id), described(index, group_id))
+        if pace.is_pause_due():
+            yield
 
 
 def _query(group_id: str) -> Callable[[GroupCoordinator], DescribedGroup]:

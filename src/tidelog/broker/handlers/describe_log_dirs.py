@@ -2,25 +2,29 @@
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import Api, Pace, RequestContext
 from tidelog.log.partition_log import PartitionLog
 from tidelog.metadata.topics import METADATA_TOPIC
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     directory = context.broker.directory
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     topics: dict[str, list[dict[str, Any]]] = {}
-    for (name, index), log in directory.logs.items():
+    pace = Pace()
+    for (name, index), log in list(directory.logs.items()):
         # The metadata log belongs to the quorum and is not one of the broker's topics.
         if name != METADATA_TOPIC and (wanted is None or (name, index) in wanted):
             topics.setdefault(name, []).append(_partition_fields(index, log))
-    context.reply(
+        if pace.is_pause_due():
+            yield
+    yield from context.reply_in_slices(
         {
             "error_code": ErrorCode.NONE,
             "results": [

@@ -2,36 +2,39 @@
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import Api, Pace, RequestContext, in_steps
 from tidelog.log.producers.producer_state import ProducerEntry
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     # A partition that is listed twice is described once, because it may have many producers.
     topics: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    context.reply(
-        {
-            "topics": [
-                {"name": name, "partitions": [_partition(context, name, index) for index in indexes]}
-                for name, indexes in topics.items()
-            ]
-        }
-    )
+    described = []
+    pace = Pace()
+    for name, indexes in topics.items():
+        partitions = []
+        for index in indexes:
+            partitions.append((yield from _partition(context, name, index, pace)))
+            if pace.is_pause_due():
+                yield
+        described.append({"name": name, "partitions": partitions})
+    yield from context.reply_in_slices({"topics": described})
 
 
-def _partition(context: RequestContext, topic: str, index: int) -> dict[str, Any]:
+def _partition(context: RequestContext, topic: str, index: int, pace: Pace) -> Steps[dict[str, Any]]:
     try:
         log = context.broker.partitions.find(topic, None, index).log
         log.check_online()
     except Exception as error:
         code, message = context.code_of(error)
         return {"partition_index": index, "error_code": code, "error_message": message}
-    producers = [_producer(entry) for entry in log.producers.entries()]
+    producers = yield from in_steps(list(log.producers.entries()), _producer, pace)
     return {"partition_index": index, "error_code": ErrorCode.NONE, "active_producers": producers}
 
 

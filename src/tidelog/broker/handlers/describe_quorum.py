@@ -1,16 +1,17 @@
-"""DescribeQuorum: returns the leader of the metadata log and how far each voter has replicated it. There is one voter."""
+"""DescribeQuorum: returns the leader of the metadata log, and how far each voter and each observer has replicated it.
+
+Only the leader knows. Any other node refuses, as in Kafka.
+"""
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
+from tidelog.broker.metadata_quorum import ReplicaStatus
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.topics import METADATA_TOPIC
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
-
-# This stands for a voter that is known by its id alone, without a directory (kraft.version 0).
-NO_DIRECTORY_ID = bytes(16)
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
@@ -23,40 +24,44 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     if not context.broker.quorum.is_leader:
         raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node does not lead the metadata quorum")
     topic = {"topic_name": METADATA_TOPIC, "partitions": [_partition_fields(context)]}
-    context.reply({"error_code": ErrorCode.NONE, "error_message": "", "topics": [topic], "nodes": [_node_fields(context)]})
+    context.reply({"error_code": ErrorCode.NONE, "error_message": "", "topics": [topic], "nodes": _nodes_fields(context)})
 
 
 def _partition_fields(context: RequestContext) -> dict[str, Any]:
-    broker = context.broker
-    log = broker.directory.logs[METADATA_TOPIC, 0]
-    now_ms = broker.clock.now_ms()
-    voter = {
-        "replica_id": broker.config.node_id,
-        "replica_directory_id": NO_DIRECTORY_ID,
-        "log_end_offset": log.log_end_offset,
-        # The leader is always caught up with itself.
-        "last_fetch_timestamp": now_ms,
-        "last_caught_up_timestamp": now_ms,
-    }
+    status = context.broker.quorum.status()
     return {
         "partition_index": 0,
         "error_code": ErrorCode.NONE,
         "error_message": "",
-        "leader_id": broker.config.node_id,
-        "leader_epoch": broker.quorum.epoch,
-        "high_watermark": log.high_watermark,
-        "current_voters": [voter],
-        "observers": [],
+        "leader_id": status.leader_id,
+        "leader_epoch": status.epoch,
+        "high_watermark": status.high_watermark,
+        "current_voters": [_replica_fields(replica) for replica in status.voters],
+        "observers": [_replica_fields(replica) for replica in status.observers],
     }
 
 
-def _node_fields(context: RequestContext) -> dict[str, Any]:
-    """The voter's address is the broker's own: one process is both, behind one listener."""
+def _replica_fields(replica: ReplicaStatus) -> dict[str, Any]:
+    return {
+        "replica_id": replica.key.node_id,
+        "replica_directory_id": replica.key.directory_id,
+        "log_end_offset": replica.log_end_offset,
+        "last_fetch_timestamp": replica.last_fetch_ms,
+        "last_caught_up_timestamp": replica.last_caught_up_ms,
+    }
+
+
+def _nodes_fields(context: RequestContext) -> list[dict[str, Any]]:
+    """The listeners of the voters. A broker that is alone may have no listener for controllers: then its own stand for it."""
     broker = context.broker
-    registered = broker.image.brokers.find(broker.config.node_id)
-    endpoints = registered.end_points if registered is not None else ()
-    listeners = [{"name": endpoint.name, "host": endpoint.host, "port": endpoint.port} for endpoint in endpoints]
-    return {"node_id": broker.config.node_id, "listeners": listeners}
+    nodes = []
+    for voter in broker.quorum.voters.voters:
+        listeners = [{"name": each.listener, "host": each.host, "port": each.port} for each in voter.endpoints]
+        registered = broker.image.brokers.find(voter.node_id) if not listeners else None
+        if registered is not None:
+            listeners = [{"name": each.name, "host": each.host, "port": each.port} for each in registered.end_points]
+        nodes.append({"node_id": voter.node_id, "listeners": listeners})
+    return nodes
 
 
 def _refusal(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:
@@ -86,4 +91,13 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return {"error_code": code, "error_message": message, "topics": [], "nodes": []}
 
 
-API = Api(key=ApiKey.DESCRIBE_QUORUM, name="DescribeQuorum", versions=(0, 2), handle=handle, failure=_failure)
+API = Api(
+    key=ApiKey.DESCRIBE_QUORUM,
+    name="DescribeQuorum",
+    versions=(0, 2),
+    handle=handle,
+    failure=_failure,
+    listeners=ALL_LISTENERS,
+    is_forwarded=True,
+    is_repeatable=True,
+)

@@ -4,19 +4,20 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext, ResultCollector
+from tidelog.broker.api import Api, Pace, RequestContext, ResultCollector
 from tidelog.controller.errors import ApiError
+from tidelog.ports.steps import Steps
 from tidelog.transactions.coordinator import DescribedTransaction, TransactionCoordinator
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     ids = list(dict.fromkeys(request.transactional_ids))
 
     def described(results: Sequence[dict[str, Any]]) -> None:
-        context.reply_later(lambda: {"transaction_states": results})
+        context.continue_in_slices(context.reply_in_slices({"transaction_states": results}))
 
     gather = ResultCollector(len(ids), described)
 
@@ -29,6 +30,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             gather.put(position, _fields(transaction))
 
     transactions = context.broker.coordinators.transactions
+    pace = Pace()
     for position, transactional_id in enumerate(ids):
         if not transactional_id:
             done(position, "", None, ApiError(ErrorCode.INVALID_REQUEST, "the transactional id must not be empty"))
@@ -38,6 +40,8 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             partial(_describe, transactional_id),
             partial(done, position, transactional_id),
         )
+        if pace.is_pause_due():
+            yield
 
 
 def _describe(transactional_id: str, coordinator: TransactionCoordinator) -> DescribedTransaction | None:

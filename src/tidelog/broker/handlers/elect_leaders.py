@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.election import ElectionResult, elect_leaders
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -13,7 +13,8 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
     wanted = None
     if request.topic_partitions is not None:
         wanted = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
-    context.decide(lambda image: elect_leaders(image, request.election_type, wanted), _response, request.timeout_ms)
+    rules = context.broker.settings
+    context.decide(lambda image: elect_leaders(image, rules, request.election_type, wanted), _response, request.timeout_ms)
 
 
 def _response(elected: list[ElectionResult]) -> dict[str, Any]:
@@ -32,4 +33,12 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return {**_response(partitions), "error_code": code}
 
 
-API = Api(key=ApiKey.ELECT_LEADERS, name="ElectLeaders", versions=(0, 2), handle=handle, failure=_failure)
+API = Api(
+    key=ApiKey.ELECT_LEADERS,
+    name="ElectLeaders",
+    versions=(0, 2),
+    handle=handle,
+    failure=_failure,
+    listeners=ALL_LISTENERS,
+    is_forwarded=True,
+)

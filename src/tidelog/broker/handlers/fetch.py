@@ -1,7 +1,8 @@
 """Fetch: sends slices of segment files up to the limits, or waits until there is something to send.
 
 The client listener serves consumers only: a request that claims to be a replica is refused, so that nobody moves a high watermark
-by pretending.
+by pretending. On the listener between brokers a follower reads up to the log end, and its request tells the leader how far its
+own copy is durable (``Partition.read_as_follower``). It waits for the log end and not for the high watermark.
 
 Consumers that wait for records send the same bytes again and again, often the same as other consumers, and get the same bytes
 back. So small requests for a few partitions are decoded once, and empty responses about one partition are encoded once.
@@ -10,18 +11,23 @@ A fetch that waits (``DelayedFetch``) is answered when there are enough bytes, w
 has an error. While it waits it costs nothing: each of its partitions calls it when its watermark moves. A fetch that wants many
 bytes from a thousand partitions is called a thousand times before it has them, so then it reads only the partition that moved,
 until there may be enough.
+
+A fetch of many partitions (``LargeFetch``) is read and answered in slices (``WorkSlices``). While it waits, it keeps the results
+that have no records, and reads a partition again only when that moves.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.api import Api, RequestContext
 from tidelog.broker.error_mapping import error_code_of
-from tidelog.broker.fetch_sessions import NO_SESSION, FetchSession, SessionChoice
+from tidelog.broker.fetch_sessions import NO_SESSION, FetchSession, PartitionKey, SessionChoice
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
+from tidelog.config.listeners import ListenerRole
 from tidelog.log.reading import Isolation, LogRead, read
-from tidelog.replication.partition import Partition
+from tidelog.ports.steps import Steps
+from tidelog.replication.partition import FetchWaiter, Partition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import (
     CONSUMER_REPLICA_ID,
@@ -31,11 +37,15 @@ from tidelog.wire.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResult,
+    FetchTopic,
     FetchTopicResult,
+    decode_fetch_in_slices,
     decode_fetch_request,
+    encode_fetch_in_slices,
     encode_fetch_response,
 )
-from tidelog.wire.primitives import ZERO_UUID
+from tidelog.wire.primitives import ELEMENTS_MAX, ZERO_UUID
+from tidelog.wire.produce import NodeEndpoint
 from tidelog.wire.protocol import ApiKey, RequestHeader
 
 if TYPE_CHECKING:
@@ -49,6 +59,13 @@ CACHED_MAX = 1024
 # for each of them would cost as much as answering it.
 COARSE_WAIT_MS_MIN = 100
 COARSE_STEP_MS = 10
+# A fetch session with more partitions is read in slices.
+SMALL_SESSION_PARTITIONS_MAX = 256
+PARTITIONS_PER_STEP = 32
+# The limit of a large fetch's wait. It holds memory that other large requests may wait for.
+LARGE_WAIT_MS_MAX = 1_000
+# Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every request makes three.
+_new_tuple = tuple.__new__
 
 
 class RequestedPartition(NamedTuple):
@@ -57,11 +74,25 @@ class RequestedPartition(NamedTuple):
     topic: str | None
     topic_id: bytes | None
     partition_index: int
-    fetch_offset: int
-    bytes_max: int
-    current_leader_epoch: int
+    wanted: FetchPartition
     partition: Partition | None
     error: tuple[ErrorCode, str] | None
+    follower: tuple[int, int] | None
+    """(broker id, broker epoch) of the follower that fetches; None for a consumer."""
+
+    @property
+    def bytes_max(self) -> int:
+        return self.wanted.bytes_max
+
+    def add_waiter(self, waiter: FetchWaiter) -> None:
+        if self.partition is not None:
+            add = self.partition.add_fetch_waiter if self.follower is None else self.partition.add_follower_waiter
+            add(waiter)
+
+    def remove_waiter(self, waiter: FetchWaiter) -> None:
+        if self.partition is not None:
+            remove = self.partition.remove_fetch_waiter if self.follower is None else self.partition.remove_follower_waiter
+            remove(waiter)
 
 
 class ReadSet(NamedTuple):
@@ -69,6 +100,7 @@ class ReadSet(NamedTuple):
     """The results, in the order of the request."""
     bytes_read: int
     has_error: bool
+    """Whether a partition has an error, or a follower must hear that its history differs: the answer does not wait."""
 
 
 def read_partitions(
@@ -85,8 +117,8 @@ def read_partitions(
         results.append(result)
         bytes_read += length
         remaining = max(0, remaining - length)
-        has_error = has_error or result.error is not ErrorCode.NONE
-    return ReadSet(results, bytes_read, has_error)
+        has_error = has_error or _is_urgent(result)
+    return _new_tuple(ReadSet, (results, bytes_read, has_error))
 
 
 def _read_one(
@@ -97,9 +129,12 @@ def _read_one(
         code = want.error[0] if want.error is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return FetchResult(want.partition_index, code), 0
     log = partition.log
+    wanted = want.wanted
     try:
-        partition.check_epoch(want.current_leader_epoch)
-        found: LogRead = read(log, want.fetch_offset, bytes_max, isolation, at_least_one)
+        if want.follower is not None:
+            return _read_as_follower(partition, want.follower, wanted, bytes_max, at_least_one)
+        partition.check_epoch(wanted.current_leader_epoch)
+        found: LogRead = read(log, wanted.fetch_offset, bytes_max, isolation, at_least_one)
     except Exception as error:
         code, _ = error_code_of(error)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
@@ -121,54 +156,128 @@ def _read_one(
     return result, records.length if records is not None else 0
 
 
+def _read_as_follower(
+    partition: Partition, follower: tuple[int, int], wanted: FetchPartition, bytes_max: int, at_least_one: bool
+) -> tuple[FetchResult, int]:
+    found = partition.read_as_follower(follower, wanted, bytes_max, at_least_one)
+    log = partition.log
+    result = FetchResult(
+        wanted.partition,
+        ErrorCode.NONE,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        records=found.records,
+        diverging_epoch=found.diverging_epoch,
+    )
+    return result, found.records.length if found.records is not None else 0
+
+
+def _is_urgent(result: FetchResult) -> bool:
+    return result.error is not ErrorCode.NONE or result.diverging_epoch is not None
+
+
 class FetchLimits(NamedTuple):
     bytes_min: int
     bytes_max: int
     isolation: Isolation
 
 
-def handle(context: RequestContext, request: FetchRequest) -> None:
-    if request.replica_id != CONSUMER_REPLICA_ID:
+def handle(context: RequestContext, request: FetchRequest) -> Steps[None] | None:
+    if request.replica_id != CONSUMER_REPLICA_ID and context.session.listener.role is not ListenerRole.INTER_BROKER:
         _reply_error(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return
+        return None
+    if context.is_large:
+        return _handle_large(context, request)
     broker = context.broker
     choice = broker.fetch_sessions.choose(request, context.header.api_version >= TOPIC_IDS_SINCE)
     if choice.error is not ErrorCode.NONE:
         _reply_error(context, choice.error)
-        return
-    isolation = Isolation.LAST_STABLE if request.isolation_level == READ_COMMITTED else Isolation.HIGH_WATERMARK
+        return None
+    if choice.session is not None and len(choice.session.partitions) > SMALL_SESSION_PARTITIONS_MAX:
+        return LargeFetch(context, choice, _limits(context, request)).steps(request)
     wanted = _wanted(context, request, choice)
-    bytes_max = min(request.bytes_max, broker.config.fetch_bytes_max)
-    if context.usage is not None:
-        bytes_max = broker.throttling.fetch_bytes_max(context, bytes_max)
-    found = read_partitions(wanted, bytes_max, isolation, broker.on_unexpected_error)
-    # A minimum above what the response can hold would never be reached.
-    bytes_min = min(request.bytes_min, bytes_max)
-    is_enough = found.bytes_read >= bytes_min or found.has_error
+    limits = _limits(context, request)
+    found = read_partitions(wanted, limits.bytes_max, limits.isolation, broker.on_unexpected_error)
+    is_enough = found.bytes_read >= limits.bytes_min or found.has_error
     if is_enough or request.wait_ms_max <= 0 or not wanted:
         _reply(context, choice, wanted, found)
-        return
+    else:
+        DelayedFetch(context, choice, wanted, limits, found).start(request.wait_ms_max)
+    return None
 
-    limits = FetchLimits(bytes_min, bytes_max, isolation)
-    DelayedFetch(context, choice, wanted, limits, found).start(request.wait_ms_max)
+
+def _handle_large(context: RequestContext, request: FetchRequest) -> Steps[None]:
+    sessions = context.broker.fetch_sessions
+    choice = yield from sessions.choose_in_slices(request, context.header.api_version >= TOPIC_IDS_SINCE)
+    if choice.error is not ErrorCode.NONE:
+        _reply_error(context, choice.error)
+    else:
+        yield from LargeFetch(context, choice, _limits(context, request)).steps(request)
+
+
+def _limits(context: RequestContext, request: FetchRequest) -> FetchLimits:
+    bytes_max = min(request.bytes_max, context.broker.config.fetch_bytes_max)
+    if context.usage is not None:
+        bytes_max = context.broker.throttling.fetch_bytes_max(context, bytes_max)
+    isolation = Isolation.LAST_STABLE if request.isolation_level == READ_COMMITTED else Isolation.HIGH_WATERMARK
+    if request.replica_id != CONSUMER_REPLICA_ID:
+        isolation = Isolation.LOG_END
+    # A minimum above what the response can hold would never be reached.
+    return _new_tuple(FetchLimits, (min(request.bytes_min, bytes_max), bytes_max, isolation))
 
 
 def _wanted(context: RequestContext, request: FetchRequest, choice: SessionChoice) -> list[RequestedPartition]:
+    """A partition that is named twice is read once, as in Kafka, and the last entry counts."""
     if choice.is_incremental and choice.session is not None:
         partitions = choice.session.partitions
-        return [_find(context, name, topic_id, known.wanted) for (name, topic_id, _), known in partitions.items()]
-    return [_find(context, topic.name, topic.topic_id, want) for topic in request.topics for want in topic.partitions]
+        follower = _follower(request)
+        return [_find(context, name, topic_id, known.wanted, follower) for (name, topic_id, _), known in partitions.items()]
+    topics, follower = request.topics, _follower(request)
+    if not _has_repeats(topics):
+        return [_find(context, topic.name, topic.topic_id, want, follower) for topic in topics for want in topic.partitions]
+    wanted = {
+        (topic.name, topic.topic_id, want.partition): (topic.name, topic.topic_id, want)
+        for topic in topics
+        for want in topic.partitions
+    }
+    return [_find(context, *which, follower) for which in wanted.values()]
 
 
-def _find(context: RequestContext, name: str | None, topic_id: bytes | None, want: FetchPartition) -> RequestedPartition:
+def _has_repeats(topics: list[FetchTopic]) -> bool:
+    if len(topics) == 1:
+        partitions = topics[0].partitions
+        return len(partitions) > 1 and len({want.partition for want in partitions}) < len(partitions)
+    if len({(topic.name, topic.topic_id) for topic in topics}) < len(topics):
+        return True
+    return any(len({want.partition for want in topic.partitions}) < len(topic.partitions) for topic in topics)
+
+
+def _follower(request: FetchRequest) -> tuple[int, int] | None:
+    return None if request.replica_id == CONSUMER_REPLICA_ID else (request.replica_id, request.replica_epoch)
+
+
+def _find(
+    context: RequestContext, name: str | None, topic_id: bytes | None, want: FetchPartition, follower: tuple[int, int] | None
+) -> RequestedPartition:
     partition, error = None, None
     try:
         partition = context.broker.partitions.find(name, topic_id, want.partition)
     except Exception as failure:
         error = context.code_of(failure)
-    return RequestedPartition(
-        name, topic_id, want.partition, want.fetch_offset, want.bytes_max, want.current_leader_epoch, partition, error
-    )
+    return _new_tuple(RequestedPartition, (name, topic_id, want.partition, want, partition, error, follower))
+
+
+def _named_once(request: FetchRequest) -> Steps[dict[PartitionKey, FetchPartition]]:
+    named: dict[PartitionKey, FetchPartition] = {}
+    number = 0
+    for topic in request.topics:
+        for want in topic.partitions:
+            named[topic.name, topic.topic_id, want.partition] = want
+            number += 1
+            if not number % (8 * PARTITIONS_PER_STEP):
+                yield
+    return named
 
 
 class DelayedFetch:
@@ -216,8 +325,7 @@ class DelayedFetch:
         broker = self._context.broker
         self._context.session.add_delayed(self)
         for want in self._wanted:
-            if want.partition is not None:
-                want.partition.add_fetch_waiter(self)
+            want.add_waiter(self)
         if wait_ms_max >= COARSE_WAIT_MS_MIN:
             # This fires a few milliseconds late, together with others.
             wait_ms_max += -(broker.clock.monotonic_ms() + wait_ms_max) % COARSE_STEP_MS
@@ -246,7 +354,7 @@ class DelayedFetch:
             want = self._wanted[place]
             bytes_max = min(self._limits.bytes_max, want.bytes_max)
             result, length = _read_one(want, bytes_max, self._limits.isolation, True, self._context.broker.on_unexpected_error)
-            if result.error is not ErrorCode.NONE:
+            if _is_urgent(result):
                 return True
             self._bytes_found += length - self._lengths[place]
             self._lengths[place] = length
@@ -275,39 +383,253 @@ class DelayedFetch:
         if self._timer is not None:
             self._timer.cancel()
         for want in self._wanted:
+            want.remove_waiter(self)
+
+
+class LargeFetch:
+    """A fetch of many partitions. All of its work is done in slices: the first read, every read after a partition moved, and the
+    response. Like a ``DelayedFetch`` it drops its references when it is done."""
+
+    __slots__ = (
+        "_bytes_found",
+        "_choice",
+        "_context",
+        "_has_error",
+        "_is_done",
+        "_is_time_up",
+        "_is_working",
+        "_lengths",
+        "_limits",
+        "_moved",
+        "_places",
+        "_results",
+        "_timer",
+        "_wanted",
+    )
+
+    def __init__(self, context: RequestContext, choice: SessionChoice, limits: FetchLimits) -> None:
+        self._context = context
+        self._choice = choice
+        self._limits = limits
+        self._wanted: list[RequestedPartition] = []
+        # The result for each requested partition, without records while the fetch waits, and the bytes that it has by itself.
+        self._results: list[FetchResult] = []
+        self._lengths: dict[int, int] = {}
+        self._bytes_found = 0
+        self._has_error = False
+        # The positions of each partition in the request, and the partitions that moved since they were read.
+        self._places: dict[Partition, int] = {}
+        self._moved: dict[Partition, None] = {}
+        self._is_working = True
+        self._is_time_up = False
+        self._is_done = False
+        self._timer: Timer | None = None
+
+    def steps(self, request: FetchRequest) -> Steps[None]:
+        yield from self._find_all(request)
+        yield from self._read_in_order(range(len(self._wanted)))
+        wait_ms = min(request.wait_ms_max, LARGE_WAIT_MS_MAX)
+        if self._is_enough() or wait_ms <= 0 or not self._wanted:
+            yield from self._answer()
+            return
+        # Slices keep files open, so records are read again when there is enough.
+        for place in self._lengths:
+            self._results[place] = self._results[place]._replace(records=None)
+        context = self._context
+        context.session.add_delayed(self)
+        self._timer = context.broker.timers.schedule(wait_ms, self.answer_now)
+        if self._choice.session is not None:
+            self._choice.session.wait(self)
+        for place, want in enumerate(self._wanted):
             if want.partition is not None:
-                want.partition.remove_fetch_waiter(self)
+                self._places[want.partition] = place
+                want.add_waiter(self)
+                # It may have moved before it had a waiter.
+                self._moved[want.partition] = None
+            if not place % PARTITIONS_PER_STEP:
+                yield
+        yield from self._go_on()
+
+    def on_data(self, partition: Partition) -> None:
+        if not self._is_done:
+            self._moved[partition] = None
+            self._wake()
+
+    def answer_now(self) -> None:
+        """Answer with what there is: the time is up, or a later fetch of the same session has arrived."""
+        self._is_time_up = True
+        self._wake()
+
+    def cancel(self) -> None:
+        """Called when nobody waits for the response any more."""
+        self._is_done = True
+        self._leave()
+        for place in self._places.values():
+            self._wanted[place].remove_waiter(self)
+
+    def _wake(self) -> None:
+        if not self._is_working and not self._is_done:
+            self._is_working = True
+            self._context.continue_in_slices(self._go_on())
+
+    def _go_on(self) -> Steps[None]:
+        # What moves meanwhile must not keep an answer from leaving that is due.
+        while self._moved and not (self._is_enough() or self._is_time_up):
+            moved, self._moved = self._moved, {}
+            for number, partition in enumerate(moved):
+                self._read_alone(self._places[partition])
+                if not number % PARTITIONS_PER_STEP:
+                    yield
+        if not (self._is_enough() or self._is_time_up):
+            self._is_working = False
+            return
+        self._is_done = True
+        self._leave()
+        self._context.session.remove_delayed(self)
+        for number, place in enumerate(self._places.values()):
+            self._wanted[place].remove_waiter(self)
+            if not number % PARTITIONS_PER_STEP:
+                yield
+        places = sorted(self._lengths)
+        self._bytes_found = 0
+        yield from self._read_in_order(places)
+        yield from self._answer()
+
+    def _is_enough(self) -> bool:
+        return self._has_error or self._bytes_found >= self._limits.bytes_min
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._choice.session is not None:
+            self._choice.session.stop_waiting(self)
+
+    def _find_all(self, request: FetchRequest) -> Steps[None]:
+        if self._choice.is_incremental and self._choice.session is not None:
+            which = {key: known.wanted for key, known in self._choice.session.partitions.items()}
+        else:
+            which = yield from _named_once(request)
+        for number, key in enumerate(list(which)):
+            wanted = which.pop(key)
+            self._wanted.append(_find(self._context, key[0], key[1], wanted, _follower(request)))
+            self._results.append(FetchResult(wanted.partition, ErrorCode.NONE))
+            if not number % PARTITIONS_PER_STEP:
+                yield
+
+    def _read_in_order(self, places: Iterable[int]) -> Steps[None]:
+        """Read within the limits of the response, like ``read_partitions``."""
+        remaining = self._limits.bytes_max
+        for number, place in enumerate(places):
+            want = self._wanted[place]
+            length = self._read(place, min(remaining, want.bytes_max), at_least_one=self._bytes_found == 0)
+            if length:
+                self._lengths[place] = length
+                self._bytes_found += length
+                remaining = max(0, remaining - length)
+            else:
+                self._lengths.pop(place, None)
+            if not number % PARTITIONS_PER_STEP:
+                yield
+
+    def _read_alone(self, place: int) -> None:
+        """Read a partition that moved, as if it were the only one."""
+        self._bytes_found -= self._lengths.pop(place, 0)
+        length = self._read(place, min(self._limits.bytes_max, self._wanted[place].bytes_max), at_least_one=True)
+        self._results[place] = self._results[place]._replace(records=None)
+        if length:
+            self._lengths[place] = length
+            self._bytes_found += length
+
+    def _read(self, place: int, bytes_max: int, at_least_one: bool) -> int:
+        on_unexpected = self._context.broker.on_unexpected_error
+        result, length = _read_one(self._wanted[place], bytes_max, self._limits.isolation, at_least_one, on_unexpected)
+        self._results[place] = result
+        self._has_error = self._has_error or _is_urgent(result)
+        return length
+
+    def _answer(self) -> Steps[None]:
+        context, choice = self._context, self._choice
+        if _is_throttled(context, choice, self._bytes_found):
+            return
+        topics: Topics = {}
+        leaders: set[int] = set()
+        for start in range(0, len(self._wanted), PARTITIONS_PER_STEP):
+            end = start + PARTITIONS_PER_STEP
+            leaders |= _add_results(context, choice, self._wanted[start:end], self._results[start:end], topics)
+            yield
+        results = _topic_results(topics)
+        body = yield from encode_fetch_in_slices(
+            context.header.api_version,
+            results,
+            session_id=choice.session.id if choice.session is not None else NO_SESSION,
+            node_endpoints=_endpoints(context, leaders),
+        )
+        context.reply_parts(body)
+        # Freeing all of this takes as long as a slice does.
+        requested: list[list[Any]] = [topic.partitions for topic in context.request.topics]
+        lists: list[list[Any]] = [self._wanted, self._results, *requested, *[topic.partitions for topic in results]]
+        for freed in lists:
+            while freed:
+                del freed[-8 * PARTITIONS_PER_STEP :]
+                yield
+
+
+def _is_throttled(context: RequestContext, choice: SessionChoice, bytes_read: int) -> bool:
+    """Whether the client's quota is used up. Then this has answered."""
+    if context.usage is None:
+        return False
+    throttle_time_ms = context.broker.throttling.answer_fetch(context, bytes_read)
+    if throttle_time_ms:
+        _reply_throttled(context, choice, throttle_time_ms)
+    return bool(throttle_time_ms)
 
 
 def _reply(context: RequestContext, choice: SessionChoice, wanted: list[RequestedPartition], found: ReadSet) -> None:
-    if context.usage is not None:
-        throttle_time_ms = context.broker.throttling.answer_fetch(context, found.bytes_read)
-        if throttle_time_ms:
-            _reply_throttled(context, choice, throttle_time_ms)
-            return
-    session = choice.session
+    if context.usage is not None and _is_throttled(context, choice, found.bytes_read):
+        return
     version = context.header.api_version
-    if session is None and len(wanted) == 1 and not (found.bytes_read or found.has_error or found.results[0].aborted):
+    if choice.session is None and len(wanted) == 1 and not (found.bytes_read or found.has_error or found.results[0].aborted):
         result = found.results[0]
         if result.aborted is not None:
             result = result._replace(aborted=())  # A list is not hashable.
         context.reply_parts([_encode_empty(version, wanted[0].topic, wanted[0].topic_id, result)])
         return
-    topics: dict[tuple[str | None, bytes | None], list[FetchResult]] = {}
+    topics: Topics = {}
+    leaders = _add_results(context, choice, wanted, found.results, topics)
+    session_id = choice.session.id if choice.session is not None else NO_SESSION
+    endpoints = _endpoints(context, leaders)
+    context.reply_parts(encode_fetch_response(version, _topic_results(topics), session_id=session_id, node_endpoints=endpoints))
+
+
+Topics = dict[tuple[str | None, bytes | None], list[FetchResult]]
+
+
+def _add_results(
+    context: RequestContext, choice: SessionChoice, wanted: list[RequestedPartition], results: list[FetchResult], topics: Topics
+) -> set[int]:
+    """Add to ``topics`` the results that the response mentions. Returns the leaders that it hints at."""
+    session, is_incremental, _ = choice
+    version = context.header.api_version
     leaders: set[int] = set()
-    for want, result in zip(wanted, found.results, strict=True):
+    for want, result in zip(wanted, results, strict=True):
         if result.records is not None and want.partition is not None:
-            want.partition.count_fetched(result.records.length)
+            count = want.partition.count_fetched if want.follower is None else want.partition.count_replicated
+            count(result.records.length)
         elif result.error is not ErrorCode.NONE:
             context.count_error(result.error)
         if result.error in HINTED_ERRORS and version >= LEADER_HINTS_SINCE:
             result = _with_leader(context, want, result, leaders)
-        if session is None or _must_tell(session, want, result) or not choice.is_incremental:
+        if session is None or _must_tell(session, want, result) or not is_incremental:
             topics.setdefault((want.topic, want.topic_id), []).append(result)
-    results = [FetchTopicResult(name, topic_id, partitions) for (name, topic_id), partitions in topics.items()]
-    session_id = session.id if session is not None else NO_SESSION
-    endpoints = leader_endpoints(context.broker.image, leaders) if leaders else ()
-    context.reply_parts(encode_fetch_response(version, results, session_id=session_id, node_endpoints=endpoints))
+    return leaders
+
+
+def _topic_results(topics: Topics) -> list[FetchTopicResult]:
+    return [FetchTopicResult(name, topic_id, partitions) for (name, topic_id), partitions in topics.items()]
+
+
+def _endpoints(context: RequestContext, leaders: set[int]) -> Sequence[NodeEndpoint]:
+    return leader_endpoints(context.broker.image, leaders, context.session.listener.name) if leaders else ()
 
 
 @lru_cache(CACHED_MAX)
@@ -380,4 +702,13 @@ def _failure(request: FetchRequest, code: ErrorCode, message: str) -> dict[str, 
     }
 
 
-API = Api(key=ApiKey.FETCH, name="Fetch", versions=VERSIONS, handle=handle, failure=_failure, decode=_decode)
+API = Api(
+    key=ApiKey.FETCH,
+    name="Fetch",
+    versions=VERSIONS,
+    handle=handle,
+    failure=_failure,
+    decode=_decode,
+    decode_in_slices=decode_fetch_in_slices,
+    elements_max=ELEMENTS_MAX,
+)

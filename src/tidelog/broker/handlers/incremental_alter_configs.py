@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs: sets, removes, appends to or subtracts from single settings, and leaves the others alone."""
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.broker.response_fields import alteration_failure, altered_fields
 from tidelog.controller.configs import ConfigChange, ResourceChanges, incremental_alter_configs
 from tidelog.wire.messages import DecodedMessage
@@ -27,4 +27,7 @@ API = Api(
     versions=(0, 1),
     handle=handle,
     failure=alteration_failure,
+    listeners=ALL_LISTENERS,
+    is_forwarded=True,
+    is_repeatable=True,
 )

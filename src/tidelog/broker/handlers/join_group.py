@@ -75,4 +75,4 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return _fields(JoinResponse(code, request.member_id), version=0)
 
 
-API = Api(key=ApiKey.JOIN_GROUP, name="JoinGroup", versions=(0, 9), handle=handle, failure=_failure)
+API = Api(key=ApiKey.JOIN_GROUP, name="JoinGroup", versions=(0, 9), handle=handle, failure=_failure, waits_for_others=True)

@@ -1,8 +1,8 @@
-"""ListConfigResources: lists the resources that can have settings. Version 0 knows client metrics only, and there are none."""
+"""ListConfigResources: lists the resources that can have settings. Version 0 knows client metrics only."""
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.configs import ResourceType
 from tidelog.metadata.image import ClusterImage
@@ -14,11 +14,10 @@ ONLY_CLIENT_METRICS_UNTIL = 0
 
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
-    if context.header.api_version <= ONLY_CLIENT_METRICS_UNTIL:
-        context.reply({"error_code": ErrorCode.NONE})
-        return
+    is_old = context.header.api_version <= ONLY_CLIENT_METRICS_UNTIL
+    types = [ResourceType.CLIENT_METRICS] if is_old else dict.fromkeys(request.resource_types) or list(ResourceType)
     resources: list[dict[str, Any]] = []
-    for resource_type in dict.fromkeys(request.resource_types) or list(ResourceType):
+    for resource_type in types:
         names = _names(context.broker.image, resource_type)
         resources += [{"resource_name": name, "resource_type": resource_type} for name in names]
     context.reply({"error_code": ErrorCode.NONE, "config_resources": resources})
@@ -29,8 +28,8 @@ def _names(image: ClusterImage, resource_type: int) -> list[str]:
         return [topic.name for topic in image.topics]
     if resource_type == ResourceType.BROKER:
         return [str(broker.broker_id) for broker in image.brokers]
-    if resource_type == ResourceType.GROUP:
-        return [name for kind, name in image.configs.resources() if kind == ResourceType.GROUP]
+    if resource_type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+        return [name for kind, name in image.configs.resources() if kind == resource_type]
     if resource_type in list(ResourceType):
         return []
     raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"there are no resources of type {resource_type}")
@@ -40,4 +39,11 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return {"error_code": code}
 
 
-API = Api(key=ApiKey.LIST_CONFIG_RESOURCES, name="ListConfigResources", versions=(0, 1), handle=handle, failure=_failure)
+API = Api(
+    key=ApiKey.LIST_CONFIG_RESOURCES,
+    name="ListConfigResources",
+    versions=(0, 1),
+    handle=handle,
+    failure=_failure,
+    listeners=ALL_LISTENERS,
+)

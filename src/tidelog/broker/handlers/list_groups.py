@@ -6,16 +6,17 @@ As long as one shard is still loading or unavailable, the request fails: a list 
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext, ResultCollector
+from tidelog.broker.api import Api, RequestContext, ResultCollector, in_steps
 from tidelog.coordinator.errors import CoordinatorLoading, NotCoordinator
 from tidelog.coordinator.machine import OnDone
 from tidelog.groups.coordinator import ListedGroup
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     service = context.broker.coordinators.groups
     shards = service.shards()
 
@@ -24,8 +25,12 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         if failed is not None:
             context.fail(failed)
         else:
-            groups = [_group(group) for result in results if not isinstance(result, Exception) for group in result]
-            context.reply_later(lambda: {"error_code": ErrorCode.NONE, "groups": groups})
+            context.continue_in_slices(answer(results))
+
+    def answer(results: Sequence[list[ListedGroup] | Exception]) -> Steps[None]:
+        listed = [group for result in results if not isinstance(result, Exception) for group in result]
+        groups = yield from in_steps(listed, _group)
+        yield from context.reply_in_slices({"error_code": ErrorCode.NONE, "groups": groups})
 
     gather = ResultCollector(len(shards), listed)
 
@@ -45,6 +50,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             gather.put(position, CoordinatorLoading(f"shard {index} is not loaded yet"))
         else:
             shard.read(lambda machine: machine.list_groups(request.states_filter, request.types_filter), put(position, index))
+        yield
 
 
 def _group(group: ListedGroup) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.reassignment import ongoing_reassignments
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -41,4 +41,5 @@ API = Api(
     versions=(0, 0),
     handle=handle,
     failure=_failure,
+    listeners=ALL_LISTENERS,
 )

@@ -6,17 +6,19 @@ As long as one shard is still loading or unavailable, the request fails: a list 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext, ResultCollector
+from tidelog.broker.api import Api, RequestContext, ResultCollector, in_steps
+from tidelog.config.regular_expressions import InvalidExpression, full_matcher
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.errors import CoordinatorLoading, NotCoordinator
 from tidelog.coordinator.machine import OnDone
+from tidelog.ports.steps import Steps
 from tidelog.transactions.coordinator import ListedTransaction, TransactionFilter, unknown_states
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     unknown = unknown_states(request.state_filters)
     if unknown and len(unknown) == len(request.state_filters):
         context.reply({"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": ()})
@@ -34,8 +36,12 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         if failed is not None:
             context.fail(failed)
             return
-        found = [_fields(each) for result in results if not isinstance(result, Exception) for each in result]
-        context.reply_later(lambda: {"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": found})
+        context.continue_in_slices(answer([each for result in results if not isinstance(result, Exception) for each in result]))
+
+    def answer(transactions: list[ListedTransaction]) -> Steps[None]:
+        found = yield from in_steps(transactions, _fields)
+        fields = {"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": found}
+        yield from context.reply_in_slices(fields)
 
     gather = ResultCollector(len(shards), listed)
 
@@ -51,20 +57,17 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             gather.put(position, CoordinatorLoading(f"shard {index} is not loaded yet"))
         else:
             shard.read(lambda coordinator: coordinator.list_transactions(criteria), put(position))
+        yield
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
     if not pattern:
         return None
-    import re2  # The import takes 20 ms, which few brokers need.
-
-    options = re2.Options()
-    options.log_errors = False
     try:
-        matches = re2.compile(pattern, options).fullmatch
-    except (re2.error, UnicodeEncodeError) as error:
-        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern!r} is not a valid regular expression") from error
-    return lambda transactional_id: matches(transactional_id) is not None
+        return full_matcher(pattern)
+    except InvalidExpression as error:
+        message = f"{pattern!r} is not a valid regular expression: {error}"
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, message) from None
 
 
 def _fields(transaction: ListedTransaction) -> dict[str, Any]:

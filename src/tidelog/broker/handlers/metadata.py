@@ -1,7 +1,8 @@
 """Metadata: returns the brokers, and the topics that a client asks for with the leaders of their partitions.
 
 A topic that does not exist is created if the broker and the client allow it, and the answer waits until it exists. Kafka answers
-LEADER_NOT_AVAILABLE and lets the client retry, but some clients give up at that.
+LEADER_NOT_AVAILABLE and lets the client retry, but some clients give up at that. A request that names more topics than one
+request may create creates none.
 
 ``MetadataCache`` keeps the encoded responses to common questions.
 """
@@ -9,24 +10,26 @@ LEADER_NOT_AVAILABLE and lets the client retry, but some clients give up at that
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import Api, Pace, RequestContext
 from tidelog.broker.error_mapping import error_code_of
 from tidelog.broker.response_fields import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED_FOR,
     TOPIC_OPERATIONS,
-    active_brokers,
-    address_fields,
+    broker_addresses,
+    named_controller,
     partition_fields,
 )
 from tidelog.controller.errors import ApiError
-from tidelog.controller.topics import NewTopic, TopicCreation, create_topics
+from tidelog.controller.topics import PARTITIONS_PER_REQUEST_MAX
 from tidelog.log.names import topic_name_problem
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import INTERNAL_TOPICS, METADATA_TOPIC, TopicImage
+from tidelog.ports.disk import Buffer
+from tidelog.ports.steps import Steps, run_to_end
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.messages import DecodedMessage, encode_response
-from tidelog.wire.primitives import INT32, ZERO_UUID
+from tidelog.wire.messages import DecodedMessage, encode_response_in_slices
+from tidelog.wire.primitives import ELEMENTS_MAX, INT32, ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
 # Before this version the request has a field for a topic's id but ignores it.
@@ -34,60 +37,76 @@ TOPIC_IDS_SINCE = 12
 THROTTLE_TIME_SINCE = 3
 # Longer than any commit should take, shorter than clients wait for an answer.
 AUTO_CREATE_MS_MAX = 5_000
+# Newer versions have the error THROTTLING_QUOTA_EXCEEDED, with which this broker answers for the topics that it refused.
+AUTO_CREATE = ApiKey.CREATE_TOPICS, 7
 
 Errors = Mapping[str, ErrorCode]
 _NO_ERRORS: Errors = {}
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
-    version = context.header.api_version
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None] | None:
     topics = request.topics
-    if topics:
-        # Describe each topic once, as in Kafka: repeating a large topic costs a client a few bytes but would cost the broker a
-        # whole answer.
-        topics = list({(topic.name, topic.topic_id): topic for topic in topics}.values())
-    elif version == 0:
+    if not topics and context.header.api_version == 0:
         topics = None  # Version 0 has no null, so an empty list means all topics.
-    if topics is not None and version < TOPIC_IDS_SINCE:
-        _check_named(topics, version)
     question = _question(context, request, topics)
     body = context.broker.metadata_cache.find(question) if question is not None else None
     if body is not None:
         _reply_body(context, body)
-        return
-    missing = _to_be_created(context, request, topics)
-    if missing:
-        _create(context, request, topics, missing)
-        return
-    fields = _response(context, request, topics, _NO_ERRORS)
+        return None
+    return _answer(context, request, topics, question)
+
+
+def _answer(
+    context: RequestContext, request: DecodedMessage, topics: Sequence[DecodedMessage] | None, question: Hashable
+) -> Steps[None]:
+    version = context.header.api_version
+    if topics:
+        topics = yield from _named_once(topics, version)
+        if len(topics) <= PARTITIONS_PER_REQUEST_MAX:
+            missing = _to_be_created(context, request, topics)
+            if missing:
+                _create(context, request, topics, missing)
+                return
+    image_version = context.broker.image.version
+    fields = yield from _response(context, request, topics, _NO_ERRORS)
     if question is None or _has_error(fields):
-        context.reply(fields)
+        yield from context.reply_in_slices(fields)
         return
-    body = encode_response(ApiKey.METADATA, version, fields)
-    context.broker.metadata_cache.keep(question, body)
+    body = yield from encode_response_in_slices(ApiKey.METADATA, version, fields)
+    if context.broker.image.version == image_version:
+        context.broker.metadata_cache.keep(question, bytes(body))
     _reply_body(context, body)
 
 
-def _reply_body(context: RequestContext, body: bytes) -> None:
+def _named_once(topics: Sequence[DecodedMessage], version: int) -> Steps[list[DecodedMessage]]:
+    """Describe each topic once, as in Kafka: repeating a large topic costs a client a few bytes but would cost the broker a whole
+    answer."""
+    pace = Pace()
+    named = {}
+    for topic in topics:
+        if version < TOPIC_IDS_SINCE and (topic.name is None or topic.topic_id != ZERO_UUID):
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"version {version} asks for topics by name, not by id")
+        named[topic.name, topic.topic_id] = topic
+        if pace.is_pause_due():
+            yield
+    return list(named.values())
+
+
+def _reply_body(context: RequestContext, body: Buffer) -> None:
     """Answer with a cached body. Its first field says that the client is not throttled, so set the real throttle time."""
     throttle_time_ms = context.broker.throttling.answer(context) if context.usage is not None else 0
     if throttle_time_ms and context.header.api_version >= THROTTLE_TIME_SINCE:
-        body = INT32.pack(throttle_time_ms) + body[INT32.size :]
+        body = INT32.pack(throttle_time_ms) + bytes(body[INT32.size :])
     context.reply_parts([body])
-
-
-def _check_named(topics: Sequence[DecodedMessage], version: int) -> None:
-    for topic in topics:
-        if topic.name is None or topic.topic_id != ZERO_UUID:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"version {version} asks for topics by name, not by id")
 
 
 def _question(context: RequestContext, request: DecodedMessage, topics: Sequence[DecodedMessage] | None) -> Any:
     """The cache key of a common question; None for any other."""
-    if topics is not None and len(topics) > 1:
+    if topics is not None and len(topics) != 1:
         return None
     wanted = None if topics is None else tuple((topic.name, topic.topic_id) for topic in topics)
-    return context.header.api_version, wanted, _asks_for_topic_operations(request), _asks_for_cluster_operations(request)
+    asked_on = context.session.listener.name, context.header.api_version, context.broker.quorum.leader_id
+    return asked_on, wanted, _asks_for_topic_operations(request), _asks_for_cluster_operations(request)
 
 
 def _asks_for_topic_operations(request: DecodedMessage) -> bool:
@@ -119,30 +138,43 @@ def _is_reserved(name: str) -> bool:
 def _create(
     context: RequestContext, request: DecodedMessage, topics: Sequence[DecodedMessage] | None, missing: list[str]
 ) -> None:
+    """Ask the active controller in the client's name, so a client that creates topics by asking for them is throttled too. The
+    answer waits until this node's image has what was created."""
     broker = context.broker
-    new_topics = [NewTopic(name) for name in missing]
-    # A client that creates topics by asking for them is throttled too: every version of the answer has an error per topic.
-    ask_quota = broker.throttling.mutations(context, 0)
+    topic = {"num_partitions": -1, "replication_factor": -1, "assignments": [], "configs": []}
+    fields = {
+        "topics": [{"name": name, **topic} for name in missing],
+        "timeout_ms": AUTO_CREATE_MS_MAX,
+        "validate_only": False,
+    }
 
-    def answer(created: list[TopicCreation]) -> dict[str, Any]:
+    def answer(errors: Errors) -> None:
+        shown = {name: code for name, code in errors.items() if broker.image.topic(name) is None}
+        context.reply_later(lambda: run_to_end(_response(context, request, topics, shown)))
+
+    def replied(response: DecodedMessage) -> None:
+        codes = {result.name: ErrorCode(result.error_code) for result in response.topics}
         # TOPIC_ALREADY_EXISTS: another client was faster, and the topic is there.
-        errors = {topic.name: topic.error for topic in created if broker.image.topic(topic.name) is None}
-        return _response(context, request, topics, errors)
+        awaited = [name for name, code in codes.items() if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)]
+        # Every client retries after this code.
+        retriable = dict.fromkeys((*awaited, *_timed_out(codes)), ErrorCode.LEADER_NOT_AVAILABLE)
+        image = broker.image
+        broker.image_waiters.wait(
+            lambda: all(image.topic(name) is not None for name in awaited),
+            lambda: answer({**codes, **retriable}),
+            AUTO_CREATE_MS_MAX,
+        )
 
-    def otherwise(error: Exception) -> dict[str, Any]:
+    def failed(error: Exception) -> None:
         code, _ = error_code_of(error)
-        if code is ErrorCode.REQUEST_TIMED_OUT:
-            code = ErrorCode.LEADER_NOT_AVAILABLE  # Every client retries after this code.
-        return _response(context, request, topics, dict.fromkeys(missing, code))
+        answer(dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE if code is ErrorCode.REQUEST_TIMED_OUT else code))
 
-    context.decide(
-        lambda image: create_topics(
-            image, broker.topic_rules, broker.static_config, new_topics, broker.randomness, ask_quota=ask_quota
-        ),
-        answer,
-        AUTO_CREATE_MS_MAX,
-        otherwise,
-    )
+    client = context.header.client_id or "", context.session.client_host
+    broker.forwarding.request(AUTO_CREATE, fields, replied, failed, AUTO_CREATE_MS_MAX, client)
+
+
+def _timed_out(codes: Mapping[str, ErrorCode]) -> list[str]:
+    return [name for name, code in codes.items() if code is ErrorCode.REQUEST_TIMED_OUT]
 
 
 # -- answering ---------------------------------------------------------------------------------------------------------------
@@ -150,18 +182,25 @@ def _create(
 
 def _response(
     context: RequestContext, request: DecodedMessage, topics: Sequence[DecodedMessage] | None, errors: Errors
-) -> dict[str, Any]:
+) -> Steps[dict[str, Any]]:
     broker = context.broker
     image = broker.image
     operations = TOPIC_OPERATIONS if _asks_for_topic_operations(request) else OPERATIONS_NOT_ASKED_FOR
-    if topics is None:
-        shown = [_topic_fields(image, topic, operations) for topic in image.topics]
-    else:
-        shown = [_find(image, topic, operations, errors) for topic in topics]
+    pace = Pace()
+    shown = []
+    for topic in list(image.topics) if topics is None else topics:
+        if isinstance(topic, TopicImage):
+            shown.append((yield from _topic_fields(image, topic, operations, pace)))
+        else:
+            shown.append((yield from _find(image, topic, operations, errors, pace)))
+        if pace.is_pause_due():
+            yield
     return {
-        "brokers": [{"node_id": active.broker_id, **address_fields(active)} for active in active_brokers(image)],
+        "brokers": [
+            {"node_id": active.broker_id, **address} for active, address in broker_addresses(image, context.session.listener.name)
+        ],
         "cluster_id": broker.config.cluster_id,
-        "controller_id": broker.config.node_id,
+        "controller_id": named_controller(broker.image, context.session.listener.name, broker.quorum.leader_id),
         "topics": shown,
         "cluster_authorized_operations": (
             CLUSTER_OPERATIONS if _asks_for_cluster_operations(request) else OPERATIONS_NOT_ASKED_FOR
@@ -169,29 +208,34 @@ def _response(
     }
 
 
-def _find(image: ClusterImage, wanted: DecodedMessage, operations: int, errors: Errors) -> dict[str, Any]:
+def _find(image: ClusterImage, wanted: DecodedMessage, operations: int, errors: Errors, pace: Pace) -> Steps[dict[str, Any]]:
     name = wanted.name
     if wanted.topic_id != ZERO_UUID:
         topic = image.topic_by_id(wanted.topic_id)
         if topic is None:
             return {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": wanted.topic_id}
-        return _topic_fields(image, topic, operations)
+        return (yield from _topic_fields(image, topic, operations, pace))
     topic = image.topic(name) if name is not None else None
     if topic is not None:
-        return _topic_fields(image, topic, operations)
+        return (yield from _topic_fields(image, topic, operations, pace))
     if name is None or topic_name_problem(name) is not None:
         return {"error_code": ErrorCode.INVALID_TOPIC_EXCEPTION, "name": name}
     code = errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return {"error_code": code, "name": name, "is_internal": _is_reserved(name)}
 
 
-def _topic_fields(image: ClusterImage, topic: TopicImage, operations: int) -> dict[str, Any]:
+def _topic_fields(image: ClusterImage, topic: TopicImage, operations: int, pace: Pace) -> Steps[dict[str, Any]]:
+    partitions = []
+    for index, partition in sorted(topic.partitions.items()):
+        partitions.append(partition_fields(image, index, partition))
+        if pace.is_pause_due():
+            yield
     return {
         "error_code": ErrorCode.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [partition_fields(image, index, partition) for index, partition in sorted(topic.partitions.items())],
+        "partitions": partitions,
         "topic_authorized_operations": operations,
     }
 
@@ -206,7 +250,7 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return {"topics": [{"error_code": code, "name": topic.name or "", "topic_id": topic.topic_id} for topic in topics]}
 
 
-API = Api(key=ApiKey.METADATA, name="Metadata", versions=(0, 13), handle=handle, failure=_failure)
+API = Api(key=ApiKey.METADATA, name="Metadata", versions=(0, 13), handle=handle, failure=_failure, elements_max=ELEMENTS_MAX)
 
 
 ENTRIES_MAX = 1024

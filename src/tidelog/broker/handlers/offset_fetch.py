@@ -15,6 +15,7 @@ from tidelog.broker.api import Api, RequestContext, ResultCollector
 from tidelog.controller.errors import ApiError
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.groups.offsets import FetchedOffset, FetchedOffsetTopic
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.primitives import ZERO_UUID
@@ -24,6 +25,9 @@ BATCHED_SINCE = 8
 TOPIC_IDS_SINCE = 10
 # Far more than a client needs in one request. Each group needs its own read.
 GROUPS_MAX = 10_000
+GROUPS_PER_STEP = 16
+# The topics and partitions in one request. Each takes a few microseconds, and a group is read in one go.
+PARTITIONS_MAX = 20_000
 
 
 class RequestedTopic(NamedTuple):
@@ -34,12 +38,12 @@ class RequestedTopic(NamedTuple):
     partitions: Sequence[int]
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     is_batched = context.header.api_version >= BATCHED_SINCE
     groups: Sequence[DecodedMessage] = request.groups if is_batched else [request]
     if len(groups) > GROUPS_MAX:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"the request names {len(groups)} groups, and at most {GROUPS_MAX} are allowed")
-    _Fetch(context, request.require_stable).start(groups)
+    return _Fetch(context, request.require_stable).start(groups)
 
 
 class _Fetch:
@@ -52,17 +56,19 @@ class _Fetch:
         self._version = context.header.api_version
         self._require_stable = require_stable
 
-    def start(self, groups: Sequence[DecodedMessage]) -> None:
+    def start(self, groups: Sequence[DecodedMessage]) -> Steps[None]:
         def reply(answers: Sequence[dict[str, Any]]) -> None:
             if self._version >= BATCHED_SINCE:
                 named = [{"group_id": group.group_id, **answer} for group, answer in zip(groups, answers, strict=True)]
-                self._context.reply_later(lambda: {"groups": named})
+                self._context.continue_in_slices(self._context.reply_in_slices({"groups": named}))
             else:
-                self._context.reply_later(lambda: answers[0])
+                self._context.continue_in_slices(self._context.reply_in_slices(answers[0]))
 
         gather = ResultCollector(len(groups), reply)
         for index, group in enumerate(groups):
             self._read(group, partial(gather.put, index))
+            if not (index + 1) % GROUPS_PER_STEP:
+                yield
 
     def _read(self, group: DecodedMessage, answer: Callable[[dict[str, Any]], None]) -> None:
         requested = self._requested(group)
@@ -142,4 +148,6 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return {"error_code": code, "topics": topics, "groups": groups}
 
 
-API = Api(key=ApiKey.OFFSET_FETCH, name="OffsetFetch", versions=(1, 10), handle=handle, failure=_failure)
+API = Api(
+    key=ApiKey.OFFSET_FETCH, name="OffsetFetch", versions=(1, 10), handle=handle, failure=_failure, elements_max=PARTITIONS_MAX
+)

@@ -51,4 +51,4 @@ def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str
     return _fields(SyncResponse(code))
 
 
-API = Api(key=ApiKey.SYNC_GROUP, name="SyncGroup", versions=(0, 5), handle=handle, failure=_failure)
+API = Api(key=ApiKey.SYNC_GROUP, name="SyncGroup", versions=(0, 5), handle=handle, failure=_failure, waits_for_others=True)

@@ -5,7 +5,7 @@ Up to version 1 each feature has its own result; from version 2 on the request h
 
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.features import FeatureResult, FeatureUpdate, UpgradeType, update_features
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -44,4 +44,12 @@ def _response(results: list[FeatureResult], version: int) -> dict[str, Any]:
     }
 
 
-API = Api(key=ApiKey.UPDATE_FEATURES, name="UpdateFeatures", versions=(0, 2), handle=handle)
+API = Api(
+    key=ApiKey.UPDATE_FEATURES,
+    name="UpdateFeatures",
+    versions=(0, 2),
+    handle=handle,
+    listeners=ALL_LISTENERS,
+    is_forwarded=True,
+    is_repeatable=True,
+)

@@ -43,7 +43,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             transaction_version=marker.transaction_version if context.header.api_version >= TRANSACTION_VERSION_SINCE else 0,
         )
         markers = MarkersToWrite(end, partitions[number], partial(written, number), is_retried=False)
-        context.broker.coordinators.markers.send(markers)
+        context.broker.coordinators.local_markers.send(markers)
 
 
 def _partitions(marker: DecodedMessage) -> dict[TopicPartition, None]:

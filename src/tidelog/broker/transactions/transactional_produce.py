@@ -1,7 +1,7 @@
 """Verifies the Produce requests of transactions before their records are written, in the order of their arrival.
 
 Most are written at once: the transaction is open in all their partitions, or its coordinator can verify them at once. A request
-that has to wait is copied, because its frame is gone by then, and so is everything that its producer sends after it.
+may have to wait, and so does everything that its producer sends after it; the records of its request outlive its frame.
 
 A transaction may end while a request waits, so everything about the request is checked again before its records are written. A
 batch that was told to retry must not be overtaken by the next one: a log that does not know the producer would take that one for
@@ -23,7 +23,7 @@ from tidelog.records.topic_partition import TopicPartition
 from tidelog.replication.errors import ReplicationError
 from tidelog.transactions.coordinator import TransactionPartitions
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.produce import ProducePartition, ProduceRequest
+from tidelog.wire.produce import ProduceRequest
 
 ABORTABLE_SINCE = 11
 VERSION_2_SINCE = 12
@@ -36,7 +36,7 @@ POSTPONED_MAX = 10_000
 RETRY_LATER = ErrorCode.NOT_ENOUGH_REPLICAS
 _RETRIABLE = (RETRY_LATER, ErrorCode.CONCURRENT_TRANSACTIONS)
 
-AppendVerified = Callable[[ProduceRequest, PartitionCodes], None]
+AppendVerified = Callable[[PartitionCodes], None]
 
 
 class _ProduceCall(NamedTuple):
@@ -78,21 +78,21 @@ class TransactionalProduce:
         return sum(len(queue) for queue in self._queues.values())
 
     def submit(self, request: ProduceRequest, api_version: int, append: AppendVerified) -> None:
-        """``append`` gets the request, or a copy, and a code for each partition that was verified."""
-        self._submit(_ProduceCall(request, api_version, append), is_copy=False)
+        """``append`` gets a code for each partition that was verified. The request's records must stay as they are."""
+        self._submit(_ProduceCall(request, api_version, append))
 
-    def _submit(self, call: _ProduceCall, *, is_copy: bool) -> None:
+    def _submit(self, call: _ProduceCall) -> None:
         unverified = self._unverified(call)
         queue = self._queues.get(unverified.producer_id)
         if queue is not None:
             if self._has_room(call):
-                self._wait(queue, call, is_copy=is_copy)
+                self._wait(queue, call)
         elif unverified.batches:
-            self._verify(call, unverified, is_copy=is_copy)
+            self._verify(call, unverified)
         else:
-            call.append(call.request, unverified.refused)
+            call.append(unverified.refused)
 
-    def _verify(self, call: _ProduceCall, unverified: _Unverified, *, is_copy: bool) -> None:
+    def _verify(self, call: _ProduceCall, unverified: _Unverified) -> None:
         producer_id = unverified.producer_id
         queue: deque[_ProduceCall] | None = None
         is_answered = False
@@ -117,7 +117,7 @@ class TransactionalProduce:
             return
         if self._has_room(call):
             queue = self._queues[producer_id] = deque()
-            self._wait(queue, call, is_copy=is_copy)
+            self._wait(queue, call)
         else:
             is_answered = True  # The client has been told to retry, so a later answer must not write the batch.
 
@@ -125,20 +125,25 @@ class TransactionalProduce:
         """Append the request. ``unverified`` is current. A partition in it without a code was open before and no longer is."""
         codes = {**verified, **unverified.refused}
         for partition, header in unverified.batches.items():
-            codes[partition] = self._in_order(partition, header, codes.get(partition, RETRY_LATER))
-        call.append(call.request, codes)
+            code = self._in_order(partition, header, codes.get(partition, RETRY_LATER))
+            # The epoch of a v2 client is bumped with every transaction, so its first batch anywhere has sequence 0.
+            is_first = code is ErrorCode.NONE and self._is_unknown(partition, header.producer_id)
+            if is_first and header.base_sequence != 0 and call.api_version >= VERSION_2_SINCE:
+                code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            codes[partition] = code
+        call.append(codes)
 
     def _has_room(self, call: _ProduceCall) -> bool:
         """Whether the request may wait. Otherwise the client is told to retry."""
         if not self.waiting_bytes or self.waiting_bytes + _size(call.request) <= WAITING_BYTES_MAX:
             return True
         batches = dict(self._transactional_batches(call.request))
-        call.append(call.request, {key: self._in_order(key, header, RETRY_LATER) for key, header in batches.items()})
+        call.append({key: self._in_order(key, header, RETRY_LATER) for key, header in batches.items()})
         return False
 
-    def _wait(self, queue: deque[_ProduceCall], call: _ProduceCall, *, is_copy: bool) -> None:
+    def _wait(self, queue: deque[_ProduceCall], call: _ProduceCall) -> None:
         self.waiting_bytes += _size(call.request)
-        queue.append(call if is_copy else _copied(call))
+        queue.append(call)
 
     def _submit_waiting(self, producer_id: int, queue: deque[_ProduceCall]) -> None:
         """Submit the next requests, which may find the transaction open now, until one has to wait again."""
@@ -146,7 +151,7 @@ class TransactionalProduce:
         while queue:
             call = queue.popleft()
             self.waiting_bytes -= _size(call.request)
-            self._submit(call, is_copy=True)
+            self._submit(call)
             again = self._queues.get(producer_id)
             if again is not None:
                 again.extend(queue)
@@ -229,17 +234,3 @@ class TransactionalProduce:
 
 def _size(request: ProduceRequest) -> int:
     return sum([len(data.records) for topic in request.topics for data in topic.partitions if data.records is not None])
-
-
-def _copied(call: _ProduceCall) -> _ProduceCall:
-    request = call.request
-    topics = [
-        topic._replace(
-            partitions=[
-                ProducePartition(data.partition, None if data.records is None else memoryview(bytes(data.records)))
-                for data in topic.partitions
-            ]
-        )
-        for topic in request.topics
-    ]
-    return call._replace(request=request._replace(topics=topics))

@@ -11,34 +11,90 @@ in the meantime must not get any more records.
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from tidelog.broker.broker_channels import BrokerChannels
 from tidelog.broker.coordinator_service import CoordinatorService
 from tidelog.broker.error_mapping import error_code_of
+from tidelog.broker.peer_channel import PeerError
 from tidelog.broker.transactions.client_errors import ClientKind, verification_error
 from tidelog.broker.transactions.concurrent_transactions import ConcurrentTransactions
+from tidelog.metadata.records import NO_LEADER
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.transactions.coordinator import TransactionCoordinator, TransactionPartitions
 from tidelog.transactions.transaction import TRANSACTION_VERSION_2
 from tidelog.wire.errors import ErrorCode
+from tidelog.wire.messages import DecodedMessage
+from tidelog.wire.protocol import ApiKey
+
+ADD_PARTITIONS_TO_TXN = ApiKey.ADD_PARTITIONS_TO_TXN, 5
 
 PartitionCodes = Mapping[TopicPartition, ErrorCode]
 OnVerified = Callable[[PartitionCodes], None]
 
 
 class TransactionVerification:
-    __slots__ = ("_concurrent", "_transactions")
+    __slots__ = ("_concurrent", "_node_id", "_peers", "_transactions")
 
     def __init__(
-        self, transactions: CoordinatorService[TransactionCoordinator], concurrent_transactions: ConcurrentTransactions
+        self,
+        transactions: CoordinatorService[TransactionCoordinator],
+        concurrent_transactions: ConcurrentTransactions,
+        node_id: int,
+        peers: BrokerChannels,
     ) -> None:
         self._transactions = transactions
         self._concurrent = concurrent_transactions
+        self._node_id = node_id
+        self._peers = peers
 
     def verify(self, request: TransactionPartitions, client: ClientKind, on_verified: OnVerified) -> None:
-        """``on_verified`` gets a code for each partition, at once if everything that is known is durable."""
-        if client is ClientKind.VERSION_2:
-            self._add(request, on_verified)
+        """``on_verified`` gets a code for each partition, at once if the coordinator is on this broker and everything that is
+        known is durable."""
+        coordinator_id = self._other_coordinator(request.transactional_id)
+        if coordinator_id is not None:
+            self._ask(coordinator_id, request, client, on_verified)
+        elif client is ClientKind.VERSION_2:
+            self.add_here(request, client, on_verified)
         else:
-            self._look(request, client, on_verified)
+            self.verify_here(request, client, on_verified)
+
+    def verify_here(self, request: TransactionPartitions, client: ClientKind, on_verified: OnVerified) -> None:
+        """Ask the coordinator of this broker, which says so if it is not the right one."""
+        self._look(request, client, on_verified)
+
+    def _other_coordinator(self, transactional_id: str) -> int | None:
+        topic = self._transactions.topic
+        leader = self._transactions.locate(topic, transactional_id).leader if topic is not None else NO_LEADER
+        return leader if leader not in (self._node_id, NO_LEADER) else None
+
+    def _ask(self, coordinator_id: int, request: TransactionPartitions, client: ClientKind, on_verified: OnVerified) -> None:
+        by_topic: dict[str, list[int]] = {}
+        for name, index in request.partitions:
+            by_topic.setdefault(name, []).append(index)
+        transaction = {
+            "transactional_id": request.transactional_id,
+            "producer_id": request.producer_id,
+            "producer_epoch": request.producer_epoch,
+            "verify_only": client is not ClientKind.VERSION_2,
+            "topics": [{"name": name, "partitions": indexes} for name, indexes in by_topic.items()],
+        }
+
+        def replied(response: DecodedMessage) -> None:
+            codes = {
+                (topic.name, part.partition_index): ErrorCode(part.partition_error_code)
+                for each in response.results_by_transaction
+                for topic in each.topic_results
+                for part in topic.results_by_partition
+            }
+            if response.error_code != ErrorCode.NONE or codes.keys() != set(request.partitions):
+                code = ErrorCode(response.error_code) or ErrorCode.COORDINATOR_NOT_AVAILABLE
+                _answer_all(request, client, code, on_verified)
+            else:
+                on_verified({partition: verification_error(code, client) for partition, code in codes.items()})
+
+        def failed(_: PeerError) -> None:
+            _answer_all(request, client, ErrorCode.COORDINATOR_NOT_AVAILABLE, on_verified)
+
+        self._peers.request(coordinator_id, ADD_PARTITIONS_TO_TXN, {"transactions": [transaction]}, replied, failed)
 
     def _look(
         self, request: TransactionPartitions, client: ClientKind, on_verified: OnVerified, has_waited: bool = False
@@ -72,8 +128,8 @@ class TransactionVerification:
         else:
             self._look(request, client, on_verified, has_waited=True)
 
-    def _add(self, request: TransactionPartitions, on_verified: OnVerified) -> None:
-        client = ClientKind.VERSION_2
+    def add_here(self, request: TransactionPartitions, client: ClientKind, on_verified: OnVerified) -> None:
+        """Add the partitions for a client of transactions v2."""
 
         def added(code: ErrorCode | None, error: Exception | None) -> None:
             coordinator = self._concurrent.coordinator(request.transactional_id)

@@ -6,7 +6,7 @@ errors, except where ``librdkafka_source`` says otherwise.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.lookup import PartitionLookup
-from tidelog.client.fetch.partition_reader import PartitionReader
+from tidelog.client.fetch.ranges_reader import RangesReader
 from tidelog.client.fetch.settings import OwnSettings, own_settings
-from tidelog.client.fetch.types import ROWS_PER_BATCH, Fetcher, FetchRange, FetchSource, Isolation, OffsetAt, OldFormat, TopicInfo
+from tidelog.client.fetch.types import ROWS_PER_BATCH, Fetcher, FetchRange, FetchSource, Isolation, OffsetAt, OnLoss, TopicInfo
 from tidelog.client.librdkafka import bootstrap_addresses
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.client.wire.errors import toolkit_errors
@@ -51,7 +51,9 @@ class FetchClient:
         self._isolation: Isolation = isolation
         own = own_settings(self._settings) if fetcher == "own" else None
         self._librdkafka: LibrdkafkaSource | None = None
-        self._source: FetchSource = self._by_librdkafka() if own is None else BrokerSource(self._addresses, own, isolation)
+        self._source: FetchSource = (
+            self._by_librdkafka() if own is None else BrokerSource(self._addresses, own, isolation, self._by_librdkafka)
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -99,14 +101,17 @@ class FetchClient:
             raise InvalidArgument(f"{topic}[{partition}]: the offsets {start} to {end} are not a range")
         if not 1 <= max_rows_per_batch <= ROWS_PER_BATCH_MAX:
             raise InvalidArgument(f"an Arrow batch has 1 to {ROWS_PER_BATCH_MAX} rows: not {max_rows_per_batch}")
-        wanted = FetchRange(topic, partition, start, end, expected_topic_id, max_rows_per_batch, include_headers)
-        return self._read(wanted)
+        return self.read_ranges(
+            [FetchRange(topic, partition, start, end, expected_topic_id, max_rows_per_batch, include_headers)]
+        )
 
-    def _read(self, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._source.read(wanted)
-        except OldFormat as old:
-            yield from self._by_librdkafka().read(wanted._replace(start=old.position))
+    def read_ranges(self, ranges: Sequence[FetchRange], on_loss: OnLoss | None = None) -> Iterator[pa.RecordBatch]:
+        """Like ``read``, for many ranges with the same ``max_rows_per_batch`` and ``include_headers``. A batch may have rows of
+        several partitions; those of one partition are in order.
+
+        ``on_loss`` is called for offsets that are lost, and the read continues after them; without it they raise OffsetsLost.
+        """
+        return self._source.read(ranges, on_loss)
 
     def _by_librdkafka(self) -> "LibrdkafkaSource":
         if self._librdkafka is None:
@@ -120,10 +125,14 @@ class FetchClient:
 class BrokerSource:
     """Fetching over our own connections, in plaintext."""
 
-    def __init__(self, addresses: str, settings: OwnSettings, isolation: Isolation) -> None:
+    def __init__(
+        self, addresses: str, settings: OwnSettings, isolation: Isolation, librdkafka: Callable[[], FetchSource]
+    ) -> None:
+        """``librdkafka`` reads what is in a format from before Kafka 0.11."""
         self._addresses = addresses
         self._settings = settings
         self._isolation: Isolation = isolation
+        self._by_librdkafka = librdkafka
         with toolkit_errors("connect", addresses):
             self._lookup = PartitionLookup(addresses, settings, isolation)
 
@@ -138,6 +147,9 @@ class BrokerSource:
         with toolkit_errors(f"offsets of {', '.join(sorted({topic for topic, _ in partitions}))}", self._addresses):
             return self._lookup.offsets(partitions, at)
 
-    def read(self, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
-        with toolkit_errors(f"read {wanted.name}", self._addresses):
-            yield from PartitionReader(self._lookup, wanted, self._settings, self._isolation).batches()
+    def read(self, ranges: Sequence[FetchRange], on_loss: OnLoss | None = None) -> Iterator[pa.RecordBatch]:
+        reader = RangesReader(self._lookup, ranges, self._settings, self._isolation, on_loss)
+        with toolkit_errors(f"read {', '.join(sorted({wanted.name for wanted in ranges[:1]}))}", self._addresses):
+            yield from reader.batches()
+        if reader.old_formats:
+            yield from self._by_librdkafka().read(reader.old_formats, on_loss)

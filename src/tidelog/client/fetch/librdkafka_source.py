@@ -27,7 +27,17 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tidelog.client.errors import TidelogError, UnknownTopic, from_kafka_error
 from tidelog.client.fetch.errors import OffsetsLost, OffsetsMissing, TopicRecreated
 from tidelog.client.fetch.settings import librdkafka_settings
-from tidelog.client.fetch.types import MICROSECONDS, MILLISECONDS_MAX, FetchRange, Isolation, OffsetAt, TopicInfo, schema_of
+from tidelog.client.fetch.types import (
+    MICROSECONDS,
+    MILLISECONDS_MAX,
+    SCHEMA,
+    SCHEMA_WITH_HEADERS,
+    FetchRange,
+    Isolation,
+    OffsetAt,
+    OnLoss,
+    TopicInfo,
+)
 from tidelog.client.librdkafka import ConnectionProblems, librdkafka_configuration, wait_for_broker
 from tidelog.client.topic_partition import TopicPartition, partition_of
 from tidelog.wire.primitives import ZERO_UUID
@@ -114,7 +124,20 @@ class LibrdkafkaSource:
             raise self._translated(error, what) from error
         return {partition: found[partition] for partition in dict.fromkeys(partitions) if found[partition] >= 0}
 
-    def read(self, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
+    def read(self, ranges: Sequence[FetchRange], on_loss: OnLoss | None = None) -> Iterator[pa.RecordBatch]:
+        for wanted in ranges:
+            position = wanted.start
+            while position < wanted.end:
+                try:
+                    yield from self._read(wanted._replace(start=position))
+                    break
+                except OffsetsLost as lost:
+                    if on_loss is None:
+                        raise
+                    on_loss(TopicPartition(wanted.topic, wanted.partition), lost.wanted, min(lost.log_start, wanted.end))
+                    position = lost.log_start
+
+    def _read(self, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
         topic_id = self._checked_topic_id(wanted, wanted.expected_topic_id)
         try:
             consumer = Consumer(self._reader_settings)
@@ -213,8 +236,9 @@ def _record_batch(messages: Sequence[Any], wanted: FetchRange) -> pa.RecordBatch
         pa.array([_microseconds(milliseconds) for _, milliseconds in times], pa.timestamp("us", "UTC")),
         pa.array([int(kind == TIMESTAMP_LOG_APPEND_TIME) for kind, _ in times], pa.int32()),
     ]
-    schema = schema_of(wanted.include_headers)
-    if wanted.include_headers:
+    schema = SCHEMA
+    if "headers" in wanted.schema.names:
+        schema = SCHEMA_WITH_HEADERS
         headers = [[{"key": key, "value": value} for key, value in message.headers() or ()] or None for message in messages]
         columns.append(pa.array(headers, schema.field("headers").type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, schema=schema).select(wanted.schema.names)

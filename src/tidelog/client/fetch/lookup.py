@@ -1,10 +1,12 @@
 """Looks up topics, offsets and leaders over our own connections.
 
-Lookups are repeated until the time-out, each time with fresh metadata, because brokers restart and leaders move.
+Leaders are remembered until an error says otherwise (``forget``), because the metadata of a topic with a thousand partitions
+costs more than a small read of it. ``topics`` always asks the cluster, and what it learns is remembered as well. Lookups are
+repeated until the time-out, each time with fresh metadata, because brokers restart and leaders move.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -16,6 +18,7 @@ from tidelog.client.wire.errors import BrokerError, ClientError, UnknownPartitio
 from tidelog.client.wire.retries import is_worth_another_attempt, retried_while_unknown
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
+from tidelog.wire.primitives import ZERO_UUID
 from tidelog.wire.protocol import ApiKey
 
 LATEST, EARLIEST = -1, -2
@@ -26,9 +29,10 @@ _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _Result = TypeVar("_Result")
 
 
-class PartitionLeader(NamedTuple):
+class KnownTopic(NamedTuple):
     topic_id: bytes
-    node_id: int
+    leaders: Mapping[int, int]
+    """By partition: the node that leads it, or NO_LEADER."""
 
 
 class PartitionLookup:
@@ -39,6 +43,7 @@ class PartitionLookup:
             bootstrap_servers, settings.client_id, settings.connect_timeout_ms / 1000, settings.timeout_ms / 1000
         )
         self.isolation_level = ISOLATION_LEVELS[isolation]
+        self._known: dict[str, KnownTopic] = {}
 
     def close(self) -> None:
         """Close the connections. Reads that are still under way end with an error."""
@@ -56,8 +61,8 @@ class PartitionLookup:
         for topic in answer.topics:
             if names is None and (topic.is_internal or topic.error_code):
                 continue
-            _check_topic(topic)
-            found[topic.name] = TopicInfo(topic.topic_id, len(topic.partitions))
+            known = self._remember(topic)
+            found[topic.name] = TopicInfo(known.topic_id, len(known.leaders))
         return dict(sorted(found.items()))
 
     def offsets(self, partitions: Sequence[TopicPartition], at: OffsetAt) -> dict[TopicPartition, int]:
@@ -72,56 +77,78 @@ class PartitionLookup:
     def _ask_offsets(self, wanted: Sequence[TopicPartition], timestamp: int, found: dict[TopicPartition, int]) -> None:
         """Ask once for those that have not answered yet. Raises an error that the next attempt may not meet."""
         left = [partition for partition in wanted if partition not in found]
-        answer = self.brokers.ask_metadata(sorted({partition.topic for partition in left}))
         problem: ClientError | None = None
-        for node_id, theirs in _by_leader(left, answer).items():
+        for node_id, theirs in self._by_leader(left).items():
+            by_name = by_topic(theirs)
             topics = [
                 {"name": name, "partitions": [{"partition_index": index, "timestamp": timestamp} for index in indexes]}
-                for name, indexes in by_topic(theirs).items()
+                for name, indexes in by_name.items()
             ]
             fields = {"replica_id": CONSUMER_REPLICA_ID, "isolation_level": self.isolation_level, "topics": topics}
-            for topic in self.brokers.request(node_id, ApiKey.LIST_OFFSETS, fields).topics:
+            try:
+                answer = self.brokers.request(node_id, ApiKey.LIST_OFFSETS, fields)
+            except ClientError:
+                for name in by_name:
+                    self.forget(name)
+                raise
+            for topic in answer.topics:
                 for each in topic.partitions:
                     if each.error_code:
                         problem = BrokerError(each.error_code, f"{topic.name}[{each.partition_index}]")
+                        self.forget(topic.name)
                     else:
                         found[TopicPartition(topic.name, each.partition_index)] = each.offset
         if problem is not None:
             raise problem
 
-    def leader(self, topic: str, partition: int) -> PartitionLeader:
-        """The leader as one broker sees it now."""
-        for each in self.brokers.ask_metadata([topic]).topics:
-            if each.name == topic:
-                _check_topic(each)
-                for place in each.partitions:
-                    if place.partition_index == partition:
-                        if place.leader_id == NO_LEADER:
-                            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}[{partition}]")
-                        return PartitionLeader(each.topic_id, place.leader_id)
-        raise UnknownPartition(topic, partition)
+    def known_topic(self, name: str) -> KnownTopic:
+        """What is remembered of the topic, or what one broker says now."""
+        self._learn([name])
+        return self._known[name]
+
+    def leader(self, partition: TopicPartition) -> int:
+        """Raises an error, and forgets the topic, if what is remembered has no leader of the partition. It may have been added
+        since, or its leader was being elected: the next attempt asks the cluster."""
+        node_id = self.known_topic(partition.topic).leaders.get(partition.partition)
+        if node_id is not None and node_id != NO_LEADER:
+            return node_id
+        self.forget(partition.topic)
+        if node_id is None:
+            raise UnknownPartition(*partition)
+        raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition.topic}[{partition.partition}]")
+
+    def _learn(self, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self._known]
+        if unknown:
+            for topic in self.brokers.ask_metadata(unknown).topics:
+                self._remember(topic)
+            if missing := [name for name in unknown if name not in self._known]:
+                raise UnknownPartition(missing[0])
+
+    def remembers(self, name: str, topic_id: bytes) -> bool:
+        """Whether the leaders of the topic with this very id are remembered."""
+        return name in self._known and self._known[name].topic_id == topic_id != ZERO_UUID
+
+    def forget(self, topic: str) -> None:
+        """An error said that what is remembered of the topic is outdated."""
+        self._known.pop(topic, None)
+
+    def _remember(self, topic: DecodedMessage) -> KnownTopic:
+        self.forget(topic.name)
+        if topic.error_code in _UNKNOWN:
+            raise UnknownPartition(topic.name)
+        if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
+            check_code(topic.error_code, topic.name)
+        leaders = {each.partition_index: each.leader_id for each in topic.partitions}
+        self._known[topic.name] = KnownTopic(topic.topic_id, leaders)
+        return self._known[topic.name]
+
+    def _by_leader(self, partitions: Sequence[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        self._learn(sorted({partition.topic for partition in partitions}))
+        found: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            found.setdefault(self.leader(partition), []).append(partition)
+        return found
 
     def _patiently(self, attempt: Callable[[], _Result]) -> _Result:
         return self.brokers.patiently(retried_while_unknown(attempt), is_worth_another_attempt)
-
-
-def _by_leader(partitions: Sequence[TopicPartition], answer: DecodedMessage) -> dict[int, list[TopicPartition]]:
-    leaders: dict[TopicPartition, int] = {}
-    for topic in answer.topics:
-        _check_topic(topic)
-        leaders.update({TopicPartition(topic.name, each.partition_index): each.leader_id for each in topic.partitions})
-    found: dict[int, list[TopicPartition]] = {}
-    for partition in partitions:
-        if partition not in leaders:
-            raise UnknownPartition(*partition)
-        if leaders[partition] == NO_LEADER:
-            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition.topic}[{partition.partition}]")
-        found.setdefault(leaders[partition], []).append(partition)
-    return found
-
-
-def _check_topic(topic: DecodedMessage) -> None:
-    if topic.error_code in _UNKNOWN:
-        raise UnknownPartition(topic.name)
-    if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
-        check_code(topic.error_code, topic.name)

@@ -104,13 +104,15 @@ def record_positions(data: bytes, array: Bytes, begin: int, finish: int, count: 
     window = _RUN_FIRST
     try:
         while left:
-            found, position = _run(data, array, position, finish, min(window, left))
-            parts.append(found)
-            left -= len(found)
-            if len(found) >= _RUN_WORTH:
-                window = min(2 * window, _RUN_LAST)
-                continue
-            window = _RUN_FIRST
+            # For fewer records than this, an attempt costs more than it can save.
+            if left >= _RUN_WORTH:
+                found, position = _run(data, array, position, finish, min(window, left))
+                parts.append(found)
+                left -= len(found)
+                if len(found) >= _RUN_WORTH:
+                    window = min(2 * window, _RUN_LAST)
+                    continue
+                window = _RUN_FIRST
             single: list[int] = []
             position = _loop(data, position, min(left, _LOOP_COUNT), single.append)
             left -= len(single)

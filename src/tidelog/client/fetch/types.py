@@ -4,7 +4,7 @@ The columns have the names and the order of the stock Spark connector.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -15,6 +15,9 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 Fetcher = Literal["own", "librdkafka"]
 OffsetAt = Literal["earliest", "latest"] | int
 """An end of the log, or milliseconds since 1970, which means the first message of that time or later."""
+
+OnLoss = Callable[[TopicPartition, int, int], None]
+"""Called with the partition, the wanted offset and the log's start; the read then continues at the log's start."""
 
 ROWS_PER_BATCH = 20_000
 
@@ -38,10 +41,6 @@ SCHEMA = pa.schema(
 SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 
 
-def schema_of(include_headers: bool) -> pa.Schema:
-    return SCHEMA_WITH_HEADERS if include_headers else SCHEMA
-
-
 class TopicInfo(NamedTuple):
     topic_id: bytes
     """16 bytes, all of them zero on clusters without topic ids (before Kafka 2.8)."""
@@ -58,6 +57,15 @@ class FetchRange(NamedTuple):
     expected_topic_id: bytes | None
     max_rows_per_batch: int
     include_headers: bool
+    columns: tuple[str, ...] | None = None
+    """The columns to decode, in this order; None for all of them."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows that a read returns."""
+        if self.columns is None:
+            return SCHEMA_WITH_HEADERS if self.include_headers else SCHEMA
+        return pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in self.columns])
 
     @property
     def name(self) -> str:
@@ -71,14 +79,6 @@ class FetchSource(Protocol):
 
     def offsets(self, partitions: Sequence[TopicPartition], at: OffsetAt) -> dict[TopicPartition, int]: ...
 
-    def read(self, wanted: FetchRange) -> Iterator[pa.RecordBatch]: ...
+    def read(self, ranges: Sequence[FetchRange], on_loss: OnLoss | None = None) -> Iterator[pa.RecordBatch]: ...
 
     def close(self) -> None: ...
-
-
-class OldFormat(Exception):
-    """The log has messages in a format from before Kafka 0.11 at ``position`` and later, which only librdkafka can read."""
-
-    def __init__(self, position: int) -> None:
-        super().__init__(position)
-        self.position = position

@@ -11,7 +11,6 @@ writes holds a lock on ``<file>.lock``. The writer has one connection, and all r
 see whole batches.
 """
 
-import fcntl
 import os
 import sqlite3
 import threading
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from tidelog.client.errors import InvalidArgument, TidelogError
+from tidelog.ports import system
 
 FORMAT = "1"
 # The number of rows that an iteration has in memory at once.
@@ -248,11 +248,11 @@ class SqliteStorage:
 
     def _locked(self) -> int:
         try:
-            descriptor = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | system.O_CLOEXEC, 0o600)
         except OSError as error:
             raise TableStorageError(f"{self._path}: {error.strerror}: check the directory") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.lock_exclusively(descriptor)
         except OSError as error:
             os.close(descriptor)
             raise TableStorageError(f"{self._path} is in use by another table: give each table a file of its own") from error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from tidelog.client.wire.brokers import NO_LEADER, Brokers
+from tidelog.client.wire.brokers import NO_LEADER, Brokers, by_topic
 from tidelog.client.wire.errors import BrokerError, ClientError, UnknownPartition, check_code
 from tidelog.client.wire.retries import is_worth_another_attempt, retried
 from tidelog.records.batch import build_batch
@@ -43,7 +43,8 @@ class FencedWriter:
         self._brokers = brokers
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
-        self._producer_id, self._producer_epoch = -1, -1
+        self._coordinator: int | None = None
+        self.producer_id, self.producer_epoch = -1, -1
         self._sequences: dict[tuple[str, int], int] = {}
 
     def begin(self) -> None:
@@ -54,41 +55,51 @@ class FencedWriter:
             "producer_epoch": -1,
         }
         answer = self._of_coordinator(ApiKey.INIT_PRODUCER_ID, fields)
-        self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
         self._sequences.clear()
 
     def write(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> None:
         """Write ``records``, at least one pair of key and value."""
-        self._of_coordinator(
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            {
-                "v3_and_below_transactional_id": self._transactional_id,
-                "v3_and_below_producer_id": self._producer_id,
-                "v3_and_below_producer_epoch": self._producer_epoch,
-                "v3_and_below_topics": [{"name": topic, "partitions": [partition]}],
-            },
-        )
+        self.add_partitions([(topic, partition)])
         sequence = self._sequences.get((topic, partition), 0)
         batch = build_batch(
             [Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(records)],
-            producer_id=self._producer_id,
-            producer_epoch=self._producer_epoch,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
             base_sequence=sequence,
             transactional=True,
         )
         self._patiently(partial(self._produce, topic, partition, batch))
         self._sequences[topic, partition] = sequence + len(records)
 
-    def commit(self) -> None:
+    def add_partitions(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Make the partitions part of the transaction, which begins with the first of them."""
         self._of_coordinator(
-            ApiKey.END_TXN,
+            ApiKey.ADD_PARTITIONS_TO_TXN,
             {
-                "transactional_id": self._transactional_id,
-                "producer_id": self._producer_id,
-                "producer_epoch": self._producer_epoch,
-                "committed": True,
+                "v3_and_below_transactional_id": self._transactional_id,
+                "v3_and_below_producer_id": self.producer_id,
+                "v3_and_below_producer_epoch": self.producer_epoch,
+                "v3_and_below_topics": [
+                    {"name": topic, "partitions": indexes} for topic, indexes in by_topic(partitions).items()
+                ],
             },
         )
+
+    def commit(self) -> None:
+        self._of_coordinator(ApiKey.END_TXN, self._end(is_commit=True))
+
+    def abort(self) -> None:
+        """Abort at the first attempt, or not at all: if nobody ends the transaction, it times out."""
+        self._ask_coordinator(ApiKey.END_TXN, self._end(is_commit=False))
+
+    def _end(self, *, is_commit: bool) -> dict[str, Any]:
+        return {
+            "transactional_id": self._transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.producer_epoch,
+            "committed": is_commit,
+        }
 
     def _produce(self, topic: str, partition: int, batch: bytes) -> None:
         """Write the records. Sending this again after a lost answer does not write them twice, because the sequence number is the
@@ -117,14 +128,24 @@ class FencedWriter:
         return self._patiently(partial(self._ask_coordinator, api, fields))
 
     def _ask_coordinator(self, api: ApiKey, fields: dict[str, Any]) -> DecodedMessage:
+        if self._coordinator is None:
+            self._coordinator = self._find_coordinator()
+        try:
+            answer = self._brokers.request(self._coordinator, api, fields)
+            for code in _codes(answer):
+                self._check(code, f"{api.name} of {self._transactional_id}")
+        except ClientError:
+            # The next attempt looks for it again: it may have moved.
+            self._coordinator = None
+            raise
+        return answer
+
+    def _find_coordinator(self) -> int:
         wanted = {"key_type": TRANSACTION_KEY_TYPE, "coordinator_keys": [self._transactional_id]}
         (found,) = self._brokers.request_any(ApiKey.FIND_COORDINATOR, wanted).coordinators
         self._check(found.error_code, f"no coordinator of transactional id {self._transactional_id}", found.error_message)
         self._brokers.ask_metadata([])
-        answer = self._brokers.request(found.node_id, api, fields)
-        for code in _codes(answer):
-            self._check(code, f"{api.name} of {self._transactional_id}")
-        return answer
+        return int(found.node_id)
 
     def _patiently(self, attempt: Callable[[], _Result]) -> _Result:
         return retried(attempt, self._brokers.request_seconds_max, is_worth_another_attempt)

@@ -10,7 +10,14 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tidelog.client.wire.connection import Address, BrokerConnection, parse_addresses
-from tidelog.client.wire.errors import BrokerError, BrokerUnreachable, ClientError, UnknownPartition
+from tidelog.client.wire.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    ClientError,
+    ConnectionLost,
+    SecurityRequired,
+    UnknownPartition,
+)
 from tidelog.client.wire.retries import is_worth_another_broker, retried
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage, Fields
@@ -51,6 +58,7 @@ class Brokers:
         self._idle: dict[int, list[BrokerConnection]] = {}
         self._borrowed: list[BrokerConnection] = []
         self._has_answered = False
+        self._speaks_plaintext = False
 
     def close(self) -> None:
         """End all connections, also those that are borrowed: reads that are under way raise an error."""
@@ -113,7 +121,16 @@ class Brokers:
         return address
 
     def _connect(self, address: Address) -> BrokerConnection:
-        return BrokerConnection(*address, self._client_id, self._connect_seconds_max, self.request_seconds_max)
+        try:
+            connection = BrokerConnection(*address, self._client_id, self._connect_seconds_max, self.request_seconds_max)
+        except SecurityRequired as error:
+            if not self._speaks_plaintext:
+                raise
+            # A broker that ends the connection at the first words may require security. In a cluster that has answered in
+            # plaintext it is one that stops, and comes back.
+            raise ConnectionLost(f"{address[0]}:{address[1]} ended the connection at its first words") from error
+        self._speaks_plaintext = True
+        return connection
 
     def _request(self, address: Address, api: ApiKey, fields: Fields, version_min: int = 0) -> DecodedMessage:
         connection = self._connections.get(address)

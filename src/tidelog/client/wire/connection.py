@@ -29,7 +29,7 @@ DEFAULT_PORT = 9092
 PORT_MAX = 65535
 
 # The first and the last version that this client speaks. Brokers have had all of them since Kafka 3.0, which added
-# ListTransactions.
+# ListTransactions, except for those about the quorum.
 VERSIONS = {
     ApiKey.API_VERSIONS: (3, 3),
     # Up to version 11 the producer adds partitions to a transaction by a separate request; from 12 on the broker does it.
@@ -47,6 +47,9 @@ VERSIONS = {
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 2),
+    ApiKey.DESCRIBE_QUORUM: (0, 2),
+    ApiKey.ADD_RAFT_VOTER: (0, 1),
+    ApiKey.REMOVE_RAFT_VOTER: (0, 0),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1),
     ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
 }

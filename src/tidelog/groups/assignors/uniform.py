@@ -100,7 +100,7 @@ class _Balance:
                 self.holdings[index].setdefault(topic_id, []).append(partition)
 
     def _even_out(self) -> bool:
-        """Apply one chain of moves. Returns False when there is none."""
+        """Apply the shortest chains of moves from one member. Returns False when there is none."""
         seen: set[int] = set()
         seen_topics: set[bytes] = set()
         for source in sorted(range(len(self.loads)), key=lambda index: (-self.loads[index], index)):
@@ -127,25 +127,41 @@ class _Balance:
                             seen.add(other)
                             came_from[other] = (index, topic_id)
                             reached.append(other)
-            if reached:
-                emptiest = min(reached, key=lambda index: (self.loads[index], index))
-                if self.loads[emptiest] <= enough:
-                    self._move_along(source, emptiest, came_from)
-                    return True
+            takers = [index for index in reached if self.loads[index] <= enough]
+            if takers:
+                self._share_out(source, takers, came_from)
+                return True
             level = reached
         return False
 
     def _held_topics(self, index: int) -> Iterable[bytes]:
         return [topic_id for topic_id, partitions in self.holdings[index].items() if partitions]
 
-    def _move_along(self, source: int, target: int, came_from: Mapping[int, tuple[int, bytes]]) -> None:
-        self.loads[source] -= 1
-        self.loads[target] += 1
-        while target != source:
-            giver, topic_id = came_from[target]
-            partition = self.holdings[giver][topic_id].pop()
-            self.holdings[target].setdefault(topic_id, []).append(partition)
-            target = giver
+    def _share_out(self, source: int, takers: list[int], came_from: Mapping[int, tuple[int, bytes]]) -> None:
+        """Apply the chains to all takers, the emptiest first, up to the average: one by one, each move would take a search."""
+        average = (self.loads[source] + sum([self.loads[index] for index in takers])) // (len(takers) + 1)
+        for taker in sorted(takers, key=lambda index: (self.loads[index], index)):
+            gap = self.loads[source] - self.loads[taker]
+            if gap >= 2:
+                self._move_along(source, taker, came_from, max(1, min(gap // 2, average - self.loads[taker])))
+
+    def _move_along(self, source: int, target: int, came_from: Mapping[int, tuple[int, bytes]], count: int) -> None:
+        """Move ``count`` partitions, or as many as the members on the chain have."""
+        chain: list[tuple[int, int, bytes]] = []
+        taker = target
+        while taker != source:
+            giver, topic_id = came_from[taker]
+            chain.append((giver, taker, topic_id))
+            taker = giver
+        count = min(count, *[len(self.holdings[giver][topic_id]) for giver, _, topic_id in chain])
+        if not count:
+            return
+        self.loads[source] -= count
+        self.loads[target] += count
+        for giver, taker, topic_id in chain:
+            given = self.holdings[giver][topic_id]
+            self.holdings[taker].setdefault(topic_id, []).extend(given[-count:])
+            del given[-count:]
 
 
 def _assign_homogeneous(members: Members, partition_counts: Mapping[bytes, int]) -> Assignments:

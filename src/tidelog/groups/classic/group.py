@@ -17,7 +17,7 @@ from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import OnDone
 from tidelog.groups.classic.requests import JoinedMember, Protocols
 from tidelog.groups.consumer_protocol import subscribed_topics
-from tidelog.groups.group import GroupType
+from tidelog.groups.group import GroupType, MetadataBudget
 from tidelog.groups.records import GroupMetadataRecord, GroupMetadataValue, MemberMetadata
 from tidelog.wire.errors import ErrorCode
 
@@ -115,6 +115,10 @@ class ClassicMember:
         return b""
 
 
+def metadata_size(protocols: Protocols) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
 def select_protocol(members: Collection[ClassicMember]) -> str | None:
     """Choose the protocol that most members prefer, among those that every member supports. The first in the order of members
     wins a tie. Returns None when they have none in common."""
@@ -136,6 +140,7 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 class ClassicGroup:
     __slots__ = (
+        "_budget",
         "_is_new_member_added",
         "_joining",
         "_rebalance_began_ms",
@@ -145,6 +150,7 @@ class ClassicGroup:
         "group_id",
         "leader_id",
         "members",
+        "metadata_bytes",
         "pending_members",
         "pending_sync",
         "previous_state",
@@ -159,8 +165,12 @@ class ClassicGroup:
         "static_members",
     )
 
-    def __init__(self, group_id: str, state_timestamp_ms: int) -> None:
+    def __init__(self, group_id: str, state_timestamp_ms: int, budget: MetadataBudget | None = None) -> None:
+        """A group that is only a step on the way to its record has no ``budget``."""
         self.group_id = group_id
+        self._budget = budget
+        self.metadata_bytes = 0
+        """The size of what the members sent with JoinGroup."""
         self.state = self.previous_state = ClassicState.EMPTY
         self.state_timestamp_ms = state_timestamp_ms
         """The wall-clock time of the last change of state; -1 when it is not known."""
@@ -249,6 +259,13 @@ class ClassicGroup:
             return False
         topics = self._topics()
         return topics is None or topic in topics
+
+    def may_read(self, topic: str) -> bool:
+        """Subscriptions are certain only in a stable group of consumers; other protocols do not tell which topics they read."""
+        if self.state is ClassicState.EMPTY:
+            return False
+        is_certain = self.state is ClassicState.STABLE and self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        return not is_certain or self.is_subscribed_to(topic)
 
     def empty_since_ms(self) -> int | None:
         is_known = self.state is ClassicState.EMPTY and self.protocol_type and self.state_timestamp_ms >= 0
@@ -356,7 +373,17 @@ class ClassicGroup:
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
+    def release_metadata(self) -> None:
+        """The group is gone, and its members with it."""
+        self._hold(-self.metadata_bytes)
+
+    def _hold(self, change: int) -> None:
+        self.metadata_bytes += change
+        if self._budget is not None:
+            self._budget.hold(change)
+
     def _count_support(self, member: ClassicMember, change: int) -> None:
+        self._hold(change * metadata_size(member.protocols))
         supporters = self._supporters
         for name in dict(member.protocols):
             count = supporters.get(name, 0) + change
@@ -489,9 +516,9 @@ def group_record(
     )
 
 
-def load_group(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+def load_group(group_id: str, value: GroupMetadataValue, budget: MetadataBudget) -> ClassicGroup:
     """Rebuild the group from its record. It is stable, or empty when it has no members: no other state is ever written."""
-    group = ClassicGroup(group_id, value.current_state_timestamp)
+    group = ClassicGroup(group_id, value.current_state_timestamp, budget)
     group.generation = value.generation
     group.protocol_name = value.protocol
     for member in value.members:

@@ -20,9 +20,19 @@ stays as it is.
 from collections.abc import Sequence
 from functools import partial
 
+from tidelog.config.groups import METADATA_BYTES_MAX, METADATA_BYTES_TOTAL_MAX
+from tidelog.controller.errors import ApiError
 from tidelog.coordinator.errors import DecisionTooLarge
 from tidelog.coordinator.machine import CoordinatorResult, OnDone
-from tidelog.groups.classic.group import ClassicGroup, ClassicMember, ClassicState, group_record, load_group, select_protocol
+from tidelog.groups.classic.group import (
+    ClassicGroup,
+    ClassicMember,
+    ClassicState,
+    group_record,
+    load_group,
+    metadata_size,
+    select_protocol,
+)
 from tidelog.groups.classic.rebalance import ClassicDecision, ClassicRebalances
 from tidelog.groups.classic.requests import (
     UNKNOWN_MEMBER_ID,
@@ -34,7 +44,7 @@ from tidelog.groups.classic.requests import (
     SyncResponse,
 )
 from tidelog.groups.environment import GroupEnvironment
-from tidelog.groups.group import Group, GroupTable
+from tidelog.groups.group import Group, GroupTable, GroupType
 from tidelog.groups.records import GroupMetadataRecord, GroupMetadataValue
 from tidelog.wire.errors import ErrorCode
 
@@ -48,11 +58,12 @@ CLIENT_ID_LENGTH_MAX = 1_000
 
 
 class ClassicGroupProtocol:
-    __slots__ = ("_environment", "_group_size_max", "_groups", "_is_loaded", "_new_groups", "rebalances")
+    __slots__ = ("_environment", "_group_size_max", "_groups", "_is_loaded", "_metadata_bytes_max", "_new_groups", "rebalances")
 
     def __init__(self, environment: GroupEnvironment, groups: GroupTable) -> None:
         self._environment = environment
         self._group_size_max: int = environment.settings["group.max.size"]
+        self._metadata_bytes_max: int = environment.settings[METADATA_BYTES_MAX]
         self._groups = groups
         # Groups whose first record is decided; its replay takes them from here.
         self._new_groups: dict[str, ClassicGroup] = {}
@@ -66,8 +77,11 @@ class ClassicGroupProtocol:
         decision = self.rebalances.decision()
         found = self._groups.find(request.group_id)
         is_unknown = request.member_id == UNKNOWN_MEMBER_ID
-        if found is not None and not isinstance(found, ClassicGroup) and found.has_members:
+        is_taken = found is not None and (found.has_members or found.type is GroupType.SHARE)
+        if is_taken and not isinstance(found, ClassicGroup):
             return decision.result(JoinResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        # Before anything is decided.
+        self._check_metadata(found if isinstance(found, ClassicGroup) else None, request)
         if isinstance(found, ClassicGroup):
             group = found
         elif not is_unknown:
@@ -90,7 +104,7 @@ class ClassicGroupProtocol:
             self._groups.check_room()
         else:
             decision.records.extend(replaced.tombstones())
-        group = ClassicGroup(group_id, self._environment.clock.now_ms())
+        group = ClassicGroup(group_id, self._environment.clock.now_ms(), self._environment.metadata_budget)
         decision.records.append(group_record(group, {}))
         self._new_groups[group_id] = group
         decision.if_refused(lambda _: self._drop_new(group))
@@ -99,6 +113,7 @@ class ClassicGroupProtocol:
     def _drop_new(self, group: ClassicGroup) -> None:
         del self._new_groups[group.group_id]
         self._release_all(group, ErrorCode.UNKNOWN_SERVER_ERROR)
+        group.release_metadata()
 
     def _release_all(self, group: ClassicGroup, error: ErrorCode) -> None:
         self.rebalances.forget(group)
@@ -106,6 +121,18 @@ class ClassicGroupProtocol:
         for member in group.members.values():
             self.rebalances.release(group, member, decision, error)
         decision.deliver(None)
+
+    def _check_metadata(self, group: ClassicGroup | None, request: JoinRequest) -> None:
+        """Raises ApiError if the member's metadata would be more than a group, or all groups together, may hold."""
+        member = group.members.get(request.member_id) if group is not None else None
+        added = metadata_size(request.protocols) - (metadata_size(member.protocols) if member is not None else 0)
+        held = group.metadata_bytes if group is not None else 0
+        if added > 0 and held + added > self._metadata_bytes_max:
+            message = f"the metadata of its members would exceed {METADATA_BYTES_MAX} = {self._metadata_bytes_max}"
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+        if added > 0 and not self._environment.metadata_budget.has_room(added):
+            message = f"the groups of this broker hold as much metadata as {METADATA_BYTES_TOTAL_MAX} allows"
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         if group.state is ClassicState.EMPTY:
@@ -314,19 +341,26 @@ class ClassicGroupProtocol:
             if isinstance(group, ClassicGroup):
                 self._groups.remove(group.group_id)
                 self._release_all(group, ErrorCode.REBALANCE_IN_PROGRESS)
+                group.release_metadata()
             return
         new = self._new_groups.pop(record.group, None)
         if new is not None:
             self._groups.put(new)
         elif not self._is_loaded:
-            self._groups.put(load_group(record.group, record.value))
+            self._groups.put(self._load(record.group, record.value))
         elif isinstance(group, ClassicGroup):
             self._take_effect(group, record.value)
         else:
             # The group has moved here from the other protocol.
-            loaded = load_group(record.group, record.value)
+            loaded = self._load(record.group, record.value)
             self._groups.put(loaded)
             self._start_sessions(loaded)
+
+    def _load(self, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+        earlier = self._groups.find(group_id)
+        if isinstance(earlier, ClassicGroup):
+            earlier.release_metadata()
+        return load_group(group_id, value, self._environment.metadata_budget)
 
     def _take_effect(self, group: ClassicGroup, value: GroupMetadataValue) -> None:
         for written in value.members:
@@ -348,7 +382,7 @@ class ClassicGroupProtocol:
         calls this."""
         group = self._groups.find(group_id)
         if group is None:
-            group = ClassicGroup(group_id, self._environment.clock.now_ms())
+            group = ClassicGroup(group_id, self._environment.clock.now_ms(), self._environment.metadata_budget)
             self._groups.put(group)
         return group
 
@@ -375,6 +409,7 @@ class ClassicGroupProtocol:
                 for answer in (group.take_join_answer(member), group.take_sync_answer(member)):
                     if answer is not None:
                         answer(None, error)
+            group.release_metadata()
 
 
 def _member_of(request: JoinRequest, member_id: str, *, is_new: bool = False) -> ClassicMember:

@@ -304,6 +304,9 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in subscribed_topic_names(self.members.values(), self.resolved_regexes)
 
+    def may_read(self, topic: str) -> bool:
+        return self.is_subscribed_to(topic)
+
     def empty_since_ms(self) -> int | None:
         """Always None, which means unknown: as in Kafka, retention counts from each commit."""
         return None

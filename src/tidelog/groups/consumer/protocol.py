@@ -36,7 +36,7 @@ from tidelog.groups.consumer.group import (
 from tidelog.groups.consumer.rebalance import GroupUpdate, OwnedPartitions, metadata_hash, preferred_assignor, target_record
 from tidelog.groups.consumer.requests import UNCHANGED_MS, ConsumerHeartbeatRequest, ConsumerHeartbeatResponse, check_request
 from tidelog.groups.environment import GroupEnvironment
-from tidelog.groups.group import Group, GroupTable
+from tidelog.groups.group import Group, GroupTable, GroupType
 from tidelog.groups.records import (
     ConsumerGroupCurrentMemberAssignmentRecord,
     ConsumerGroupMemberMetadataRecord,
@@ -223,7 +223,7 @@ class ConsumerGroupProtocol:
                 raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
             self._groups.check_room()
             return ConsumerGroup(group_id)
-        if may_create and not group.has_members:
+        if may_create and not group.has_members and group.type is not GroupType.SHARE:
             # The group only holds offsets, and they stay.
             records += group.tombstones()
             return ConsumerGroup(group_id)

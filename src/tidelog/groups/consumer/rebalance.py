@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
+from tidelog.config.regular_expressions import InvalidExpression, full_matcher
 from tidelog.controller.errors import ApiError
 from tidelog.groups.assignors.range import assign_range
 from tidelog.groups.assignors.specification import Assignor, MemberSubscription, Partitions
@@ -59,7 +60,7 @@ def _refresh_interval_ms(image: ClusterImage) -> int:
 
 
 def check_regex(regex: str) -> None:
-    _compile(regex)
+    _matcher(regex)
 
 
 def _match_topics(regexes: Iterable[str], image: ClusterImage, now_ms: int) -> dict[str, ConsumerGroupRegularExpressionValue]:
@@ -67,25 +68,19 @@ def _match_topics(regexes: Iterable[str], image: ClusterImage, now_ms: int) -> d
     names = sorted([topic.name for topic in image.topics])
     resolved = {}
     for regex in regexes:
-        matches = _compile(regex).fullmatch
+        matches = _matcher(regex)
         topics = tuple([name for name in names if matches(name)])
         resolved[regex] = ConsumerGroupRegularExpressionValue(topics, image.last_offset, now_ms)
     return resolved
 
 
-def _compile(regex: str) -> Any:
-    import re2  # The import takes 20 ms, which few brokers need.
-
-    options = re2.Options()
-    options.log_errors = False
+def _matcher(regex: str) -> Callable[[str], bool]:
     try:
-        return re2.compile(regex, options)
-    except re2.error as error:
-        reason = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
-        message = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason}."
-        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, message) from None
-    except UnicodeEncodeError:
-        message = f"SubscribedTopicRegex `{regex!r}` is not a valid regular expression: it is not valid text."
+        return full_matcher(regex)
+    except InvalidExpression as error:
+        # A lone surrogate is what makes a text invalid, and the answer could not be encoded with it.
+        shown = regex.encode(errors="replace").decode()
+        message = f"SubscribedTopicRegex `{shown}` is not a valid regular expression: {error}."
         raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, message) from None
 
 

@@ -22,14 +22,28 @@ from tidelog.groups.records.types import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataRecord,
     ConsumerGroupTargetAssignmentMetadataValue,
+    DeletingTopicInfo,
     GroupMetadataRecord,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommitRecord,
     PartitionMetadata,
+    ShareGroupCurrentMemberAssignmentRecord,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataRecord,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataRecord,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataRecord,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberRecord,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataRecord,
+    ShareGroupTargetAssignmentMetadataValue,
     TargetTopicPartitions,
     TopicMetadata,
     TopicPartitions,
+    TopicPartitionsInfo,
 )
 from tidelog.wire.errors import MalformedRequest
 from tidelog.wire.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Field, tuple_struct
@@ -113,6 +127,43 @@ _REGULAR_EXPRESSION = tuple_struct(
     Field("version", INT64),
     Field("timestamp", INT64),
 )
+_SHARE_GROUP_MEMBER_METADATA = tuple_struct(
+    ShareGroupMemberMetadataValue,
+    Field("rack_id", STRING, is_nullable=True),
+    Field("client_id", STRING),
+    Field("client_host", STRING),
+    Field("subscribed_topic_names", STRING, is_array=True),
+)
+_SHARE_GROUP_METADATA = tuple_struct(ShareGroupMetadataValue, Field("epoch", INT32), Field("metadata_hash", INT64))
+_SHARE_GROUP_TARGET_METADATA = tuple_struct(
+    ShareGroupTargetAssignmentMetadataValue,
+    Field("assignment_epoch", INT32),
+    Field("assignment_timestamp", INT64, tag=0),
+)
+_SHARE_GROUP_TARGET_MEMBER = tuple_struct(
+    ShareGroupTargetAssignmentMemberValue, Field("topic_partitions", _TARGET_TOPIC_PARTITIONS, is_array=True)
+)
+_SHARE_GROUP_CURRENT_ASSIGNMENT = tuple_struct(
+    ShareGroupCurrentMemberAssignmentValue,
+    Field("member_epoch", INT32),
+    Field("previous_member_epoch", INT32),
+    Field("state", INT8),
+    Field("assigned_partitions", _TARGET_TOPIC_PARTITIONS, is_array=True),
+)
+_TOPIC_PARTITIONS_INFO = tuple_struct(
+    TopicPartitionsInfo,
+    Field("topic_id", UUID),
+    Field("topic_name", STRING),
+    Field("partitions", INT32, is_array=True),
+)
+_SHARE_GROUP_STATE_PARTITIONS = tuple_struct(
+    ShareGroupStatePartitionMetadataValue,
+    Field("initializing_topics", _TOPIC_PARTITIONS_INFO, is_array=True),
+    Field("initialized_topics", _TOPIC_PARTITIONS_INFO, is_array=True),
+    Field(
+        "deleting_topics", tuple_struct(DeletingTopicInfo, Field("topic_id", UUID), Field("topic_name", STRING)), is_array=True
+    ),
+)
 
 _SCHEMAS = (
     RecordSchema(2, GroupMetadataRecord, _GROUP_METADATA, version_max=4, version_written=3, flexible_since=4),
@@ -122,6 +173,12 @@ _SCHEMAS = (
     RecordSchema(6, ConsumerGroupTargetAssignmentMetadataRecord, _TARGET_ASSIGNMENT_METADATA),
     RecordSchema(7, ConsumerGroupTargetAssignmentMemberRecord, _TARGET_ASSIGNMENT_MEMBER),
     RecordSchema(8, ConsumerGroupCurrentMemberAssignmentRecord, _CURRENT_MEMBER_ASSIGNMENT),
+    RecordSchema(10, ShareGroupMemberMetadataRecord, _SHARE_GROUP_MEMBER_METADATA),
+    RecordSchema(11, ShareGroupMetadataRecord, _SHARE_GROUP_METADATA),
+    RecordSchema(12, ShareGroupTargetAssignmentMetadataRecord, _SHARE_GROUP_TARGET_METADATA),
+    RecordSchema(13, ShareGroupTargetAssignmentMemberRecord, _SHARE_GROUP_TARGET_MEMBER),
+    RecordSchema(14, ShareGroupCurrentMemberAssignmentRecord, _SHARE_GROUP_CURRENT_ASSIGNMENT),
+    RecordSchema(15, ShareGroupStatePartitionMetadataRecord, _SHARE_GROUP_STATE_PARTITIONS),
     RecordSchema(16, ConsumerGroupRegularExpressionRecord, _REGULAR_EXPRESSION),
 )
 _ENCODE = {schema.record_type: schema.encode for schema in _SCHEMAS}

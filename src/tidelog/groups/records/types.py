@@ -175,3 +175,83 @@ class ConsumerGroupRegularExpressionRecord(NamedTuple):
     group_id: str
     regular_expression: str
     value: ConsumerGroupRegularExpressionValue | None
+
+
+class ShareGroupMemberMetadataValue(NamedTuple):
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+
+
+class ShareGroupMemberMetadataRecord(NamedTuple):
+    group_id: str
+    member_id: str
+    value: ShareGroupMemberMetadataValue | None
+
+
+class ShareGroupMetadataValue(NamedTuple):
+    epoch: int
+    metadata_hash: int = 0
+
+
+class ShareGroupMetadataRecord(NamedTuple):
+    group_id: str
+    value: ShareGroupMetadataValue | None
+
+
+class ShareGroupTargetAssignmentMetadataValue(NamedTuple):
+    assignment_epoch: int
+    assignment_timestamp: int = 0
+
+
+class ShareGroupTargetAssignmentMetadataRecord(NamedTuple):
+    group_id: str
+    value: ShareGroupTargetAssignmentMetadataValue | None
+
+
+class ShareGroupTargetAssignmentMemberValue(NamedTuple):
+    topic_partitions: tuple[TargetTopicPartitions, ...]
+
+
+class ShareGroupTargetAssignmentMemberRecord(NamedTuple):
+    group_id: str
+    member_id: str
+    value: ShareGroupTargetAssignmentMemberValue | None
+
+
+class ShareGroupCurrentMemberAssignmentValue(NamedTuple):
+    member_epoch: int
+    previous_member_epoch: int
+    state: int
+    assigned_partitions: tuple[TargetTopicPartitions, ...]
+
+
+class ShareGroupCurrentMemberAssignmentRecord(NamedTuple):
+    group_id: str
+    member_id: str
+    value: ShareGroupCurrentMemberAssignmentValue | None
+
+
+class TopicPartitionsInfo(NamedTuple):
+    topic_id: bytes
+    topic_name: str
+    partitions: tuple[int, ...]
+
+
+class DeletingTopicInfo(NamedTuple):
+    topic_id: bytes
+    topic_name: str
+
+
+class ShareGroupStatePartitionMetadataValue(NamedTuple):
+    """The partitions for which the share coordinator keeps state of the group."""
+
+    initializing_topics: tuple[TopicPartitionsInfo, ...] = ()
+    initialized_topics: tuple[TopicPartitionsInfo, ...] = ()
+    deleting_topics: tuple[DeletingTopicInfo, ...] = ()
+
+
+class ShareGroupStatePartitionMetadataRecord(NamedTuple):
+    group_id: str
+    value: ShareGroupStatePartitionMetadataValue | None

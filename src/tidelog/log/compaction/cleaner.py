@@ -49,7 +49,7 @@ from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segments.segment import LogSegment
 from tidelog.log.time_budget import TimeBudget
 from tidelog.ports.clock import Clock
-from tidelog.ports.executor import ChildTask, Completion, Executor
+from tidelog.ports.executor import ChildRun, ChildTask, Completion, Executor
 from tidelog.records.topic_partition import TopicPartition
 
 
@@ -57,6 +57,16 @@ class OnFinished(Protocol):
     def __call__(self, cleaning: "CleaningPass", error: BaseException | None) -> None:
         """``cleaning.end_offset`` is None when the pass was abandoned; ``error`` is set when that was a failure."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningPauses:
+    """How a pass waits."""
+
+    rest: Callable[[int, Callable[[], None]], None]
+    """Called after each task with the bytes that it moved and a continuation for when the throttle allows it."""
+    retry_later: Callable[[Callable[[], None]], None]
+    """Called with a step that lacked descriptors, memory or space."""
 
 
 @dataclass(slots=True)
@@ -69,8 +79,7 @@ class PassCounts:
 
 
 class CleaningPass:
-    """One pass over one log. ``rest`` is called after each task with the bytes that it moved and a continuation for when the
-    throttle allows it."""
+    """One pass over one log."""
 
     def __init__(
         self,
@@ -78,7 +87,7 @@ class CleaningPass:
         executor: Executor,
         plan: CleaningPlan,
         key_map_bytes_max: int,
-        rest: Callable[[int, Callable[[], None]], None],
+        pauses: "CleaningPauses",
         delete_later: Callable[[list[LogSegment], PartitionLog], None],
         on_finished: OnFinished,
     ) -> None:
@@ -89,18 +98,22 @@ class CleaningPass:
         self._executor = executor
         self._plan = plan
         self._key_map_bytes_max = key_map_bytes_max
-        self._rest = rest
+        self._pauses = pauses
         self._delete_later = delete_later
         self._on_finished = on_finished
         self._truncations = log.truncations
         self._is_stopped = False
+        self._child: ChildRun | None = None
         self._map_end_offset = 0
         self._groups: list[list[LogSegment]] = []
         self._producers_with_data: list[int] = []
 
     def stop(self) -> None:
-        """Abandon the pass at the next event. A swap that has begun is finished first, because half a swap cannot be undone."""
+        """Abandon the pass: a child that is at work is killed, because whoever deletes or truncates the log waits for it. A swap
+        that has begun is finished first, because half a swap cannot be undone."""
         self._is_stopped = True
+        if self._child is not None:
+            self._child.cancel()
 
     # -- the key map -----------------------------------------------------------------------------------------------------------
 
@@ -121,7 +134,14 @@ class CleaningPass:
             segment_bytes=settings.segment_bytes,
             segment_index_bytes=settings.segment_index_bytes,
         )
-        self._executor.submit_child(ChildTask(map_keys, to_json(arguments)), self._mapped)
+        self._run_child(ChildTask(map_keys, to_json(arguments), _timeout_seconds(plan.segments)), self._mapped)
+
+    def _run_child(self, task: ChildTask, on_done: Callable[[Completion], None]) -> None:
+        def done(completion: Completion) -> None:
+            self._child = None
+            on_done(completion)
+
+        self._child = self._executor.submit_child(task, done)
 
     def _later_aborted(self) -> list[list[int]]:
         """The aborted transactions in segments that still change, or whose index may not be written yet: the child cannot read
@@ -177,8 +197,8 @@ class CleaningPass:
             delete_retention_ms=log.settings.delete_retention_ms,
             index_interval_bytes=log.settings.index_interval_bytes,
         )
-        task = ChildTask(clean, to_json(arguments))
-        self._executor.submit_child(task, lambda completion: self._cleaned(group, completion))
+        task = ChildTask(clean, to_json(arguments), _timeout_seconds(group))
+        self._run_child(task, lambda completion: self._cleaned(group, completion))
 
     def _cleaned(self, group: list[LogSegment], completion: Completion) -> None:
         if not self._may_go_on(group):
@@ -194,8 +214,11 @@ class CleaningPass:
         self.counts.records_read += result.records_read
         self.counts.records_kept += result.records_kept
         moved_bytes = (result.bytes_read, result.bytes_written)
-        swap = SegmentSwap(self.log, self._executor, group, lambda originals, error: self._swapped(originals, error, moved_bytes))
-        swap.start()
+
+        def swapped(originals: list[LogSegment], error: BaseException | None) -> None:
+            self._swapped(originals, error, moved_bytes)
+
+        SegmentSwap(self.log, self._executor, group, self._pauses.retry_later, swapped).start()
 
     def _swapped(self, originals: list[LogSegment], error: BaseException | None, moved_bytes: tuple[int, int]) -> None:
         if error is not None:
@@ -211,7 +234,7 @@ class CleaningPass:
         if self._is_stopped:
             self._finish(None)
         else:
-            self._rest(bytes_read + bytes_written, self._clean_next)
+            self._pauses.rest(bytes_read + bytes_written, self._clean_next)
 
     # -- the end ---------------------------------------------------------------------------------------------------------------
 
@@ -235,8 +258,20 @@ class CleaningPass:
         self._executor.submit(remove_scratch, lambda _: self._on_finished(self, error))
 
 
+# A child that works reads more than ten megabytes a second. One that takes ten times as long, and ten minutes more for a machine
+# that is busy with other things, hangs: it is killed, so that it does not keep all other logs from being cleaned.
+CHILD_BYTES_PER_SECOND_MIN = 1 << 20
+CHILD_SECONDS_MIN = 600
+
+
+def _timeout_seconds(segments: Sequence[LogSegment]) -> float:
+    return CHILD_SECONDS_MIN + sum(segment.size for segment in segments) / CHILD_BYTES_PER_SECOND_MIN
+
+
 # A full disk recovers, a damaged segment does not; either way trying more often would only waste the child's time.
 UNCLEANABLE_RETRY_MS = 15 * 60_000
+# Descriptors and disk space come back when clients go or retention runs, within seconds rather than milliseconds.
+SHORTAGE_RETRY_MS = 1_000
 # The number of segments that one tick examines: this takes two or three milliseconds.
 SEGMENTS_PER_LOOK = 1_000
 
@@ -413,8 +448,9 @@ class Cleaner:
             self._become_idle()
             return
         ports = self._ports
+        pauses = CleaningPauses(self._rest, self._retry_later)
         self._cleaning = CleaningPass(
-            log, ports.executor, plan, self._key_map_bytes_max, self._rest, ports.delete_later, self._finished
+            log, ports.executor, plan, self._key_map_bytes_max, pauses, ports.delete_later, self._finished
         )
         self._cleaning.start()
 
@@ -425,6 +461,10 @@ class Cleaner:
             return
         self._continuation = go_on
         self._resume_ms = self._ports.clock.monotonic_ms() + int(rest_ms)
+
+    def _retry_later(self, step: Callable[[], None]) -> None:
+        self._continuation = step
+        self._resume_ms = self._ports.clock.monotonic_ms() + SHORTAGE_RETRY_MS
 
     def _go_on(self) -> None:
         go_on = self._continuation

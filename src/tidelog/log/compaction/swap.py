@@ -11,11 +11,15 @@ emptied if need be, so the swap file ends exactly where its originals ended. Ste
 could come back beside its replacement.
 
 An index that a crash loses on the way is rebuilt from the log; the order above only makes that rare.
+
+A step that lacks a descriptor, memory or space for a name has damaged nothing. It is repeated until it succeeds: each step may
+run again after it was interrupted anywhere, and meanwhile readers find every segment under the name that it has just then.
 """
 
 from collections.abc import Callable
 
 from tidelog.log import names
+from tidelog.log.environment import is_scarcity
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segments.batch_scan import SCAN_CHUNK_BYTES, scan_headers
 from tidelog.log.segments.segment import LogSegment
@@ -26,16 +30,18 @@ INDEX_SUFFIXES = (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX, names.TRANSACTION
 
 
 def decide_swap(disk: Disk, directory: str, base_offset: int) -> None:
-    """Steps 2 and 3. Blocks on syncs, so it runs on the executor. Once it has returned, the swap will happen even after a
-    crash."""
+    """Steps 2 and 3. Blocks on syncs, so it runs on the executor. Once it has returned, the swap will happen even after a crash.
+    After an OSError it may be called again."""
     found = frozenset(disk.list_directory(directory))
     for suffix in INDEX_SUFFIXES:
         name = names.offset_file_name(base_offset, suffix)
         if name + names.CLEANED_SUFFIX in found:
             disk.rename(names.join(directory, name + names.CLEANED_SUFFIX), names.join(directory, name + names.SWAP_SUFFIX))
     disk.sync_directory(directory)
-    log_path = names.segment_path(directory, base_offset, names.LOG_SUFFIX)
-    disk.rename(log_path + names.CLEANED_SUFFIX, log_path + names.SWAP_SUFFIX)
+    log_name = names.offset_file_name(base_offset, names.LOG_SUFFIX)
+    if log_name + names.SWAP_SUFFIX not in found:
+        path = names.join(directory, log_name)
+        disk.rename(path + names.CLEANED_SUFFIX, path + names.SWAP_SUFFIX)
     disk.sync_directory(directory)
 
 
@@ -47,14 +53,16 @@ class SegmentSwap:
         log: PartitionLog,
         executor: Executor,
         originals: list[LogSegment],
+        retry_later: Callable[[Callable[[], None]], None],
         on_done: Callable[[list[LogSegment], BaseException | None], None],
     ) -> None:
-        """``on_done`` gets the originals, renamed and out of the log, which the caller removes when nobody reads them; or the
-        error."""
+        """``retry_later`` calls a function again after a while. ``on_done`` gets the originals, renamed and out of the log, which
+        the caller removes when nobody reads them; or the error."""
         self._log = log
         self._executor = executor
         self._originals = originals
         self._base_offset = originals[0].base_offset
+        self._retry_later = retry_later
         self._on_done = on_done
         self._replacement: LogSegment | None = None
 
@@ -64,8 +72,11 @@ class SegmentSwap:
 
     def _decided(self, completion: Completion) -> None:
         if completion.error is not None:
-            self._fail(completion.error)
-            return
+            self._fail(completion.error, self.start)
+        else:
+            self._take_out_originals()
+
+    def _take_out_originals(self) -> None:
         log = self._log
         environment = log.environment
         path = names.segment_path(log.directory, self._base_offset, names.LOG_SUFFIX) + names.SWAP_SUFFIX
@@ -75,27 +86,38 @@ class SegmentSwap:
             for segment in self._originals:
                 segment.rename(names.DELETED_SUFFIX)
         except OSError as error:
-            self._fail(error)
+            self._fail(error, self._take_out_originals)
             return
         self._replacement = replacement
         log.replace_segments(self._originals, replacement)
-        self._executor.submit(lambda: environment.disk.sync_directory(log.directory), self._originals_are_gone)
+        self._sync_names()
+
+    def _sync_names(self) -> None:
+        disk, directory = self._log.environment.disk, self._log.directory
+        self._executor.submit(lambda: disk.sync_directory(directory), self._originals_are_gone)
 
     def _originals_are_gone(self, completion: Completion) -> None:
         if completion.error is not None:
-            self._fail(completion.error)
-            return
+            self._fail(completion.error, self._sync_names)
+        else:
+            self._take_name()
+
+    def _take_name(self) -> None:
         assert self._replacement is not None
         try:
             self._replacement.rename("")
         except OSError as error:
-            self._fail(error)
+            self._fail(error, self._take_name)
             return
         self._log.note_directory_change(self._log.directory)
         self._on_done(self._originals, None)
 
-    def _fail(self, error: BaseException) -> None:
-        """Half a swap cannot be undone on a failing disk; a restart finishes or drops it."""
+    def _fail(self, error: BaseException, step: Callable[[], None]) -> None:
+        """A shortage ends. Half a swap cannot be undone on a failing disk; a restart finishes or drops it."""
+        if is_scarcity(error):
+            self._log.environment.report("swap_deferred", {"partition": self._log.name, "error": str(error)})
+            self._retry_later(step)
+            return
         self._log.go_offline(f"replacing segments by a compacted one failed: {error}")
         self._on_done([], error)
 

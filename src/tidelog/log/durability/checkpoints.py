@@ -19,6 +19,7 @@ from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from tidelog.log.durability.disk_reserve import DiskReserve
 from tidelog.log.environment import Report
 from tidelog.log.errors import CorruptCheckpoint
 from tidelog.log.names import CLEAN_SHUTDOWN_MARK, PARTITION_MAX, TEMPORARY_SUFFIX, join, topic_name_problem
@@ -163,7 +164,7 @@ def read_meta_properties(disk: Disk, path: str) -> MetaProperties | None:
     directory_id = None
     if "directory.id" in values:
         line_number, directory_id_text = values["directory.id"]
-        directory_id = _parse_id(path, line_number, "directory.id", directory_id_text)
+        directory_id = parse_id(path, line_number, "directory.id", directory_id_text)
     return MetaProperties(cluster_id, node_id, directory_id)
 
 
@@ -186,7 +187,7 @@ def read_partition_metadata(disk: Disk, path: str) -> bytes | None:
     version = _parse_metadata_line(path, 1, "version", lines[0])
     if version != PARTITION_METADATA_VERSION:
         raise CorruptCheckpoint(f"{path}: line 1: version {version!r} where only {PARTITION_METADATA_VERSION!r} is known")
-    return _parse_id(path, 2, "topic_id", _parse_metadata_line(path, 2, "topic_id", lines[1]))
+    return parse_id(path, 2, "topic_id", _parse_metadata_line(path, 2, "topic_id", lines[1]))
 
 
 def format_partition_metadata(topic_id: bytes) -> bytes:
@@ -201,6 +202,17 @@ def write_partition_metadata(disk: Disk, path: str, topic_id: bytes) -> None:
 def was_cleanly_shut_down(disk: Disk, directory: str) -> bool:
     """Whether the last stop was clean. Only the file's presence counts, as in Kafka: older versions left it empty."""
     return disk.exists(join(directory, CLEAN_SHUTDOWN_MARK))
+
+
+def clean_shutdown_epoch(disk: Disk, directory: str) -> int:
+    """The broker epoch of the process that stopped cleanly; -1 if the last stop was not clean, or the mark does not say."""
+    if not was_cleanly_shut_down(disk, directory):
+        return -1
+    try:
+        epoch = json.loads(read_whole(disk, join(directory, CLEAN_SHUTDOWN_MARK)) or b"")["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return -1
+    return epoch if isinstance(epoch, int) else -1
 
 
 def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
@@ -224,7 +236,7 @@ def format_id(identifier: bytes) -> str:
     return urlsafe_b64encode(identifier).rstrip(b"=").decode()
 
 
-def _parse_id(path: str, line: int, what: str, text: str) -> bytes:
+def parse_id(path: str, line: int, what: str, text: str) -> bytes:
     try:
         identifier = urlsafe_b64decode(text + "==")
     except (Base64Error, ValueError):
@@ -289,14 +301,26 @@ def _read_lines(disk: Disk, path: str) -> list[str]:
 OnWritten = Callable[[BaseException | None], None]
 
 
+class CheckpointPorts(NamedTuple):
+    disk: Disk
+    executor: Executor
+    report: Report
+    reserve: DiskReserve
+
+
 class CheckpointWriter:
-    __slots__ = ("_disk", "_executor", "_in_flight", "_path", "_report", "_take", "_waiting", "_wanted", "written")
+    __slots__ = ("_disk", "_executor", "_in_flight", "_path", "_report", "_reserve", "_take", "_waiting", "_wanted", "written")
 
     def __init__(
-        self, disk: Disk, executor: Executor, report: Report, path: str, take: Callable[[], Mapping[TopicPartition, int]]
+        self,
+        ports: "CheckpointPorts",
+        path: str,
+        take: Callable[[], Mapping[TopicPartition, int]],
     ) -> None:
         """``take`` returns the offsets to write, as they are at the time of the call."""
+        disk, executor, report, reserve = ports
         self._disk = disk
+        self._reserve = reserve
         self._executor = executor
         self._report = report
         self._path = path
@@ -321,18 +345,19 @@ class CheckpointWriter:
     def write_now(self) -> None:
         """Write the offsets when starting or stopping. Blocks until they are durable."""
         offsets = dict(self._take())
-        write_offset_checkpoint(self._disk, self._path, offsets)
+        self._write(offsets)
         self.written = offsets
+
+    def _write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Without checkpoints no segment may be removed, so they may use the reserve."""
+        self._reserve.use(lambda: write_offset_checkpoint(self._disk, self._path, offsets))
 
     def _start(self) -> None:
         offsets = dict(self._take())
         waiting, self._waiting = self._waiting, []
         self._wanted = False
         self._in_flight = True
-        disk, path = self._disk, self._path
-        self._executor.submit(
-            lambda: write_offset_checkpoint(disk, path, offsets), lambda completion: self._finish(offsets, waiting, completion)
-        )
+        self._executor.submit(lambda: self._write(offsets), lambda completion: self._finish(offsets, waiting, completion))
 
     def _finish(self, offsets: Mapping[TopicPartition, int], waiting: list[OnWritten], completion: Completion) -> None:
         self._in_flight = False

@@ -13,8 +13,9 @@ The file ``durable-marks`` in the data directory, which Kafka does not have: fra
 
 The first frame is the complete state at the time when the file was made, later frames are changes; the last entry of a
 partition counts. The file has its full length from the start, so a full disk does not stop it. When the next frame does not
-fit, or the file cannot be trusted, a new file is written, synced, and renamed over the old one. Each frame starts a new disk
-block, so writing it never rewrites a block that holds an earlier one.
+fit, or the file cannot be trusted, a new file is written, synced, and renamed over the old one; a short one when the disk is
+nearly full, which is rewritten more often. Each frame starts a new disk block, so writing it never rewrites a block that holds an
+earlier one.
 
 What a crash leaves: a frame is written only after the one before it has been synced, so at most the last one is torn and all
 others are complete. A torn frame fails its CRC, and nothing after it counts: the state is that of the last finished flush or,
@@ -36,16 +37,19 @@ from typing import NamedTuple
 
 from fastcrc.crc32 import iscsi as crc32c
 
-from tidelog.log.environment import NO_ROOM, Report
+from tidelog.log.durability.checkpoints import CheckpointPorts
+from tidelog.log.environment import NO_ROOM
 from tidelog.log.errors import CorruptCheckpoint
 from tidelog.log.names import DURABLE_MARKS, TEMPORARY_SUFFIX, join
 from tidelog.log.partition_log import PartitionLog
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk, DiskFile
-from tidelog.ports.executor import Completion, Executor
+from tidelog.ports.executor import Completion
 
 # Enough for four minutes with a small flush each second.
 JOURNAL_BYTES = 1024 * 1024
+# A new file has its full length if there is room for this many of them. Otherwise it would take what the logs need.
+FREE_FILES_MIN = 4
 # Today's disks write this much at once; a power cut during the write may spoil all of it.
 BLOCK_BYTES = 4096
 FORGOTTEN = -1
@@ -97,6 +101,8 @@ class JournalWrite:
     def _write_new_file(self, frame: bytes) -> DiskFile:
         path = join(self._directory, DURABLE_MARKS)
         temporary_path = path + TEMPORARY_SUFFIX
+        if self._disk.free_bytes(self._directory) < FREE_FILES_MIN * self.size_bytes:
+            self.size_bytes = 2 * _next_block(len(frame))
         file = self._disk.open(temporary_path, "create")
         try:
             # A crash may have left a longer file, whose old frames must not follow the new one.
@@ -317,12 +323,27 @@ OnFlushed = Callable[[BaseException | None], None]
 
 
 class MarkFlusher:
-    __slots__ = ("_clock", "_executor", "_failures", "_in_flight", "_marks", "_on_broken", "_report", "_since_ms", "_waiting")
+    __slots__ = (
+        "_clock",
+        "_executor",
+        "_failures",
+        "_had_no_room",
+        "_in_flight",
+        "_marks",
+        "_on_broken",
+        "_report",
+        "_reserve",
+        "_since_ms",
+        "_waiting",
+    )
 
     def __init__(
-        self, marks: DurableMarks, clock: Clock, executor: Executor, report: Report, on_broken: Callable[[BaseException], None]
+        self, marks: DurableMarks, clock: Clock, ports: CheckpointPorts, on_broken: Callable[[BaseException], None]
     ) -> None:
+        _, executor, report, reserve = ports
         self._marks = marks
+        self._reserve = reserve
+        self._had_no_room = False
         self._clock = clock
         self._executor = executor
         self._report = report
@@ -354,9 +375,10 @@ class MarkFlusher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way; also True after the disk has failed for good: nobody must wait for marks that will never
-        be written."""
-        return not self._in_flight and (not self._marks.has_pending or self._failures >= FAILURES_MAX)
+        """Whether nothing is under way; also True while the disk is full or after it has failed for good: nobody must wait for
+        marks that cannot be written."""
+        cannot_write = self._had_no_room or self._failures >= FAILURES_MAX
+        return not self._in_flight and (cannot_write or not self._marks.has_pending)
 
     def tick(self) -> None:
         if self._since_ms is not None and self._clock.monotonic_ms() - self._since_ms >= FLUSH_MS:
@@ -372,7 +394,11 @@ class MarkFlusher:
     def flush_now(self) -> None:
         """Block until everything recorded is durable. For starting and stopping."""
         self._since_ms = None
-        self._marks.flush()
+        try:
+            self._reserve.use(self._marks.flush)
+        except OSError:
+            self._note_pending()
+            raise
 
     def _note_pending(self) -> None:
         if self._since_ms is None:
@@ -387,14 +413,15 @@ class MarkFlusher:
                 on_flushed(None)
             return
         self._in_flight = True
-        self._executor.submit(write.run, lambda completion: self._finish(write, waiting, completion))
+        self._executor.submit(lambda: self._reserve.use(write.run), lambda completion: self._finish(write, waiting, completion))
 
     def _finish(self, write: JournalWrite, waiting: list[OnFlushed], completion: Completion) -> None:
         self._in_flight = False
         error = completion.error
         self._marks.finish_flush(write, error)
+        self._had_no_room = isinstance(error, OSError) and error.errno in NO_ROOM
         if error is not None:
-            if isinstance(error, OSError) and error.errno in NO_ROOM:
+            if self._had_no_room:
                 # The logs cannot be appended to either; the marks stay pending and the next tick tries again.
                 self._note_pending()
                 for on_flushed in waiting:

@@ -9,6 +9,9 @@ fails takes its own log offline. A failed ``syncfs`` names no file, so all logs 
 concern a file that was written after the pass began, whose log is not among them, and the kernel does not report it again: from
 then on every file is synced through its own descriptor, which still knows.
 
+A log that could not be synced for want of descriptors or memory is not damaged. Its waiters go on waiting, and the next ``tick``
+lets it join a pass again; not the next pass, which would find the same shortage at once.
+
 Logs with relaxed durability do not start a pass; they join one according to their ``flush.messages`` and ``flush.ms``.
 
 The new durable offsets go into the journal of durable marks, which is flushed separately.
@@ -20,7 +23,7 @@ from functools import partial
 
 from tidelog.log.durability.durable_marks import MarkFlusher
 from tidelog.log.durability.sync_plan import NEVER_SYNCFS, SyncOutcome, SyncPlan, run_plans
-from tidelog.log.environment import NO_ROOM
+from tidelog.log.environment import is_scarcity
 from tidelog.log.errors import LogOffline
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.settings import DirectoryOptions
@@ -70,6 +73,7 @@ class GroupCommit:
         "_recovery_point_interval_bytes",
         "_recovery_point_waiting",
         "_relaxed_since_ms",
+        "_starved",
         "_waiting",
         "statistics",
         "syncfs_files_min",
@@ -92,6 +96,8 @@ class GroupCommit:
         # Dictionaries instead of sets, because they keep their order: a simulated run must not depend on hashes.
         self._dirty: dict[PartitionLog, None] = {}
         self._relaxed_since_ms: dict[PartitionLog, int] = {}
+        # Dirty logs that wait for the next tick, because there was a shortage.
+        self._starved: dict[PartitionLog, None] = {}
         self._waiting: dict[PartitionLog, list[tuple[int, OnDurable]]] = {}
         self._recovery_point_waiting: dict[PartitionLog, list[OnDurable]] = {}
         self._in_flight = False
@@ -138,8 +144,9 @@ class GroupCommit:
 
     def take_dirty(self) -> list[PartitionLog]:
         """Take all dirty logs, for a caller that syncs them itself (starting and stopping)."""
-        logs = [*self._dirty, *self._relaxed_since_ms]
+        logs = list({**self._dirty, **self._starved, **dict.fromkeys(self._relaxed_since_ms)})
         self._dirty = {}
+        self._starved = {}
         self._relaxed_since_ms = {}
         return logs
 
@@ -154,6 +161,7 @@ class GroupCommit:
     def forget(self, log: PartitionLog) -> None:
         """Called when the log is being deleted: it need not become durable, and whoever waits for it gets an error."""
         self._dirty.pop(log, None)
+        self._starved.pop(log, None)
         self._relaxed_since_ms.pop(log, None)
         error = LogOffline(log.name, "the partition was deleted")
         self._wake(log, error)
@@ -194,8 +202,8 @@ class GroupCommit:
 
     def _leave_out(self, log: PartitionLog, recovery_point_waiting: list[OnDurable], error: OSError) -> None:
         """A file of this log cannot even be opened: leave the log out, because the others must not wait for it."""
-        if error.errno in NO_ROOM:
-            self._dirty[log] = None
+        if is_scarcity(error):
+            self._starved[log] = None
             if recovery_point_waiting:
                 self._recovery_point_waiting[log] = recovery_point_waiting
             return
@@ -203,6 +211,8 @@ class GroupCommit:
         self._wake(log, offline)
         for callback in recovery_point_waiting:
             callback(offline)
+        for listener in log.durability_listeners:
+            listener()
 
     def after_pass(self, callback: Callable[[], None]) -> None:
         """Call back when no pass is under way, perhaps at once: a pass refers to some files by their names."""
@@ -212,7 +222,9 @@ class GroupCommit:
             callback()
 
     def tick(self) -> None:
-        """Let the relaxed logs that have waited long enough join the next pass."""
+        """Let the relaxed logs that have waited long enough join the next pass, and the logs that there was a shortage for."""
+        self._dirty.update(self._starved)
+        self._starved = {}
         now_ms = self._clock.monotonic_ms()
         due = [log for log, since_ms in self._relaxed_since_ms.items() if _is_due(log, now_ms - since_ms)]
         for log in due:
@@ -244,6 +256,9 @@ class GroupCommit:
         for log, plan, error in zip(logs, plans, outcome.errors, strict=True):
             before = log.durable.offset
             log.finish_sync(plan, error)
+            if is_scarcity(error) and log in self._dirty:
+                del self._dirty[log]
+                self._starved[log] = None
             if log.offline_reason is None and log.durable.offset > before:
                 self._marks.record(log)
         after_pass, self._after_pass = self._after_pass, []

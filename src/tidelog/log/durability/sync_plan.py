@@ -3,7 +3,8 @@
 ``Unsynced`` collects what a log has written since its last sync: segments, small files beside them, and directories whose
 entries changed. ``SyncPlan`` is a snapshot of it, taken on the event loop and run on the executor. A plan holds open files, not
 names, so a rename, an eviction or a removal in the meantime changes nothing. When it has run, everything below ``end`` is
-durable, unless the log was truncated in between.
+durable, unless the log was truncated in between. A plan that could not run for want of a descriptor or of memory has damaged
+nothing: the log takes it back and tries again later.
 
 After a failed fsync the kernel calls the lost pages clean: a second fsync succeeds, and a restarted process reads from the page
 cache what never reached the disk. A failed sync therefore leaves a mark, a file in the partition's directory: the next start
@@ -16,12 +17,12 @@ a mark.)
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log import names
-from tidelog.log.environment import NO_ROOM, OffsetPosition
+from tidelog.log.environment import OffsetPosition, is_scarcity
 from tidelog.log.segments.segment import LogSegment
 from tidelog.ports.disk import Disk, DiskFile, FileSystem
 from tidelog.ports.executor import Completion, Executor
@@ -48,6 +49,13 @@ class Unsynced:
         if directory not in self.directories:
             self.directories = (*self.directories, directory)
 
+    def restore(self, plan: "SyncPlan", segments: list[LogSegment]) -> None:
+        """Take back what ``plan`` should have synced; ``segments`` are those of its segments that are still in the log."""
+        self.segments = [*segments, *[segment for segment in self.segments if segment not in segments]]
+        self.files = (*plan.files, *self.files)
+        for directory in plan.directories:
+            self.note_directory(directory)
+
     def forget_directories(self, synced: list[str]) -> None:
         """Called when a sync that is about to run covers the directories."""
         self.directories = tuple(directory for directory in self.directories if directory not in synced)
@@ -67,15 +75,19 @@ class SyncPlan:
     truncations: int
     segments: list[LogSegment]
     files: list[DiskFile]
+    """Small files beside the segments."""
     directories: list[str]
     epochs: "StagedFile | None" = None
     """The leader epochs' checkpoint, when it changed and the recovery point should move."""
     recovery_point: int | None = None
     had_no_room: bool = False
+    segment_files: list[DiskFile] = field(default_factory=list)
+    recovery_files: list[DiskFile] = field(default_factory=list)
+    """Indexes and snapshots that recovery will trust when the recovery point has moved."""
 
     def move_recovery_point(self, offset: int, files: list[DiskFile], epochs: "StagedFile | None", directory: str) -> None:
         """Sync also what recovery trusts below ``offset``: ``files``, the leader epochs if they changed, and their names."""
-        self.files += files
+        self.recovery_files = files
         self.epochs = epochs
         if directory not in self.directories:
             self.directories.append(directory)
@@ -83,7 +95,7 @@ class SyncPlan:
 
     def run(self, disk: Disk) -> None:
         """Sync one file after the other, oldest segment first: the old segment is durable before the new one."""
-        for file in self.files:
+        for file in (*self.files, *self.segment_files, *self.recovery_files):
             file.sync()
         staged = self.stage()
         if staged is not None:
@@ -100,19 +112,27 @@ class SyncPlan:
         try:
             return self.epochs.stage()
         except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            self.epochs = self.recovery_point = None
-            self.had_no_room = True
+            self._go_on_without_epochs(error)
             return None
 
     def publish(self) -> None:
+        """Give the temporary file its name. A directory that has no space for it is like a disk that has none."""
         if self.epochs is not None:
-            self.epochs.publish()
+            try:
+                self.epochs.publish()
+            except OSError as error:
+                self._go_on_without_epochs(error)
+
+    def _go_on_without_epochs(self, error: OSError) -> None:
+        if not is_scarcity(error):
+            raise error
+        self.epochs = self.recovery_point = None
+        self.had_no_room = True
 
     @property
     def sync_count(self) -> int:
-        return len(self.files) + len(self.directories) + (self.epochs is not None)
+        files = len(self.files) + len(self.segment_files) + len(self.recovery_files)
+        return files + len(self.directories) + (self.epochs is not None)
 
 
 class SyncOutcome(NamedTuple):

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from tidelog.log import names
 from tidelog.log.compaction.swap import finish_swaps
 from tidelog.log.durability.checkpoints import read_offset_checkpoint, remove_clean_shutdown, write_offset_checkpoint
+from tidelog.log.durability.disk_reserve import DiskReserve
 from tidelog.log.durability.durable_marks import DurableMarks
 from tidelog.log.durability.sync_plan import drop_cached_pages, has_failed_sync_mark
 from tidelog.log.environment import LogEnvironment, Report
@@ -410,6 +411,7 @@ class Repair:
             randomness=self._randomness,
             handles=FileHandles(disk, _OPEN_FILES_MAX),
             index_cache=IndexCache(_INDEX_CACHE_BYTES),
+            reserve=DiskReserve(disk, self._data_directory, 0, self._report),
             on_dirty=lambda _: None,
             report=self._report,
         )

@@ -39,8 +39,9 @@ _ENTRIES_POSITION = _VERSION_CRC.size + _COUNT.size
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     """The entries are ordered by producer id, so that the same state gives the same bytes."""
-    rows = sorted(entry.snapshot_fields() for entry in entries)
-    body = b"".join((_COUNT.pack(len(rows)), *(_ENTRY.pack(*row) for row in rows)))
+    # Producer ids are not negative, so their bytes have the same order.
+    rows = sorted([entry.snapshot_entry() for entry in entries])
+    body = b"".join((_COUNT.pack(len(rows)), *rows))
     return _VERSION_CRC.pack(SNAPSHOT_VERSION, crc32c(body)) + body
 
 

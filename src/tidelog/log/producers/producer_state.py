@@ -23,7 +23,6 @@ from struct import Struct
 from typing import NamedTuple
 
 from tidelog.log.errors import (
-    DuplicateSequence,
     InvalidProducerEpoch,
     InvalidRecord,
     InvalidTransactionState,
@@ -39,9 +38,14 @@ NO_TRANSACTION = -1
 NO_COORDINATOR_EPOCH = -1
 
 # The fields are last sequence, last offset, offset delta, timestamp.
-_BATCH = Struct("<iqiq")
+_BATCH = Struct(">iqiq")
 _EARLIER_BYTES_MAX = (BATCHES_KEPT_MAX - 1) * _BATCH.size
 _pack = _BATCH.pack
+# A snapshot's entry: see producer_snapshot.
+_pack_snapshot_head = Struct(">qh").pack
+_pack_snapshot_tail = Struct(">qiq").pack
+_SNAPSHOT_BATCH_BYTES = 16
+_NO_SNAPSHOT_BATCH = Struct(">iqi").pack(-1, -1, 0)
 
 
 class BatchMetadata(NamedTuple):
@@ -129,6 +133,15 @@ class ProducerEntry:
             self.last_timestamp,
             self.coordinator_epoch,
             self.current_transaction_first_offset,
+        )
+
+    def snapshot_entry(self) -> bytes:
+        """The same as bytes. A roll writes the entries of all producers, so the packed batch is copied as it is, without the
+        timestamp, which a marker may have changed."""
+        return (
+            _pack_snapshot_head(self.producer_id, self.epoch)
+            + (self._packed[:_SNAPSHOT_BATCH_BYTES] or _NO_SNAPSHOT_BATCH)
+            + _pack_snapshot_tail(self.last_timestamp, self.coordinator_epoch, self.current_transaction_first_offset)
         )
 
 
@@ -347,30 +360,10 @@ def _check_unusual(header: BatchHeader, entry: ProducerEntry) -> BatchMetadata |
         if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
             return batch
     expected = (batches[-1].last_sequence + 1) & _SEQUENCE_MASK
-    if _is_older_than_kept(batches, first_sequence, last_sequence):
-        raise DuplicateSequence(
-            f"producer {producer_id}, epoch {epoch}: sequences {first_sequence} to {last_sequence} were written before the last "
-            f"{BATCHES_KEPT_MAX} batches; the next is {expected}"
-        )
     raise OutOfOrderSequence(
         f"producer {producer_id}, epoch {epoch}: the next sequence is {expected}, the batch has {first_sequence} "
         f"to {last_sequence}"
     )
-
-
-def _is_older_than_kept(batches: list[BatchMetadata], first_sequence: int, last_sequence: int) -> bool:
-    """Whether this batch was certainly written, and long ago.
-
-    A producer treats the answer as success, so it must not be given for a batch that was never written. With fewer than five
-    known batches, the oldest may be the first that this log has seen: a producer may start anywhere after its state has expired,
-    and an earlier batch may have been refused. With five, a producer that keeps five in flight has had answers to all earlier
-    ones.
-    """
-    if len(batches) < BATCHES_KEPT_MAX:
-        return False
-    oldest = batches[0].first_sequence
-    half = SEQUENCE_COUNT // 2
-    return 0 < (oldest - last_sequence) & _SEQUENCE_MASK <= (oldest - first_sequence) & _SEQUENCE_MASK < half
 
 
 def _no_sequence(header: BatchHeader) -> InvalidRecord:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from tidelog.log import names
 from tidelog.log.durability.checkpoints import (
     MetaProperties,
+    clean_shutdown_epoch,
     read_meta_properties,
     read_offset_checkpoint,
     read_partition_metadata,
@@ -24,8 +25,8 @@ from tidelog.log.durability.checkpoints import (
     write_partition_metadata,
 )
 from tidelog.log.durability.durable_marks import DurableMarks
-from tidelog.log.durability.sync_plan import NEVER_SYNCFS, run_plans
-from tidelog.log.environment import LogEnvironment, Report
+from tidelog.log.durability.sync_plan import NEVER_SYNCFS, SyncPlan, run_plans
+from tidelog.log.environment import LogEnvironment, Report, is_scarcity
 from tidelog.log.errors import CorruptCheckpoint, DirectoryLocked, DirectoryUnusable, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery.log_recovery import LogOpening, open_log
@@ -48,6 +49,8 @@ class DirectoryState:
     marks: DurableMarks
     has_marks: bool
     was_stopped_cleanly: bool
+    broker_epoch: int
+    """The epoch of the broker that stopped cleanly; -1 if it is not known."""
 
 
 @dataclass(slots=True)
@@ -60,18 +63,23 @@ def take_over(
     disk: Disk, randomness: Randomness, path: str, cluster_id: str, node_id: int
 ) -> tuple[DirectoryLock, MetaProperties]:
     """Create the directory if it is missing, lock it, and check or write its owner."""
-    try:
-        _make_durable_directory(disk, path)
-        lock = disk.lock(names.join(path, names.LOCK_FILE))
-    except BlockingIOError as error:
-        raise DirectoryLocked(f"{path} is used by another process: stop it, or choose another data directory") from error
-    except OSError as error:
-        raise DirectoryUnusable(f"{path} cannot be used as a data directory: {error.strerror or error}") from error
+    lock = lock_for_use(disk, path)
     try:
         return lock, _check_owner(disk, randomness, path, cluster_id, node_id)
     except BaseException:
         lock.release()
         raise
+
+
+def lock_for_use(disk: Disk, path: str) -> DirectoryLock:
+    """Create the directory if it is missing, and lock it."""
+    try:
+        _make_durable_directory(disk, path)
+        return disk.lock(names.join(path, names.LOCK_FILE))
+    except BlockingIOError as error:
+        raise DirectoryLocked(f"{path} is used by another process: stop it, or choose another data directory") from error
+    except OSError as error:
+        raise DirectoryUnusable(f"{path} cannot be used as a data directory: {error.strerror or error}") from error
 
 
 def _make_durable_directory(disk: Disk, path: str) -> None:
@@ -115,7 +123,7 @@ def read_state(disk: Disk, path: str, report: Report) -> DirectoryState:
             report("checkpoint_ignored", {"error": str(error)})
             return {}
 
-    was_stopped_cleanly = was_cleanly_shut_down(disk, path)
+    was_stopped_cleanly, broker_epoch = was_cleanly_shut_down(disk, path), clean_shutdown_epoch(disk, path)
     if was_stopped_cleanly:
         remove_clean_shutdown(disk, path)
     lenient_names = (names.RECOVERY_POINT_CHECKPOINT, names.HIGH_WATERMARK_CHECKPOINT, names.CLEANER_CHECKPOINT)
@@ -131,6 +139,7 @@ def read_state(disk: Disk, path: str, report: Report) -> DirectoryState:
         marks=marks,
         has_marks=disk.exists(names.join(path, names.DURABLE_MARKS)),
         was_stopped_cleanly=was_stopped_cleanly,
+        broker_epoch=broker_epoch,
     )
 
 
@@ -176,13 +185,15 @@ def _open_one(
     durable_mark = max(state.marks.mark(name, topic_id) or 0, recovery_point)
 
     def lower_recovery_point(offset: int) -> None:
+        use_reserve = environment.reserve.use
         if state.has_marks:
             # From now on the mark says what the recovery point said about durability.
             state.marks.record(name, topic_id, durable_mark)
-            state.marks.flush()
+            use_reserve(state.marks.flush)
         recovery_points = state.offsets_by_file[names.RECOVERY_POINT_CHECKPOINT]
         recovery_points[key] = offset
-        write_offset_checkpoint(environment.disk, names.join(path, names.RECOVERY_POINT_CHECKPOINT), recovery_points)
+        checkpoint_path = names.join(path, names.RECOVERY_POINT_CHECKPOINT)
+        use_reserve(lambda: write_offset_checkpoint(environment.disk, checkpoint_path, recovery_points))
 
     log = open_log(
         environment,
@@ -219,20 +230,43 @@ def _read_topic_id(environment: LogEnvironment, directory: str, marked_id: bytes
         return topic_id
     if marked_id is None or marked_id == NO_TOPIC_ID:
         return NO_TOPIC_ID
-    write_partition_metadata(environment.disk, path, marked_id)
+    environment.reserve.use(lambda: write_partition_metadata(environment.disk, path, marked_id))
     return marked_id
 
 
 def sync_all(disk: Disk, file_system: FileSystem, logs: list[PartitionLog], syncfs_files_min: int) -> None:
-    """Make everything durable that these logs hold, or take them offline. Blocks; for starting and stopping."""
+    """Make everything durable that these logs hold, or take them offline. Blocks; for starting and stopping. Raises OSError if
+    there are not even enough descriptors to sync one log after the other."""
     for first in range(0, len(logs), SYNC_LOGS_AT_ONCE):
         some = logs[first : first + SYNC_LOGS_AT_ONCE]
-        plans = [log.begin_sync(with_recovery_point=True) for log in some]
-        outcome = run_plans(disk, file_system, plans, syncfs_files_min)
-        for log, plan, error in zip(some, plans, outcome.errors, strict=True):
-            log.finish_sync(plan, error)
-        if outcome.file_system_failed:
+        shortages, has_failed = _sync_some(disk, file_system, some, syncfs_files_min)
+        if has_failed:
             syncfs_files_min = NEVER_SYNCFS
+        for log in shortages:
+            again, _ = _sync_some(disk, file_system, [log], syncfs_files_min)
+            if again:
+                raise again[log]
+
+
+def _sync_some(
+    disk: Disk, file_system: FileSystem, logs: list[PartitionLog], syncfs_files_min: int
+) -> tuple[dict[PartitionLog, OSError], bool]:
+    """Sync these logs together. Returns the logs that there was a shortage for, and whether ``syncfs`` has failed."""
+    shortages: dict[PartitionLog, OSError] = {}
+    plans: dict[PartitionLog, SyncPlan] = {}
+    for log in logs:
+        try:
+            plans[log] = log.begin_sync(with_recovery_point=True)
+        except OSError as error:
+            if not is_scarcity(error):
+                raise
+            shortages[log] = error
+    outcome = run_plans(disk, file_system, list(plans.values()), syncfs_files_min)
+    for (log, plan), error_of_plan in zip(plans.items(), outcome.errors, strict=True):
+        log.finish_sync(plan, error_of_plan)
+        if is_scarcity(error_of_plan) and error_of_plan is not None:
+            shortages[log] = error_of_plan
+    return shortages, outcome.file_system_failed
 
 
 def refuse_records_in(disk: Disk, directory: str) -> None:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tidelog.log.durability.checkpoints import CheckpointWriter
-from tidelog.log.environment import Report
+from tidelog.log.environment import Report, is_scarcity
 from tidelog.log.errors import LogError, StorageError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.retention.deletion_queue import DeletionQueue
@@ -177,18 +177,22 @@ class RetentionSweep:
             log = next(iter(self._to_take_out))
             # Use the start that is on the disk: the log's own may have risen since, and a crash must find it written.
             start_offset = self._ports.log_starts.written.get((log.topic, log.partition), 0)
-            self._take_out(log, start_offset, work)
-            if log.offline_reason is not None or self._ports.is_being_compacted(log) or not log.has_segment_below(start_offset):
+            if not self._take_out(log, start_offset, work) or not log.has_segment_below(start_offset):
                 del self._to_take_out[log]
 
-    def _take_out(self, log: PartitionLog, start_offset: int, work: TimeBudget) -> None:
+    def _take_out(self, log: PartitionLog, start_offset: int, work: TimeBudget) -> bool:
+        """Take out some segments. Returns False to leave the rest to a later sweep."""
         # A segment may be in the middle of a swap. Readers no longer see its records; a later sweep removes the file.
         if log.offline_reason is not None or self._ports.is_being_compacted(log):
-            return
+            return False
         try:
             segments = log.drop_segments_below(start_offset, min(work.left, SEGMENTS_AT_ONCE))
         except OSError as error:
-            log.go_offline(f"renaming deleted segments failed: {error}")
-            return
+            if is_scarcity(error):
+                self._ports.report("retention_failed", {"partition": log.name, "error": str(error)})
+            else:
+                log.go_offline(f"renaming deleted segments failed: {error}")
+            return False
         work.spend(len(segments))
         self._ports.deletions.add_segments(segments, log.settings.file_delete_delay_ms)
+        return True

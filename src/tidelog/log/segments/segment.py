@@ -18,6 +18,7 @@ one-element lists.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from tidelog.log import names
 from tidelog.log.errors import CorruptLog
@@ -26,7 +27,9 @@ from tidelog.log.segments.file_handles import FileHandles
 from tidelog.log.segments.indexes import IndexCache, OffsetIndex, TimeIndex, TransactionIndex
 from tidelog.log.settings import LogSettings
 from tidelog.ports.disk import Buffer, Disk, DiskFile
+from tidelog.ports.steps import Steps
 from tidelog.records.batch import read_records
+from tidelog.records.compression import CompressionType
 from tidelog.records.errors import RecordError
 from tidelog.records.header import BatchHeader
 from tidelog.records.record import Record
@@ -41,8 +44,17 @@ DECODED_BATCH_RECORDS_MAX = 1 << 26
 # A lookup by time blocks the event loop, and only the records of compacted topics are decoded before they are written.
 LOOKUP_BATCH_BYTES_MAX = 32 << 20
 LOOKUP_BATCH_RECORDS_MAX = 1 << 18
+# A lookup that reads records pauses after this many.
+LOOKUP_RECORDS_PER_STEP = 256
 NO_TIMESTAMP = -1
 _NOT_LOADED = -2
+
+
+def _read_records(file: DiskFile, position: int, header: BatchHeader) -> Iterator[Record]:
+    data = file.read(position, header.size)
+    if len(data) < header.size:
+        raise CorruptLog(file.path, position, header.base_offset, "the file ends inside this batch")
+    return read_records(data, 0, header, size_max=LOOKUP_BATCH_BYTES_MAX, count_max=LOOKUP_BATCH_RECORDS_MAX)
 
 
 class LogSegment:
@@ -253,9 +265,9 @@ class LogSegment:
             self._load_max_timestamp()
         return self._max_timestamp_offset
 
-    def max_timestamp_from(self, offset: int) -> int:
+    def max_timestamp_from(self, offset: int) -> Steps[int]:
         """The newest timestamp of a record at or above ``offset``. Reads from there on only when the newest of all lies below
-        it."""
+        it, which may take long."""
         newest = self.find_batch(self.max_timestamp_offset) if offset > self.base_offset else None
         if offset <= self.base_offset or (newest is not None and newest[1].base_offset >= offset):
             return self.max_timestamp
@@ -263,12 +275,21 @@ class LogSegment:
         if found is None:
             return NO_TIMESTAMP
         position, header = found
+        timestamp = NO_TIMESTAMP
         try:
-            timestamps = [record.timestamp for record in self._records(position, header) if record.offset >= offset]
+            for number, record in enumerate((yield from self._records(position, header)), 1):
+                if record.offset >= offset:
+                    timestamp = max(timestamp, record.timestamp)
+                if not number % LOOKUP_RECORDS_PER_STEP:
+                    yield
         except RecordError:
-            timestamps = [header.max_timestamp]
+            timestamp = header.max_timestamp
         rest = scan_headers(self.file(), position + header.size, self.size, LOOKUP_CHUNK_BYTES)
-        return max((*timestamps, *(later.max_timestamp for _, later in rest)), default=NO_TIMESTAMP)
+        for number, (_, later) in enumerate(rest, 1):
+            timestamp = max(timestamp, later.max_timestamp)
+            if not number % LOOKUP_RECORDS_PER_STEP:
+                yield
+        return timestamp
 
     def _load_max_timestamp(self) -> None:
         timestamp, offset = self.time_index.last_entry
@@ -297,8 +318,9 @@ class LogSegment:
             end = header.next_offset
         return end
 
-    def find_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
-        """The first record at or after ``start_offset`` stamped ``timestamp`` or later: (timestamp, offset, leader epoch)."""
+    def find_timestamp(self, timestamp: int, start_offset: int) -> Steps[tuple[int, int, int] | None]:
+        """The first record at or after ``start_offset`` stamped ``timestamp`` or later: (timestamp, offset, leader epoch). It has
+        to read the records of a batch, which may take long."""
         if self.max_timestamp < timestamp:
             return None
         from_offset = max(self.time_index.lookup(timestamp)[1], start_offset)
@@ -307,7 +329,9 @@ class LogSegment:
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
             try:
-                for record in self._records(at, header):
+                for number, record in enumerate((yield from self._records(at, header)), 1):
+                    if not number % LOOKUP_RECORDS_PER_STEP:
+                        yield
                     if record.timestamp >= timestamp and record.offset >= start_offset:
                         # The deltas that a client sent may add up to more than a timestamp can hold; the header's maximum cannot.
                         return min(record.timestamp, header.max_timestamp), record.offset, header.leader_epoch
@@ -316,11 +340,13 @@ class LogSegment:
                 return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
         return None
 
-    def _records(self, position: int, header: BatchHeader) -> Iterator[Record]:
-        data = self.file().read(position, header.size)
-        if len(data) < header.size:
-            raise CorruptLog(self.path, position, header.base_offset, "the file ends inside this batch")
-        return read_records(data, 0, header, size_max=LOOKUP_BATCH_BYTES_MAX, count_max=LOOKUP_BATCH_RECORDS_MAX)
+    def _records(self, position: int, header: BatchHeader) -> Steps[Iterator[Record]]:
+        """A batch that is large, or becomes so when it is decompressed, is read in a helper thread."""
+        read = partial(_read_records, self.file(), position, header)
+        if header.size <= LOOKUP_CHUNK_BYTES and header.compression is CompressionType.NONE:
+            return read()
+        records: Iterator[Record] = yield read
+        return records
 
     # -- cutting and removing --------------------------------------------------------------------------------------------------
 

@@ -5,12 +5,18 @@ is beyond them, the query does not start: with only some of its calls it could n
 """
 
 import os
+import time
+from collections.abc import Mapping
 from functools import cached_property
 
 from tidelog.client.errors import InvalidArgument
+from tidelog.client.fetch.lookup import PartitionLookup
+from tidelog.client.fetch.settings import OwnSettings
+from tidelog.client.produce.producer import ColumnProducer
 from tidelog.client.transactions.admin import TransactionAdmin
 from tidelog.client.wire.brokers import Brokers
 from tidelog.client.wire.errors import UnknownPartition
+from tidelog.records.compression import CompressionType
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.job import SinkJob
 from tidelog.spark.sink.ledger import LedgerCluster, TopicLedger
@@ -23,6 +29,10 @@ CONNECT_SECONDS_MAX = 5.0
 REQUEST_SECONDS_MAX = 60.0
 # librdkafka's default, if the user does not give message.max.bytes.
 MESSAGE_BYTES_MAX = 1_000_000
+# How long a topic's number of partitions is trusted.
+PARTITIONS_SECONDS_MAX = 60.0
+# What our producer understands, or does anyway: whole columns need no time to gather messages, and no queue of them.
+_OWN_SETTINGS = ("linger.ms", "batch.size", "batch.num.messages", "message.max.bytes", "max.request.size")
 _SECURITY = ("sasl.", "ssl.", "oauthbearer_", "enable.ssl.", "enable.sasl.")
 
 
@@ -38,6 +48,19 @@ def check_security(options: SinkOptions) -> None:
             )
 
 
+def own_compression(settings: Mapping[str, str]) -> CompressionType | None:
+    """The compression of the batches that we encode; None if a setting is beyond our producer, and librdkafka has to write."""
+    compression = CompressionType.NONE
+    for name, value in settings.items():
+        if name in ("compression.type", "compression.codec"):
+            if value.upper() not in CompressionType.__members__:
+                raise InvalidArgument(f"option kafka.{name} is none, gzip, snappy, lz4 or zstd: not {value!r}")
+            compression = CompressionType[value.upper()]
+        elif name not in _OWN_SETTINGS and (name != "security.protocol" or value.upper() != "PLAINTEXT"):
+            return None
+    return compression
+
+
 class SinkConnections:
     """The connections to one cluster, for one set of options."""
 
@@ -47,6 +70,11 @@ class SinkConnections:
         self._brokers = Brokers(bootstrap, CLIENT_ID, CONNECT_SECONDS_MAX, REQUEST_SECONDS_MAX)
         self.admin = TransactionAdmin(bootstrap, client_id=CLIENT_ID, request_timeout_ms=int(REQUEST_SECONDS_MAX * 1000))
         self._ledger_cluster = LedgerCluster(bootstrap, self._brokers, self.admin.topic_config)
+        self.lookup = PartitionLookup(
+            bootstrap, OwnSettings(client_id=CLIENT_ID, timeout_ms=int(REQUEST_SECONDS_MAX * 1000)), "read_committed"
+        )
+        self._looked_up: dict[str, float] = {}
+        self._plain_producer: ColumnProducer | None = None
         self._jobs: dict[str, tuple[SinkJob, TopicLedger]] = {}
         self._limits: dict[str, int] = {}
         self._is_greeted = False
@@ -60,6 +88,7 @@ class SinkConnections:
 
     def close(self) -> None:
         self._brokers.close()
+        self.lookup.close()
         self.admin.close()
         for _, ledger in self._jobs.values():
             ledger.close()
@@ -81,6 +110,23 @@ class SinkConnections:
         if wanted is not None and wanted > longest:
             raise InvalidArgument(f"option transactionTimeoutMs: {wanted} is more than the brokers allow ({longest})")
         return longest if wanted is None else wanted
+
+    def producer(self, transactional_id: str | None) -> ColumnProducer:
+        """A producer for one transaction, or the one without transactions, which all tasks of the process share."""
+        compression = own_compression(dict(self._options.connection.settings)) or CompressionType.NONE
+        if transactional_id is not None:
+            return ColumnProducer(self.lookup, compression, (transactional_id, self.transaction_timeout_ms))
+        if self._plain_producer is None:
+            self._plain_producer = ColumnProducer(self.lookup, compression)
+        return self._plain_producer
+
+    def partitions_of(self, topic: str) -> int:
+        """The number of partitions of the topic, which must exist. Those that are added are used within a minute."""
+        now = time.monotonic()
+        if now - self._looked_up.get(topic, -PARTITIONS_SECONDS_MAX) >= PARTITIONS_SECONDS_MAX:
+            self.lookup.topics([topic])
+            self._looked_up[topic] = now
+        return len(self.lookup.known_topic(topic).leaders)
 
     def limit_of(self, topic: str) -> int:
         """The maximum size of a message of this topic, in bytes. Raises RowRefused if there is no such topic; it is not

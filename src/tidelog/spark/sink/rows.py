@@ -119,18 +119,21 @@ class SinkRows:
         self._task_partition = partition
         self._first_row = first_row
 
-    def check(self, limit_of: SizeLimit) -> None:
+    def check(self, limit_of: SizeLimit, partitions_of: Callable[[str], int] | None = None) -> None:
         """Raises RowRefused for a row without a topic, with a topic that does not exist, with too many bytes for it, or with a
-        field out of range."""
+        field out of range. ``partitions_of`` returns the number of partitions of a topic that exists."""
         self._check_values()
         if self._columns.topic is None:
             self._check_sizes(limit_of, self._topic or "", None)
+            self._check_partitions(partitions_of, self._topic or "", None)
             return
         topics = self._batch.column(self._columns.topic)
         if topics.null_count:
             raise self.refusal(int(np.argmax(pc.is_null(topics).to_numpy(zero_copy_only=False))), "the topic is null")
         for topic in pc.unique(topics).to_pylist():
-            self._check_sizes(limit_of, topic, pc.equal(topics, topic).to_numpy(zero_copy_only=False))
+            mask = pc.equal(topics, topic).to_numpy(zero_copy_only=False)
+            self._check_sizes(limit_of, topic, mask)
+            self._check_partitions(partitions_of, topic, mask)
 
     def _check_values(self) -> None:
         columns = self._columns
@@ -146,6 +149,16 @@ class SinkRows:
             if is_null.any():
                 row = pc.list_parent_indices(headers)[int(np.argmax(is_null))].as_py()
                 raise self.refusal(row, "a header has no name")
+
+    def _check_partitions(self, partitions_of: Callable[[str], int] | None, topic: str, mask: Any) -> None:
+        if partitions_of is None or self._columns.partition is None:
+            return
+        count = partitions_of(topic)
+        numbers = pc.fill_null(self._batch.column(self._columns.partition), 0).to_numpy(zero_copy_only=False)
+        is_wrong = numbers >= count if mask is None else (numbers >= count) & mask
+        if is_wrong.any():
+            row = int(np.argmax(is_wrong))
+            raise self.refusal(row, f"there is no partition {numbers[row]}: topic {topic} has {count}")
 
     def _check_sizes(self, limit_of: SizeLimit, topic: str, mask: Any) -> None:
         first = 0 if mask is None else int(np.argmax(mask))

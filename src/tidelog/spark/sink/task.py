@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tidelog.client.errors import TidelogError
+from tidelog.client.errors import InvalidArgument, TidelogError
 from tidelog.client.message import Message
 from tidelog.client.raw_producer import RawProducer
 from tidelog.client.transactions.admin import TransactionHandle
@@ -49,6 +49,22 @@ _DEFAULTS: dict[str, Any] = {
     "delivery.report.only.error": True,
 }
 _JAVA_NAMES = {"max.request.size": "message.max.bytes"}
+_UNKNOWN_SETTING = "No such configuration property"
+
+
+def check_settings(options: SinkOptions) -> None:
+    """Refuse, on the driver, a setting that librdkafka does not know. Whatever else is wrong may be right on the executors: they
+    have files of their own."""
+    try:
+        RawProducer(options.connection.bootstrap, _librdkafka_settings(options)).close(0.0)
+    except InvalidArgument as error:
+        if _UNKNOWN_SETTING in str(error):
+            raise
+
+
+def _librdkafka_settings(options: SinkOptions) -> dict[str, Any]:
+    given = {_JAVA_NAMES.get(name, name): value for name, value in options.connection.settings}
+    return {**_DEFAULTS, **given, "log_level": 2}
 
 
 class TaskResult(NamedTuple):
@@ -101,9 +117,7 @@ class TaskWriter:
 
     def _open(self) -> RawProducer:
         if self._producer is None:
-            settings: dict[str, Any] = {**_DEFAULTS, "batch.size": self._batch_bytes}
-            settings |= {_JAVA_NAMES.get(name, name): value for name, value in self._options.connection.settings}
-            settings["log_level"] = 2
+            settings = {"batch.size": self._batch_bytes, **_librdkafka_settings(self._options)}
             if self._name is not None and self._connections is not None:
                 self._transactional_id = self._name()
                 settings |= {

@@ -23,11 +23,18 @@ from tidelog.client.errors import BrokerUnavailable, InvalidArgument, TidelogErr
 from tidelog.client.transactions.admin import TransactionHandle
 from tidelog.client.wire.errors import BrokerUnreachable
 from tidelog.spark.options import SinkOptions
-from tidelog.spark.sink.connections import SinkConnections, check_security, forget_connections, sink_connections
+from tidelog.spark.sink.column_task import ColumnTaskWriter
+from tidelog.spark.sink.connections import (
+    SinkConnections,
+    check_security,
+    forget_connections,
+    own_compression,
+    sink_connections,
+)
 from tidelog.spark.sink.job import JobStart
 from tidelog.spark.sink.names import once_write_id, query_job, write_job
 from tidelog.spark.sink.rows import SinkColumns, check_columns
-from tidelog.spark.sink.task import TaskWriter
+from tidelog.spark.sink.task import TaskWriter, check_settings
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 # How long a process waits if no broker answers its first request.
@@ -71,6 +78,8 @@ def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> D
 
 def _check(options: SinkOptions, overwrite: bool) -> None:
     check_security(options)
+    if own_compression(dict(options.connection.settings)) is None:
+        check_settings(options)
     if overwrite:
         raise InvalidArgument('a topic cannot be overwritten: use mode("append"), or outputMode("append" or "update")')
 
@@ -129,11 +138,17 @@ def _write_task(
 ) -> TaskMessage:
     context = _task_context()
     partition = context.partitionId()
-    if options.delivery_guarantee == "at_least_once":
+    is_own = own_compression(dict(options.connection.settings)) is not None
+    if options.delivery_guarantee == "at_least_once" and not is_own:
         TaskWriter(options, columns, None, partition, None).write(batches)
         return TaskMessage(execution, None)
     connections = sink_connections(options)
+    writer = ColumnTaskWriter if is_own else TaskWriter
     try:
+        if options.delivery_guarantee == "at_least_once":
+            _patiently(connections.greet)
+            writer(options, columns, connections, partition, None).write(batches)
+            return TaskMessage(execution, None)
         job = connections.job(execution.job)
         # Starting twice has the same effect as once.
         begun = start or _patiently(partial(job.start, execution.run, execution.batch))
@@ -143,7 +158,7 @@ def _write_task(
         def name() -> str:
             return job.name_for(begun.generation, partition, context.attemptNumber())
 
-        return TaskMessage(execution, TaskWriter(options, columns, connections, partition, name).write(batches).transaction)
+        return TaskMessage(execution, writer(options, columns, connections, partition, name).write(batches).transaction)
     except Exception:
         forget_connections(options)
         raise

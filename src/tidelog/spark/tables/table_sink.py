@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -54,36 +53,28 @@ class TaskPositions:
         self.seen: dict[str, int] = {}
         self.next: dict[str, int] = {}
 
-    def missing(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows of the batch that the table lacks, in order within each partition."""
-        for topic, partition, rows in by_partition(batch):
-            name = position_name(topic, partition)
+    def missing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of the batch that the table lacks."""
+        if missing := [name for name in PLACE_COLUMNS if batch.column(name).null_count]:
+            raise WrongSchema(f"column {missing[0]} is null in a row: the table cannot tell whether it has that row already")
+        rows = pa.Table.from_batches([batch.select(PLACE_COLUMNS)])
+        places = rows.group_by(["topic", "partition"], use_threads=False).aggregate([("offset", "min"), ("offset", "max")])
+        has_some = False
+        for place in places.to_pylist():
+            name = position_name(place["topic"], place["partition"])
             if name not in self.seen:
                 self.seen[name] = self._ask(name)
-            offsets = rows.column("offset")
-            extent = pc.min_max(offsets).as_py()
-            if extent["max"] < self.seen[name]:
-                continue
-            if extent["min"] < self.seen[name]:
-                rows = rows.filter(pc.greater_equal(offsets, self.seen[name]))
-            self.next[name] = max(self.next.get(name, 0), extent["max"] + 1)
-            yield rows
+            if place["offset_max"] >= self.seen[name]:
+                self.next[name] = max(self.next.get(name, 0), place["offset_max"] + 1)
+            has_some |= place["offset_min"] < self.seen[name]
+        return batch.filter(self._is_missing(rows)) if has_some else batch
 
-
-def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    if not batch.num_rows:
-        return
-    if missing := [name for name in PLACE_COLUMNS if batch.column(name).null_count]:
-        raise WrongSchema(f"column {missing[0]} is null in a row: the table cannot tell whether it has that row already")
-    topics, partitions = batch.column("topic"), batch.column("partition")
-    # A task reads one partition, unless somebody shuffled the rows.
-    if pc.all(pc.equal(topics, topics[0])).as_py() and pc.all(pc.equal(partitions, partitions[0])).as_py():
-        yield topics[0].as_py(), partitions[0].as_py(), batch
-        return
-    pairs = pa.table([topics, partitions], names=["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
-    for pair in pairs.to_pylist():
-        is_of_it = pc.and_(pc.equal(topics, pair["topic"]), pc.equal(partitions, pair["partition"]))
-        yield pair["topic"], pair["partition"], batch.filter(is_of_it)
+    def _is_missing(self, rows: pa.Table) -> pa.Array:
+        columns = [rows.column(name).to_pylist() for name in PLACE_COLUMNS]
+        return pa.array(
+            [offset >= self.seen[position_name(topic, partition)] for topic, partition, offset in zip(*columns, strict=True)],
+            pa.bool_(),
+        )
 
 
 # -- rows of topics -----------------------------------------------------------------------------------------------------------
@@ -178,8 +169,7 @@ def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
     columns = table.columns
     with writing(writer, place):
         for batch in batches:
-            for rows in positions.missing(batch):
-                writer.write(as_in_table(rows, columns))
+            writer.write(as_in_table(positions.missing(batch), columns))
         return TableMessage(writer.finish(), positions.seen, positions.next)
 
 

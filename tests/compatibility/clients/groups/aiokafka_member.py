@@ -75,7 +75,7 @@ class AiokafkaMember(Member):
         try:
             await consumer.commit({TopicPartition(*partition): offset for partition, offset in offsets.items()})
         except KafkaError as error:
-            self.refused_commits.append(type(error).__name__)
+            self.on_refused(offsets, type(error).__name__)
         else:
             self.on_committed(offsets)
 

@@ -103,10 +103,13 @@ class ConfluentMember(Member):
         try:
             answered = consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException as error:
-            self.refused_commits.append(error.args[0].name())
+            self.on_refused(offsets, error.args[0].name())
             return
         errors = {(each.topic, each.partition): each.error for each in answered}
-        self.refused_commits += [refusal.name() for refusal in errors.values() if refusal is not None]
+        for partition, offset in offsets.items():
+            refusal = errors[partition]
+            if refusal is not None:
+                self.on_refused({partition: offset}, refusal.name())
         self.on_committed({partition: offset for partition, offset in offsets.items() if errors[partition] is None})
 
 

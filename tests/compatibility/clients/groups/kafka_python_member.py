@@ -87,7 +87,7 @@ class KafkaPythonMember(Member):
         try:
             consumer.commit(wanted, timeout_ms=COMMIT_TIMEOUT_MS)
         except KafkaError as error:
-            self.refused_commits.append(type(error).__name__)
+            self.on_refused(offsets, type(error).__name__)
         else:
             self.on_committed(offsets)
 
@@ -101,7 +101,12 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python
         self._member.on_assigned(assigned)
 
     def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-        self._member.commit(self._consumer)
+        try:
+            self._member.commit(self._consumer)
+        except Exception as error:
+            # kafka-python commits within its own rebalance here, and may fail in ways of its own. Whoever reads next starts
+            # from the last commit.
+            self._member.on_refused({}, repr(error))
         self._member.on_gone("revoked", revoked)
 
     def on_partitions_lost(self, lost: Iterable[Any]) -> None:

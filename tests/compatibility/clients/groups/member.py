@@ -146,6 +146,14 @@ class Member(threading.Thread):
         self.committed.update(offsets)
         self._observer.on_committed(self, offsets)
 
+    def on_refused(self, offsets: dict[Partition, int], refusal: str) -> None:
+        """What it still owns is committed again after the next poll: a commit in the middle of an incremental rebalance is
+        refused, and nobody reads those records again."""
+        self.refused_commits.append(refusal)
+        for partition, offset in offsets.items():
+            if partition in self.owned:
+                self._uncommitted.setdefault(partition, offset)
+
 
 def partitions_of(partitions: Iterable[Any]) -> frozenset[Partition]:
     return frozenset(Partition(each.topic, each.partition) for each in partitions)

@@ -18,7 +18,7 @@ from tidelog.spark.pipelines.archive.pipeline import ArchiveOptions
 from tidelog.spark.pipelines.pipeline import Silent
 from tidelog.spark.tables.lake_table import LakeTable
 
-ROWS = 600
+ROWS = 400
 DRIVER_SECONDS_MAX = 240.0
 SCHEMA = "id BIGINT"
 

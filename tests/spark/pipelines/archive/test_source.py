@@ -34,7 +34,7 @@ def messages(first: int, count: int) -> pa.RecordBatch:
 
 def test_the_rows_are_those_of_the_long_way(spark: SparkSession, tmp_path: Path) -> None:
     LakeTable.ensure(tmp_path, archive_columns(None), partition_by=PARTITION_BY, identity={})
-    commit_tasks(tmp_path, [write_raw(tmp_path, [messages(0, 4)])])
+    commit_tasks(tmp_path, [write_raw(tmp_path, {"orders/0": 0}, [messages(0, 4)])])
     short = LakeTable.open(tmp_path).frame(spark)
     given = messages(0, 4).to_pylist()
     long = archive_rows(spark.createDataFrame([tuple(row.values()) for row in given], f"struct<{schema_text(True)}>"), None)
@@ -45,11 +45,12 @@ def test_the_rows_are_those_of_the_long_way(spark: SparkSession, tmp_path: Path)
 
 def test_what_the_table_has_is_not_written(tmp_path: Path) -> None:
     LakeTable.ensure(tmp_path, archive_columns(None), partition_by=PARTITION_BY, identity={})
-    commit_tasks(tmp_path, [write_raw(tmp_path, [messages(0, 4)])])
-    again = write_raw(tmp_path, [messages(2, 4)])
+    commit_tasks(tmp_path, [write_raw(tmp_path, {"orders/0": 0}, [messages(0, 4)])])
+    positions = {"orders/0": LakeTable.open(tmp_path).position("orders/0")}
+    again = write_raw(tmp_path, positions, [messages(2, 4)])
     assert (sum(file.rows for file in again.files), again.seen, again.next) == (2, {"orders/0": 4}, {"orders/0": 6})
-    assert write_raw(tmp_path, [messages(0, 4)]).files == []
-    assert write_raw(tmp_path, []).files == []
+    assert write_raw(tmp_path, positions, [messages(0, 4)]).files == []
+    assert write_raw(tmp_path, positions, []).files == []
 
 
 def test_a_day_that_no_date_can_be_written_of_is_null() -> None:

@@ -3,10 +3,10 @@
 When nothing is done to the rows in Spark, they need not travel through it: moving them from Python to Java and back costs more
 than reading and writing them. ``format("tidelog_archive_files")`` plans batches as ``format("tidelog")`` does, with the same
 offsets (a checkpoint of one works with the other), but a task returns one row that lists the files it wrote. ``table_sink``
-commits them as if its own tasks had written them.
+commits them as if its own tasks had written them. The plan asks the table for its positions, once for all tasks.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from pyspark.sql.types import StructType
 
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.pipelines.archive.rows import FIRST_DAY, LAST_DAY, PARTITION_BY, RAW_COLUMNS
-from tidelog.spark.source import SpanPartition, TidelogStreamReader, read_span
+from tidelog.spark.planning import OffsetSpan
+from tidelog.spark.source import SpansPartition, TidelogStreamReader, read_spans
 from tidelog.spark.tables.data_files import DataFileWriter, PartitionValues, partition_text, writing
 from tidelog.spark.tables.lake_table import LakeTable
-from tidelog.spark.tables.table_sink import MESSAGE_COLUMN, TableMessage, TaskPositions
+from tidelog.spark.tables.table_sink import MESSAGE_COLUMN, TableMessage, TaskPositions, position_name
 from tidelog.spark.tables.upkeep import STATS_COLUMNS
 
 FORMAT = "tidelog_archive_files"
@@ -41,6 +42,14 @@ class ArchiveFilesSource(DataSource):
         return ArchiveFilesReader(SourceOptions.parse(given, is_stream=True), place)
 
 
+class ArchivePartition(SpansPartition):
+    """A task's part of the work, with the table's positions at the time of the plan, so that no task has to open the table."""
+
+    def __init__(self, spans: Sequence[OffsetSpan], positions: Mapping[str, int]) -> None:
+        super().__init__(spans)
+        self.positions = positions
+
+
 class ArchiveFilesReader(TidelogStreamReader):
     def __init__(self, options: SourceOptions, place: Path) -> None:
         super().__init__(options)
@@ -49,27 +58,37 @@ class ArchiveFilesReader(TidelogStreamReader):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._options, self._place)
 
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        tasks = [task for task in super().partitions(start, end) if isinstance(task, SpansPartition)]
+        table = LakeTable.open(self._place)
+        return [ArchivePartition(task.spans, _positions(table, task.spans)) for task in tasks]
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, SpanPartition):
-            message = write_raw(self._place, read_span(self._options, partition.span))
+        if isinstance(partition, ArchivePartition):
+            message = write_raw(self._place, partition.positions, read_spans(self._options, partition.spans))
             yield pa.record_batch({MESSAGE_COLUMN: pa.array([message.encode()], pa.binary())})
 
 
-def write_raw(place: Path, batches: Iterable[pa.RecordBatch]) -> TableMessage:
-    """Write the messages that the table lacks to files."""
-    table = LakeTable.open(place)
-    positions = TaskPositions(table.position)
-    writer = DataFileWriter(place, table.partition_by, STATS_COLUMNS)
+def _positions(table: LakeTable, spans: Sequence[OffsetSpan]) -> dict[str, int]:
+    names = {position_name(span.topic, span.partition) for span in spans}
+    return {name: table.position(name) for name in sorted(names)}
+
+
+def write_raw(place: Path, positions: Mapping[str, int], batches: Iterable[pa.RecordBatch]) -> TableMessage:
+    """Write the messages that the table lacks to files. ``positions`` are the table's."""
+    task = TaskPositions(positions.__getitem__)
+    writer = DataFileWriter(place, PARTITION_BY, STATS_COLUMNS)
     with writing(writer, place):
         for batch in batches:
-            for rows in positions.missing(batch):
-                for values, part in raw_rows(rows):
-                    writer.write_part(values, part)
-        return TableMessage(writer.finish(), positions.seen, positions.next)
+            for values, part in raw_rows(task.missing(batch)):
+                writer.write_part(values, part)
+        return TableMessage(writer.finish(), task.seen, task.next)
 
 
 def raw_rows(messages: pa.RecordBatch) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
     """The same rows as ``archive_rows`` without a schema, by the values of PARTITION_BY. No message is bad."""
+    if not messages.num_rows:
+        return
     columns: Mapping[str, pa.Array] = dict(zip(messages.schema.names, messages.columns, strict=True))
     arrays = [columns[field.name] if field.name in columns else pa.nulls(len(messages), field.type) for field in RAW_COLUMNS]
     rows = pa.record_batch(arrays, schema=RAW_COLUMNS)

@@ -1,0 +1,50 @@
+"""Queues: the memory of the engine, and the time that it takes to hand out a record and to settle it."""
+
+import tracemalloc
+
+from bench.measure import Figure, Row, Target, seconds_of
+from bench.workspace import Workspace
+from tidelog.queues.acknowledgements import AcknowledgementBatch, AcknowledgeType
+from tidelog.queues.share_partition import AcquireRequest, DeliveryLimits, LogBatch, SharePartition
+
+IN_FLIGHT = 120_000
+BATCH_RECORDS = 100
+ROUNDS = 3
+LIMITS = DeliveryLimits(width_max=None, acquired_max=2 * IN_FLIGHT, ranges_max=2 * IN_FLIGHT)
+
+
+def engine(workspace: Workspace) -> list[Row]:
+    in_flight = workspace.scaled(IN_FLIGHT)
+    tracemalloc.start()
+    partition = SharePartition(0)
+    _acquire_all_split(partition, in_flight)
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert partition.range_count == in_flight
+    records = workspace.scaled(IN_FLIGHT)
+    rounds = workspace.rounds(ROUNDS)
+    batched = [seconds_of(lambda: _deliver(records, BATCH_RECORDS)) / records * 1e6 for _ in range(rounds)]
+    single = [seconds_of(lambda: _deliver(records, 1)) / records * 1e6 for _ in range(rounds)]
+    megabytes = Figure.of([held_bytes / 1e6])
+    return [
+        Row("memory of 120,000 locks, no two alike", megabytes, "MB", target=Target("<=", 8.0), judges="ours"),
+        Row("deliver and acknowledge, 100 at a time", Figure.of(batched), "us/record"),
+        Row("deliver and acknowledge, one at a time", Figure.of(single), "us/record"),
+    ]
+
+
+def _acquire_all_split(partition: SharePartition, count: int) -> None:
+    """Neighbours belong to different members, so that no two ranges merge."""
+    for offset in range(count):
+        request = AcquireRequest(f"member-{offset % 2}", 1, is_limit_strict=True)
+        partition.acquire(request, (LogBatch(offset, offset),), LIMITS, offset // 100)
+
+
+def _deliver(records: int, batch_records: int) -> None:
+    partition = SharePartition(0)
+    request = AcquireRequest("member", batch_records)
+    for first in range(0, records, batch_records):
+        last = first + batch_records - 1
+        partition.acquire(request, (LogBatch(first, last),), LIMITS, first)
+        partition.acknowledge("member", (AcknowledgementBatch(first, last, (AcknowledgeType.ACCEPT,)),), LIMITS, first)
+        partition.take_update()

@@ -1,0 +1,252 @@
+"""ShareFetch (KIP-932): settles records that a member has, locks others for it and sends them, or waits until there are some.
+
+The acknowledgements of a request take effect before it fetches. The answer waits for them to be committed, and for records: at
+least one, unless the time is up. A request that renews locks fetches nothing, because a lock might end before the answer.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
+from tidelog.broker.share_partitions import ShareFetched, ShareLeader
+from tidelog.broker.share_requests import (
+    AcknowledgeErrors,
+    Acknowledgements,
+    acknowledgements_of,
+    check_member,
+    check_share_groups_enabled,
+    settle,
+)
+from tidelog.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession, ShareSessionKey, TopicIndex
+from tidelog.controller.errors import ApiError
+from tidelog.queues.share_partition import AcquireRequest
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.messages import DecodedMessage
+from tidelog.wire.protocol import ApiKey
+from tidelog.wire.share_fetch import NO_LEADER, ShareFetchResponse, ShareFetchResult, encode_share_fetch_response
+
+if TYPE_CHECKING:
+    from tidelog.broker.timers import Timer
+
+RECORD_LIMIT_MODE = 1
+
+
+def handle(context: RequestContext, request: DecodedMessage) -> None:
+    broker = context.broker
+    check_share_groups_enabled(broker)
+    check_member(request.group_id, request.member_id)
+    if request.is_renew_ack and (request.max_bytes or request.min_bytes or request.max_records or request.max_wait_ms):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "A request that renews locks fetches nothing: all its limits must be 0.")
+    key = ShareSessionKey(request.group_id, request.member_id)
+    acknowledgements = acknowledgements_of(request)
+    try:
+        session = _session(context, request, key, acknowledgements)
+    except ApiError as error:
+        if error.code is not ErrorCode.SHARE_SESSION_LIMIT_REACHED or request.max_wait_ms <= 0:
+            raise
+        # Answered late, so that the member does not try again at once.
+        refusal = error
+        context.session.add_delayed(broker.timers.schedule(request.max_wait_ms, lambda: context.fail(refusal)))
+        return
+    fetch = ShareFetch(context, request, key, session, acknowledgements)
+    settle(context, key.group_id, key.member_id, acknowledgements, fetch.settled)
+    if request.share_session_epoch == FINAL_EPOCH:
+        broker.share_sessions.close(session)
+        fetch.fetched()
+    else:
+        fetch.start()
+
+
+def _session(
+    context: RequestContext, request: DecodedMessage, key: ShareSessionKey, acknowledgements: Acknowledgements
+) -> ShareSession:
+    sessions, epoch = context.broker.share_sessions, request.share_session_epoch
+    if epoch == INITIAL_EPOCH:
+        if acknowledgements:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "The first request of a session cannot acknowledge anything.")
+        session = sessions.open(key, context.session)
+    elif epoch == FINAL_EPOCH:
+        return sessions.find(key)
+    else:
+        session = sessions.advance(key, epoch, context.session)
+    added = [(topic.topic_id, partition.partition_index) for topic in request.topics for partition in topic.partitions]
+    forgotten = [(topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions]
+    session.change(added, forgotten)
+    return session
+
+
+class ShareFetch:
+    """One request. It is registered with its partitions while it waits, and drops its references when it is answered."""
+
+    __slots__ = (
+        "_acknowledged",
+        "_bytes_min",
+        "_context",
+        "_errors",
+        "_fetched",
+        "_is_fetched",
+        "_is_first",
+        "_key",
+        "_leaders",
+        "_partition_errors",
+        "_request",
+        "_session",
+        "_timer",
+    )
+
+    def __init__(
+        self,
+        context: RequestContext,
+        request: DecodedMessage,
+        key: ShareSessionKey,
+        session: ShareSession,
+        acknowledgements: Acknowledgements,
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._key = key
+        self._session = session
+        self._is_first = request.share_session_epoch == INITIAL_EPOCH
+        self._bytes_min = min(request.min_bytes, request.max_bytes)
+        self._acknowledged = list(acknowledgements)
+        self._errors: AcknowledgeErrors | None = None
+        self._fetched: dict[TopicIndex, ShareFetched] = {}
+        self._partition_errors: dict[TopicIndex, tuple[ErrorCode, str]] = {}
+        self._leaders: dict[TopicIndex, ShareLeader] = {}
+        self._is_fetched = False
+        self._timer: Timer | None = None
+
+    # -- acknowledgements ----------------------------------------------------------------------------------------------------
+
+    def settled(self, errors: AcknowledgeErrors) -> None:
+        self._errors = errors
+        self._reply_if_done()
+
+    # -- records -------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        request = self._request
+        if request.is_renew_ack or request.max_records <= 0 or request.max_bytes <= 0 or self._try() or request.max_wait_ms <= 0:
+            self.fetched()
+            return
+        context = self._context
+        context.session.add_delayed(self)
+        self._timer = context.broker.timers.schedule(request.max_wait_ms, self._time_out)
+        for leader in self._leaders.values():
+            leader.add_waiter(self)
+
+    def _try(self) -> bool:
+        """Lock what there is, unless it is too little to answer with. Returns whether there is an answer."""
+        shares, group_id = self._context.broker.share_sessions.share_partitions, self._key.group_id
+        order = self._session.in_turn()
+        for which in order:
+            leader = self._leaders.get(which)
+            try:
+                if leader is None:
+                    leader = shares.find(group_id, *which)
+                leader.check()
+            except Exception as error:
+                self._partition_errors[which] = self._context.code_of(error)
+                self._leaders.pop(which, None)
+            else:
+                self._leaders[which] = leader
+        if not self._leaders:
+            return bool(self._partition_errors)
+        bytes_each = max(1, min(self._request.max_bytes, self._context.broker.config.fetch_bytes_max) // len(self._leaders))
+        if self._bytes_min > 1 and sum(each.readable_bytes(bytes_each) for each in self._leaders.values()) < self._bytes_min:
+            return bool(self._partition_errors)
+        return self._acquire(order, bytes_each) or bool(self._partition_errors)
+
+    def _acquire(self, order: list[TopicIndex], bytes_each: int) -> bool:
+        request = self._request
+        records_left = request.max_records
+        for which in order:
+            leader = self._leaders.get(which)
+            if leader is None or records_left <= 0:
+                continue
+            acquire = AcquireRequest(
+                self._key.member_id,
+                records_left,
+                max(1, request.batch_size),
+                is_limit_strict=request.share_acquire_mode == RECORD_LIMIT_MODE,
+            )
+            try:
+                fetched = leader.fetch(acquire, bytes_each)
+            except Exception as error:
+                self._partition_errors[which] = self._context.code_of(error)
+                continue
+            if fetched.acquired:
+                self._fetched[which] = fetched
+                records_left -= sum(each.last_offset - each.first_offset + 1 for each in fetched.acquired)
+        return bool(self._fetched)
+
+    def on_available(self) -> None:
+        if not self._is_fetched and self._try():
+            self.fetched()
+
+    def _time_out(self) -> None:
+        self._bytes_min = 0
+        self._try()
+        self.fetched()
+
+    def cancel(self) -> None:
+        """The connection is gone; the session releases what was locked."""
+        self._is_fetched = True
+        self._leave()
+
+    def fetched(self) -> None:
+        self._is_fetched = True
+        self._leave()
+        self._context.session.remove_delayed(self)
+        self._reply_if_done()
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for leader in self._leaders.values():
+            leader.remove_waiter(self)
+        self._leaders = {}
+
+    # -- the response --------------------------------------------------------------------------------------------------------
+
+    def _reply_if_done(self) -> None:
+        if not self._is_fetched or self._errors is None or self._context.session.is_closed:
+            return
+        context, errors = self._context, self._errors
+        mentioned = dict.fromkeys((*self._acknowledged, *self._fetched, *self._partition_errors))
+        if self._is_first:
+            mentioned = dict.fromkeys((*self._session.partitions, *mentioned))
+        topics: dict[bytes, list[ShareFetchResult]] = {}
+        leaders: set[int] = set()
+        for which in mentioned:
+            topics.setdefault(which[0], []).append(self._result(which, errors, leaders))
+        lock_ms = context.broker.share_sessions.share_partitions.settings.lock_duration_ms(self._key.group_id)
+        endpoints = leader_endpoints(context.broker.image, leaders, context.session.listener.name) if leaders else ()
+        response = ShareFetchResponse(
+            list(topics.items()),
+            lock_timeout_ms=lock_ms,
+            throttle_time_ms=context.throttle_time_ms(),
+            node_endpoints=endpoints,
+        )
+        context.reply_parts(encode_share_fetch_response(response))
+
+    def _result(self, which: TopicIndex, errors: AcknowledgeErrors, leaders: set[int]) -> ShareFetchResult:
+        topic_id, index = which
+        error, message = self._partition_errors.get(which, (ErrorCode.NONE, None))
+        refusal, why = errors.get(which, (ErrorCode.NONE, None))
+        leader = NO_LEADER
+        if error in HINTED_ERRORS or refusal in HINTED_ERRORS:
+            leader = current_leader(self._context.broker.image, None, topic_id, index) or NO_LEADER
+            leaders.add(leader[0])
+        for code in (error, refusal):
+            if code is not ErrorCode.NONE:
+                self._context.count_error(code)
+        fetched = self._fetched.get(which, ShareFetched())
+        return ShareFetchResult(index, error, message, refusal, why, leader, fetched.records, fetched.acquired)
+
+
+def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - for the whole request
+    return {"error_code": code, "error_message": message, "responses": (), "node_endpoints": ()}
+
+
+API = Api(key=ApiKey.SHARE_FETCH, name="ShareFetch", versions=(1, 2), handle=handle, failure=_failure)

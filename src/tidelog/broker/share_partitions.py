@@ -1,0 +1,451 @@
+"""The share partitions that this broker leads: an engine for each group and partition, the log that it reads, and its state.
+
+A ``ShareLeader`` begins when a member first fetches: it reads what was written from the share coordinator, and resolves where the
+group begins if that was never done. Every change of its engine is written, and whoever asked for it is answered once that is
+committed. If a write fails, because another broker leads the partition or an administrator has set the offsets, the leader is
+dropped and nothing is patched: the next fetch begins with what was written.
+
+A fetch that waits is woken when there may be something for it: records, released or expired locks, room in the window, or the
+loss of the partition. Waiting fetches are woken in the order in which they came, and no more of them than there are records.
+
+When the last member of a group on this broker is gone, the group's leaders are dropped too: everything is released and written by
+then, and an administrator may change it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from tidelog.broker.error_mapping import error_code_of
+from tidelog.broker.share_settings import ShareSettings
+from tidelog.broker.share_states import ShareStates
+from tidelog.config.groups import BY_DURATION, duration_ms
+from tidelog.controller.errors import ApiError
+from tidelog.coordinator.errors import CoordinatorError
+from tidelog.log.errors import OffsetOutOfRange
+from tidelog.log.reading import Isolation, LogRead, LogSlice, offset_for_timestamp, read
+from tidelog.ports.clock import Clock
+from tidelog.ports.steps import run_to_end
+from tidelog.queues.acknowledgements import AcknowledgementBatch
+from tidelog.queues.records import SharePartitionKey
+from tidelog.queues.share_coordinator import UNINITIALIZED_OFFSET, ShareState, ShareStateWrite
+from tidelog.queues.share_partition import AcquiredRecords, AcquireRequest, LogBatch, SharePartition
+from tidelog.records.header import HEADER_SIZE, read_header
+from tidelog.replication.errors import NotLeader
+from tidelog.replication.partition import Partition
+from tidelog.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.broker.partitions import Partitions
+    from tidelog.broker.timers import Timer, Timers
+
+# The share coordinator is asked again after this time, while it is loading or moving.
+RETRY_MS = 100
+# Several reads are tried if those before have only found what is not for readers: markers and aborted batches.
+READS_MAX = 16
+# Headers are read in pieces of this size: many small batches, or the header of a large one.
+HEADERS_READ_BYTES = 8192
+
+OnSettled = Callable[[Exception | None], None]
+
+
+class ShareWaiter(Protocol):
+    def on_available(self) -> None:
+        """Called when there may be records, or an error."""
+        ...
+
+
+class ShareFetched(NamedTuple):
+    acquired: Sequence[AcquiredRecords] = ()
+    records: Sequence[LogSlice] = ()
+
+    @property
+    def length(self) -> int:
+        return sum(part.length for part in self.records)
+
+
+NOTHING_FETCHED = ShareFetched()
+
+
+class _StoredBatch(NamedTuple):
+    batch: LogBatch
+    position: int
+    size: int
+
+
+class ShareEnvironment(NamedTuple):
+    """What all leaders share."""
+
+    clock: Clock
+    timers: "Timers"
+    states: ShareStates
+    settings: ShareSettings
+
+
+class ShareLeader:
+    __slots__ = (
+        "_engine",
+        "_environment",
+        "_lock_timer",
+        "_lock_timer_ms",
+        "_on_dropped",
+        "_partition",
+        "_retry",
+        "_state_epoch",
+        "_waiters",
+        "dropped_by",
+        "expired_count",
+        "key",
+    )
+
+    def __init__(
+        self,
+        key: SharePartitionKey,
+        partition: Partition,
+        environment: ShareEnvironment,
+        on_dropped: Callable[["ShareLeader"], None],
+    ) -> None:
+        self.key = key
+        self._partition = partition
+        self._environment = environment
+        self._on_dropped = on_dropped
+        self._engine: SharePartition | None = None
+        self._state_epoch = 0
+        self._waiters: dict[ShareWaiter, None] = {}
+        self._lock_timer: Timer | None = None
+        self._lock_timer_ms = 0
+        self._retry: Timer | None = None
+        self.dropped_by: Exception | None = None
+        """Why this leader is out of use, if it is."""
+        self.expired_count = 0
+        partition.add_fetch_waiter(self)
+        self._load()
+
+    # -- loading -------------------------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        self._retry = None
+        self._environment.states.read(self.key, self._partition.leader_epoch, self._loaded)
+
+    def _loaded(self, state: ShareState | None, error: Exception | None) -> None:
+        if self.dropped_by is not None:
+            return
+        if isinstance(error, CoordinatorError):
+            self._retry = self._environment.timers.schedule(RETRY_MS, self._load)
+            return
+        if error is not None or state is None:
+            self.drop(_as_leader_error(error))
+            return
+        self._state_epoch = state.state_epoch
+        log = self._partition.log
+        if state.start_offset == UNINITIALIZED_OFFSET:
+            start_offset = self._first_offset()
+            self._engine = SharePartition(start_offset)
+            # Written at once: with ``latest``, whoever leads next would otherwise begin later and skip records.
+            self._write(ShareStateWrite(self._state_epoch, self._partition.leader_epoch, start_offset, 0), None)
+        else:
+            self._engine = SharePartition(state.start_offset, state.batches)
+        self._engine.move_start(log.log_start_offset)
+        self._changed()
+
+    def _first_offset(self) -> int:
+        """Where a group begins that has read nothing yet."""
+        log = self._partition.log
+        reset = self._environment.settings.offset_reset(self.key.group_id)
+        if reset == "earliest":
+            return log.log_start_offset
+        if reset.startswith(BY_DURATION):
+            back_ms = duration_ms(reset.removeprefix(BY_DURATION)) or 0
+            found = run_to_end(offset_for_timestamp(log, self._environment.clock.now_ms() - back_ms))
+            if found is not None:
+                return min(found.offset, log.high_watermark)
+        return log.high_watermark
+
+    # -- fetching ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> SharePartition | None:
+        """None while the state is being read."""
+        return self._engine
+
+    def check(self) -> None:
+        """Raises the reason why this leader is out of use."""
+        self._partition.check_open()
+        if self.dropped_by is not None:
+            raise _copy(self.dropped_by)
+
+    def readable_bytes(self, bytes_max: int) -> int:
+        """An estimate of what ``fetch`` would return: enough to know whether it is worth it."""
+        engine = self._engine
+        if engine is None:
+            return 0
+        self._follow_log_start(engine)
+        if not engine.can_acquire(self._environment.settings.limits(self.key.group_id)):
+            return 0
+        found = self._read(engine, bytes_max).records
+        return 0 if found is None else found.length
+
+    def fetch(self, request: AcquireRequest, bytes_max: int) -> ShareFetched:
+        """Lock records for a member, and return where they are."""
+        engine = self._engine
+        if engine is None:
+            return NOTHING_FETCHED
+        self._follow_log_start(engine)
+        limits = self._environment.settings.limits(self.key.group_id)
+        fetched = NOTHING_FETCHED
+        for _ in range(READS_MAX):
+            if not engine.can_acquire(limits):
+                break
+            offset = engine.next_fetch_offset()
+            found = self._read(engine, bytes_max)
+            if found.records is None:
+                break
+            stored = _stored_batches(found, offset, request.records_max)
+            now_ms = self._environment.clock.monotonic_ms()
+            acquired = engine.acquire(request, [each.batch for each in stored], limits, now_ms)
+            if acquired:
+                fetched = ShareFetched(acquired, _slices(found.records, stored, acquired))
+                self._partition.count_fetched(fetched.length)
+                break
+            if engine.next_fetch_offset() == offset:
+                break
+        self._changed(wakes=False)
+        return fetched
+
+    def _read(self, engine: SharePartition, bytes_max: int) -> LogRead:
+        log = self._partition.log
+        isolation = self._environment.settings.isolation(self.key.group_id)
+        try:
+            return read(log, engine.next_fetch_offset(), bytes_max, isolation)
+        except OffsetOutOfRange:
+            # The log was cut after an unclean election, and has not grown again to where the group is.
+            return LogRead(None, log.high_watermark, [])
+
+    def _follow_log_start(self, engine: SharePartition) -> None:
+        if engine.move_start(self._partition.log.log_start_offset):
+            self._changed(wakes=False)
+
+    # -- settling ------------------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, member_id: str, batches: Sequence[AcknowledgementBatch], on_settled: OnSettled) -> None:
+        """Settle records; ``on_settled`` is called when that is committed, or refused."""
+        engine = self._engine
+        try:
+            self.check()
+            if engine is None:
+                raise ApiError(ErrorCode.INVALID_RECORD_STATE, "The records are not acquired: the state is being read.")
+            limits = self._environment.settings.limits(self.key.group_id)
+            engine.acknowledge(member_id, batches, limits, self._environment.clock.monotonic_ms())
+        except Exception as error:
+            on_settled(error)
+            return
+        self._changed(on_settled)
+
+    def release_member(self, member_id: str) -> None:
+        """Release everything that a member holds, because it is gone."""
+        if self._engine is not None and self.dropped_by is None:
+            self._engine.release_member(member_id, self._environment.settings.limits(self.key.group_id))
+            self._changed()
+
+    def _expire(self) -> None:
+        self._lock_timer = None
+        engine = self._engine
+        if engine is None or self.dropped_by is not None:
+            return
+        limits = self._environment.settings.limits(self.key.group_id)
+        self.expired_count += engine.expire(limits, self._environment.clock.monotonic_ms())
+        self._changed()
+
+    # -- what follows a change -----------------------------------------------------------------------------------------------
+
+    def _changed(self, on_written: OnSettled | None = None, *, wakes: bool = True) -> None:
+        """Write what has changed, set the timer of the locks, and wake those who wait."""
+        engine = self._engine
+        if engine is None:
+            return
+        update = engine.take_update()
+        if update is not None:
+            start_offset, count, batches = update
+            leader_epoch = self._partition.leader_epoch
+            self._write(ShareStateWrite(self._state_epoch, leader_epoch, start_offset, count, batches), on_written)
+        elif on_written is not None:
+            on_written(None)
+        self._set_lock_timer(engine)
+        if wakes:
+            self._wake()
+
+    def _set_lock_timer(self, engine: SharePartition) -> None:
+        due_ms = engine.next_lock_end_ms()
+        if self._lock_timer is not None and (due_ms is None or due_ms < self._lock_timer_ms):
+            self._lock_timer.cancel()
+            self._lock_timer = None
+        if due_ms is not None and self._lock_timer is None and self.dropped_by is None:
+            self._lock_timer_ms = due_ms
+            delay_ms = max(0, due_ms - self._environment.clock.monotonic_ms())
+            self._lock_timer = self._environment.timers.schedule(delay_ms, self._expire)
+
+    def _write(self, change: ShareStateWrite, on_written: OnSettled | None) -> None:
+        def written(_: object, error: Exception | None) -> None:
+            if error is not None:
+                error = _as_leader_error(error)
+                self.drop(error)
+            if on_written is not None:
+                on_written(error)
+
+        self._environment.states.write(self.key, change, written)
+
+    # -- waiting -------------------------------------------------------------------------------------------------------------
+
+    def add_waiter(self, waiter: ShareWaiter) -> None:
+        self._waiters[waiter] = None
+
+    def remove_waiter(self, waiter: ShareWaiter) -> None:
+        self._waiters.pop(waiter, None)
+
+    def on_data(self, partition: Partition) -> None:
+        """The partition's watermark has moved, or the partition is gone."""
+        if partition.closed_by is not None:
+            self.drop(partition.closed_by)
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
+        for waiter in list(self._waiters):
+            engine = self._engine
+            if engine is None or self.dropped_by is not None or not self._has_records(engine):
+                return
+            if waiter in self._waiters:
+                waiter.on_available()
+
+    def _has_records(self, engine: SharePartition) -> bool:
+        log = self._partition.log
+        isolation = self._environment.settings.isolation(self.key.group_id)
+        bound = log.last_stable_offset if isolation is Isolation.LAST_STABLE else log.high_watermark
+        return engine.next_fetch_offset() < bound and engine.can_acquire(self._environment.settings.limits(self.key.group_id))
+
+    def drop(self, reason: Exception) -> None:
+        """Take the leader out of use. Whoever waits gets the reason."""
+        if self.dropped_by is not None:
+            return
+        self.dropped_by = reason.with_traceback(None)
+        self._engine = None
+        self._partition.remove_fetch_waiter(self)
+        for timer in (self._lock_timer, self._retry):
+            if timer is not None:
+                timer.cancel()
+        self._on_dropped(self)
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            waiter.on_available()
+
+
+class SharePartitions:
+    __slots__ = ("_by_group", "_environment", "_partitions")
+
+    def __init__(self, partitions: "Partitions", environment: ShareEnvironment) -> None:
+        self._partitions = partitions
+        self._environment = environment
+        self._by_group: dict[str, dict[SharePartitionKey, ShareLeader]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(leaders) for leaders in self._by_group.values())
+
+    @property
+    def settings(self) -> ShareSettings:
+        return self._environment.settings
+
+    def find(self, group_id: str, topic_id: bytes, index: int) -> ShareLeader:
+        """Return the leader, which may have to read its state first. Raises ApiError, NotLeader or LogOffline."""
+        key = SharePartitionKey(group_id, topic_id, index)
+        leader = self._by_group.get(group_id, {}).get(key)
+        if leader is None:
+            partition = self._partitions.find(None, topic_id, index)
+            partition.check_open()
+            leader = ShareLeader(key, partition, self._environment, self._forget)
+            if leader.dropped_by is None:
+                self._by_group.setdefault(group_id, {})[key] = leader
+        leader.check()
+        return leader
+
+    def find_existing(self, group_id: str, topic_id: bytes, index: int) -> ShareLeader | None:
+        return self._by_group.get(group_id, {}).get(SharePartitionKey(group_id, topic_id, index))
+
+    def release_member(self, group_id: str, member_id: str) -> None:
+        for leader in list(self._by_group.get(group_id, {}).values()):
+            leader.release_member(member_id)
+
+    def drop_group(self, group_id: str) -> None:
+        """Nobody of the group fetches here any more."""
+        for leader in list(self._by_group.get(group_id, {}).values()):
+            leader.drop(NotLeader("no member of the group is connected to this broker"))
+
+    def _forget(self, leader: ShareLeader) -> None:
+        leaders = self._by_group.get(leader.key.group_id, {})
+        if leaders.get(leader.key) is leader:
+            del leaders[leader.key]
+            if not leaders:
+                del self._by_group[leader.key.group_id]
+
+
+_FENCED = (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def _as_leader_error(error: Exception | None) -> Exception:
+    """What clients are told when the share coordinator has refused: look for the leader again, or try again."""
+    if error is None:
+        return NotLeader("the state of the share partition was not found")
+    code, message = error_code_of(error)
+    if code in _FENCED:
+        return NotLeader(f"the share coordinator has fenced this leader: {message}")
+    if isinstance(error, CoordinatorError):
+        return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+    return error
+
+
+def _copy(error: Exception) -> Exception:
+    """An error that is raised again and again must not collect tracebacks."""
+    return ApiError(*error_code_of(error))
+
+
+def _stored_batches(found: LogRead, offset: int, records_max: int) -> list[_StoredBatch]:
+    """The batches from the one that holds ``offset`` on, until there are enough for one request."""
+    assert found.records is not None
+    file, begin, length = found.records
+    aborted = found.aborted
+    stored: list[_StoredBatch] = []
+    position, end = begin, begin + length
+    data, data_begin = b"", begin
+    while position + HEADER_SIZE <= end:
+        if position + HEADER_SIZE > data_begin + len(data):
+            data, data_begin = file.read(position, min(HEADERS_READ_BYTES, end - position)), position
+        header = read_header(data, position - data_begin)
+        size = header.batch_length + 12
+        if position + size > end:
+            break
+        is_aborted = header.is_transactional and any(
+            one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset for one in aborted
+        )
+        batch = LogBatch(header.base_offset, header.next_offset - 1, header.is_control or is_aborted)
+        stored.append(_StoredBatch(batch, position, size))
+        if batch.last_offset - offset + 1 >= records_max:
+            break
+        position += size
+    return stored
+
+
+def _slices(records: LogSlice, stored: Sequence[_StoredBatch], acquired: Sequence[AcquiredRecords]) -> list[LogSlice]:
+    """The batches that hold acquired records, as few slices as possible."""
+    slices: list[LogSlice] = []
+    pieces = iter(acquired)
+    piece = next(pieces, None)
+    for batch, position, size in stored:
+        while piece is not None and piece.last_offset < batch.first_offset:
+            piece = next(pieces, None)
+        if piece is None:
+            break
+        if piece.first_offset > batch.last_offset:
+            continue
+        if slices and slices[-1].position + slices[-1].length == position:
+            slices[-1] = slices[-1]._replace(length=slices[-1].length + size)
+        else:
+            slices.append(LogSlice(records.file, position, size))
+    return slices

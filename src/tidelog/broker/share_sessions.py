@@ -1,0 +1,131 @@
+"""Share sessions: which partitions a member fetches from this broker, and the order of its requests.
+
+A session belongs to one member of a group and to its connection. Its first request has epoch 0, each later one the next epoch,
+whether it fetches or acknowledges, and the last one -1. When it ends, in whatever way, everything that the member holds is
+released. A session that was opened again over another connection survives the end of the first.
+
+The number of sessions is bounded; a member beyond that is refused.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.broker.session import ClientSession
+from tidelog.broker.share_partitions import ShareEnvironment, SharePartitions
+from tidelog.broker.share_settings import ShareSettings
+from tidelog.controller.errors import ApiError
+from tidelog.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import BrokerNode
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+EPOCH_MAX = 2**31 - 1
+
+
+class ShareSessionKey(NamedTuple):
+    group_id: str
+    member_id: str
+
+
+TopicIndex = tuple[bytes, int]
+"""A topic id, and a partition."""
+
+
+class ShareSession:
+    __slots__ = ("_connection", "_sessions", "epoch", "key", "partitions")
+
+    def __init__(self, key: ShareSessionKey, sessions: "ShareSessions", connection: ClientSession) -> None:
+        self.key = key
+        self.epoch = 1
+        """The epoch of the next request."""
+        self.partitions: dict[TopicIndex, None] = {}
+        self._sessions = sessions
+        self._connection = connection
+        connection.add_delayed(self)
+
+    def advance(self, connection: ClientSession) -> None:
+        self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
+        if connection is not self._connection:
+            self._connection.remove_delayed(self)
+            self._connection = connection
+            connection.add_delayed(self)
+
+    def leave_connection(self) -> None:
+        self._connection.remove_delayed(self)
+
+    def cancel(self) -> None:
+        """The connection is gone."""
+        self._sessions.close(self)
+
+    def change(self, added: Iterable[TopicIndex], forgotten: Iterable[TopicIndex]) -> None:
+        self.partitions.update(dict.fromkeys(added))
+        for each in forgotten:
+            self.partitions.pop(each, None)
+
+    def in_turn(self) -> list[TopicIndex]:
+        """The partitions, beginning with another one each time, so that none is always the last."""
+        partitions = list(self.partitions)
+        first = self.epoch % len(partitions) if partitions else 0
+        return partitions[first:] + partitions[:first]
+
+
+class ShareSessions:
+    __slots__ = ("_by_key", "_members_of", "_sessions_max", "share_partitions")
+
+    def __init__(self, share_partitions: SharePartitions, sessions_max: int) -> None:
+        self.share_partitions = share_partitions
+        self._sessions_max = sessions_max
+        self._by_key: dict[ShareSessionKey, ShareSession] = {}
+        # The number of sessions of each group.
+        self._members_of: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def open(self, key: ShareSessionKey, connection: ClientSession) -> ShareSession:
+        """A member that opens a session again keeps what it holds."""
+        earlier = self._by_key.pop(key, None)
+        if earlier is not None:
+            earlier.leave_connection()
+        elif len(self._by_key) >= self._sessions_max:
+            raise ApiError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        else:
+            self._members_of[key.group_id] = self._members_of.get(key.group_id, 0) + 1
+        session = self._by_key[key] = ShareSession(key, self, connection)
+        return session
+
+    def advance(self, key: ShareSessionKey, epoch: int, connection: ClientSession) -> ShareSession:
+        session = self.find(key)
+        if epoch != session.epoch:
+            message = f"The session epoch is {epoch}, and {session.epoch} was expected."
+            raise ApiError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, message)
+        session.advance(connection)
+        return session
+
+    def find(self, key: ShareSessionKey) -> ShareSession:
+        session = self._by_key.get(key)
+        if session is None:
+            raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND)
+        return session
+
+    def close(self, session: ShareSession) -> None:
+        """Release everything that the member holds."""
+        key = session.key
+        session.leave_connection()
+        if self._by_key.get(key) is not session:
+            return
+        del self._by_key[key]
+        self.share_partitions.release_member(key.group_id, key.member_id)
+        self._members_of[key.group_id] -= 1
+        if not self._members_of[key.group_id]:
+            del self._members_of[key.group_id]
+            self.share_partitions.drop_group(key.group_id)
+
+
+def make_share_sessions(broker: "BrokerNode") -> ShareSessions:
+    values = broker.config.values
+    settings = ShareSettings(broker.image, values)
+    environment = ShareEnvironment(broker.clock, broker.timers, broker.coordinators.share_states, settings)
+    return ShareSessions(SharePartitions(broker.partitions, environment), int(values["group.share.max.share.sessions"]))

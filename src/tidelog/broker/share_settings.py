@@ -1,0 +1,63 @@
+"""The settings of share groups as the leader of a partition needs them: a group's own, or else the broker's.
+
+They are read anew for every request, because an administrator may change them at any time, also before the group exists.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from tidelog.config.groups import (
+    GROUP,
+    SHARE_DELIVERY_COUNT_LIMIT,
+    SHARE_ISOLATION_LEVEL,
+    SHARE_OFFSET_RESET,
+    SHARE_RECORD_LOCK_DURATION,
+    SHARE_RECORD_LOCKS,
+    SHARE_RENEW_ENABLE,
+    broker_setting_of,
+)
+from tidelog.config.types import InvalidSetting
+from tidelog.log.reading import Isolation
+from tidelog.metadata.configs import ResourceType
+from tidelog.metadata.image import ClusterImage
+from tidelog.queues.share_partition import DeliveryLimits
+
+READ_COMMITTED = "read_committed"
+
+
+class ShareSettings:
+    __slots__ = ("_broker_values", "_image")
+
+    def __init__(self, image: ClusterImage, broker_values: Mapping[str, Any]) -> None:
+        self._image = image
+        self._broker_values = broker_values
+
+    def limits(self, group_id: str) -> DeliveryLimits:
+        return DeliveryLimits(
+            lock_duration_ms=self.lock_duration_ms(group_id),
+            delivery_count_max=int(self._value(group_id, SHARE_DELIVERY_COUNT_LIMIT)),
+            width_max=int(self._value(group_id, SHARE_RECORD_LOCKS)),
+        )
+
+    def lock_duration_ms(self, group_id: str) -> int:
+        return int(self._value(group_id, SHARE_RECORD_LOCK_DURATION))
+
+    def isolation(self, group_id: str) -> Isolation:
+        is_committed = self._value(group_id, SHARE_ISOLATION_LEVEL) == READ_COMMITTED
+        return Isolation.LAST_STABLE if is_committed else Isolation.HIGH_WATERMARK
+
+    def may_renew(self, group_id: str) -> bool:
+        return bool(self._value(group_id, SHARE_RENEW_ENABLE))
+
+    def offset_reset(self, group_id: str) -> str:
+        return str(self._value(group_id, SHARE_OFFSET_RESET))
+
+    def _value(self, group_id: str, name: str) -> Any:
+        """A value that cannot be parsed, perhaps written by another release, is ignored."""
+        setting = GROUP.settings[name]
+        text = self._image.configs_of(ResourceType.GROUP, group_id).get(name)
+        if text is not None:
+            with suppress(InvalidSetting):
+                return setting.read(text)
+        return self._broker_values[broker_setting_of(name)] if setting.synonyms else setting.default

@@ -1,0 +1,259 @@
+"""One shard of the share coordinator: it keeps what the engines must find again after a restart or a change of leader.
+
+The leader of a partition asks for the state when its engine begins, and writes every change. A write is an *update*; after 500 of
+them, and whenever the state begins anew, a *snapshot* follows. Partitions that nobody writes to get a snapshot now and then, so
+that everything below the oldest snapshot that still counts can be deleted (``redundant_offset``).
+
+Two epochs keep out those who are late. The *leader epoch* is the one of the partition: a leader that was replaced gets
+FENCED_LEADER_EPOCH. The *state epoch* rises when an administrator sets the offsets: an engine that has not heard of it gets
+FENCED_STATE_EPOCH, and begins again. Error messages are Kafka's.
+"""
+
+from collections.abc import Iterable, Set
+from typing import Any, NamedTuple
+
+from tidelog.controller.errors import ApiError
+from tidelog.coordinator.machine import CoordinatorResult
+from tidelog.ports.clock import Clock
+from tidelog.queues.offset_ranges import OffsetRanges
+from tidelog.queues.records import (
+    UNCHANGED_OFFSET,
+    UNKNOWN_COUNT,
+    SharePartitionKey,
+    ShareSnapshotRecord,
+    ShareSnapshotValue,
+    ShareUpdateRecord,
+    ShareUpdateValue,
+)
+from tidelog.queues.states import FINAL_STATES, RecordState, StateBatch
+from tidelog.wire.errors import ErrorCode
+
+UNINITIALIZED_OFFSET = -1
+NO_EPOCH = -1
+
+
+class ShareStateWrite(NamedTuple):
+    """What a leader writes about one partition."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    batches: tuple[StateBatch, ...] = ()
+
+
+class ShareState(NamedTuple):
+    """What a leader reads."""
+
+    state_epoch: int
+    start_offset: int
+    """-1 until a leader has found out where the group begins."""
+    batches: tuple[StateBatch, ...]
+
+
+class ShareStateSummary(NamedTuple):
+    state_epoch: int = 0
+    leader_epoch: int = 0
+    start_offset: int = UNINITIALIZED_OFFSET
+    delivery_complete_count: int = UNKNOWN_COUNT
+
+
+class _Entry:
+    """The state of one key. Its ranges have no locks."""
+
+    __slots__ = (
+        "create_timestamp",
+        "delivery_complete_count",
+        "leader_epoch",
+        "ranges",
+        "snapshot_epoch",
+        "snapshot_offset",
+        "state_epoch",
+        "updates",
+        "write_timestamp",
+    )
+
+    def __init__(self, value: ShareSnapshotValue, offset: int) -> None:
+        self.snapshot_epoch = value.snapshot_epoch
+        self.state_epoch = value.state_epoch
+        self.leader_epoch = value.leader_epoch
+        self.create_timestamp = value.create_timestamp
+        self.write_timestamp = value.write_timestamp
+        self.delivery_complete_count = value.delivery_complete_count
+        self.snapshot_offset = offset
+        self.updates = 0
+        self.ranges = OffsetRanges(value.start_offset)
+        self._put(value.state_batches)
+
+    def update(self, value: ShareUpdateValue) -> None:
+        self.updates += 1
+        self.leader_epoch = max(self.leader_epoch, value.leader_epoch)
+        self.delivery_complete_count = value.delivery_complete_count
+        if value.start_offset != UNCHANGED_OFFSET:
+            self.ranges.move_start(value.start_offset)
+        self._put(value.state_batches)
+
+    def _put(self, batches: Iterable[StateBatch]) -> None:
+        ranges = self.ranges
+        for first, last, delivery_state, delivery_count in batches:
+            first = max(first, ranges.start_offset)
+            if last < first:
+                continue
+            if first > ranges.end_offset:
+                ranges.extend(first - 1, RecordState.AVAILABLE)
+            ranges.extend(last, RecordState.AVAILABLE)
+            state = RecordState(delivery_state) if delivery_state in FINAL_STATES else RecordState.AVAILABLE
+            rows = ranges.isolate(first, last)
+            for row in rows:
+                ranges.set(row, state, delivery_count)
+            ranges.merge(rows)
+
+    @property
+    def batches(self) -> tuple[StateBatch, ...]:
+        """The state, without the offsets that were never settled: nothing was written about them."""
+        ranges = self.ranges
+        return tuple(
+            [
+                StateBatch(*ranges.bounds(row), ranges.state(row), ranges.count(row))
+                for row in range(len(ranges))
+                if ranges.state(row) != RecordState.AVAILABLE or ranges.count(row)
+            ]
+        )
+
+    def snapshot(self, now_ms: int) -> ShareSnapshotValue:
+        return ShareSnapshotValue(
+            self.snapshot_epoch + 1,
+            self.state_epoch,
+            self.leader_epoch,
+            self.ranges.start_offset,
+            self.create_timestamp,
+            now_ms,
+            self.batches,
+            self.delivery_complete_count,
+        )
+
+
+class ShareCoordinator:
+    __slots__ = ("_clock", "_end_offset", "_entries", "_updates_max")
+
+    def __init__(self, clock: Clock, updates_max: int) -> None:
+        """After ``updates_max`` updates of a key, a snapshot follows."""
+        self._clock = clock
+        self._updates_max = updates_max
+        self._entries: dict[SharePartitionKey, _Entry] = {}
+        self._end_offset = 0
+
+    # -- decisions -----------------------------------------------------------------------------------------------------------
+
+    def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> CoordinatorResult:
+        """Begin anew at an offset, or where the group's setting says if that is -1."""
+        entry = self._entries.get(key)
+        if entry is not None and state_epoch < entry.state_epoch:
+            raise ApiError(ErrorCode.FENCED_STATE_EPOCH)
+        if entry is not None and start_offset == UNINITIALIZED_OFFSET and state_epoch == entry.state_epoch:
+            return CoordinatorResult()  # The group did not hear that this was done before.
+        now_ms = self._clock.now_ms()
+        snapshot_epoch = 0 if entry is None else entry.snapshot_epoch + 1
+        value = ShareSnapshotValue(snapshot_epoch, state_epoch, 0, start_offset, now_ms, now_ms, (), UNKNOWN_COUNT)
+        return CoordinatorResult([ShareSnapshotRecord(key, value)])
+
+    def write(self, key: SharePartitionKey, change: ShareStateWrite) -> CoordinatorResult:
+        entry = self._find(key, "Write")
+        self._check_leader(entry, change.leader_epoch)
+        if change.state_epoch < entry.state_epoch:
+            raise ApiError(ErrorCode.FENCED_STATE_EPOCH)
+        return CoordinatorResult([self._record(key, entry, change)])
+
+    def read(self, key: SharePartitionKey, leader_epoch: int) -> CoordinatorResult:
+        """The response is a ShareState. From here on, earlier leaders are fenced."""
+        entry = self._find(key, "Read")
+        self._check_leader(entry, leader_epoch)
+        response = ShareState(entry.state_epoch, entry.ranges.start_offset, entry.batches)
+        if leader_epoch in (NO_EPOCH, entry.leader_epoch):
+            return CoordinatorResult(response=response)
+        count = entry.delivery_complete_count
+        change = ShareStateWrite(entry.state_epoch, leader_epoch, entry.ranges.start_offset, count)
+        return CoordinatorResult([self._record(key, entry, change)], response)
+
+    def summary(self, key: SharePartitionKey) -> ShareStateSummary:
+        entry = self._entries.get(key)
+        if entry is None:
+            return ShareStateSummary()
+        start_offset = entry.ranges.start_offset
+        return ShareStateSummary(entry.state_epoch, entry.leader_epoch, start_offset, entry.delivery_complete_count)
+
+    def delete(self, key: SharePartitionKey) -> CoordinatorResult:
+        return CoordinatorResult([ShareSnapshotRecord(key, None)] if key in self._entries else [])
+
+    def delete_topics(self, topic_ids: Set[bytes]) -> CoordinatorResult:
+        return CoordinatorResult([ShareSnapshotRecord(key, None) for key in self._entries if key.topic_id in topic_ids])
+
+    def snapshot_cold(self, age_ms: int) -> CoordinatorResult:
+        """Write snapshots of what was last written this long ago, because nothing before it can be deleted otherwise. If no
+        partition has been written to since its last snapshot, there is nothing to gain."""
+        if not any(entry.updates for entry in self._entries.values()):
+            return CoordinatorResult()
+        now_ms = self._clock.now_ms()
+        return CoordinatorResult(
+            [
+                ShareSnapshotRecord(key, entry.snapshot(now_ms))
+                for key, entry in self._entries.items()
+                if now_ms - entry.write_timestamp >= age_ms
+            ]
+        )
+
+    def redundant_offset(self) -> int:
+        """Everything below this offset says nothing that later records do not say again."""
+        return min((entry.snapshot_offset for entry in self._entries.values()), default=self._end_offset)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _find(self, key: SharePartitionKey, operation: str) -> _Entry:
+        entry = self._entries.get(key)
+        if entry is None:
+            message = f"{operation} operation on uninitialized share partition not allowed."
+            raise ApiError(ErrorCode.INVALID_REQUEST, message)
+        return entry
+
+    def _check_leader(self, entry: _Entry, leader_epoch: int) -> None:
+        if NO_EPOCH < leader_epoch < entry.leader_epoch:
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+
+    def _record(self, key: SharePartitionKey, entry: _Entry, change: ShareStateWrite) -> Any:
+        update = ShareUpdateValue(
+            entry.snapshot_epoch, change.leader_epoch, change.start_offset, change.batches, change.delivery_complete_count
+        )
+        if entry.updates < self._updates_max and change.state_epoch <= entry.state_epoch:
+            return ShareUpdateRecord(key, update)
+        now_ms = self._clock.now_ms()
+        # The state with this change in it; replay puts it in the place of the entry.
+        changed = _Entry(entry.snapshot(now_ms), 0)
+        changed.update(update)
+        value = changed.snapshot(now_ms)
+        return ShareSnapshotRecord(
+            key, value._replace(snapshot_epoch=entry.snapshot_epoch + 1, state_epoch=max(entry.state_epoch, change.state_epoch))
+        )
+
+    # -- the runtime ---------------------------------------------------------------------------------------------------------
+
+    def replay(self, record: Any, offset: int, producer_id: int, producer_epoch: int) -> None:  # noqa: ARG002 - no transactions
+        self._end_offset = offset + 1
+        if type(record) is ShareUpdateRecord:
+            entry = self._entries.get(record.key)
+            # An update without its snapshot is what deleting a prefix may leave of a key that was deleted.
+            if entry is not None:
+                entry.update(record.value)
+        elif record.value is None:
+            self._entries.pop(record.key, None)
+        else:
+            self._entries[record.key] = _Entry(record.value, offset)
+
+    def replay_end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """Nobody writes to this topic in a transaction."""
+
+    def on_loaded(self) -> None:
+        """There are no time-outs: the engines keep the locks."""
+
+    def on_dropped(self, error: Exception) -> None:
+        """Nobody waits: every request is answered by its own decision."""

@@ -1,0 +1,455 @@
+"""The engine: what one group has handed out of one partition, to whom, until when, and how often.
+
+```
+                    acquire                     accept
+     AVAILABLE ----------------> ACQUIRED ----------------> ACKNOWLEDGED
+         ^      count + 1            |  |        reject, gap
+         |                           |  +-----------------> ARCHIVED
+         +---------------------------+                          ^
+            release, lock time-out   |                          |
+            (count below the limit)  +--------------------------+
+                                      release, lock time-out at the limit
+```
+
+The window goes from the *start offset*, the first one whose state is not final, to the last one that was ever handed out. Below
+it everything is done, above it everything is available. The start offset never falls.
+
+How much may be handed out at once depends on the topic. On ordinary topics it is the *width* of the window that is limited, as in
+Kafka, so that one record that nobody settles stops new ones after 2,000; what is inside the window can still be delivered again.
+On queue topics the records that are acquired and the rows of the table are limited instead, so that a stuck record stops
+nothing.
+
+A record that fails again and again may have spoilt the others that were delivered with it. From half of the delivery limit on,
+fewer and fewer of them are delivered together, never with others, and the last attempt delivers one record alone.
+
+Nothing here waits, reads or writes. The caller reads the log and says which batches there are, and writes what ``take_update``
+returns. A change takes effect at once; if it cannot be written, the whole partition is dropped and loaded again from what was
+written, and locks are forgotten, as after a crash. Time is an argument.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from tidelog.controller.errors import ApiError
+from tidelog.queues.acknowledgements import AcknowledgementBatch, AcknowledgeType
+from tidelog.queues.lock_wheel import LockWheel
+from tidelog.queues.offset_ranges import OffsetRanges
+from tidelog.queues.states import FINAL_STATES, RecordState, StateBatch
+from tidelog.wire.errors import ErrorCode
+
+# Below this number of deliveries a record is not suspected of being poison.
+THROTTLE_COUNT_MIN = 2
+# The delivery count is written as 16 bits with a sign.
+COUNT_MAX = 2**15 - 1
+
+
+class DeliveryLimits(NamedTuple):
+    """The group's settings, which may change at any time."""
+
+    lock_duration_ms: int = 30_000
+    delivery_count_max: int = 5
+    width_max: int | None = 2_000
+    """The limit for the width of the window; None on queue topics, where the next two hold instead."""
+    acquired_max: int = 120_000
+    ranges_max: int = 120_000
+
+    @property
+    def throttle_count(self) -> int:
+        """From this many deliveries on, a record is delivered with fewer others."""
+        return max(THROTTLE_COUNT_MIN, -(-self.delivery_count_max // 2))
+
+
+class LogBatch(NamedTuple):
+    """A batch that the log has now."""
+
+    first_offset: int
+    last_offset: int
+    is_skipped: bool = False
+    """Whether it is not for readers: a transaction marker, or, for a group that reads committed records, an aborted batch."""
+
+
+class AcquireRequest(NamedTuple):
+    member_id: str
+    records_max: int
+    batch_size: int = COUNT_MAX
+    """Without a strict limit, acquired records are reported in pieces of about this size."""
+    is_limit_strict: bool = False
+    """Whether ``records_max`` may end inside of a batch (record_limit); else whole batches are acquired (batch_optimized)."""
+
+
+class AcquiredRecords(NamedTuple):
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+
+
+class StateUpdate(NamedTuple):
+    """The changes that have to be written."""
+
+    start_offset: int
+    delivery_complete_count: int
+    """Final offsets from the start offset on."""
+    batches: tuple[StateBatch, ...]
+
+
+class DeliveryOrder(Protocol):
+    def next_offset(self, ranges: OffsetRanges) -> int:
+        """The offset to hand out next: an available one, or the end of the window."""
+        ...
+
+
+class OldestFirst:
+    """What was released comes before what is new."""
+
+    __slots__ = ()
+
+    def next_offset(self, ranges: OffsetRanges) -> int:
+        index = ranges.first_with(RecordState.AVAILABLE)
+        return ranges.end_offset if index < 0 else ranges.bounds(index)[0]
+
+
+OLDEST_FIRST = OldestFirst()
+
+
+class _Acquisition:
+    """What one call of ``acquire`` has acquired so far."""
+
+    __slots__ = ("count", "deadline_ms", "is_full", "limits", "owner", "records", "request")
+
+    def __init__(self, request: AcquireRequest, limits: DeliveryLimits, owner: int, deadline_ms: int) -> None:
+        self.request = request
+        self.limits = limits
+        self.owner = owner
+        self.deadline_ms = deadline_ms
+        self.records: list[AcquiredRecords] = []
+        self.count = 0
+        self.is_full = False
+
+    @property
+    def room(self) -> int:
+        return self.request.records_max - self.count
+
+    def add(self, first: int, last: int, delivery_count: int) -> None:
+        self.count += last - first + 1
+        previous = self.records[-1] if self.records else None
+        if previous is not None and previous[1:] == (first - 1, delivery_count) and not self._is_whole(previous, first):
+            self.records[-1] = previous._replace(last_offset=last)
+        else:
+            self.records.append(AcquiredRecords(first, last, delivery_count))
+
+    def _is_whole(self, records: AcquiredRecords, end_offset: int) -> bool:
+        """Whether a piece has the size that the member wants, so that the next batch begins another one."""
+        return not self.request.is_limit_strict and end_offset - records.first_offset >= self.request.batch_size
+
+
+class SharePartition:
+    __slots__ = ("_is_start_unwritten", "_member_count", "_members", "_order", "_ranges", "_unwritten", "_wheel")
+
+    def __init__(self, start_offset: int, batches: Sequence[StateBatch] = (), order: DeliveryOrder = OLDEST_FIRST) -> None:
+        """``batches`` are what was written, in ascending order. Offsets between them were handed out and never settled before
+        this broker took over, or never at all: they are available."""
+        self._order = order
+        self._ranges = OffsetRanges(start_offset)
+        self._wheel = LockWheel()
+        # Numbers of members that have locks, or had some.
+        self._members: dict[str, int] = {}
+        self._member_count = 0
+        self._unwritten: list[StateBatch] = []
+        self._is_start_unwritten = False
+        for batch in batches:
+            if batch.first_offset > self._ranges.end_offset:
+                self._ranges.extend(batch.first_offset - 1, RecordState.AVAILABLE)
+            # A state that a newer release wrote, such as Kafka's Archiving, is one that was not settled.
+            is_final = batch.delivery_state in FINAL_STATES
+            state = RecordState(batch.delivery_state) if is_final else RecordState.AVAILABLE
+            self._ranges.extend(batch.last_offset, state, batch.delivery_count)
+        self._ranges.merge(range(len(self._ranges)))
+        self._advance_start()
+
+    # -- figures -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        return self._ranges.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The first offset that was never handed out."""
+        return self._ranges.end_offset
+
+    @property
+    def acquired_count(self) -> int:
+        return self._ranges.acquired
+
+    @property
+    def range_count(self) -> int:
+        """The number of rows of the table, which its size follows."""
+        return len(self._ranges)
+
+    @property
+    def delivery_complete_count(self) -> int:
+        return self._ranges.final
+
+    def states(self) -> list[StateBatch]:
+        """The whole table, for tests and for a description."""
+        ranges = self._ranges
+        rows = range(len(ranges))
+        return [StateBatch(*ranges.bounds(row), ranges.state(row), ranges.count(row)) for row in rows]
+
+    def next_lock_end_ms(self) -> int | None:
+        """When ``expire`` is to be called next; None when no lock is held."""
+        return self._wheel.next_deadline_ms()
+
+    # -- acquiring -----------------------------------------------------------------------------------------------------------
+
+    def next_fetch_offset(self) -> int:
+        return self._order.next_offset(self._ranges)
+
+    def can_acquire(self, limits: DeliveryLimits) -> bool:
+        """Whether there is anything in the window to deliver again, or room for new records."""
+        return self.next_fetch_offset() < self.end_offset or self._room(limits) > 0
+
+    def _room(self, limits: DeliveryLimits) -> int:
+        """How many new offsets may be handed out."""
+        ranges = self._ranges
+        if limits.width_max is not None:
+            return limits.width_max - (ranges.end_offset - ranges.start_offset)
+        return limits.acquired_max - ranges.acquired if len(ranges) < limits.ranges_max else 0
+
+    def acquire(
+        self, request: AcquireRequest, batches: Sequence[LogBatch], limits: DeliveryLimits, now_ms: int
+    ) -> list[AcquiredRecords]:
+        """Lock records for a member. ``batches`` are what the log has from ``next_fetch_offset`` on, without holes except those
+        that compaction left: offsets that are missing there are archived, because no reader will ever settle them."""
+        if request.records_max <= 0:
+            return []
+        acquisition = _Acquisition(request, limits, self._owner(request.member_id), now_ms + limits.lock_duration_ms)
+        position = self.next_fetch_offset()
+        for batch in batches:
+            if batch.last_offset < position:
+                continue
+            if batch.first_offset > position:
+                self._skip(position, batch.first_offset - 1)
+                position = batch.first_offset
+            if batch.is_skipped:
+                self._skip(position, batch.last_offset)
+            else:
+                self._acquire_known(acquisition, position, batch.last_offset)
+                if not acquisition.is_full and batch.last_offset >= self.end_offset:
+                    self._acquire_new(acquisition, batch.last_offset)
+                if acquisition.is_full or acquisition.room <= 0:
+                    break
+            position = batch.last_offset + 1
+        self._advance_start()
+        return acquisition.records
+
+    def _owner(self, member_id: str) -> int:
+        owner = self._members.get(member_id)
+        if owner is None:
+            self._member_count += 1
+            owner = self._members[member_id] = self._member_count
+        return owner
+
+    def _acquire_known(self, acquisition: _Acquisition, first: int, last: int) -> None:
+        """Acquire what is available in the window between two offsets."""
+        ranges, limits = self._ranges, acquisition.limits
+        position = first
+        while position <= last and not acquisition.is_full:
+            index = ranges.first_with(RecordState.AVAILABLE, ranges.index_of(position)) if position < self.end_offset else -1
+            if index < 0:
+                return
+            range_first, range_last = ranges.bounds(index)
+            position, end = max(position, range_first), min(range_last, last)
+            if position > end:
+                return
+            count = ranges.count(index)
+            if count >= limits.throttle_count:
+                if acquisition.count:
+                    acquisition.is_full = True
+                    return
+                size = max(1, (range_last - range_first + 1) >> (count - limits.throttle_count + 1))
+                if count >= limits.delivery_count_max - 1:
+                    size = 1
+                end = min(end, position + size - 1)
+                acquisition.is_full = True
+            if acquisition.request.is_limit_strict:
+                end = min(end, position + acquisition.room - 1)
+                acquisition.is_full = acquisition.is_full or end - position + 1 == acquisition.room
+            self._lock(acquisition, position, end)
+            position = end + 1
+
+    def _acquire_new(self, acquisition: _Acquisition, last: int) -> None:
+        """Move the end of the window, by a whole batch unless the limit is strict."""
+        room = min(self._room(acquisition.limits), acquisition.room)
+        if room <= 0:
+            acquisition.is_full = True
+            return
+        first = self.end_offset
+        if acquisition.request.is_limit_strict and first + room - 1 < last:
+            last = first + room - 1
+            acquisition.is_full = True
+        self._ranges.extend(last, RecordState.AVAILABLE)
+        self._lock(acquisition, first, last)
+        if self._room(acquisition.limits) <= 0:
+            acquisition.is_full = True
+
+    def _lock(self, acquisition: _Acquisition, first: int, last: int) -> None:
+        ranges = self._ranges
+        rows = ranges.isolate(first, last)
+        for row in rows:
+            count = min(ranges.count(row) + 1, COUNT_MAX)
+            ranges.set(row, RecordState.ACQUIRED, count, acquisition.owner, acquisition.deadline_ms)
+            acquisition.add(*ranges.bounds(row), count)
+        ranges.merge(rows)
+        self._wheel.add(acquisition.deadline_ms, first, last)
+
+    def _skip(self, first: int, last: int) -> None:
+        """Archive what nobody will read: available offsets without a record, or with one that is not for readers."""
+        ranges = self._ranges
+        first = max(first, ranges.start_offset)
+        if last < first:
+            return
+        end_before = ranges.end_offset
+        if last >= end_before:
+            ranges.extend(last, RecordState.ARCHIVED)
+            self._note(end_before, last, RecordState.ARCHIVED, 0)
+        if first < end_before:
+            rows = ranges.isolate(first, min(last, end_before - 1))
+            for row in rows:
+                if ranges.state(row) == RecordState.AVAILABLE:
+                    self._settle(row, RecordState.ARCHIVED)
+            ranges.merge(range(rows.start, rows.stop + 1))
+        else:
+            ranges.merge(range(len(ranges) - 1, len(ranges)))
+
+    # -- settling ------------------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, member_id: str, batches: Sequence[AcknowledgementBatch], limits: DeliveryLimits, now_ms: int) -> None:
+        """Settle records, or renew their locks: all of them, or none and an ApiError. ``check_acknowledgements`` has approved of
+        the batches. Offsets below the start offset are settled already, and ignored."""
+        owner = self._members.get(member_id)
+        for batch in batches:
+            self._check_owner(batch, owner)
+        for batch in batches:
+            for first, last, kind in batch.runs():
+                self._apply(max(first, self.start_offset), last, kind, limits, now_ms)
+        self._advance_start()
+
+    def _check_owner(self, batch: AcknowledgementBatch, owner: int | None) -> None:
+        ranges = self._ranges
+        if batch.last_offset < ranges.start_offset:
+            return
+        if batch.last_offset >= ranges.end_offset:
+            message = f"The offsets {batch.first_offset} to {batch.last_offset} were not all delivered."
+            raise ApiError(ErrorCode.INVALID_REQUEST, message)
+        for row in ranges.rows_between(batch.first_offset, batch.last_offset):
+            if ranges.state(row) != RecordState.ACQUIRED or ranges.owner(row) != owner:
+                first, last = ranges.bounds(row)
+                why = "is not acquired" if ranges.state(row) != RecordState.ACQUIRED else "is acquired by another member"
+                message = f"The range {max(first, batch.first_offset)} to {min(last, batch.last_offset)} {why}."
+                raise ApiError(ErrorCode.INVALID_RECORD_STATE, message)
+
+    def _apply(self, first: int, last: int, kind: AcknowledgeType, limits: DeliveryLimits, now_ms: int) -> None:
+        if last < first:
+            return
+        ranges = self._ranges
+        rows = ranges.isolate(first, last)
+        for row in rows:
+            if kind is AcknowledgeType.RENEW:
+                deadline_ms = now_ms + limits.lock_duration_ms
+                ranges.set(row, RecordState.ACQUIRED, ranges.count(row), ranges.owner(row), deadline_ms)
+            elif kind is AcknowledgeType.RELEASE:
+                self._release(row, limits)
+            else:
+                self._settle(row, RecordState.ACKNOWLEDGED if kind is AcknowledgeType.ACCEPT else RecordState.ARCHIVED)
+        if kind is AcknowledgeType.RENEW:
+            self._wheel.add(now_ms + limits.lock_duration_ms, first, last)
+        ranges.merge(rows)
+
+    def _release(self, row: int, limits: DeliveryLimits) -> None:
+        is_last = self._ranges.count(row) >= limits.delivery_count_max
+        self._settle(row, RecordState.ARCHIVED if is_last else RecordState.AVAILABLE)
+
+    def _settle(self, row: int, state: RecordState) -> None:
+        ranges = self._ranges
+        count = ranges.count(row)
+        ranges.set(row, state, count)
+        self._note(*ranges.bounds(row), state, count)
+
+    def release_member(self, member_id: str, limits: DeliveryLimits) -> bool:
+        """Release everything that a member holds, because it is gone. The deliveries count. Returns whether it held anything."""
+        owner = self._members.pop(member_id, None)
+        ranges = self._ranges
+        index = ranges.first_with(RecordState.ACQUIRED) if owner is not None else -1
+        held = False
+        while index >= 0:
+            if ranges.owner(index) == owner:
+                held = True
+                self._release(index, limits)
+            index = ranges.first_with(RecordState.ACQUIRED, index + 1)
+        if held:
+            ranges.merge(range(len(ranges)))
+            self._advance_start()
+        return held
+
+    def expire(self, limits: DeliveryLimits, now_ms: int) -> int:
+        """Release the records whose locks have ended. Returns how many there were."""
+        ranges = self._ranges
+        expired = 0
+        for first, last in self._wheel.take_due(now_ms):
+            rows = range(0)
+            for row in ranges.rows_between(first, last):
+                # The whole range has this deadline, so all of it has ended, whichever acquisition led here.
+                if ranges.state(row) == RecordState.ACQUIRED and ranges.deadline_ms(row) <= now_ms:
+                    range_first, range_last = ranges.bounds(row)
+                    expired += range_last - range_first + 1
+                    self._release(row, limits)
+                    rows = range(rows.start if rows else row, row + 1)
+            if rows:
+                ranges.merge(rows)
+        if expired:
+            self._advance_start()
+        return expired
+
+    # -- the start offset ----------------------------------------------------------------------------------------------------
+
+    def move_start(self, offset: int) -> bool:
+        """The log begins at ``offset``: what was below it is gone, locked or not. Returns whether the start offset moved."""
+        if offset <= self.start_offset:
+            return False
+        self._ranges.move_start(offset)
+        self._is_start_unwritten = True
+        self._advance_start()
+        return True
+
+    def _advance_start(self) -> None:
+        ranges = self._ranges
+        if not ranges.acquired:
+            self._wheel.clear()
+        if len(ranges) and ranges.state(0) in FINAL_STATES:
+            # Final neighbours are merged, so there is only one such range.
+            ranges.move_start(ranges.bounds(0)[1] + 1)
+            self._is_start_unwritten = True
+
+    # -- what is written -----------------------------------------------------------------------------------------------------
+
+    def _note(self, first: int, last: int, state: RecordState, count: int) -> None:
+        previous = self._unwritten[-1] if self._unwritten else None
+        if previous is not None and previous[1:] == (first - 1, state, count):
+            self._unwritten[-1] = StateBatch(previous.first_offset, last, state, count)
+        else:
+            self._unwritten.append(StateBatch(first, last, state, count))
+
+    def take_update(self) -> StateUpdate | None:
+        """The changes since the last call; None if there are none. What is below the start offset needs no state."""
+        if not self._unwritten and not self._is_start_unwritten:
+            return None
+        start = self.start_offset
+        batches = [
+            batch if batch.first_offset >= start else batch._replace(first_offset=start)
+            for batch in self._unwritten
+            if batch.last_offset >= start
+        ]
+        self._unwritten = []
+        self._is_start_unwritten = False
+        return StateUpdate(start, self.delivery_complete_count, tuple(batches))

@@ -1,0 +1,25 @@
+"""The states of a record in a share group, and the range of offsets that the state is kept for."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class RecordState(IntEnum):
+    """The states, with Kafka's numbers. Only 0, 2 and 4 are ever written: a lock does not survive its broker."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+
+FINAL_STATES = frozenset((RecordState.ACKNOWLEDGED, RecordState.ARCHIVED))
+
+
+class StateBatch(NamedTuple):
+    """The state of consecutive offsets, as it is written. Kafka uses this name and these fields in its records and requests."""
+
+    first_offset: int
+    last_offset: int
+    delivery_state: int
+    delivery_count: int

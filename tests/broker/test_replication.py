@@ -1,0 +1,176 @@
+"""Replicated partitions on three whole brokers of a simulated cluster: copies, failover, crashes, controlled stops."""
+
+from collections.abc import Callable
+
+import pytest
+
+from simulation.checker import noticed_problems
+from simulation.cluster_world import ClusterWorld, host_of
+from simulation.disk import Keep
+from tests.log.harness import batch
+from tidelog.broker.broker import BrokerNode
+from tidelog.controller.topics import NewTopic, create_topics
+from tidelog.log.partition_log import PartitionLog
+from tidelog.metadata.topics import PartitionImage
+from tidelog.replication.partition import Partition
+
+TOPIC = "orders"
+SECOND_US = 1_000_000
+
+
+class ReplicatedCluster:
+    """Three brokers, and a topic of one partition with three replicas, of which two have to be in sync."""
+
+    def __init__(self, seed: int = 1, **configs: str) -> None:
+        self.world = world = ClusterWorld(seed)
+        for node in world.nodes.values():
+            node.start()
+        world.run_until("the cluster is there", lambda: world.is_whole)
+        self.sent = 0
+        texts = tuple({"min.insync.replicas": "2", **{name.replace("_", "."): text for name, text in configs.items()}}.items())
+        controller = self.broker(self._controller_id())
+        new = NewTopic(TOPIC, 1, 3, configs=texts)
+        controller.controller.submit(
+            lambda image: create_topics(image, controller.topic_rules, controller.static_config, [new], controller.randomness),
+            lambda response, error: None,
+        )
+        self.wake()
+        self.run_until("the topic is there", lambda: all(self.has_topic(id_) for id_ in world.nodes))
+
+    def broker(self, node_id: int) -> BrokerNode:
+        broker = self.world.nodes[node_id].broker
+        assert broker is not None
+        return broker
+
+    def _controller_id(self) -> int:
+        return next(id_ for id_, node in self.world.nodes.items() if node.broker is not None and node.broker.quorum.is_leader)
+
+    def has_topic(self, node_id: int) -> bool:
+        return self.broker(node_id).image.topic(TOPIC) is not None
+
+    def state(self) -> PartitionImage:
+        """What the broker that has heard most knows."""
+        states = [
+            topic.partitions[0]
+            for node in self.world.nodes.values()
+            if node.broker is not None and (topic := node.broker.image.topic(TOPIC)) is not None
+        ]
+        return max(states, key=lambda state: (state.leader_epoch, state.partition_epoch))
+
+    def _is_led(self) -> bool:
+        """Whether the leader has heard that it is."""
+        state = self.state()
+        broker = self.world.nodes[state.leader].broker if state.leader >= 0 else None
+        topic = broker.image.topic(TOPIC) if broker is not None else None
+        return topic is not None and topic.partitions[0] == state
+
+    def leader(self) -> Partition:
+        return self.broker(self.state().leader).partitions.find(TOPIC, None, 0)
+
+    def log(self, node_id: int) -> PartitionLog:
+        return self.broker(node_id).directory.logs[TOPIC, 0]
+
+    def wake(self) -> None:
+        for node in self.world.nodes.values():
+            node.wake()
+
+    def run_until(self, what: str, condition: Callable[[], bool], seconds: int = 30) -> None:
+        self.world.run_until(what, condition, seconds * SECOND_US)
+
+    def send(self, count: int = 1) -> None:
+        """Append with acks=all, and wait until it is acknowledged."""
+        told: list[Exception | None] = []
+        self.run_until("somebody leads", self._is_led)
+        leader = self.leader()
+        for _ in range(count):
+            result = leader.append(batch(), acks_all=True)
+            leader.wait_replicated(result.last_offset + 1, told.append)
+        self.wake()
+        self.run_until("acknowledged", lambda: len(told) == count)
+        assert told == [None] * count
+        self.sent += count
+
+    def contents(self, node_id: int) -> bytes:
+        log = self.log(node_id)
+        return b"".join(bytes(segment.file().read(0, segment.size)) for segment in log.segments)
+
+    def run_until_in_sync(self, *node_ids: int) -> None:
+        self.run_until(f"{node_ids} are in sync", lambda: set(self.state().isr) == set(node_ids))
+
+    def check(self) -> None:
+        """All replicas are equal, have everything that was acknowledged, and nothing unexpected was reported."""
+        self.run_until("all have all", lambda: len({self.log(id_).log_end_offset for id_ in self.world.nodes}) == 1)
+        assert self.leader().log.high_watermark >= self.sent
+        assert len({self.contents(id_) for id_ in self.world.nodes}) == 1
+        assert list(noticed_problems(self.world.history)) == []
+
+
+def test_three_brokers_hold_what_was_acknowledged_byte_for_byte() -> None:
+    cluster = ReplicatedCluster()
+    cluster.send()
+    cluster.send(20)
+    assert all(cluster.log(node_id).durable.offset == 21 for node_id in (1, 2, 3))
+    cluster.run_until_in_sync(1, 2, 3)
+    cluster.check()
+
+
+@pytest.mark.parametrize("keep", ["all", "none"])
+def test_a_leader_dies_and_another_leads_with_everything(keep: Keep) -> None:
+    cluster = ReplicatedCluster(seed=2)
+    cluster.send(5)
+    dead = cluster.state().leader
+    cluster.world.nodes[dead].cut_power(keep)
+    began_us = cluster.world.scheduler.now_us
+    cluster.run_until("somebody else leads", lambda: cluster.state().leader not in (dead, -1))
+    assert cluster.world.scheduler.now_us - began_us < 6 * SECOND_US
+    cluster.send(5)
+    assert dead not in cluster.state().isr
+    cluster.world.nodes[dead].start()
+    cluster.run_until_in_sync(1, 2, 3)
+    cluster.send(5)
+    cluster.check()
+
+
+def test_a_follower_dies_and_returns() -> None:
+    cluster = ReplicatedCluster(seed=3)
+    cluster.send(3)
+    dead = next(node_id for node_id in (1, 2, 3) if node_id != cluster.state().leader)
+    cluster.world.nodes[dead].kill()
+    cluster.run_until("it has left the in-sync set", lambda: dead not in cluster.state().isr)
+    cluster.send(3)
+    cluster.world.nodes[dead].start()
+    cluster.run_until_in_sync(1, 2, 3)
+    cluster.check()
+
+
+def test_a_former_leader_drops_what_was_never_acknowledged() -> None:
+    cluster = ReplicatedCluster(seed=4)
+    cluster.send(3)
+    old = cluster.state().leader
+    broker = cluster.broker(old)
+    # Nobody hears of what it appends: it is alone from now on.
+    for other in (1, 2, 3):
+        if other != old:
+            cluster.world.network.partition(host_of(old), host_of(other))
+    broker.partitions.find(TOPIC, None, 0).append(batch(), acks_all=False)
+    cluster.wake()
+    cluster.run_until("another one leads", lambda: cluster.state().leader not in (old, -1))
+    cluster.send(2)
+    cluster.world.network.heal_all()
+    cluster.run_until_in_sync(1, 2, 3)
+    cluster.check()
+
+
+def test_a_broker_that_stops_in_order_hands_over_first() -> None:
+    cluster = ReplicatedCluster(seed=5)
+    cluster.send(3)
+    old = cluster.state().leader
+    stopped: list[Exception | None] = []
+    cluster.world.nodes[old].stop(stopped.append)
+    cluster.run_until("it has stopped", lambda: bool(stopped))
+    assert stopped == [None]
+    cluster.run_until("another one leads", lambda: cluster.state().leader not in (old, -1))
+    cluster.send(3)
+    cluster.world.nodes[old].start()
+    cluster.run_until_in_sync(1, 2, 3)
+    cluster.check()

@@ -1,0 +1,157 @@
+"""``tidelog up`` as a user calls it: what it prints, what it starts again, how it stops, and what it refuses in one line."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tidelog.cli.main import main
+from tidelog.client.quorum import QuorumAdmin
+
+Output = pytest.CaptureFixture[str]
+READY = re.compile(r"broker ([0-9]+) +(127\.0\.0\.1:[0-9]+) +ready after [0-9.]+ s, process ([0-9]+), log (.+)")
+
+
+class Up:
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    def read_until(self, pattern: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if re.match(pattern, line):
+                return self.lines[-1]
+        raise AssertionError(f"no line {pattern!r} among {self.lines}")
+
+    def wait_until_ready(self) -> dict[int, tuple[str, int]]:
+        """The address and the process id of each broker."""
+        self.read_until("bootstrap ")
+        found = [READY.fullmatch(line) for line in self.lines]
+        return {int(match[1]): (match[2], int(match[3])) for match in found if match is not None}
+
+    def stop(self) -> list[str]:
+        before = len(self.lines)
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.stdout is not None
+        self.lines += [line.rstrip("\n") for line in self.process.stdout]
+        assert self.process.wait(timeout=60) == 0, self.lines
+        return self.lines[before:]
+
+
+@contextmanager
+def up(directory: Path, *arguments: str) -> Iterator[Up]:
+    command = [sys.executable, "-m", "tidelog", "up", "--data", str(directory / "cluster"), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield Up(process)
+    finally:
+        # The brokers end with it.
+        process.kill()
+        process.communicate()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_three_brokers_are_one_cluster_that_is_found_again(tmp_path: Path) -> None:
+    ids = []
+    for arguments in (("--brokers", "3", "--base-port", "0"), ()):
+        with up(tmp_path, *arguments) as running:
+            brokers = running.wait_until_ready()
+            assert sorted(brokers) == [1, 2, 3]
+            addresses = ",".join(brokers[node_id][0] for node_id in (1, 2, 3))
+            assert running.lines[-1] == f"bootstrap  {addresses}   (Ctrl-C stops all)"
+            with QuorumAdmin(addresses) as admin:
+                assert admin.describe().leader_id in brokers
+            stopped = running.stop()
+            assert [line.split()[:3] for line in stopped] == [["broker", str(node_id), "stopped"] for node_id in (3, 2, 1)]
+            assert not any(is_alive(pid) for _, pid in brokers.values())
+            ids.append((running.lines[0], addresses))
+    assert ids[0] == ids[1]
+    for node_id in (1, 2, 3):
+        assert "info started" in (tmp_path / "cluster" / f"broker-{node_id}.log").read_text()
+
+
+def test_a_dead_broker_is_started_again(tmp_path: Path) -> None:
+    with up(tmp_path, "--brokers", "1", "--base-port", "0") as running:
+        address, pid = running.wait_until_ready()[1]
+        os.kill(pid, signal.SIGKILL)
+        assert running.read_until("broker 1 +ended").endswith("ended: signal 9; it starts again in 0.5 s")
+        again = READY.fullmatch(running.read_until("broker 1 .*ready"))
+        assert again is not None
+        assert (again[2], int(again[3])) != (address, pid)
+        assert again[2] == address
+        assert running.stop() == ["broker 1   stopped"]
+
+
+def test_the_brokers_end_with_their_supervisor(tmp_path: Path) -> None:
+    with up(tmp_path, "--brokers", "1", "--base-port", "0") as running:
+        running.wait_until_ready()
+        running.process.kill()
+        running.process.wait()
+        log = tmp_path / "cluster" / "broker-1.log"
+        # It stops in order: the log's last line says so.
+        while "info stopped is_clean=True" not in log.read_text():
+            time.sleep(0.02)
+
+
+def test_a_broker_that_cannot_start_ends_everything(tmp_path: Path) -> None:
+    with up(tmp_path, "--brokers", "1", "--base-port", "0") as running:
+        running.wait_until_ready()
+        running.stop()
+    (tmp_path / "cluster" / "broker-1" / "meta.properties").write_text("nonsense")
+    with up(tmp_path) as running:
+        assert running.process.stdout is not None
+        text = running.process.stdout.read()
+        assert running.process.wait(timeout=60) == 1
+    assert text.count("\n") == 1
+    assert "meta.properties" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--brokers", "2"], "holds a cluster of 1 broker; leave out --brokers to run it"),
+        (["--base-port", "1234"], "has its clients at port 9092; leave out --base-port to run it"),
+        (["-o", "listeners=PLAINTEXT://127.0.0.1:0"], "listeners: tidelog up sets this for each broker itself; leave it out"),
+        (["-o", "num.partitions=none"], "num.partitions=none: expected a whole number"),
+    ],
+)
+def test_what_is_refused(arguments: list[str], message: str, tmp_path: Path, capsys: Output) -> None:
+    node = {"node_id": 1, "client": 9092, "inter_broker": 9192, "controller": 9292, "directory_id": "AAAAAAAAAAAAAAAAAAAAAQ"}
+    (tmp_path / "cluster.json").write_text(json.dumps({"version": 1, "cluster_id": "a", "is_formatted": False, "nodes": [node]}))
+    assert main(["up", "--data", str(tmp_path), *arguments]) == 1
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert sorted(os.listdir(tmp_path)) == [".lock", "cluster.json"]
+
+
+def test_a_port_that_is_taken(tmp_path: Path, capsys: Output) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["up", "--data", str(tmp_path), "--brokers", "1", "--base-port", str(port)]) == 1
+    assert f"127.0.0.1:{port} is already in use; stop what uses it" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == [".lock"]
+
+
+def test_a_port_that_does_not_exist(tmp_path: Path, capsys: Output) -> None:
+    assert main(["up", "--data", str(tmp_path), "--base-port", "65500"]) == 2
+    assert "expected a port from 1 to" in capsys.readouterr().err

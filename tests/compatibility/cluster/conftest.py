@@ -1,0 +1,33 @@
+"""The same clients on three brokers: their tests find a cluster where the others have one broker."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.compatibility.clients.conftest import CONFIGS, admin, client, client_of, new_topic
+from tests.compatibility.clients.groups.conftest import group, new_group
+from tests.compatibility.clients.transactions.conftest import name, new_producer, new_reader, transactional_id
+from tidelog.testing import Cluster
+
+__all__ = [
+    "admin",
+    "client",
+    "client_of",
+    "group",
+    "name",
+    "new_group",
+    "new_producer",
+    "new_reader",
+    "new_topic",
+    "transactional_id",
+]
+
+UNEXPECTED = ("unexpected_error", "failed")
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Cluster]:
+    with Cluster(3, configs=CONFIGS) as cluster:
+        yield cluster
+        events = [event for node in cluster.nodes.values() for event in node.events]
+        assert [event for event in events if event["event"] in UNEXPECTED] == []

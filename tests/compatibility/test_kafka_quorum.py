@@ -1,0 +1,113 @@
+"""A stock Apache Kafka and Tidelog in one metadata quorum: Kafka's controller follows ours to lag 0, from the log and from a
+snapshot, and ours follows Kafka's. Kafka's tools read our snapshots and describe our quorum."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compatibility.apache_kafka import CLUSTER_ID, KafkaUnavailable, kafka_classpath, run_tool, wait_until
+from tests.compatibility.kafka_client import admin_client, create_topic
+from tests.compatibility.kafka_nodes import KafkaNode, OurNode, controller_settings, free_port, our_observer, our_voter
+
+pytestmark = pytest.mark.apache_kafka
+
+QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+METADATA_DIRECTORY = "__cluster_metadata-0"
+# A snapshot after every few decisions, and nothing is kept that it covers.
+EAGER_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "300", "metadata.max.retention.bytes": "1"}
+TOPICS = [f"topic-{number}" for number in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def kafka() -> None:
+    try:
+        kafka_classpath()
+    except KafkaUnavailable as error:
+        pytest.skip(str(error))
+
+
+def replication(*bootstrap: str) -> dict[int, tuple[str, int]]:
+    """The state and the lag of each node, as kafka-metadata-quorum prints them."""
+    rows = run_tool(QUORUM, *bootstrap, "describe", "--replication").splitlines()[1:]
+    fields = [row.split() for row in rows if row.strip()]
+    return {int(row[0]): (row[-1], int(row[3])) for row in fields}
+
+
+def has_snapshot(directory: Path) -> bool:
+    """Whether the log begins with a snapshot, so that a node which begins now has to fetch it."""
+    ends = sorted(int(path.name[:20]) for path in directory.glob("*.checkpoint"))
+    return bool(ends) and ends[0] > 0
+
+
+def kafka_observer(root: Path, ours: OurNode) -> KafkaNode:
+    settings = controller_settings(2, free_port()) | {"controller.quorum.bootstrap.servers": ours.second_address}
+    return KafkaNode(root, ours.cluster_id, settings, "--no-initial-controllers")
+
+
+@pytest.mark.parametrize("configs", [{}, EAGER_SNAPSHOTS], ids=["log", "snapshot"])
+def test_kafka_follows_our_quorum(tmp_path: Path, configs: dict[str, str]) -> None:
+    with our_voter(tmp_path / "ours", configs) as ours:
+        admin = admin_client(ours.bootstrap_servers)
+        for topic in TOPICS:
+            create_topic(admin, topic)
+        directory = tmp_path / "ours" / METADATA_DIRECTORY
+        wait_until(lambda: has_snapshot(directory) == bool(configs), "a snapshot that deletes the log below it")
+        with kafka_observer(tmp_path / "theirs", ours) as theirs:
+            by_broker = ("--bootstrap-server", ours.bootstrap_servers)
+            wait_until(lambda: replication(*by_broker).get(2) == ("Observer", 0), theirs.output()[-2000:])
+            assert replication("--bootstrap-controller", ours.second_address)[1] == ("Leader", 0)
+            create_topic(admin, "one-more")
+            wait_until(lambda: "Replayed TopicRecord for topic one-more" in theirs.output(), "Kafka replays what we write")
+            theirs.check_running()
+            output = theirs.output()
+            assert [topic for topic in TOPICS if f"Replayed TopicRecord for topic {topic} " not in output] == []
+            assert ("Successfully loaded snapshot" in output) == bool(configs)
+    check_dump(directory)
+
+
+def check_dump(directory: Path) -> None:
+    """Kafka's dump tool decodes every record of the log and of the snapshots, and finds nothing to complain about."""
+    for path in [*directory.glob("*.log"), *directory.glob("*.checkpoint")]:
+        output = run_tool(DUMP, "--cluster-metadata-decoder", "--files", str(path))
+        assert "isvalid: false" not in output
+        assert "Failed to decode" not in output
+        payloads = list(payloads_in(output))
+        assert payloads or path.suffix == ".log", output
+        if path.suffix == ".checkpoint":
+            assert re.search(r"SnapshotHeader \{.*\}", output), output
+            assert re.search(r"SnapshotFooter \{.*\}", output), output
+            assert payloads[0]["data"]["name"] == "metadata.version"
+
+
+def payloads_in(output: str) -> Iterator[dict[str, dict[str, object]]]:
+    return (json.loads(line.split("payload: ", 1)[1]) for line in output.splitlines() if "payload: {" in line)
+
+
+@pytest.mark.parametrize("configs", [{}, EAGER_SNAPSHOTS], ids=["log", "snapshot"])
+def test_we_follow_kafkas_quorum(tmp_path: Path, configs: dict[str, str]) -> None:
+    """The node learns the id of the cluster from Kafka, too."""
+    address = f"127.0.0.1:{free_port()}"
+    settings = controller_settings(1, int(address.rpartition(":")[2])) | {"controller.quorum.bootstrap.servers": address}
+    with KafkaNode(tmp_path / "theirs", CLUSTER_ID, settings | configs, "--standalone") as theirs:
+        wait_until(lambda: "Kafka Server started" in theirs.output(), "Kafka's controller starts")
+        wait_until(lambda: has_snapshot(theirs.metadata_directory) == bool(configs), "a snapshot that deletes the log below it")
+        ours = our_observer(tmp_path / "ours", {"node.id": 5, "controller.quorum.bootstrap.servers": address})
+        ours.begin_start()
+        try:
+            by_controller = ("--bootstrap-controller", address)
+            wait_until(lambda: replication(*by_controller).get(5, ("", -1))[0] == "Observer", f"we follow: {ours.log_lines}")
+            wait_until(lambda: replication(*by_controller)[5][1] == 0, f"we catch up: {ours.log_lines}")
+            theirs.check_running()
+            assert ours.cluster_id == CLUSTER_ID
+            assert ours.is_running, ours.log_lines
+            names = [event["event"] for event in ours.events]
+            assert ("metadata_snapshot_installed" in names) == bool(configs), ours.log_lines
+            assert "quorum_storage_failed" not in names, ours.log_lines
+        finally:
+            if ours.is_running:
+                ours.kill()
+            ours.close()

@@ -1,0 +1,137 @@
+"""One shard of the share coordinator: what it answers, what it writes, and what a reload makes of that."""
+
+from typing import Any
+
+import pytest
+
+from simulation.clock import SimulatedClock
+from simulation.scheduler import Scheduler
+from tidelog.controller.errors import ApiError
+from tidelog.coordinator.machine import CoordinatorResult
+from tidelog.queues.records import RECORD_CODEC, SharePartitionKey, ShareSnapshotRecord, ShareUpdateRecord
+from tidelog.queues.share_coordinator import ShareCoordinator, ShareStateWrite
+from tidelog.queues.states import RecordState, StateBatch
+from tidelog.wire.errors import ErrorCode
+
+KEY = SharePartitionKey("jobs", bytes(range(16)), 0)
+OTHER = KEY._replace(partition=1)
+
+
+class Coordinator:
+    """A machine whose decisions go through their bytes, as they would through a log."""
+
+    def __init__(self, updates_max: int = 3) -> None:
+        self.scheduler = Scheduler()
+        self.clock = SimulatedClock(self.scheduler)
+        self.updates_max = updates_max
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.machine = ShareCoordinator(self.clock, updates_max)
+
+    def decide(self, result: CoordinatorResult) -> Any:
+        for record in result.records:
+            self.log.append(RECORD_CODEC.encode(record))
+            self.machine.replay(record, len(self.log) - 1, -1, -1)
+        return result.response
+
+    def reload(self, start: int = 0) -> ShareCoordinator:
+        """A machine that reads the log from an offset on."""
+        machine = ShareCoordinator(self.clock, self.updates_max)
+        for offset in range(start, len(self.log)):
+            machine.replay(RECORD_CODEC.decode(*self.log[offset]), offset, -1, -1)
+        return machine
+
+    def write(self, key: SharePartitionKey, start: int, *batches: StateBatch, complete: int = 0, epoch: int = 0) -> None:
+        self.decide(self.machine.write(key, ShareStateWrite(1, epoch, start, complete, batches)))
+
+    def kinds(self) -> list[type]:
+        return [type(RECORD_CODEC.decode(*pair)) for pair in self.log]
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    found = Coordinator()
+    found.decide(found.machine.initialize(KEY, 1, -1))
+    return found
+
+
+def state(machine: ShareCoordinator, key: SharePartitionKey = KEY) -> tuple[int, int, tuple[StateBatch, ...]]:
+    response = machine.read(key, -1).response
+    return response.state_epoch, response.start_offset, response.batches
+
+
+def test_a_state_is_what_was_written_last_also_after_a_reload(coordinator: Coordinator) -> None:
+    coordinator.write(KEY, 5)
+    coordinator.write(KEY, 5, StateBatch(8, 9, RecordState.ACKNOWLEDGED, 1), StateBatch(6, 6, RecordState.AVAILABLE, 2))
+    coordinator.write(KEY, 7, StateBatch(12, 12, RecordState.ARCHIVED, 5))
+    expected = 1, 7, (StateBatch(8, 9, 2, 1), StateBatch(12, 12, 4, 5))
+    assert state(coordinator.machine) == expected
+    assert state(coordinator.reload()) == expected
+
+
+def test_after_some_updates_a_snapshot_has_everything_and_what_is_before_it_is_redundant(coordinator: Coordinator) -> None:
+    for start in range(5):
+        coordinator.write(KEY, start, StateBatch(start + 1, start + 1, RecordState.ACKNOWLEDGED, 1))
+    update, snapshot = ShareUpdateRecord, ShareSnapshotRecord
+    assert coordinator.kinds() == [snapshot, update, update, update, snapshot, update]
+    assert coordinator.machine.redundant_offset() == 4
+    assert state(coordinator.reload(start=4)) == state(coordinator.machine)
+
+
+def test_a_key_that_nobody_writes_to_gets_a_snapshot_so_that_the_prefix_can_go(coordinator: Coordinator) -> None:
+    coordinator.decide(coordinator.machine.initialize(OTHER, 1, 0))
+    coordinator.write(OTHER, 3)
+    assert coordinator.machine.redundant_offset() == 0
+    assert not coordinator.machine.snapshot_cold(1_000).records
+    coordinator.scheduler.schedule(1_000_000, "a second later", lambda: None)
+    coordinator.scheduler.step()
+    coordinator.decide(coordinator.machine.snapshot_cold(1_000))
+    redundant = coordinator.machine.redundant_offset()
+    assert redundant == 3
+    assert state(coordinator.reload(redundant), OTHER) == (1, 3, ())
+    assert not coordinator.machine.snapshot_cold(0).records, "all of them are snapshots: nothing to gain"
+
+
+def test_late_leaders_and_late_states_are_fenced(coordinator: Coordinator) -> None:
+    coordinator.decide(coordinator.machine.read(KEY, 4))
+    for machine in (coordinator.machine, coordinator.reload()):
+        with pytest.raises(ApiError) as raised:
+            machine.write(KEY, ShareStateWrite(1, 3, 0, 0))
+        assert raised.value.code is ErrorCode.FENCED_LEADER_EPOCH
+        with pytest.raises(ApiError) as raised:
+            machine.read(KEY, 3)
+        assert raised.value.code is ErrorCode.FENCED_LEADER_EPOCH
+    coordinator.decide(coordinator.machine.initialize(KEY, 6, 100))
+    assert state(coordinator.machine) == (6, 100, ())
+    with pytest.raises(ApiError) as raised:
+        coordinator.machine.write(KEY, ShareStateWrite(5, 4, 0, 0))
+    assert raised.value.code is ErrorCode.FENCED_STATE_EPOCH
+    with pytest.raises(ApiError) as raised:
+        coordinator.machine.initialize(KEY, 5, 0)
+    assert raised.value.code is ErrorCode.FENCED_STATE_EPOCH
+
+
+def test_what_was_initialized_before_is_not_reset_by_a_repetition(coordinator: Coordinator) -> None:
+    coordinator.write(KEY, 7)
+    assert not coordinator.machine.initialize(KEY, 1, -1).records
+
+
+def test_nothing_is_read_or_written_before_it_is_initialized_or_after_it_is_deleted(coordinator: Coordinator) -> None:
+    coordinator.write(KEY, 7, complete=2)
+    assert coordinator.machine.summary(KEY) == (1, 0, 7, 2)
+    coordinator.decide(coordinator.machine.delete(KEY))
+    assert coordinator.machine.summary(KEY) == (0, 0, -1, -1)
+    for key in (KEY, OTHER):
+        with pytest.raises(ApiError) as raised:
+            coordinator.machine.write(key, ShareStateWrite(1, 0, 0, 0))
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
+        with pytest.raises(ApiError) as raised:
+            coordinator.machine.read(key, 0)
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
+    assert not coordinator.machine.delete(KEY).records
+    assert coordinator.machine.redundant_offset() == len(coordinator.log)
+
+
+def test_states_of_deleted_topics_go(coordinator: Coordinator) -> None:
+    coordinator.decide(coordinator.machine.initialize(KEY._replace(topic_id=b"x" * 16), 1, 0))
+    coordinator.decide(coordinator.machine.delete_topics({KEY.topic_id}))
+    assert len(coordinator.machine) == len(coordinator.reload()) == 1
