@@ -11,9 +11,9 @@ def test_without_a_master_spark_runs_here_and_listens_here_only() -> None:
 
 
 def test_a_cluster_has_settings_of_its_own() -> None:
-    sockets = {"spark.python.unix.domain.socket.enabled": "true"}
-    assert settings_of("spark://master:7077", {}, None) == {"spark.master": "spark://master:7077", **sockets}
-    assert settings_of(None, {}, "yarn") == {"spark.master": "yarn", **sockets}
+    always = {"spark.python.unix.domain.socket.enabled": "true", "spark.sql.python.filterPushdown.enabled": "true"}
+    assert settings_of("spark://master:7077", {}, None) == {"spark.master": "spark://master:7077", **always}
+    assert settings_of(None, {}, "yarn") == {"spark.master": "yarn", **always}
 
 
 def test_what_is_given_wins() -> None:

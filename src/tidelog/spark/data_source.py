@@ -15,7 +15,8 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.spark.options import SinkOptions, SourceOptions, wants_headers
-from tidelog.spark.source import TidelogReader, TidelogStreamReader
+from tidelog.spark.pushed_filters import are_wanted
+from tidelog.spark.source import FilteringReader, TidelogReader, TidelogStreamReader
 
 _COLUMNS = (
     ("key", "binary"),
@@ -45,7 +46,8 @@ class TidelogDataSource(DataSource):
         return f"struct<{schema_text(wants_headers(self.options))}>"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TidelogReader(_with_columns(schema, SourceOptions.parse(self.options, is_stream=False)))
+        options = _with_columns(schema, SourceOptions.parse(self.options, is_stream=False))
+        return FilteringReader(options) if are_wanted() else TidelogReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name that Spark calls
         return TidelogStreamReader(_with_columns(schema, SourceOptions.parse(self.options, is_stream=True)))

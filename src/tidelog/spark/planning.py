@@ -37,6 +37,10 @@ class OffsetSpan(NamedTuple):
         return self.end - self.start
 
 
+def partition_of(span: OffsetSpan) -> TopicPartition:
+    return TopicPartition(span.topic, span.partition)
+
+
 # Spans share a task up to this many offsets, which take a few tenths of a second: enough to pay for the task, and few enough that
 # a cluster has work for its cores, whose number a plan does not know.
 OFFSETS_PER_TASK = 100_000

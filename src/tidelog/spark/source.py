@@ -1,6 +1,7 @@
 """The source as Spark calls it: readers for batches and streams plan on the driver, tasks read spans of offsets as Arrow batches.
 
-- A **batch** covers what lies between two bounds when it is planned.
+- A **batch** covers what lies between two bounds when it is planned, or the part of it that the filters of the query leave
+  (``pushed_filters``).
 - A **stream** follows ``StreamPlan``. Spark keeps one Python process per stream for planning and pickles the reader for its
   tasks; only the options travel.
 - A **task** reads one span or many, and ends when its positions reach the ends of its spans, whatever it met on the way. Offsets
@@ -15,11 +16,11 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from tidelog.client.errors import InvalidArgument, TidelogError, UnknownTopic
@@ -40,6 +41,7 @@ from tidelog.spark.planning import (
     tasks_of,
     warn_of_loss,
 )
+from tidelog.spark.pushed_filters import narrowed
 from tidelog.spark.stream_plan import StreamPlan
 
 if TYPE_CHECKING:
@@ -68,13 +70,16 @@ class TidelogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         try:
             limits = task_limits(self._options, keeps_partitions_whole=False)
-            return [SpansPartition(spans) for spans in tasks_of(self._plan(), limits)]
+            return [SpansPartition(spans) for spans in tasks_of(self._narrow(self._plan()), limits)]
         finally:
             forget_client(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # If there is nothing to read, Spark makes up its own partition.
         return read_spans(self._options, partition.spans) if isinstance(partition, SpansPartition) else iter(())
+
+    def _narrow(self, spans: list[OffsetSpan]) -> list[OffsetSpan]:
+        return spans
 
     def _plan(self) -> list[OffsetSpan]:
         options = self._options
@@ -95,6 +100,19 @@ class TidelogReader(DataSourceReader):
             if span.size < 0 and options.starting.kind == options.ending.kind == "offsets":
                 raise InvalidArgument(f"{span.topic}[{span.partition}] ends at {span.end}, before it begins at {span.start}")
         return spans
+
+
+class FilteringReader(TidelogReader):
+    """Reads what can pass the filters of the query. Spark takes it only where it asks for ``pushFilters``."""
+
+    _filters: tuple[Filter, ...] = ()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the name that Spark calls
+        self._filters = tuple(filters)
+        return filters
+
+    def _narrow(self, spans: list[OffsetSpan]) -> list[OffsetSpan]:
+        return narrowed(fetch_client(self._options), spans, self._filters)
 
 
 def _ranged(client: OffsetLookup, options: SourceOptions, catalogue: Catalogue) -> list[OffsetSpan]:
