@@ -98,4 +98,18 @@ QUEUES_MUTANTS = (
         "        return min((entry.snapshot_offset for entry in self._entries.values()), default=self._end_offset)\n",
         "        return max((entry.snapshot_offset for entry in self._entries.values()), default=self._end_offset)\n",
     ),
+    Mutant(
+        "shared: a late write takes back what is final",
+        "an answered acknowledgement is final, whatever else is sent again",
+        COORDINATOR,
+        "        return self.ranges.state(row) in FINAL_STATES or batch.delivery_count < self.ranges.count(row)\n",
+        "        return batch.delivery_count < self.ranges.count(row)\n",
+    ),
+    Mutant(
+        "shared: an acknowledgement does not wait for a coordinator that is away",
+        "the failover of the share coordinator loses no lock",
+        "tidelog/broker/share_states.py",
+        "        if is_passing and is_wanted and self._attempts < ATTEMPTS_MAX:\n",
+        "        if False:\n",
+    ),
 )

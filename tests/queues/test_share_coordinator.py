@@ -135,3 +135,20 @@ def test_states_of_deleted_topics_go(coordinator: Coordinator) -> None:
     coordinator.decide(coordinator.machine.initialize(KEY._replace(topic_id=b"x" * 16), 1, 0))
     coordinator.decide(coordinator.machine.delete_topics({KEY.topic_id}))
     assert len(coordinator.machine) == len(coordinator.reload()) == 1
+
+
+def test_a_write_that_comes_late_takes_nothing_back(coordinator: Coordinator) -> None:
+    coordinator.write(KEY, 5, StateBatch(6, 7, RecordState.ACKNOWLEDGED, 1), StateBatch(9, 9, RecordState.AVAILABLE, 3))
+    coordinator.write(KEY, 2, StateBatch(5, 10, RecordState.AVAILABLE, 2))
+    expected = (
+        StateBatch(5, 5, RecordState.AVAILABLE, 2),
+        StateBatch(6, 7, RecordState.ACKNOWLEDGED, 1),
+        StateBatch(8, 8, RecordState.AVAILABLE, 2),
+        StateBatch(9, 9, RecordState.AVAILABLE, 3),
+        StateBatch(10, 10, RecordState.AVAILABLE, 2),
+    )
+    assert state(coordinator.machine) == state(coordinator.reload()) == (1, 5, expected)
+    last = RECORD_CODEC.decode(*coordinator.log[-1])
+    assert last is not None
+    assert last.value.start_offset == 5, "another reader of the log takes every record at its word"
+    assert [batch[:2] for batch in last.value.state_batches] == [(5, 5), (8, 8), (10, 10)]

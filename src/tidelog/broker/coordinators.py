@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.api import DECISION_MS_MAX
 from tidelog.broker.coordinator_service import CoordinatorService
-from tidelog.broker.share_states import Shares, ShareStates
+from tidelog.broker.share_states import Shares, ShareStates, StatePorts
 from tidelog.broker.transactions.marker_writer import ClusterMarkerWriter, PartitionMarkerWriter
 from tidelog.config.groups import METADATA_BYTES_TOTAL_MAX
 from tidelog.controller.errors import ApiError
@@ -76,7 +76,8 @@ class Coordinators:
             TRANSACTION_RECORD_CODEC, self._transaction_coordinator, _transactions_topic(broker)
         )
         shares: Shares = self._service(SHARE_RECORD_CODEC, self._share_coordinator, _share_states_topic(broker))
-        self.share_states = ShareStates(shares, broker.directory, broker.config.values)
+        ports = StatePorts(broker.config.node_id, broker.directory, broker.config.values, broker.peers, broker.timers)
+        self.share_states = ShareStates(shares, ports)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         writer = PartitionMarkerWriter(broker.partitions, self.groups, broker.clock)
         everywhere = ClusterMarkerWriter(writer, broker.image, broker.config.node_id, broker.peers)

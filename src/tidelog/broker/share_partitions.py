@@ -291,7 +291,7 @@ class ShareLeader:
             if on_written is not None:
                 on_written(error)
 
-        self._environment.states.write(self.key, change, written)
+        self._environment.states.write(self.key, change, written, lambda: self.dropped_by is None)
 
     # -- waiting -------------------------------------------------------------------------------------------------------------
 

@@ -24,9 +24,6 @@ AcknowledgeErrors = dict[TopicIndex, tuple[ErrorCode, str]]
 def check_share_groups_enabled(broker: "BrokerNode") -> None:
     if not broker.image.features.get(SHARE_VERSION, 0):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "Share groups are not enabled: raise the feature share.version to 1.")
-    if len(broker.image.brokers) > 1:
-        # A partition's leader keeps its state with the share coordinator, and so far that has to be the same broker.
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "Share groups need a cluster of one broker so far; this one has more.")
 
 
 def check_member(group_id: str | None, member_id: str | None) -> None:

@@ -1,21 +1,50 @@
 """The share coordinator as the rest of the broker sees it: states of share partitions, by key, with callbacks.
 
-The coordinator of a key is the leader of the partition of ``__share_group_state`` that Kafka would choose for it. The topic is
-created when a state is first initialized.
+The coordinator of a key is the leader of the partition of ``__share_group_state`` that Kafka would choose for it: this broker, or
+another one, which is asked over the listener between brokers. The topic is created when a state is first initialized.
+
+A call that finds the coordinator gone, moving or loading is repeated for a while, because leadership returns within seconds. The
+broker that did not answer may have decided it all the same, and then it is decided twice: every call may be, since the
+coordinator never takes back what is final.
 """
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.coordinator_service import CoordinatorService
+from tidelog.broker.share_state_calls import (
+    SUMMARY,
+    StateCall,
+    delete_call,
+    initialize_call,
+    read_call,
+    read_reply,
+    request_fields,
+    summary_call,
+    write_call,
+)
+from tidelog.coordinator.errors import CoordinatorError, CoordinatorNotAvailable, DecisionTooLarge
 from tidelog.coordinator.machine import OnDone
 from tidelog.log.data_directory import DataDirectory
+from tidelog.metadata.records import NO_LEADER
 from tidelog.metadata.topics import TopicImage
 from tidelog.queues.records import SharePartitionKey
 from tidelog.queues.share_coordinator import ShareCoordinator, ShareStateWrite
+from tidelog.wire.messages import DecodedMessage
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker_channels import BrokerChannels
+    from tidelog.broker.peer_channel import PeerError
+    from tidelog.broker.timers import Timers
 
 Shares = CoordinatorService[ShareCoordinator]
+IsWanted = Callable[[], bool]
+
+# The coordinator is asked again after this time.
+RETRY_MS = 100
+# This often, which is longer than the loss of a broker takes to be noticed; then whoever waits is told.
+ATTEMPTS_MAX = 150
 
 
 def coordinator_key(key: SharePartitionKey) -> str:
@@ -24,13 +53,22 @@ def coordinator_key(key: SharePartitionKey) -> str:
     return f"{key.group_id}:{topic_id}:{key.partition}"
 
 
-class ShareStates:
-    __slots__ = ("_directory", "_settings", "service")
+class StatePorts(NamedTuple):
+    """What the states need of their broker."""
 
-    def __init__(self, service: Shares, directory: DataDirectory, settings: Any) -> None:
+    node_id: int
+    directory: DataDirectory
+    settings: Any
+    peers: "BrokerChannels"
+    timers: "Timers"
+
+
+class ShareStates:
+    __slots__ = ("_ports", "service")
+
+    def __init__(self, service: Shares, ports: StatePorts) -> None:
         self.service = service
-        self._directory = directory
-        self._settings = settings
+        self._ports = ports
 
     # -- states --------------------------------------------------------------------------------------------------------------
 
@@ -39,29 +77,63 @@ class ShareStates:
             if topic is None:
                 on_done(None, error)
             else:
-                self._write(key, lambda machine: machine.initialize(key, state_epoch, start_offset), on_done)
+                self._repeat(initialize_call(key, state_epoch, start_offset), on_done)
 
         self.service.with_topic(begin)
 
     def read(self, key: SharePartitionKey, leader_epoch: int, on_done: OnDone) -> None:
-        """``on_done`` gets a ShareState."""
-        self._write(key, lambda machine: machine.read(key, leader_epoch), on_done)
+        """``on_done`` gets a ShareState. It is asked once: a leader that begins asks again as long as it is one."""
+        self.ask(read_call(key, leader_epoch), on_done)
 
-    def write(self, key: SharePartitionKey, change: ShareStateWrite, on_done: OnDone) -> None:
-        self._write(key, lambda machine: machine.write(key, change), on_done)
+    def write(self, key: SharePartitionKey, change: ShareStateWrite, on_done: OnDone, is_wanted: IsWanted) -> None:
+        """Repeated while ``is_wanted`` says so. A leader that was dropped has begun anew from what was written until then, and
+        nothing may be answered any more that it has not seen."""
+        self._repeat(write_call(key, change), on_done, is_wanted)
 
     def delete(self, key: SharePartitionKey, on_done: OnDone) -> None:
         if self.service.topic is None:
             on_done(None, None)
         else:
-            self._write(key, lambda machine: machine.delete(key), on_done)
+            self._repeat(delete_call(key), on_done)
 
     def summary(self, key: SharePartitionKey, on_done: OnDone) -> None:
         """``on_done`` gets a ShareStateSummary."""
-        self.service.read(coordinator_key(key), lambda machine: machine.summary(key), on_done)
+        self._repeat(summary_call(key), on_done)
 
-    def _write(self, key: SharePartitionKey, decide: Callable[[ShareCoordinator], Any], on_done: OnDone) -> None:
-        self.service.write(coordinator_key(key), decide, on_done)
+    # -- asking --------------------------------------------------------------------------------------------------------------
+
+    def _repeat(self, call: StateCall, on_done: OnDone, is_wanted: IsWanted | None = None) -> None:
+        _RepeatedCall(self, self._ports.timers, call, on_done, is_wanted).start()
+
+    def ask(self, call: StateCall, on_done: OnDone) -> None:
+        """Ask the coordinator of the key, wherever it is."""
+        topic = self.service.topic
+        leader = NO_LEADER if topic is None else self.service.locate(topic, coordinator_key(call.key)).leader
+        if leader in (NO_LEADER, self._ports.node_id):
+            self.ask_here(call, on_done)
+            return
+
+        def replied(reply: DecodedMessage) -> None:
+            try:
+                result = read_reply(call, reply)
+            except Exception as error:
+                on_done(None, error)
+            else:
+                on_done(result, None)
+
+        def failed(error: "PeerError") -> None:
+            on_done(None, CoordinatorNotAvailable(str(error)))
+
+        api = call.api.key, call.api.versions[1]
+        self._ports.peers.request(leader, api, request_fields(call), replied, failed)
+
+    def ask_here(self, call: StateCall, on_done: OnDone) -> None:
+        """Ask the coordinator of this broker, which says so if it is not the right one."""
+        key = coordinator_key(call.key)
+        if call.api is SUMMARY:
+            self.service.read(key, lambda machine: machine.summary(call.key), on_done)
+        else:
+            self.service.write(key, call.decide, on_done)
 
     # -- housekeeping --------------------------------------------------------------------------------------------------------
 
@@ -71,7 +143,7 @@ class ShareStates:
             shard.write(lambda machine: machine.delete_topics(topic_ids))
 
     def snapshot_cold(self) -> None:
-        age_ms = self._settings["share.coordinator.cold.partition.snapshot.interval.ms"]
+        age_ms = self._ports.settings["share.coordinator.cold.partition.snapshot.interval.ms"]
         for shard in self.service.runtime:
             shard.write(lambda machine: machine.snapshot_cold(age_ms))
 
@@ -83,12 +155,46 @@ class ShareStates:
     def _pruner(self, name: str) -> OnDone:
         def found(offset: int | None, error: Exception | None) -> None:
             topic, _, index = name.rpartition("-")
-            log = self._directory.logs.get((topic, int(index)))
+            log = self._ports.directory.logs.get((topic, int(index)))
             if error is None and offset is not None and log is not None and log.log_start_offset < offset:
-                self._directory.delete_records(log, min(offset, log.high_watermark), _ignore)
+                self._ports.directory.delete_records(log, min(offset, log.high_watermark), _ignore)
 
         return found
 
 
 def _ignore(error: BaseException | None) -> None:
     """What could not be deleted now is deleted the next time."""
+
+
+class _RepeatedCall:
+    """One call, until it is decided, refused, or nobody wants it any more."""
+
+    __slots__ = ("_attempts", "_call", "_is_wanted", "_on_done", "_states", "_timers")
+
+    def __init__(
+        self, states: ShareStates, timers: "Timers", call: StateCall, on_done: OnDone, is_wanted: IsWanted | None
+    ) -> None:
+        self._states = states
+        self._timers = timers
+        self._call = call
+        self._on_done = on_done
+        self._is_wanted = is_wanted
+        self._attempts = 0
+
+    def start(self) -> None:
+        self._attempts += 1
+        self._states.ask(self._call, self._answered)
+
+    def _answered(self, result: Any, error: Exception | None) -> None:
+        is_passing = isinstance(error, CoordinatorError) and not isinstance(error, DecisionTooLarge)
+        is_wanted = self._is_wanted is None or self._is_wanted()
+        if is_passing and is_wanted and self._attempts < ATTEMPTS_MAX:
+            self._timers.schedule(RETRY_MS, self._again)
+        else:
+            self._on_done(result, error)
+
+    def _again(self) -> None:
+        if self._is_wanted is None or self._is_wanted():
+            self.start()
+        else:
+            self._on_done(None, CoordinatorNotAvailable("the share partition was dropped before its state was written"))

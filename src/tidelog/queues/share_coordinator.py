@@ -7,6 +7,9 @@ that everything below the oldest snapshot that still counts can be deleted (``re
 Two epochs keep out those who are late. The *leader epoch* is the one of the partition: a leader that was replaced gets
 FENCED_LEADER_EPOCH. The *state epoch* rises when an administrator sets the offsets: an engine that has not heard of it gets
 FENCED_STATE_EPOCH, and begins again. Error messages are Kafka's.
+
+A write may come twice, or late and after others of the same leader, because a leader whose request was not answered sends it
+again. So nothing that is final becomes available again, and no delivery count falls, unless the state begins anew.
 """
 
 from collections.abc import Iterable, Set
@@ -92,6 +95,34 @@ class _Entry:
         if value.start_offset != UNCHANGED_OFFSET:
             self.ranges.move_start(value.start_offset)
         self._put(value.state_batches)
+
+    def news_in(self, batches: tuple[StateBatch, ...]) -> tuple[StateBatch, ...]:
+        """The batches without what a late write would take back: final states, and deliveries that were counted."""
+        ranges = self.ranges
+        if all(
+            batch.delivery_state in FINAL_STATES or not self._takes_back(batch, row)
+            for batch in batches
+            for row in ranges.rows_between(batch.first_offset, batch.last_offset)
+        ):
+            return batches
+        news: list[StateBatch] = []
+        for batch in batches:
+            if batch.delivery_state in FINAL_STATES:
+                news.append(batch)
+                continue
+            first = batch.first_offset
+            for row in ranges.rows_between(batch.first_offset, batch.last_offset):
+                if self._takes_back(batch, row):
+                    row_first, row_last = ranges.bounds(row)
+                    if first < row_first:
+                        news.append(batch._replace(first_offset=first, last_offset=row_first - 1))
+                    first = row_last + 1
+            if first <= batch.last_offset:
+                news.append(batch._replace(first_offset=first))
+        return tuple(news)
+
+    def _takes_back(self, batch: StateBatch, row: int) -> bool:
+        return self.ranges.state(row) in FINAL_STATES or batch.delivery_count < self.ranges.count(row)
 
     def _put(self, batches: Iterable[StateBatch]) -> None:
         ranges = self.ranges
@@ -221,8 +252,10 @@ class ShareCoordinator:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
 
     def _record(self, key: SharePartitionKey, entry: _Entry, change: ShareStateWrite) -> Any:
+        batches = entry.news_in(change.batches)
+        start_offset = max(entry.ranges.start_offset, change.start_offset)
         update = ShareUpdateValue(
-            entry.snapshot_epoch, change.leader_epoch, change.start_offset, change.batches, change.delivery_complete_count
+            entry.snapshot_epoch, change.leader_epoch, start_offset, batches, change.delivery_complete_count
         )
         if entry.updates < self._updates_max and change.state_epoch <= entry.state_epoch:
             return ShareUpdateRecord(key, update)

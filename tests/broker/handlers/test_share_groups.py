@@ -7,9 +7,11 @@ import pytest
 
 from tests.broker.handlers.share_client import GROUP, ShareMember, acquired_in, configure, partition_in, share_machine
 from tests.broker.harness import Machine, offsets_in
+from tidelog.broker import share_states
+from tidelog.coordinator.shard import Shard
 from tidelog.log.errors import StorageError
-from tidelog.metadata.records import RegisterBrokerRecord
 from tidelog.queues.acknowledgements import AcknowledgeType
+from tidelog.queues.share_coordinator import ShareCoordinator
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
@@ -236,17 +238,34 @@ def test_the_last_request_of_a_session_settles_and_releases() -> None:
     assert len(machine.broker.share_sessions) == 1
 
 
-def test_a_write_that_fails_drops_the_leader_and_the_next_fetch_begins_with_what_was_written() -> None:
+def used_shard(machine: Machine) -> Shard[ShareCoordinator]:
+    """The shard of the share coordinator that has a state."""
+    service = machine.broker.coordinators.share_states.service
+    return next(shard for shard in service.runtime if shard.machine is not None and len(shard.machine))
+
+
+def test_an_acknowledgement_waits_for_a_coordinator_that_is_away_and_locks_are_kept() -> None:
+    machine, client, topic_id = share_machine()
+    client.append(count=2)
+    member, other = member_of(machine, topic_id), member_of(machine, topic_id, "other")
+    assert member.acquired() == [(0, 1, 1)]
+    machine.run_for(100)
+    used_shard(machine).drop(StorageError("the disk failed"))
+    assert member.settle(0, 0, ACCEPT) == ErrorCode.NONE
+    assert other.acquired() == []
+    assert member.settle(1, 1, RELEASE) == ErrorCode.NONE
+    assert other.acquired() == [(1, 1, 2)]
+
+
+def test_a_write_that_fails_for_long_drops_the_leader_and_the_next_fetch_begins_with_what_was_written(monkeypatch: Any) -> None:
     machine, client, topic_id = share_machine()
     client.append(count=2)
     member = member_of(machine, topic_id)
     assert member.acquired() == [(0, 1, 1)]
     machine.run_for(100)
-    service = machine.broker.coordinators.share_states.service
-    failing = next(shard for shard in service.runtime if shard.machine is not None and len(shard.machine))
-    failing.drop(StorageError("the disk failed"))
-    code = member.settle(0, 0, ACCEPT)
-    assert code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    monkeypatch.setattr(share_states, "ATTEMPTS_MAX", 1)
+    used_shard(machine).drop(StorageError("the disk failed"))
+    assert member.settle(0, 0, ACCEPT) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     wait_ready(machine)
     assert wait_for_records(machine, member) == [(0, 1, 1)]
 
@@ -358,15 +377,6 @@ def test_without_the_feature_every_call_is_refused() -> None:
     assert member.fetch().error_code == ErrorCode.UNSUPPORTED_VERSION
     assert member.acknowledge().error_code == ErrorCode.UNSUPPORTED_VERSION
     assert described_offsets(machine).error_code == ErrorCode.UNSUPPORTED_VERSION
-
-
-def test_among_several_brokers_every_call_is_refused() -> None:
-    machine, _, topic_id = share_machine()
-    member = member_of(machine, topic_id)
-    other = RegisterBrokerRecord(broker_id=2, fenced=True)
-    assert machine.wait(lambda done: machine.broker.controller.propose([other], done)) is None
-    assert member.beat(1).error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert member.fetch().error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 FETCH_REFUSALS: dict[str, tuple[dict[str, Any], ErrorCode]] = {

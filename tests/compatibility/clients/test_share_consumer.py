@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from tidelog.testing import Broker
+from tidelog.testing import Broker, Cluster
 
 SECONDS_MAX = 90.0
 
@@ -29,13 +29,15 @@ def share_broker() -> Iterator[Broker]:
 class World:
     """A topic with messages, and a group that begins at its beginning."""
 
-    def __init__(self, broker: Broker, partitions: int, messages: int, **settings: str) -> None:
+    def __init__(
+        self, broker: Broker | Cluster, partitions: int, messages: int, replicas: int = 1, settings: dict[str, str] | None = None
+    ) -> None:
         self.broker = broker
         self.topic, self.group = f"jobs-{uuid.uuid4().hex[:8]}", f"workers-{uuid.uuid4().hex[:8]}"
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-        self.admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(SECONDS_MAX)
-        settings = {"share.auto.offset.reset": "earliest", **settings}
-        entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()]
+        self.admin.create_topics([NewTopic(self.topic, partitions, replicas)])[self.topic].result(SECONDS_MAX)
+        values = {"share.auto.offset.reset": "earliest", **(settings or {})}
+        entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in values.items()]
         resource = ConfigResource(ResourceType.GROUP, self.group, incremental_configs=entries)
         self.admin.incremental_alter_configs([resource])[resource].result(SECONDS_MAX)
         self.values = {f"job {number}" for number in range(messages)}
@@ -108,7 +110,7 @@ def test_twenty_members_share_three_partitions_and_every_message_is_handled_once
 
 
 def test_released_messages_come_back_rejected_ones_do_not_and_the_limit_ends_it(share_broker: Broker) -> None:
-    world = World(share_broker, partitions=1, messages=6, **{"share.delivery.count.limit": "2"})
+    world = World(share_broker, partitions=1, messages=6, settings={"share.delivery.count.limit": "2"})
     deliveries: Counter[str] = Counter()
     with world.explicit_member() as consumer:
         deadline = time.monotonic() + SECONDS_MAX

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from tidelog.broker.api import Api
-from tidelog.broker.handlers import quorum_requests
+from tidelog.broker.handlers import quorum_requests, share_group_states
 from tidelog.config.listeners import ListenerRole
 from tidelog.wire.messages import Direction, message_reader, message_writer
 from tidelog.wire.protocol import ApiKey
@@ -89,11 +89,15 @@ _CONTROLLER_APIS: list[Api] = [import_module(f"{__name__}.{name}").API for name 
 # What brokers serve to clients.
 TABLE: dict[int, Api] = {api.key: api for api in _APIS}
 TABLES: dict[ListenerRole, dict[int, Api]] = {
-    role: {api.key: api for api in (*_APIS, *_CONTROLLER_APIS, *quorum_requests.APIS) if role in api.listeners}
+    role: {
+        api.key: api
+        for api in (*_APIS, *_CONTROLLER_APIS, *quorum_requests.APIS, *share_group_states.APIS)
+        if role in api.listeners
+    }
     for role in ListenerRole
 }
 # Every API by its key. Fetch stands for that of brokers, although controllers serve one of their own.
-EVERY_API: dict[int, Api] = {**TABLES[ListenerRole.CONTROLLER], **TABLE}
+EVERY_API: dict[int, Api] = {**TABLES[ListenerRole.CONTROLLER], **TABLES[ListenerRole.INTER_BROKER], **TABLE}
 
 # What clients send when they connect and while they run. Produce, Fetch and OffsetCommit belong here too, but have codecs of
 # their own and nothing to import.
