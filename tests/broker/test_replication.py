@@ -1,4 +1,4 @@
-"""Replicated partitions on three whole brokers of a simulated cluster: copies, failover, crashes, controlled stops."""
+"""Replicated partitions on three whole brokers of a simulated cluster: copies, failover, crashes, controlled stops, moves."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,12 @@ from simulation.cluster_world import ClusterWorld, host_of
 from simulation.disk import Keep
 from tests.log.harness import batch
 from tidelog.broker.broker import BrokerNode
+from tidelog.controller.reassignment import Reassignment, ReassignmentResult, alter_partition_reassignments
 from tidelog.controller.topics import NewTopic, create_topics
 from tidelog.log.partition_log import PartitionLog
 from tidelog.metadata.topics import PartitionImage
 from tidelog.replication.partition import Partition
+from tidelog.wire.errors import ErrorCode
 
 TOPIC = "orders"
 SECOND_US = 1_000_000
@@ -21,15 +23,15 @@ SECOND_US = 1_000_000
 class ReplicatedCluster:
     """Three brokers, and a topic of one partition with three replicas, of which two have to be in sync."""
 
-    def __init__(self, seed: int = 1, **configs: str) -> None:
+    def __init__(self, seed: int = 1, replication: int = 3, **configs: str) -> None:
         self.world = world = ClusterWorld(seed)
         for node in world.nodes.values():
             node.start()
         world.run_until("the cluster is there", lambda: world.is_whole)
         self.sent = 0
         texts = tuple({"min.insync.replicas": "2", **{name.replace("_", "."): text for name, text in configs.items()}}.items())
-        controller = self.broker(self._controller_id())
-        new = NewTopic(TOPIC, 1, 3, configs=texts)
+        controller = self.broker(self.controller_id() or 0)
+        new = NewTopic(TOPIC, 1, replication, configs=texts)
         controller.controller.submit(
             lambda image: create_topics(image, controller.topic_rules, controller.static_config, [new], controller.randomness),
             lambda response, error: None,
@@ -42,8 +44,9 @@ class ReplicatedCluster:
         assert broker is not None
         return broker
 
-    def _controller_id(self) -> int:
-        return next(id_ for id_, node in self.world.nodes.items() if node.broker is not None and node.broker.quorum.is_leader)
+    def controller_id(self) -> int | None:
+        nodes = self.world.nodes.items()
+        return next((id_ for id_, node in nodes if node.broker is not None and node.broker.quorum.is_leader), None)
 
     def has_topic(self, node_id: int) -> bool:
         return self.broker(node_id).image.topic(TOPIC) is not None
@@ -173,4 +176,109 @@ def test_a_broker_that_stops_in_order_hands_over_first() -> None:
     cluster.send(3)
     cluster.world.nodes[old].start()
     cluster.run_until_in_sync(1, 2, 3)
+    cluster.check()
+
+
+# -- moves -----------------------------------------------------------------------------------------------------------------------
+
+
+def on(cluster: ReplicatedCluster, *replicas: int) -> None:
+    """Move the partition and wait until nobody else has anything of it."""
+    move(cluster, replicas)
+    cluster.run_until("the move is complete", lambda: not is_moving(cluster) and set(cluster.state().replicas) == set(replicas))
+    cluster.run_until("only they have a log", lambda: holders(cluster) == set(replicas))
+    assert set(cluster.state().isr) == set(replicas)
+    assert cluster.state().leader in replicas
+
+
+def move(cluster: ReplicatedCluster, replicas: tuple[int, ...] | None) -> None:
+    cluster.run_until("there is a controller", lambda: cluster.controller_id() is not None)
+    controller = cluster.broker(cluster.controller_id() or 0)
+    answers: list[object] = []
+
+    def answered(response: list[ReassignmentResult] | None, error: Exception | None) -> None:
+        answers.append(error or [result.error for result in response or ()])
+
+    wanted = [Reassignment(TOPIC, 0, replicas)]
+    controller.controller.submit(
+        lambda image: alter_partition_reassignments(image, controller.settings, wanted, allow_replication_factor_change=True),
+        answered,
+    )
+    cluster.wake()
+    cluster.run_until("the controller answers", lambda: bool(answers))
+    assert answers == [[ErrorCode.NONE]]
+
+
+def is_moving(cluster: ReplicatedCluster) -> bool:
+    state = cluster.state()
+    return bool(state.adding_replicas or state.removing_replicas)
+
+
+def holders(cluster: ReplicatedCluster) -> set[int]:
+    """The brokers that run and have a log of the partition."""
+    return {
+        node_id
+        for node_id, node in cluster.world.nodes.items()
+        if node.broker is not None and (TOPIC, 0) in node.broker.directory.logs
+    }
+
+
+def test_a_partition_moves_with_everything_and_leaves_nothing_behind() -> None:
+    cluster = ReplicatedCluster(seed=6, min_insync_replicas="1")
+    cluster.send(5)
+    on(cluster, 1, 2)
+    cluster.send(5)
+    on(cluster, 3)
+    cluster.send(5)
+    assert cluster.log(3).log_end_offset == 15
+    on(cluster, 2, 1, 3)
+    cluster.send(5)
+    cluster.check()
+
+
+def test_a_partition_with_one_replica_stays_writable_while_it_moves() -> None:
+    """The minimum of two does not count the replica that is being added."""
+    cluster = ReplicatedCluster(seed=7, replication=1)
+    cluster.send(5)
+    target = next(node_id for node_id in (1, 2, 3) if node_id != cluster.state().leader)
+    move(cluster, (target,))
+    assert cluster.state().adding_replicas == (target,)
+    cluster.send(5)
+    cluster.run_until("only the target has a log", lambda: holders(cluster) == {target})
+    assert (cluster.state().replicas, cluster.state().leader) == ((target,), target)
+    cluster.send(5)
+    assert cluster.log(target).log_end_offset == 15
+
+
+def test_a_cancelled_move_deletes_only_the_new_copy() -> None:
+    cluster = ReplicatedCluster(seed=8)
+    on(cluster, 1, 2)
+    cluster.send(5)
+    move(cluster, (3, 2))
+    cluster.world.nodes[3].kill()
+    assert set(cluster.state().replicas) == {1, 2, 3}
+    cluster.run_until("3 is not heard of", lambda: not cluster.broker(1).image.brokers.is_active(3))
+    move(cluster, None)
+    assert set(cluster.state().replicas) == {1, 2}
+    cluster.send(5)
+    cluster.world.nodes[3].start()
+    cluster.run_until("it is back", lambda: cluster.world.is_whole)
+    cluster.run_until("its copy is gone", lambda: holders(cluster) == {1, 2})
+    assert cluster.log(1).log_end_offset == cluster.log(2).log_end_offset == 10
+
+
+def test_a_broker_that_was_down_deletes_what_was_moved_away_meanwhile() -> None:
+    cluster = ReplicatedCluster(seed=9)
+    cluster.send(5)
+    leader = cluster.state().leader
+    away = next(node_id for node_id in (1, 2, 3) if node_id != leader)
+    others = tuple(node_id for node_id in (1, 2, 3) if node_id != away)
+    cluster.world.nodes[away].kill()
+    cluster.run_until("it has left the in-sync set", lambda: away not in cluster.state().isr)
+    on(cluster, *others)
+    cluster.send(5)
+    cluster.world.nodes[away].start()
+    cluster.run_until("it is back", lambda: cluster.world.is_whole)
+    cluster.run_until("its copy is gone", lambda: holders(cluster) == set(others))
+    on(cluster, 1, 2, 3)
     cluster.check()

@@ -209,16 +209,19 @@ def test_the_last_active_broker_stops_without_a_record() -> None:
     assert (cluster.end_offset, cluster.leader()) == (before, 1)
 
 
-def test_a_broker_that_is_unregistered_leads_nothing() -> None:
-    cluster = Cluster(1, 2)
+def test_a_broker_that_runs_or_has_replicas_cannot_be_unregistered() -> None:
+    cluster = Cluster(1, 2, 3)
     cluster.topic("orders", 1)
     with pytest.raises(ApiError, match="is running: stop it"):
         unregister_broker(cluster.image, Rules(), 1)
     cluster.decide(fence_broker(cluster.image, Rules(), 1))
-    cluster.decide(unregister_broker(cluster.image, Rules(), 1))
-    assert (1 in cluster.image.brokers, cluster.leader()) == (False, -1)
-    with pytest.raises(ApiError, match="not registered"):
+    with pytest.raises(ApiError, match=r"broker 1 still has 1 replica\(s\), orders-0 among them: move them"):
         unregister_broker(cluster.image, Rules(), 1)
+    cluster.decide(fence_broker(cluster.image, Rules(), 3))
+    cluster.decide(unregister_broker(cluster.image, Rules(), 3))
+    assert (3 in cluster.image.brokers, 1 in cluster.image.brokers) == (False, True)
+    with pytest.raises(ApiError, match="not registered"):
+        unregister_broker(cluster.image, Rules(), 3)
 
 
 def test_a_controller_is_registered_once() -> None:

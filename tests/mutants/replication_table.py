@@ -113,7 +113,7 @@ REPLICATION_MUTANTS = (
         "replication: eligible replicas stay so when the set is large enough",
         "who missed what was committed without it is not eligible",
         ELECTION,
-        "        if len(isr) >= effective_min_insync(self.min_insync_replicas, before.replicas):\n            return ()\n",
+        "        if len(isr) >= effective_min_insync(self.min_insync_replicas, assignment.settled):\n            return ()\n",
         "",
     ),
     Mutant(

@@ -204,6 +204,7 @@ class BrokerNode:
         self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
         self.partitions.note_all_missing()
         self._create_partitions()
+        self._delete_logs()
         self.replicas.start()
         self.coordinators.start()
         self.lag.start()
@@ -387,7 +388,7 @@ class BrokerNode:
             elif resource_type == ResourceType.BROKER:
                 for topic in self.image.topics:
                     self.partitions.settings_changed(topic.name)
-        if delta.topics_deleted and self._deletion is None:
+        if (delta.topics_deleted or delta.partitions_changed) and self._deletion is None:
             self._delete_logs()
         if delta.partitions_changed and self._creation is None:
             self._create_partitions()

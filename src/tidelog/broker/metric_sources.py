@@ -263,7 +263,7 @@ def _collect_replication(broker: "BrokerNode") -> Iterator[Sample]:
     under_replicated = under_min_isr = lag = replicated = 0
     for partition in list(broker.partitions):
         in_sync = partition.in_sync
-        under_replicated += len(in_sync.isr) < len(in_sync.replicas)
+        under_replicated += len(in_sync.isr) < in_sync.settled_count
         under_min_isr += partition.is_under_min_isr
         replicated += partition.replicated_bytes
         for follower in in_sync.followers:

@@ -5,7 +5,8 @@ partitions does not hold the loop while its directories are created. Nothing is 
 records.
 
 The partitions of a deleted topic are closed at once, so that nobody reads or writes them any more. Their logs leave the data
-directory a few at a time as well.
+directory a few at a time as well. So does the log of a partition that was moved to other brokers, as soon as the metadata says
+that this broker is no longer a replica; if the broker was not running then, at its next start.
 """
 
 from collections import deque
@@ -60,7 +61,7 @@ class Partitions:
         self.appends = AppendTracker()
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._to_create: deque[TopicPartition] = deque()
-        # The logs of deleted topics, in the order of deletion.
+        # The logs of deleted topics and of partitions that were moved away, in that order.
         self._to_delete: dict[PartitionLog, None] = {}
 
     def __iter__(self) -> Iterator[Partition]:
@@ -106,7 +107,7 @@ class Partitions:
         if reason is not None:
             raise LogOffline(f"{topic.name}-{index}", reason)
         log = self._directory.logs.get(key)
-        if log is not None and log.topic_id != topic.topic_id:
+        if log is not None and (log in self._to_delete or log.topic_id != topic.topic_id):
             self._delete(log) if log in self._to_delete else self._retire(log)
             log = None
         if log is None:
@@ -128,7 +129,9 @@ class Partitions:
             topic = self._image.topic(log.topic)
             if log.topic == METADATA_TOPIC:
                 continue
-            if topic is not None and topic.topic_id == log.topic_id:
+            if topic is not None and topic.topic_id == log.topic_id and self._is_moved_away(topic, log.partition):
+                self._to_delete[log] = None
+            elif topic is not None and topic.topic_id == log.topic_id:
                 log.change_settings(self._settings.log_settings(log.topic))
             else:
                 self._report("stray_log", {"partition": log.name, "records": log.log_end_offset - log.log_start_offset})
@@ -191,8 +194,11 @@ class Partitions:
     def _change(self, topic: TopicImage, index: int) -> None:
         partition = self._by_name.get(topic.name, {}).get(index)
         state = topic.partitions[index]
-        if partition is None:
+        if self._is_moved_away(topic, index):
+            self._note_moved_away(topic, index)
+        elif partition is None:
             self._to_create.append((topic.name, index))
+        if partition is None:
             return
         if state.leader == self._node_id and state.leader_epoch == partition.leader_epoch:
             partition.follow(state)
@@ -202,6 +208,19 @@ class Partitions:
         partition.close(NotLeader(f"{topic.name}-{index} is led by broker {state.leader} in epoch {state.leader_epoch}"))
         if state.leader == self._node_id:
             self._to_create.append((topic.name, index))
+
+    def _is_moved_away(self, topic: TopicImage, index: int) -> bool:
+        """Whether the metadata has the partition, and names only other brokers as its replicas."""
+        state = topic.partitions.get(index)
+        return state is not None and self._node_id not in state.replicas
+
+    def _note_moved_away(self, topic: TopicImage, index: int) -> None:
+        key = (topic.name, index)
+        log = self._directory.logs.get(key)
+        if log is not None and log.topic_id == topic.topic_id:
+            self._to_delete[log] = None
+        elif key in self._directory.offline:
+            self._take_out_offline(key, "delete")
 
     def settings_changed(self, name: str) -> None:
         topic = self._image.topic(name)

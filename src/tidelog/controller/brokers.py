@@ -202,6 +202,17 @@ def unregister_broker(image: ClusterImage, rules: TopicElectionRules, broker_id:
     if not broker.fenced:
         # It would go on serving with nobody to lead its partitions.
         raise ApiError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} is running: stop it before you unregister it")
+    held = [
+        f"{topic.name}-{index}"
+        for topic in image.topics
+        for index, state in topic.partitions.items()
+        if broker_id in state.replicas
+    ]
+    if held:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"broker {broker_id} still has {len(held)} replica(s), {held[0]} among them: move them to other brokers first",
+        )
     left = broker_left(image, rules, broker_id)
     return ControllerResult([*left.records, UnregisterBrokerRecord(broker_id, broker.broker_epoch)], None)
 

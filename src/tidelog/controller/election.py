@@ -18,12 +18,17 @@ both sets is *unclean*: the records that the new leader lacks are lost. It happe
   better than what the last leader has.
 
 Unclean elections are returned to the caller, who counts and reports them.
+
+A partition that moves (``controller.reassignment``) has the brokers of both assignments as replicas. Whatever changes such a
+partition also completes the move, once all added replicas are in sync and those that stay are enough for the effective
+``min.insync.replicas``. Until then the added replicas do not count towards that minimum: a partition with one replica stays
+writable while it is copied.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidelog.controller.decision_queue import ControllerResult
 from tidelog.controller.errors import ApiError
@@ -103,6 +108,32 @@ def effective_min_insync(minimum: int, replicas: BrokerIds) -> int:
     return min(minimum, len(replicas))
 
 
+class ReplicaAssignment(NamedTuple):
+    """The brokers that hold a partition, of both assignments while it moves."""
+
+    replicas: BrokerIds
+    """The new assignment in order of preference, then those that leave."""
+    adding: BrokerIds = ()
+    removing: BrokerIds = ()
+
+    @property
+    def settled(self) -> BrokerIds:
+        """The replicas from before the move. Only these count towards ``min.insync.replicas``."""
+        return tuple(replica for replica in self.replicas if replica not in self.adding)
+
+    @property
+    def target(self) -> BrokerIds:
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding or self.removing)
+
+
+def replicas_of(partition: PartitionImage) -> ReplicaAssignment:
+    return ReplicaAssignment(partition.replicas, partition.adding_replicas, partition.removing_replicas)
+
+
 # -- one partition -----------------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +154,10 @@ class PartitionChange:
     gone: BrokerIds = ()
     """Brokers that do not have the partition's data any more. They cannot lead as the last known leader either."""
     leader_recovery_state: int = NO_RECOVERY_STATE_CHANGE
+    assignment: ReplicaAssignment | None = None
+    """The wanted replicas; None leaves them as they are."""
+    new_directories: Mapping[int, bytes] = field(default_factory=dict)
+    """The log directories of brokers that become replicas, where they are known."""
 
     @property
     def before(self) -> PartitionImage:
@@ -132,8 +167,10 @@ class PartitionChange:
         """Return the record of the change, if anything changes, and the election, if the leader does."""
         before = self.before
         isr = tuple(replica for replica in self.isr if replica not in self.crashed and replica not in self.gone)
-        eligible = self._eligible(isr)
-        leader, is_unclean = self._elect(isr, eligible)
+        assignment = self._assignment(isr)
+        isr = tuple(replica for replica in isr if replica in assignment.replicas)
+        eligible = self._eligible(isr, assignment)
+        leader, is_unclean = self._elect(isr, eligible, assignment.replicas)
         recovery_state = self.leader_recovery_state
         if is_unclean:
             isr, eligible, recovery_state = (leader,), (), RECOVERING
@@ -151,6 +188,14 @@ class PartitionChange:
             eligible_leader_replicas=eligible if eligible != before.eligible_leader_replicas else None,
             last_known_elr=last_known if last_known != before.last_known_elr else None,
         )
+        if assignment != replicas_of(before):
+            record = replace(
+                record,
+                replicas=assignment.replicas,
+                adding_replicas=assignment.adding,
+                removing_replicas=assignment.removing,
+                directories=self._directories(assignment.replicas),
+            )
         outcome = ElectionOutcome()
         if record != PartitionChangeRecord(self.index, self.topic.topic_id):
             outcome.records.append(record)
@@ -158,33 +203,52 @@ class PartitionChange:
             outcome.elections.append(Election(self.topic.name, self.index, before.leader, leader, is_unclean))
         return outcome
 
+    def _assignment(self, isr: BrokerIds) -> ReplicaAssignment:
+        """The replicas after the change. A move is complete when every added replica is in sync, and those that stay can go on
+        without the others: enough of them are in sync, and one of them may lead."""
+        assignment = self.assignment or replicas_of(self.before)
+        target = assignment.target
+        staying = [replica for replica in isr if replica in target]
+        is_complete = (
+            assignment.is_moving
+            and set(assignment.adding) <= set(staying)
+            and len(staying) >= effective_min_insync(self.min_insync_replicas, target)
+            and any(self.is_acceptable(replica) for replica in staying)
+        )
+        return ReplicaAssignment(target) if is_complete else assignment
+
+    def _directories(self, replicas: BrokerIds) -> Ids:
+        before = self.before
+        known = {**self.new_directories, **dict(zip(before.replicas, before.directories, strict=False))}
+        return tuple(known.get(replica, NO_DIRECTORY) for replica in replicas)
+
     def _last_known(self) -> BrokerIds:
         before = self.before
         last_known = (before.leader,) if before.leader != NO_LEADER else before.last_known_elr
         return tuple(replica for replica in last_known if replica not in self.gone)
 
-    def _eligible(self, isr: BrokerIds) -> BrokerIds:
+    def _eligible(self, isr: BrokerIds, assignment: ReplicaAssignment) -> BrokerIds:
         before = self.before
-        if len(isr) >= effective_min_insync(self.min_insync_replicas, before.replicas):
+        if len(isr) >= effective_min_insync(self.min_insync_replicas, assignment.settled):
             return ()
         had_everything = {*before.eligible_leader_replicas, *before.isr} - {*isr, *self.crashed, *self.gone}
-        return tuple(replica for replica in before.replicas if replica in had_everything)
+        return tuple(replica for replica in assignment.replicas if replica in had_everything)
 
-    def _elect(self, isr: BrokerIds, eligible: BrokerIds) -> tuple[int, bool]:
+    def _elect(self, isr: BrokerIds, eligible: BrokerIds, replicas: BrokerIds) -> tuple[int, bool]:
         """Return the leader, and whether it is elected uncleanly."""
         before = self.before
-        candidates = [replica for replica in before.replicas if replica in (isr or eligible) and self.is_acceptable(replica)]
+        candidates = [replica for replica in replicas if replica in (isr or eligible) and self.is_acceptable(replica)]
         if candidates:
             may_stay = before.leader in candidates
-            if self.election_type is ElectionType.PREFERRED and before.replicas[0] in candidates:
-                return before.replicas[0], False
+            if self.election_type is ElectionType.PREFERRED and replicas[0] in candidates:
+                return replicas[0], False
             return (before.leader if may_stay else candidates[0]), False
         last_known = before.last_known_elr
-        if not isr and not eligible and len(last_known) == 1 and self.is_acceptable(last_known[0]):
+        if not isr and not eligible and len(last_known) == 1 and self.is_acceptable(last_known[0]) and last_known[0] in replicas:
             return last_known[0], True
         if self.election_type is ElectionType.UNCLEAN:
-            for replica in (*last_known, *before.replicas):
-                if replica in before.replicas and self.is_acceptable(replica):
+            for replica in (*last_known, *replicas):
+                if replica in replicas and self.is_acceptable(replica):
                     return replica, True
         return NO_LEADER, False
 

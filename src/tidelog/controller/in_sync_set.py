@@ -100,8 +100,8 @@ def _alter(
         isr,
         leader_recovery_state=wanted.leader_recovery_state,
     ).decide()
-    # The leader is in the set that it asks for and has just been found to be active.
-    assert not outcome.elections
+    # The leader is in the set that it asks for and has just been found to be active. It stays, unless this completes a move of
+    # the partition to other brokers.
     if not outcome.records:
         # The leader asks for the set that it has, because it does not know what became of an earlier request. A record without a
         # change begins a partition epoch, and the earlier request cannot be decided any more.

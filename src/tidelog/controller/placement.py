@@ -58,7 +58,7 @@ def new_partitions(image: ClusterImage, topic_id: bytes, first_index: int, place
         found = known.get(replicas)
         if found is None:
             isr = tuple(broker_id for broker_id in replicas if image.brokers.is_active(broker_id))
-            found = known[replicas] = isr, tuple(_directory(image, broker_id) for broker_id in replicas)
+            found = known[replicas] = isr, tuple(directory_of(image, broker_id) for broker_id in replicas)
         isr, directories = found
         records.append(
             PartitionRecord(
@@ -75,7 +75,7 @@ def new_partitions(image: ClusterImage, topic_id: bytes, first_index: int, place
     return records
 
 
-def _directory(image: ClusterImage, broker_id: int) -> bytes:
+def directory_of(image: ClusterImage, broker_id: int) -> bytes:
     """A broker with one log directory uses that; for others the zero id leaves the choice to the broker."""
     broker = image.brokers.find(broker_id)
     return broker.log_dirs[0] if broker is not None and len(broker.log_dirs) == 1 else bytes(16)

@@ -100,6 +100,7 @@ class InSyncReplicas:
         "isr",
         "maximal_followers",
         "replicas",
+        "settled_count",
     )
 
     def __init__(self, state: PartitionImage, epoch_start_offset: int, now_ms: int) -> None:
@@ -114,6 +115,8 @@ class InSyncReplicas:
         self._waits_for_metadata = False
         self._partition_epoch = -1
         self.replicas = state.replicas
+        self.settled_count = len(state.replicas)
+        """How many replicas there are without those that a move of the partition is adding."""
         self.isr = state.isr
         self.maximal_followers: tuple[FollowerState, ...] = ()
         """The followers without which nothing is committed."""
@@ -136,6 +139,7 @@ class InSyncReplicas:
             self._has_unknown_outcome = False
             self._waits_for_metadata = False
         self.replicas = state.replicas
+        self.settled_count = len(state.replicas) - len(state.adding_replicas)
         self.isr = state.isr
         before = self._followers
         self._followers = {}

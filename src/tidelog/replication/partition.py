@@ -148,8 +148,8 @@ class Partition:
         state = topic.partitions[index]
         self.leader_epoch = state.leader_epoch
         self.in_sync = InSyncReplicas(state, log.log_end_offset, log.environment.clock.monotonic_ms())
-        self.min_insync_replicas = min(min_insync_replicas, len(state.replicas))
-        """The effective minimum: the setting, but no more than there are replicas."""
+        self.min_insync_replicas = min(min_insync_replicas, self.in_sync.settled_count)
+        """The effective minimum: the setting, but no more than there are replicas, without those that a move is adding."""
         # Bytes of records from and to clients, and to followers, since this broker began to lead the partition.
         self.produced_bytes = 0
         self.fetched_bytes = 0
@@ -172,7 +172,7 @@ class Partition:
 
     def change_min_insync_replicas(self, setting: int) -> None:
         self._min_insync_setting = setting
-        self.min_insync_replicas = min(setting, len(self.in_sync.replicas))
+        self.min_insync_replicas = min(setting, self.in_sync.settled_count)
         self.advance()
         if self.is_under_min_isr:
             self._fail_producers(NotEnoughReplicasAfterAppend(self._shortage()))

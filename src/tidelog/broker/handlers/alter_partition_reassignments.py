@@ -16,10 +16,11 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         for topic in request.topics
         for part in topic.partitions
     ]
+    rules = context.broker.settings
     # Version 0 lacks the field, and allows such a change.
     allowed = getattr(request, "allow_replication_factor_change", True)
     context.decide(
-        lambda image: alter_partition_reassignments(image, wanted, allow_replication_factor_change=allowed),
+        lambda image: alter_partition_reassignments(image, rules, wanted, allow_replication_factor_change=allowed),
         lambda results: {**_response(results), "allow_replication_factor_change": allowed},
         request.timeout_ms,
     )
