@@ -43,6 +43,8 @@ ARGUMENTS = {
     "transactions abort": ["orders", "--partition", "0", "--start-offset", "1"],
     "configs describe": ["--topic", "orders"],
     "configs alter": ["--topic", "orders", "--set", "retention.ms=1"],
+    "reassign": ["--plan"],
+    "drain": ["3"],
     "quorum add": ["4", "--listener", "CONTROLLER://10.0.0.4:9093"],
     "quorum remove": ["3", "--yes"],
     "quotas set": ["--client-id", "loader", "producer_byte_rate=1"],

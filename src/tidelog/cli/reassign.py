@@ -1,0 +1,172 @@
+"""``tidelog reassign``: plan, begin, follow and cancel moves of partitions to other brokers.
+
+Plans are in the JSON format of Kafka's own tool. A plan is checked as a whole before anything moves. The moves go on in the
+cluster when the command has ended; ``--verify`` tells what is left. The calls go through ``tidelog.client.reassignment``, which
+speaks plaintext only, and work on any Kafka since 2.4.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from tidelog.cli.errors import CommandFailed, ExitCode
+from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PlaintextOption, plaintext_options
+from tidelog.cli.output import count_of, make_console, say, show_json, show_table
+from tidelog.client.admin import Admin, ClusterDescription
+from tidelog.client.balance import PlanImpossible, balanced, with_replication_factor
+from tidelog.client.reassignment import MovingPartition, ReassignmentAdmin
+from tidelog.client.wire.errors import ClientError
+
+INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
+# Kafka's default for internal topics; a smaller cluster has as many replicas as brokers.
+INTERNAL_REPLICATION_FACTOR = 3
+PLAN_VERSION = 1
+
+app = typer.Typer()
+
+Plan = dict[tuple[str, int], tuple[int, ...]]
+
+
+class OperatedCluster(NamedTuple):
+    """A cluster as an operator sees it, and the means to change it."""
+
+    admin: Admin
+    reassignments: ReassignmentAdmin
+
+    def assignment(self, description: ClusterDescription) -> Plan:
+        """The replicas of all partitions. Raises CommandFailed while some of them move."""
+        moving = self.reassignments.ongoing()
+        if moving:
+            raise CommandFailed(
+                f"{count_of(len(moving), 'partition')} still moving: wait (tidelog reassign --verify) or cancel (--cancel)"
+            )
+        return {(topic, each.partition): each.replicas for topic, parts in description.topics.items() for each in parts}
+
+    def begin(self, plan: Plan, current: Plan) -> Plan:
+        """Begin the moves of a plan that differ from what is there, and return them."""
+        changes = {key: replicas for key, replicas in sorted(plan.items()) if current[key] != replicas}
+        self.reassignments.alter(changes)
+        return changes
+
+
+@contextmanager
+def operated_cluster(bootstrap: str, properties: Sequence[str] | None) -> Iterator[OperatedCluster]:
+    options = plaintext_options(properties, "moves of partitions")
+    cluster = KafkaCluster(bootstrap, properties)
+    try:
+        with cluster.errors(), cluster.admin() as admin, ReassignmentAdmin(bootstrap, **options) as reassignments:
+            yield OperatedCluster(admin, reassignments)
+    except (ClientError, PlanImpossible) as error:
+        raise CommandFailed(str(error)) from error
+
+
+@app.command("reassign", epilog="Example: tidelog reassign --plan")
+def reassign_command(
+    is_plan: Annotated[bool, typer.Option("--plan", help="Show the moves that would even out the cluster.")] = False,
+    is_execute: Annotated[bool, typer.Option("--execute", help="Begin these moves, or those of --file.")] = False,
+    is_verify: Annotated[bool, typer.Option("--verify", help="Show what still moves; exit code 3 if anything does.")] = False,
+    is_cancel: Annotated[bool, typer.Option("--cancel", help="Return what still moves to where it was.")] = False,
+    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="A plan in the format of Kafka's tool.")] = None,
+    is_internal: Annotated[
+        bool, typer.Option("--internal", help="Only give internal topics the replicas that the cluster allows, 3 at most.")
+    ] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Move partitions between brokers: plan, execute, verify, cancel."""
+    if [is_plan, is_execute, is_verify, is_cancel].count(True) != 1:
+        raise CommandFailed("give one of --plan, --execute, --verify and --cancel")
+    if file is not None and (is_internal or not is_execute):
+        raise CommandFailed("--file belongs to --execute, without --internal")
+    wanted = None if file is None else read_plan(file)
+    with operated_cluster(bootstrap, properties) as cluster:
+        if is_verify or is_cancel:
+            moving = cluster.reassignments.ongoing()
+            if is_cancel:
+                cluster.reassignments.alter(dict.fromkeys(moving))
+            return _show_moving(moving, "cancelled" if is_cancel else "moving", as_json)
+        description = cluster.admin.describe_cluster()
+        current = cluster.assignment(description)
+        if wanted is None:
+            plan = internal_plan(description, current) if is_internal else balanced(current, description.brokers)
+        else:
+            plan = _checked(wanted, current, description)
+        changes = {key: replicas for key, replicas in sorted(plan.items()) if current[key] != replicas}
+        if is_execute:
+            cluster.begin(plan, current)
+    show_plan(changes, current, "begun" if is_execute else "planned", as_json)
+    return ExitCode.SUCCESS
+
+
+def internal_plan(description: ClusterDescription, current: Plan) -> Plan:
+    """The replicas that internal topics should have in a cluster of this size."""
+    factor = min(INTERNAL_REPLICATION_FACTOR, len(description.brokers))
+    return with_replication_factor(current, INTERNAL_TOPICS, factor, description.brokers)
+
+
+def read_plan(file: str) -> Plan:
+    try:
+        document = json.loads(Path(file).read_text(encoding="utf-8"))
+        entries = [_entry(each) for each in document["partitions"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CommandFailed(f"{file} is not a plan of partitions and their replicas: {error!r}") from None
+    plan: Plan = {}
+    for key, replicas in entries:
+        if key in plan:
+            raise CommandFailed(f"{file} moves {key[0]}-{key[1]} twice")
+        plan[key] = replicas
+    return plan
+
+
+def _entry(fields: Mapping[str, Any]) -> tuple[tuple[str, int], tuple[int, ...]]:
+    return (str(fields["topic"]), int(fields["partition"])), tuple(int(replica) for replica in fields["replicas"])
+
+
+def _checked(plan: Plan, current: Plan, description: ClusterDescription) -> Plan:
+    """The plan, if all of it fits the cluster: nothing moves before all of it was checked."""
+    for (topic, partition), replicas in plan.items():
+        place = f"{topic}-{partition}"
+        if (topic, partition) not in current:
+            raise CommandFailed(f"the plan moves {place}, which does not exist; nothing was moved")
+        if len(set(replicas)) != len(replicas) or not replicas:
+            raise CommandFailed(f"the plan puts {place} on {list(replicas)}: name each broker once; nothing was moved")
+        unknown = [replica for replica in replicas if replica not in description.brokers]
+        if any(replica not in current[topic, partition] for replica in unknown):
+            running = ", ".join(map(str, sorted(description.brokers)))
+            raise CommandFailed(f"the plan puts {place} on broker {unknown[0]}; running are {running}; nothing was moved")
+    return plan
+
+
+def show_plan(changes: Plan, current: Plan, word: str, as_json: bool) -> None:
+    if as_json:
+        entries = [{"topic": key[0], "partition": key[1], "replicas": list(replicas)} for key, replicas in changes.items()]
+        show_json({"version": PLAN_VERSION, "partitions": entries})
+        return
+    console = make_console()
+    copies = sum(len(set(replicas) - set(current[key])) for key, replicas in changes.items())
+    say(console, f"{count_of(len(changes), 'change')} {word}, {count_of(copies, 'replica')} to copy")
+    if changes:
+        rows = [(f"{key[0]}-{key[1]}", _text(current[key]), _text(replicas)) for key, replicas in changes.items()]
+        show_table(console, ("Partition", "From", "To"), rows)
+
+
+def _show_moving(moving: Mapping[tuple[str, int], MovingPartition], word: str, as_json: bool) -> int:
+    if as_json:
+        entries = [{"topic": key[0], "partition": key[1], **each._asdict()} for key, each in moving.items()]
+        show_json({word: entries})
+    else:
+        console = make_console()
+        say(console, f"{count_of(len(moving), 'partition')} {word}")
+        if moving:
+            rows = [(f"{key[0]}-{key[1]}", _text(each.adding), _text(each.removing)) for key, each in moving.items()]
+            show_table(console, ("Partition", "Adding", "Removing"), rows)
+    return ExitCode.FOUND if moving and word == "moving" else ExitCode.SUCCESS
+
+
+def _text(replicas: Sequence[int]) -> str:
+    return ",".join(map(str, replicas)) or "-"

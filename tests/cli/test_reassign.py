@@ -1,0 +1,82 @@
+"""``tidelog reassign``, ``tidelog drain`` and ``tidelog cluster status`` on a real cluster."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+from tests.faults.load import wait_until
+from tidelog.testing import Cluster
+
+
+def replicas_of(command: Command, topic: str) -> list[list[int]]:
+    (document,) = command("topics", "describe", topic, "--json").documents
+    return [sorted(each["replicas"]) for each in document["partitions"]]
+
+
+def test_an_operator_moves_drains_and_asks_what_may_stop(
+    tidelog_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = Command(tidelog_cluster.bootstrap_servers, capsys, monkeypatch)
+    assert command("topics", "create", "orders", "--partitions", "2", "--replication-factor", "2").code == 0
+    assert command("topics", "create", "alone", "--partitions", "1", "--replication-factor", "1").code == 0
+
+    plan = tmp_path / "plan.json"
+    entries = [{"topic": "orders", "partition": index, "replicas": [1, 2]} for index in range(2)]
+    plan.write_text(json.dumps({"version": 1, "partitions": [*entries, {"topic": "alone", "partition": 0, "replicas": [2]}]}))
+    assert command("reassign", "--execute", "--file", str(plan)).code == 0
+    wait_until(lambda: command("reassign", "--verify").code == 0, "the moves have ended")
+    assert (replicas_of(command, "orders"), replicas_of(command, "alone")) == ([[1, 2], [1, 2]], [[2]])
+
+    wait_until(lambda: command("cluster", "status").code == 0, "the cluster is healthy")
+    (status,) = command("cluster", "status", "--safe-to-stop", "3", "--json").documents
+    assert (status["brokers"], status["partitions"], status["cannot_do_without_3"]) == ([1, 2, 3], 3, [])
+    refused = command("cluster", "status", "--safe-to-stop", "2")
+    assert (refused.code, "alone-0" in refused.out) == (3, True)
+
+    assert command("drain", "2").code == 0
+    wait_until(lambda: command("reassign", "--verify").code == 0, "broker 2 is empty")
+    assert all(2 not in replicas for topic in ("orders", "alone") for replicas in replicas_of(command, topic))
+    wait_until(lambda: command("cluster", "status", "--safe-to-stop", "2").code == 0, "broker 2 may be stopped")
+
+    (planned,) = command("reassign", "--plan", "--json").documents
+    assert planned["partitions"] != [], "broker 2 holds nothing, so the plan moves something there"
+    assert command("reassign", "--execute", "--json").documents == [planned]
+    wait_until(lambda: command("reassign", "--verify").code == 0, "the cluster is even")
+    assert "0 partitions cancelled" in command("reassign", "--cancel").out
+    assert command("reassign", "--plan", "--json").documents == [{"version": 1, "partitions": []}]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("reassign",), "give one of --plan, --execute, --verify and --cancel"),
+        (("reassign", "--plan", "--file", "plan.json"), "--file belongs to --execute"),
+        (("drain", "1"), "has 1 replica(s), and only 0 other broker(s) could hold them"),
+        (("drain", "9"), "there is no broker 9, and nothing is on it; running are 1"),
+        (("cluster", "status", "--safe-to-stop", "9"), "there is no broker 9 to stop; running are 1"),
+    ],
+)
+@pytest.mark.usefixtures("topic")
+def test_what_is_refused(command: Command, words: tuple[str, ...], message: str) -> None:
+    assert message in command.fails(*words)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "message"),
+    [
+        ([("missing", 0, [1])], "missing-0, which does not exist; nothing was moved"),
+        ([("TOPIC", 0, [1, 1])], "name each broker once; nothing was moved"),
+        ([("TOPIC", 0, [9])], "on broker 9; running are 1; nothing was moved"),
+        ([("TOPIC", 0, [1]), ("TOPIC", 0, [1])], "twice"),
+        ([("TOPIC", 0, None)], "is not a plan of partitions and their replicas"),
+    ],
+)
+def test_a_plan_that_does_not_fit(
+    command: Command, topic: str, tmp_path: Path, partitions: list[tuple[str, int, object]], message: str
+) -> None:
+    plan = tmp_path / "plan.json"
+    entries = [{"topic": name.replace("TOPIC", topic), "partition": part, "replicas": on} for name, part, on in partitions]
+    plan.write_text(json.dumps({"version": 1, "partitions": entries}))
+    assert message in command.fails("reassign", "--execute", "--file", str(plan))
