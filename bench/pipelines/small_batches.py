@@ -15,6 +15,7 @@ from tidelog.spark.pipelines.archive.rows import PARTITION_BY, archive_columns
 from tidelog.spark.pipelines.archive.source import write_raw
 from tidelog.spark.tables.lake_table import LakeTable
 from tidelog.spark.tables.table_sink import commit_tasks
+from tidelog.spark.tables.upkeep import merge_small_files
 
 TASKS = 4
 ROWS_PER_TASK = 25
@@ -40,6 +41,7 @@ def run(place: Path, batches: int) -> SmallBatches:
         offset = number * ROWS_PER_TASK
         told = [write_raw(place, {f"orders/{task}": offset}, [_messages(task, offset)]) for task in range(TASKS)]
         commit_tasks(place, told)
+        merge_small_files(place)
         milliseconds.append((time.perf_counter() - began) * 1000)
         most = max(most, len(LakeTable.open(place).files()))
     files = LakeTable.open(place).files()

@@ -1,22 +1,26 @@
-"""Merging and vacuum on real tables, without Spark."""
+"""Merging and vacuum on real tables, without Spark except where its tasks merge."""
 
 import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
+from tests.compatibility.apache_kafka import wait_until
+from tests.spark.reading import SECONDS_MAX
 from tests.spark.tables.test_lake_table import BY, COLUMNS, append, ensure, rows
 from tidelog.client.errors import InvalidArgument
 from tidelog.spark.tables import upkeep
-from tidelog.spark.tables.data_files import write_files
+from tidelog.spark.tables.data_files import DataFile, write_files
 from tidelog.spark.tables.errors import TableConflict
 from tidelog.spark.tables.lake_table import LakeTable, StoredFile
-from tidelog.spark.tables.upkeep import merge_small_files, pack, remove_orphans, vacuumed
+from tidelog.spark.tables.upkeep import MergeBin, merge_small_files, merged, pack, remove_orphans, rewritten_here, vacuumed
 
 BATCHES = 120
 FILES_MAX = 16
@@ -107,6 +111,41 @@ def test_who_appends_meanwhile_is_not_disturbed(tmp_path: Path) -> None:
     append(appending, rows(40, 10), 50)
     assert offsets(tmp_path) == list(range(50))
     assert LakeTable.open(tmp_path).position("orders/0") == 50
+
+
+def test_rows_that_come_while_files_are_rewritten_stay(tmp_path: Path) -> None:
+    """As when tasks merge beside the batches of a stream."""
+    fill(tmp_path, 4)
+
+    def rewrite(bins: Sequence[MergeBin]) -> list[DataFile]:
+        append(ensure(tmp_path), rows(40, 10), 50)
+        return rewritten_here(bins)
+
+    assert merge_small_files(tmp_path, files_max=2, rewrite=rewrite) == (8, 2)
+    assert offsets(tmp_path) == list(range(50))
+    assert LakeTable.open(tmp_path).position("orders/0") == 50
+
+
+def test_a_merge_is_bounded_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, 20)
+    size = max(file.size for file in LakeTable.open(tmp_path).files())
+    monkeypatch.setattr(upkeep, "MERGE_BYTES_MAX", 5 * size)
+    found = [merge_small_files(tmp_path, small_bytes=2 * size, files_max=10) for _ in range(3)]
+    assert all(0 < each.files_before <= 8 for each in found)
+    assert offsets(tmp_path) == list(range(200))
+
+
+def test_tasks_of_spark_merge_beside_the_batches(spark: SparkSession, tmp_path: Path) -> None:
+    def most() -> int:
+        return len(LakeTable.open(tmp_path).files())
+
+    with merged(spark, [tmp_path], files_max=FILES_MAX, every_seconds=0.01):
+        fill(tmp_path, 40)
+        wait_until(lambda: most() < 40, "small files are merged while the run goes on", SECONDS_MAX)
+        append(ensure(tmp_path), rows(400, 10), 410)
+    assert most() < 2 * FILES_MAX
+    assert offsets(tmp_path) == list(range(410))
+    assert LakeTable.open(tmp_path).position("orders/0") == 410
 
 
 def test_a_merge_that_fails_is_told_and_fails_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ positions, drop the rows that the table has, and write the rest to Parquet files
 all files of a batch together with the new positions, and only if the positions are still those that the tasks saw. So a batch
 that runs again after a crash, or under a new checkpoint, finds its rows in the table, and of two concurrent runs one is refused.
 Files of a batch that was not committed are orphans: readers do not see them, and a vacuum removes them. ``abort`` does not, since
-a commit that failed may have gone through. Small files are merged after a commit (``upkeep``).
+a commit that failed may have gone through. Small files are merged beside the batches (``upkeep``).
 
 **``append_frame``** writes a frame whose rows are not rows of a topic, in one commit with positions that the caller chooses. It
 commits only if the table still stands where the caller saw it, so a batch that runs again finds its position taken.
@@ -29,7 +29,7 @@ from tidelog.client.errors import InvalidArgument
 from tidelog.spark.tables.data_files import DataFile, DataFileWriter, write_files, writing
 from tidelog.spark.tables.errors import WrongSchema
 from tidelog.spark.tables.lake_table import LakeTable, local_path
-from tidelog.spark.tables.upkeep import STATS_COLUMNS, merge_after_commit
+from tidelog.spark.tables.upkeep import STATS_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -222,7 +222,6 @@ def commit_tasks(place: Path, messages: Sequence[WriterCommitMessage | None], ru
         expected={name: min(positions) for name, positions in seen.items()},
         notes={"rows": sum(file.rows for file in files), "badRows": bad_rows, RUN: run},
     )
-    merge_after_commit(place)
 
 
 # -- other frames -------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,12 @@
 **Merging.** Every batch adds a file for each task and day. When a partition of the table has FILES_MAX files smaller than
 SMALL_BYTES, they become files of twice that size, except for the last one, which takes part again. So after an undisturbed merge
 a partition has fewer than FILES_MAX small files, and at most one large file for each SMALL_BYTES of rows, however many batches
-there were. Each file that a batch adds costs at most the rewriting of SMALL_BYTES / FILES_MAX.
+there were. Each file that a batch adds costs at most the rewriting of SMALL_BYTES / FILES_MAX. A merge rewrites MERGE_BYTES_MAX
+at most, and leaves the rest to the next one.
+
+A stream that only appends is merged beside its batches, not within their commits: ``merged`` looks every few seconds, and Spark's
+tasks rewrite the files. Pipelines that change rows merge between two batches (``merge_after_commit``), since two commits that
+remove the same file would leave its rows twice.
 
 Rows stay as they are, and so do the table's positions. Concurrent appends are not disturbed. Of two concurrent merges one is
 refused (``LakeTable.replace``). A merge that fails, or is killed, leaves files that no commit refers to.
@@ -13,23 +18,32 @@ older than the retention, which is longer than any batch and any reader takes. N
 the log of the table and our own files.
 """
 
+import json
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.spark.tables.data_files import DataFile, DataFileWriter, PartitionValues, writing
 from tidelog.spark.tables.lake_table import LakeTable, StoredFile
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 SMALL_BYTES = 64 << 20
 FILES_MAX = 64
+# What one merge rewrites: some seconds of work, so that a run that is told to stop does not wait for longer.
+MERGE_BYTES_MAX = 8 * 2 * SMALL_BYTES
+MERGE_EVERY_SECONDS = 10.0
 RETENTION_HOURS = 7 * 24
 # A shorter retention could remove what a running batch has written.
 RETENTION_HOURS_MIN = 24
@@ -46,23 +60,77 @@ class MergedFiles(NamedTuple):
     files_after: int
 
 
-def merge_small_files(place: Path, *, small_bytes: int = SMALL_BYTES, files_max: int = FILES_MAX) -> MergedFiles:
-    """One commit for all partitions that have too many."""
+class MergeBin(NamedTuple):
+    """Files of one partition of the table that become one file. Plain data, which goes to a task as JSON."""
+
+    place: str
+    values: PartitionValues
+    paths: tuple[str, ...]
+
+
+Rewrite = Callable[[Sequence[MergeBin]], list[DataFile]]
+
+
+def rewritten_here(bins: Sequence[MergeBin]) -> list[DataFile]:
+    return [file for each in bins for file in _rewritten(each)]
+
+
+def rewritten_by(spark: "SparkSession") -> Rewrite:
+    """A task of Spark rewrites each bin."""
+    spark.dataSource.register(MergeSource)
+
+    def rewrite(bins: Sequence[MergeBin]) -> list[DataFile]:
+        told = spark.read.format(MergeSource.name()).option("bins", json.dumps(bins)).load().collect()
+        return [DataFile(*file) for row in told for file in json.loads(row.files)]
+
+    return rewrite
+
+
+class MergeSource(DataSource):
+    """A frame with a row for each bin, which lists the files that it became."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog_merge"
+
+    def schema(self) -> str:
+        return "files string"
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - there is one column
+        return MergeReader(json.loads(self.options["bins"]))
+
+
+class MergeReader(DataSourceReader):
+    def __init__(self, bins: Sequence[Any]) -> None:
+        self._bins = bins
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(each) for each in self._bins]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        place, values, paths = partition.value
+        files = _rewritten(MergeBin(place, tuple(values), tuple(paths)))
+        yield pa.record_batch({"files": [json.dumps(files)]})
+
+
+def merge_small_files(
+    place: Path, *, small_bytes: int = SMALL_BYTES, files_max: int = FILES_MAX, rewrite: Rewrite = rewritten_here
+) -> MergedFiles:
+    """One commit for all partitions that have too many, up to MERGE_BYTES_MAX."""
     table = LakeTable.open(place)
-    bins = [
-        (values, each)
-        for values, files in _small_files(table, small_bytes).items()
-        if len(files) >= files_max
-        for each in pack(files, 2 * small_bytes)
-        if len(each) > 1
-    ]
+    bins: list[MergeBin] = []
+    old: list[StoredFile] = []
+    left = MERGE_BYTES_MAX
+    for values, files in _small_files(table, small_bytes).items():
+        for each in pack(files, 2 * small_bytes) if len(files) >= files_max else ():
+            size = sum(file.size for file in each)
+            if len(each) > 1 and (size <= left or not bins):
+                bins.append(MergeBin(str(place), values, tuple(file.path for file in each)))
+                old += each
+                left -= size
     if not bins:
         return MergedFiles(0, 0)
-    columns = pa.schema([field for field in table.columns if field.name not in table.partition_by])
-    written: list[DataFile] = []
-    for values, files in bins:
-        written += _rewritten(table, values, files, columns)
-    old = [file for _, files in bins for file in files]
+    written = rewrite(bins)
     # A commit that fails may have succeeded after all, so the vacuum removes what it wrote.
     table.replace(old, written)
     return MergedFiles(len(old), len(written))
@@ -93,31 +161,52 @@ def remove_orphans(place: Path, *, retention_hours: int = RETENTION_HOURS) -> in
     return len(found)
 
 
-def merge_after_commit(place: Path, *, files_max: int = FILES_MAX) -> None:
-    """Merge between two batches. The rows are in the table: whatever goes wrong here must not fail the batch."""
+def merge_after_commit(place: Path, *, files_max: int = FILES_MAX, rewrite: Rewrite = rewritten_here) -> None:
+    """Merge what is committed. Whatever goes wrong here must not fail a batch, whose rows are in the table."""
     try:
-        merge_small_files(place, files_max=files_max)
+        merge_small_files(place, files_max=files_max, rewrite=rewrite)
     except Exception as error:
         _logger.warning("the small files of %s are not merged: %s", place, error)
 
 
 @contextmanager
+def merged(
+    spark: "SparkSession", places: Sequence[Path], *, files_max: int = FILES_MAX, every_seconds: float = MERGE_EVERY_SECONDS
+) -> Iterator[None]:
+    """Merge small files beside the batches of a run, and when it has ended well."""
+    rewrite = rewritten_by(spark)
+
+    def merge_all() -> None:
+        for place in places:
+            merge_after_commit(place, files_max=files_max, rewrite=rewrite)
+
+    with _repeated(merge_all, every_seconds):
+        yield
+
+
+@contextmanager
 def vacuumed(places: Sequence[Path], *, retention_hours: int, every_hours: float = VACUUM_EVERY_HOURS) -> Iterator[None]:
     """Vacuum now and then while a run continues, and when it has ended well."""
+    with _repeated(lambda: _vacuum_all(places, retention_hours), every_hours * 3600):
+        yield
+
+
+@contextmanager
+def _repeated(work: Callable[[], None], every_seconds: float) -> Iterator[None]:
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(every_hours * 3600):
-            _vacuum_all(places, retention_hours)
+        while not ended.wait(every_seconds):
+            work()
 
-    thread = threading.Thread(target=watch, name="vacuum", daemon=True)
+    thread = threading.Thread(target=watch, name="upkeep", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-    _vacuum_all(places, retention_hours)
+    work()
 
 
 def _vacuum_all(places: Sequence[Path], retention_hours: int) -> None:
@@ -136,13 +225,15 @@ def _small_files(table: LakeTable, small_bytes: int) -> dict[PartitionValues, li
     return found
 
 
-def _rewritten(table: LakeTable, values: PartitionValues, files: Sequence[StoredFile], columns: pa.Schema) -> list[DataFile]:
+def _rewritten(merge: MergeBin) -> list[DataFile]:
+    table = LakeTable.open(merge.place)
+    columns = pa.schema([field for field in table.columns if field.name not in table.partition_by])
     writer = DataFileWriter(table.place, table.partition_by, STATS_COLUMNS)
     with writing(writer, table.place):
-        for file in files:
-            with pq.ParquetFile(table.place / file.path) as opened:
+        for path in merge.paths:
+            with pq.ParquetFile(table.place / path) as opened:
                 for batch in opened.iter_batches(_ROWS_PER_READ):
-                    writer.write_part(values, _with_all(batch, columns))
+                    writer.write_part(merge.values, _with_all(batch, columns))
         return writer.finish()
 
 

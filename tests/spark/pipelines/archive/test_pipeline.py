@@ -75,6 +75,21 @@ class Scene(NamedTuple):
         return sorted(row.key.decode() for row in self.rows())
 
 
+PARTITIONS, TRIGGERS = 40, 8
+
+
+def test_files_follow_rows_and_not_partitions(spark: SparkSession, kafka: ToolkitBroker, tmp_path: Path) -> None:
+    """Small triggers of a topic with many partitions leave a file each, at most, and not one for each partition."""
+    topic = create_topic(kafka.bootstrap, f"archive-{token_hex(4)}", partitions=PARTITIONS)
+    scene = Scene(spark, kafka.bootstrap, topic, tmp_path / "t")
+    count = PARTITIONS * TRIGGERS
+    scene.send(range(count), partitions=PARTITIONS)
+    outcome = scene.run(schema=None, batch_rows=PARTITIONS)
+    assert (outcome.figures["rows"], scene.keys()) == (count, keys(count))
+    table = LakeTable.open(scene.place)
+    assert (table.version, len(table.files())) == (TRIGGERS, TRIGGERS)
+
+
 class CtrlC(Silent):
     def step(self, text: str) -> None:
         """Before the first query has begun."""

@@ -42,7 +42,7 @@ from tidelog.spark.tables.errors import WrongTable
 from tidelog.spark.tables.lake_table import PREFIX, LakeTable, check_checkpoint_place, local_path
 from tidelog.spark.tables.table_sink import FORMAT as TABLE
 from tidelog.spark.tables.table_sink import RUN, TidelogTableSink, position_name
-from tidelog.spark.tables.upkeep import vacuumed
+from tidelog.spark.tables.upkeep import merged, vacuumed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,7 +100,8 @@ def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> P
     if options.format == PARQUET:
         is_stopped, rows = _run_all(spark, options, schema, targets, reporter)
         return parquet_outcome(spark, [target.place for target in targets], rows, is_stopped=is_stopped)
-    with vacuumed([target.place for target in targets], retention_hours=options.retention_hours):
+    places = [target.place for target in targets]
+    with vacuumed(places, retention_hours=options.retention_hours), merged(spark, places):
         is_stopped, _ = _run_all(spark, options, schema, targets, reporter)
     added = [added_by(target.run, target.place, target.version, target.topic) for target in targets]
     return outcome_of(added, is_stopped=is_stopped)
