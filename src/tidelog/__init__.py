@@ -1,6 +1,6 @@
 """Tidelog: one durable log, every way to queue.
 
-    from tidelog import Producer, Consumer, Table, Admin, Worker, Backoff
+    from tidelog import Producer, Consumer, Table, Queue, Admin, Worker, Backoff
 
 The classes are loaded on use: a broker that starts does not wait for a client to load. Their types are in ``__init__.pyi``.
 """
@@ -15,10 +15,12 @@ _MODULES = {
     "AsyncAdmin": "client.asyncio_admin",
     "AsyncConsumer": "client.asyncio_consumer",
     "AsyncProducer": "client.asyncio_producer",
+    "AsyncQueue": "client.asyncio_queue",
     "AsyncTable": "client.asyncio_table",
     "Backoff": "worker.failures",
     "Consumer": "client.consumer",
     "Producer": "client.producer",
+    "Queue": "client.queue",
     "Reject": "worker.failures",
     "Retry": "worker.failures",
     "Table": "client.table",

@@ -5,10 +5,12 @@ from tidelog.client.admin import Admin as Admin
 from tidelog.client.asyncio_admin import AsyncAdmin as AsyncAdmin
 from tidelog.client.asyncio_consumer import AsyncConsumer as AsyncConsumer
 from tidelog.client.asyncio_producer import AsyncProducer as AsyncProducer
+from tidelog.client.asyncio_queue import AsyncQueue as AsyncQueue
 from tidelog.client.asyncio_table import AsyncTable as AsyncTable
 from tidelog.client.consumer import Consumer as Consumer
 from tidelog.client.errors import TidelogError as TidelogError
 from tidelog.client.producer import Producer as Producer
+from tidelog.client.queue import Queue as Queue
 from tidelog.client.table import Table as Table
 from tidelog.worker.failures import Backoff as Backoff
 from tidelog.worker.failures import Reject as Reject

@@ -131,6 +131,27 @@ class CommitMetadataTooLarge(GroupError):
     """The metadata of a committed offset is longer than the broker allows (``offset.metadata.max.bytes``)."""
 
 
+class UnknownQueue(UnknownTopic):
+    """There is no queue of that name."""
+
+
+class LockLost(TidelogError):
+    """The job is no longer this worker's: its lock has expired, or was released when the connection ended. It is delivered again,
+    perhaps to another worker, unless this was its last delivery. ``deliveries`` counts them, this one included."""
+
+    def __init__(self, message: str, deliveries: int) -> None:
+        super().__init__(message)
+        self.deliveries = deliveries
+
+    def __reduce__(self) -> tuple[type["LockLost"], tuple[str, int]]:
+        """By default an exception is rebuilt from its message alone."""
+        return LockLost, (str(self), self.deliveries)
+
+
+class AlreadySettled(InvalidArgument):
+    """The job was acknowledged, released or rejected before, and that is final for this delivery."""
+
+
 _UNREACHABLE = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL))
 
 # A leader is moving, a coordinator is loading, a log is being opened or deleted: repeat the request.

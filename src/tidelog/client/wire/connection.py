@@ -29,7 +29,7 @@ DEFAULT_PORT = 9092
 PORT_MAX = 65535
 
 # The first and the last version that this client speaks. Brokers have had all of them since Kafka 3.0, which added
-# ListTransactions, except for those about the quorum.
+# ListTransactions, except for those about the quorum and about share groups (Kafka 4.2).
 VERSIONS = {
     ApiKey.API_VERSIONS: (3, 3),
     # Up to version 11 the producer adds partitions to a transaction by a separate request; from 12 on the broker does it.
@@ -54,6 +54,17 @@ VERSIONS = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1),
     ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (1, 1),
+    ApiKey.LIST_GROUPS: (4, 5),
+    ApiKey.DELETE_GROUPS: (2, 2),
+    ApiKey.SHARE_GROUP_HEARTBEAT: (1, 1),
+    ApiKey.SHARE_GROUP_DESCRIBE: (1, 1),
+    # Version 2 renews locks and has a strict limit of records.
+    ApiKey.SHARE_FETCH: (2, 2),
+    ApiKey.SHARE_ACKNOWLEDGE: (2, 2),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, 0),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: (0, 0),
 }
 # The largest frame that a broker accepts by default (socket.request.max.bytes).
 ANSWER_BYTES_MAX = 100 << 20
@@ -116,6 +127,10 @@ class BrokerConnection:
     def close(self) -> None:
         self._socket.close()
 
+    def fileno(self) -> int:
+        """The socket's descriptor, for a caller that waits for several connections; -1 once it is closed."""
+        return self._socket.fileno()
+
     def version_of(self, api: ApiKey, version_min: int = 0) -> int:
         first, last = VERSIONS[api]
         first = max(first, version_min)
@@ -169,6 +184,11 @@ class BrokerConnection:
         """The response to what was sent: its frame, and where the body begins in it."""
         frame = self._receive_frame(api, time.monotonic() + seconds_max, seconds_max)
         return frame, self._body_position(api, version, frame)
+
+    def receive_message(self, api: ApiKey, version: int, seconds_max: float) -> DecodedMessage:
+        """The decoded response to what was sent."""
+        frame = self._receive_frame(api, time.monotonic() + seconds_max, seconds_max)
+        return self._decode(api, version, frame)
 
     def _exchange(self, api: ApiKey, version: int, fields: Fields, seconds_max: float) -> memoryview:
         deadline = time.monotonic() + seconds_max
