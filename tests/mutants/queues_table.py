@@ -6,6 +6,7 @@ from tests.mutants.table import Mutant
 QUEUES_TESTS = (
     "tests/queues",
     "tests/broker/handlers/test_share_groups.py",
+    "tests/broker/handlers/test_share_dead_letters.py",
 )
 ENGINE = "tidelog/queues/share_partition.py"
 COORDINATOR = "tidelog/queues/share_coordinator.py"
@@ -111,5 +112,19 @@ QUEUES_MUTANTS = (
         "tidelog/broker/share_states.py",
         "        if is_passing and is_wanted and self._attempts < ATTEMPTS_MAX:\n",
         "        if False:\n",
+    ),
+    Mutant(
+        "shared: a record is archived before its letter is durable",
+        "a letter becomes durable first, and then its record is archived",
+        ENGINE,
+        "        self._ranges.set(row, RecordState.ARCHIVING, count)\n",
+        "        self._settle(row, RecordState.ARCHIVED)\n",
+    ),
+    Mutant(
+        "shared: a leader without members leaves its letters unfinished",
+        "a message that kills its only worker is delivered no more often than its limit",
+        LEADER,
+        "        self._is_retiring = self._burials > 0\n",
+        "        self._is_retiring = False\n",
     ),
 )

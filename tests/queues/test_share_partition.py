@@ -8,11 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tidelog.controller.errors import ApiError
 from tidelog.queues.acknowledgements import AcknowledgementBatch, AcknowledgeType, check_acknowledgements
 from tidelog.queues.lock_wheel import BUCKET_MS
-from tidelog.queues.share_partition import AcquiredRecords, AcquireRequest, DeliveryLimits, LogBatch, SharePartition
+from tidelog.queues.share_partition import AcquiredRecords, AcquireRequest, DeadRecords, DeliveryLimits, LogBatch, SharePartition
 from tidelog.queues.states import FINAL_STATES, RecordState, StateBatch
 from tidelog.wire.errors import ErrorCode
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = RecordState
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = RecordState
 ACCEPT, RELEASE, REJECT, RENEW = (
     AcknowledgeType.ACCEPT,
     AcknowledgeType.RELEASE,
@@ -454,3 +454,27 @@ def test_acknowledgements_that_make_no_sense_are_refused(
     with pytest.raises(ApiError) as raised:
         check_acknowledgements(batches, type_max, is_renewal)
     assert raised.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_with_dead_letters_a_record_is_archived_only_when_its_letter_is_durable() -> None:
+    engine = SharePartition(0)
+    limits = DeliveryLimits(delivery_count_max=2, has_dead_letters=True)
+    acquire(engine, "a", LogBatch(0, 3))
+    engine.acknowledge("a", [AcknowledgementBatch(0, 3, [REJECT, ACCEPT, RELEASE, REJECT])], limits, 0)
+    assert engine.take_dead() == [DeadRecords(0, 0, 1, True), DeadRecords(3, 3, 1, True)]
+    update = engine.take_update()
+    assert update is not None
+    assert (update.start_offset, update.delivery_complete_count) == (0, 1)
+    assert [batch[:3] for batch in update.batches] == [(1, 1, ACKNOWLEDGED), (2, 2, AVAILABLE)], "nothing of a letter on its way"
+    assert engine.states()[0] == (0, 0, ARCHIVING, 1)
+    with pytest.raises(ApiError) as raised:
+        settle(engine, "a", 0, 0, ACCEPT)
+    assert raised.value.code is ErrorCode.INVALID_RECORD_STATE
+    acquire(engine, "b", LogBatch(0, 3))
+    assert engine.release_member("b", limits)
+    assert engine.take_dead() == [DeadRecords(2, 2, 2, False)]
+    engine.archive_dead(0, 0)
+    assert engine.start_offset == 2
+    engine.archive_dead(2, 3)
+    assert (engine.start_offset, engine.delivery_complete_count) == (4, 0)
+    engine.archive_dead(0, 3)

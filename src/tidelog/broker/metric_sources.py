@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.client_metrics import VALUES_MAX as CLIENT_VALUES_MAX
 from tidelog.broker.coordinator_service import CoordinatorService
 from tidelog.broker.request_metrics import SLOWEST_PARTITIONS_MAX, TOPICS_MAX
+from tidelog.broker.share_metrics import add_share_metrics
 from tidelog.config.broker import METRICS_PARTITIONS
 from tidelog.coordinator.shard import ShardState
 from tidelog.metrics.histogram import COUNTS, NANOSECONDS_PER_SECOND, SECONDS, SECONDS_COARSE
@@ -36,6 +37,7 @@ def add_broker_metrics(registry: Registry, broker: "BrokerNode") -> None:
     add_log_metrics(registry, broker)
     add_replication_metrics(registry, broker)
     add_group_metrics(registry, broker)
+    add_share_metrics(registry, broker)
     add_coordinator_metrics(registry, broker)
     add_quorum_metrics(registry, broker)
 

@@ -9,13 +9,16 @@ A fetch that waits is woken when there may be something for it: records, release
 loss of the partition. Waiting fetches are woken in the order in which they came, and no more of them than there are records.
 
 When the last member of a group on this broker is gone, the group's leaders are dropped too: everything is released and written by
-then, and an administrator may change it.
+then, and an administrator may change it. Only a leader whose dead letters are being written stays until they are: otherwise a
+record that kills its only member would be delivered for ever.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from tidelog.broker.api import ResultCollector
 from tidelog.broker.error_mapping import error_code_of
+from tidelog.broker.share_dead_letters import Burial, DeadLetterWriter
 from tidelog.broker.share_settings import ShareSettings
 from tidelog.broker.share_states import ShareStates
 from tidelog.config.groups import BY_DURATION, duration_ms
@@ -25,10 +28,10 @@ from tidelog.log.errors import OffsetOutOfRange
 from tidelog.log.reading import Isolation, LogRead, LogSlice, offset_for_timestamp, read
 from tidelog.ports.clock import Clock
 from tidelog.ports.steps import run_to_end
-from tidelog.queues.acknowledgements import AcknowledgementBatch
+from tidelog.queues.acknowledgements import AcknowledgementBatch, AcknowledgeType
 from tidelog.queues.records import SharePartitionKey
 from tidelog.queues.share_coordinator import UNINITIALIZED_OFFSET, ShareState, ShareStateWrite
-from tidelog.queues.share_partition import AcquiredRecords, AcquireRequest, LogBatch, SharePartition
+from tidelog.queues.share_partition import AcquiredRecords, AcquireRequest, DeadRecords, LogBatch, SharePartition
 from tidelog.records.header import HEADER_SIZE, read_header
 from tidelog.replication.errors import NotLeader
 from tidelog.replication.partition import Partition
@@ -72,6 +75,24 @@ class _StoredBatch(NamedTuple):
     size: int
 
 
+class ShareCounters:
+    """What has happened in all share partitions of this broker since it began."""
+
+    __slots__ = ("expired", "released")
+
+    def __init__(self) -> None:
+        self.expired = 0
+        """Records whose locks have ended."""
+        self.released = 0
+        """Records that members have released."""
+
+    def count_expired(self, records: int) -> None:
+        self.expired += records
+
+    def count_released(self, records: int) -> None:
+        self.released += records
+
+
 class ShareEnvironment(NamedTuple):
     """What all leaders share."""
 
@@ -79,12 +100,16 @@ class ShareEnvironment(NamedTuple):
     timers: "Timers"
     states: ShareStates
     settings: ShareSettings
+    dead_letters: DeadLetterWriter
+    counters: "ShareCounters"
 
 
 class ShareLeader:
     __slots__ = (
+        "_burials",
         "_engine",
         "_environment",
+        "_is_retiring",
         "_lock_timer",
         "_lock_timer_ms",
         "_on_dropped",
@@ -93,7 +118,6 @@ class ShareLeader:
         "_state_epoch",
         "_waiters",
         "dropped_by",
-        "expired_count",
         "key",
     )
 
@@ -114,9 +138,11 @@ class ShareLeader:
         self._lock_timer: Timer | None = None
         self._lock_timer_ms = 0
         self._retry: Timer | None = None
+        # How many times dead letters are being written, and whether the leader is dropped when they are.
+        self._burials = 0
+        self._is_retiring = False
         self.dropped_by: Exception | None = None
         """Why this leader is out of use, if it is."""
-        self.expired_count = 0
         partition.add_fetch_waiter(self)
         self._load()
 
@@ -172,6 +198,13 @@ class ShareLeader:
         self._partition.check_open()
         if self.dropped_by is not None:
             raise _copy(self.dropped_by)
+
+    def backlog(self) -> int:
+        """Records that are not settled yet; 0 while the state is being read."""
+        engine = self._engine
+        if engine is None:
+            return 0
+        return max(0, self._partition.log.high_watermark - engine.start_offset - engine.delivery_complete_count)
 
     def readable_bytes(self, bytes_max: int) -> int:
         """An estimate of what ``fetch`` would return: enough to know whether it is worth it."""
@@ -238,6 +271,10 @@ class ShareLeader:
         except Exception as error:
             on_settled(error)
             return
+        runs = [run for batch in batches for run in batch.runs()]
+        self._environment.counters.count_released(
+            sum(last - first + 1 for first, last, kind in runs if kind is AcknowledgeType.RELEASE)
+        )
         self._changed(on_settled)
 
     def release_member(self, member_id: str) -> None:
@@ -252,7 +289,7 @@ class ShareLeader:
         if engine is None or self.dropped_by is not None:
             return
         limits = self._environment.settings.limits(self.key.group_id)
-        self.expired_count += engine.expire(limits, self._environment.clock.monotonic_ms())
+        self._environment.counters.count_expired(engine.expire(limits, self._environment.clock.monotonic_ms()))
         self._changed()
 
     # -- what follows a change -----------------------------------------------------------------------------------------------
@@ -263,6 +300,9 @@ class ShareLeader:
         if engine is None:
             return
         update = engine.take_update()
+        dead = engine.take_dead()
+        if dead:
+            on_written = self._bury(engine, dead, on_written)
         if update is not None:
             start_offset, count, batches = update
             leader_epoch = self._partition.leader_epoch
@@ -272,6 +312,33 @@ class ShareLeader:
         self._set_lock_timer(engine)
         if wakes:
             self._wake()
+
+    def _bury(self, engine: SharePartition, dead: Sequence[DeadRecords], on_written: OnSettled | None) -> OnSettled | None:
+        """Write dead letters, and archive their records when they are durable. Returns the callback for whatever else has
+        changed: ``on_written`` waits for both."""
+        both = None
+        if on_written is not None:
+            both = ResultCollector(2, lambda errors: on_written(errors[0] if errors[0] is not None else errors[1]))
+        self._burials += 1
+
+        def buried(error: Exception | None) -> None:
+            if error is None and self._engine is engine:
+                for records in dead:
+                    engine.archive_dead(records.first_offset, records.last_offset)
+                self._changed(archived)
+            else:
+                archived(error or NotLeader("the share partition was dropped while its dead letters were written"))
+
+        def archived(error: Exception | None) -> None:
+            self._burials -= 1
+            if both is not None:
+                both.put(1, error)
+            if self._is_retiring:
+                self.retire()
+
+        burial = Burial(self.key, self._partition, dead, lambda: self.dropped_by is None)
+        self._environment.dead_letters.write(burial, buried)
+        return None if both is None else lambda error: both.put(0, error)
 
     def _set_lock_timer(self, engine: SharePartition) -> None:
         due_ms = engine.next_lock_end_ms()
@@ -322,6 +389,15 @@ class ShareLeader:
         bound = log.last_stable_offset if isolation is Isolation.LAST_STABLE else log.high_watermark
         return engine.next_fetch_offset() < bound and engine.can_acquire(self._environment.settings.limits(self.key.group_id))
 
+    def retire(self) -> None:
+        """Nobody of the group fetches here any more."""
+        self._is_retiring = self._burials > 0
+        if not self._is_retiring:
+            self.drop(NotLeader("no member of the group is connected to this broker"))
+
+    def return_to_use(self) -> None:
+        self._is_retiring = False
+
     def drop(self, reason: Exception) -> None:
         """Take the leader out of use. Whoever waits gets the reason."""
         if self.dropped_by is not None:
@@ -353,6 +429,19 @@ class SharePartitions:
     def settings(self) -> ShareSettings:
         return self._environment.settings
 
+    @property
+    def counters(self) -> ShareCounters:
+        return self._environment.counters
+
+    @property
+    def dead_letter_count(self) -> int:
+        return self._environment.dead_letters.written_count
+
+    def by_group(self) -> Iterator[tuple[str, Collection[ShareLeader]]]:
+        """The groups that fetch here, with the leaders of their partitions."""
+        for group_id, leaders in self._by_group.items():
+            yield group_id, leaders.values()
+
     def find(self, group_id: str, topic_id: bytes, index: int) -> ShareLeader:
         """Return the leader, which may have to read its state first. Raises ApiError, NotLeader or LogOffline."""
         key = SharePartitionKey(group_id, topic_id, index)
@@ -364,6 +453,7 @@ class SharePartitions:
             if leader.dropped_by is None:
                 self._by_group.setdefault(group_id, {})[key] = leader
         leader.check()
+        leader.return_to_use()
         return leader
 
     def find_existing(self, group_id: str, topic_id: bytes, index: int) -> ShareLeader | None:
@@ -376,7 +466,7 @@ class SharePartitions:
     def drop_group(self, group_id: str) -> None:
         """Nobody of the group fetches here any more."""
         for leader in list(self._by_group.get(group_id, {}).values()):
-            leader.drop(NotLeader("no member of the group is connected to this broker"))
+            leader.retire()
 
     def _forget(self, leader: ShareLeader) -> None:
         leaders = self._by_group.get(leader.key.group_id, {})

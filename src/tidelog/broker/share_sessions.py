@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.session import ClientSession
-from tidelog.broker.share_partitions import ShareEnvironment, SharePartitions
+from tidelog.broker.share_dead_letters import DeadLetterWriter
+from tidelog.broker.share_partitions import ShareCounters, ShareEnvironment, SharePartitions
 from tidelog.broker.share_settings import ShareSettings
 from tidelog.controller.errors import ApiError
 from tidelog.wire.errors import ErrorCode
@@ -127,5 +128,7 @@ class ShareSessions:
 def make_share_sessions(broker: "BrokerNode") -> ShareSessions:
     values = broker.config.values
     settings = ShareSettings(broker.image, values)
-    environment = ShareEnvironment(broker.clock, broker.timers, broker.coordinators.share_states, settings)
+    states = broker.coordinators.share_states
+    letters = DeadLetterWriter(broker, settings)
+    environment = ShareEnvironment(broker.clock, broker.timers, states, settings, letters, ShareCounters())
     return ShareSessions(SharePartitions(broker.partitions, environment), int(values["group.share.max.share.sessions"]))

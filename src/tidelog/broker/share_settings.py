@@ -8,6 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from tidelog.config.groups import (
+    DEAD_LETTER_COPY,
+    DEAD_LETTER_TOPIC,
     GROUP,
     SHARE_DELIVERY_COUNT_LIMIT,
     SHARE_ISOLATION_LEVEL,
@@ -38,6 +40,7 @@ class ShareSettings:
             lock_duration_ms=self.lock_duration_ms(group_id),
             delivery_count_max=int(self._value(group_id, SHARE_DELIVERY_COUNT_LIMIT)),
             width_max=int(self._value(group_id, SHARE_RECORD_LOCKS)),
+            has_dead_letters=bool(self.dead_letter_topic(group_id)),
         )
 
     def lock_duration_ms(self, group_id: str) -> int:
@@ -49,6 +52,13 @@ class ShareSettings:
 
     def may_renew(self, group_id: str) -> bool:
         return bool(self._value(group_id, SHARE_RENEW_ENABLE))
+
+    def dead_letter_topic(self, group_id: str) -> str:
+        """Empty if the group keeps no dead letters."""
+        return str(self._value(group_id, DEAD_LETTER_TOPIC))
+
+    def copies_dead_records(self, group_id: str) -> bool:
+        return bool(self._value(group_id, DEAD_LETTER_COPY))
 
     def offset_reset(self, group_id: str) -> str:
         return str(self._value(group_id, SHARE_OFFSET_RESET))

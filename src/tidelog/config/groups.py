@@ -308,6 +308,8 @@ SHARE_RECORD_LOCKS = "share.partition.max.record.locks"
 SHARE_ISOLATION_LEVEL = "share.isolation.level"
 SHARE_RENEW_ENABLE = "share.renew.acknowledge.enable"
 SHARE_OFFSET_RESET = "share.auto.offset.reset"
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+DEAD_LETTER_COPY = "errors.deadletterqueue.copy.record.enable"
 
 _BROKER_PREFIX = "group."
 
@@ -340,6 +342,16 @@ class ShareOffsetReset:
 
     def describe(self) -> str:
         return "earliest, latest, or by_duration: and a duration such as PT1H"
+
+
+class DeadLetterTopicName:
+    """A topic that a group's dead letters may go to."""
+
+    def accepts(self, value: Value) -> bool:
+        return isinstance(value, str) and not value.startswith("__")
+
+    def describe(self) -> str:
+        return "the name of a topic that does not begin with __, or nothing"
 
 
 _ALL_SETTINGS = (*CONSUMER_GROUP_SETTINGS, *SHARE_GROUP_SETTINGS)
@@ -394,6 +406,20 @@ GROUP = Definitions(
             "latest",
             "Where a share group begins in a partition that it has not read yet.",
             ShareOffsetReset(),
+        ),
+        Setting(
+            DEAD_LETTER_TOPIC,
+            SettingType.STRING,
+            "",
+            "The topic of a share group's dead letters, about records that were rejected or have reached the delivery limit. "
+            "Empty: there are none. The topic must exist and have errors.deadletterqueue.group.enable.",
+            DeadLetterTopicName(),
+        ),
+        Setting(
+            DEAD_LETTER_COPY,
+            SettingType.BOOLEAN,
+            False,
+            "Whether a dead letter has the key, value and headers of its record, or only says where the record is.",
         ),
     ),
     (_check_heartbeats,),

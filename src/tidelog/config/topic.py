@@ -254,6 +254,12 @@ _DURABILITY = (
         None,
         (Synonym("unclean.leader.election.enable"),),
     ),
+    Setting(
+        "errors.deadletterqueue.group.enable",
+        SettingType.BOOLEAN,
+        False,
+        "Whether share groups may write their dead letters to this topic.",
+    ),
 )
 
 

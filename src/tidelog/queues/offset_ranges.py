@@ -112,11 +112,11 @@ class OffsetRanges:
         before = self._states[index]
         if before == RecordState.ACQUIRED:
             self.acquired -= length
-        elif before != RecordState.AVAILABLE:
+        elif before in FINAL_STATES:
             self.final -= length
         if state is RecordState.ACQUIRED:
             self.acquired += length
-        elif state is not RecordState.AVAILABLE:
+        elif state in FINAL_STATES:
             self.final += length
         self._states[index] = state
         self._counts[index] = count
@@ -153,7 +153,7 @@ class OffsetRanges:
             length = self._end_of(index) - self._firsts[index]
             if self._states[index] == RecordState.ACQUIRED:
                 self.acquired -= length
-            elif self._states[index] != RecordState.AVAILABLE:
+            elif self._states[index] in FINAL_STATES:
                 self.final -= length
         self._delete(0, keep)
         self.start_offset = offset

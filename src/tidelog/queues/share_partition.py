@@ -11,6 +11,10 @@
                                       release, lock time-out at the limit
 ```
 
+A group that keeps dead letters has one more state. What is rejected, or released at the limit, is ARCHIVING until its letter is
+durable (``take_dead``, ``archive_dead``), and ARCHIVED then. Until then nothing of it is written, so that a crash delivers it
+again.
+
 The window goes from the *start offset*, the first one whose state is not final, to the last one that was ever handed out. Below
 it everything is done, above it everything is available. The start offset never falls.
 
@@ -52,6 +56,8 @@ class DeliveryLimits(NamedTuple):
     """The limit for the width of the window; None on queue topics, where the next two hold instead."""
     acquired_max: int = 120_000
     ranges_max: int = 120_000
+    has_dead_letters: bool = False
+    """Whether a letter is written about what is rejected or reaches the limit, before it is archived."""
 
     @property
     def throttle_count(self) -> int:
@@ -90,6 +96,16 @@ class StateUpdate(NamedTuple):
     delivery_complete_count: int
     """Final offsets from the start offset on."""
     batches: tuple[StateBatch, ...]
+
+
+class DeadRecords(NamedTuple):
+    """Consecutive offsets that need dead letters."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    is_rejected: bool
+    """Whether a member has rejected them; otherwise they have reached the delivery limit."""
 
 
 class DeliveryOrder(Protocol):
@@ -143,7 +159,7 @@ class _Acquisition:
 
 
 class SharePartition:
-    __slots__ = ("_is_start_unwritten", "_member_count", "_members", "_order", "_ranges", "_unwritten", "_wheel")
+    __slots__ = ("_dead", "_is_start_unwritten", "_member_count", "_members", "_order", "_ranges", "_unwritten", "_wheel")
 
     def __init__(self, start_offset: int, batches: Sequence[StateBatch] = (), order: DeliveryOrder = OLDEST_FIRST) -> None:
         """``batches`` are what was written, in ascending order. Offsets between them were handed out and never settled before
@@ -156,6 +172,7 @@ class SharePartition:
         self._member_count = 0
         self._unwritten: list[StateBatch] = []
         self._is_start_unwritten = False
+        self._dead: list[DeadRecords] = []
         for batch in batches:
             if batch.first_offset > self._ranges.end_offset:
                 self._ranges.extend(batch.first_offset - 1, RecordState.AVAILABLE)
@@ -360,6 +377,8 @@ class SharePartition:
                 ranges.set(row, RecordState.ACQUIRED, ranges.count(row), ranges.owner(row), deadline_ms)
             elif kind is AcknowledgeType.RELEASE:
                 self._release(row, limits)
+            elif kind is AcknowledgeType.REJECT and limits.has_dead_letters:
+                self._bury(row, is_rejected=True)
             else:
                 self._settle(row, RecordState.ACKNOWLEDGED if kind is AcknowledgeType.ACCEPT else RecordState.ARCHIVED)
         if kind is AcknowledgeType.RENEW:
@@ -368,13 +387,39 @@ class SharePartition:
 
     def _release(self, row: int, limits: DeliveryLimits) -> None:
         is_last = self._ranges.count(row) >= limits.delivery_count_max
-        self._settle(row, RecordState.ARCHIVED if is_last else RecordState.AVAILABLE)
+        if is_last and limits.has_dead_letters:
+            self._bury(row, is_rejected=False)
+        else:
+            self._settle(row, RecordState.ARCHIVED if is_last else RecordState.AVAILABLE)
+
+    def _bury(self, row: int, *, is_rejected: bool) -> None:
+        count = self._ranges.count(row)
+        self._ranges.set(row, RecordState.ARCHIVING, count)
+        self._dead.append(DeadRecords(*self._ranges.bounds(row), count, is_rejected))
 
     def _settle(self, row: int, state: RecordState) -> None:
         ranges = self._ranges
         count = ranges.count(row)
         ranges.set(row, state, count)
         self._note(*ranges.bounds(row), state, count)
+
+    def take_dead(self) -> list[DeadRecords]:
+        """What has died since the last call. ``archive_dead`` ends it."""
+        dead, self._dead = self._dead, []
+        return dead
+
+    def archive_dead(self, first: int, last: int) -> None:
+        """The letters about these offsets are durable. What the log has lost in the meantime is ignored."""
+        ranges = self._ranges
+        first, last = max(first, ranges.start_offset), min(last, ranges.end_offset - 1)
+        if last < first:
+            return
+        rows = ranges.isolate(first, last)
+        for row in rows:
+            if ranges.state(row) == RecordState.ARCHIVING:
+                self._settle(row, RecordState.ARCHIVED)
+        ranges.merge(rows)
+        self._advance_start()
 
     def release_member(self, member_id: str, limits: DeliveryLimits) -> bool:
         """Release everything that a member holds, because it is gone. The deliveries count. Returns whether it held anything."""

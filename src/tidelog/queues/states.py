@@ -10,6 +10,8 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
+    """Its dead letter is being written. It is archived when the letter is durable."""
     ARCHIVED = 4
 
 
