@@ -44,6 +44,7 @@ from tidelog.client.offset_queries import OffsetQueries, start_offsets
 from tidelog.client.raw_consumer import OffsetCommit, RawConsumer
 from tidelog.client.rebalance import LOOKUP_TIMEOUT_SECONDS, Rebalance, RebalanceCallback, RebalanceCallbacks
 from tidelog.client.topic_partition import TopicPartition, milliseconds_of, partition_of
+from tidelog.client.tracing import extract, messaging_spans
 
 _logger = logging.getLogger(__name__)
 
@@ -179,6 +180,7 @@ class Consumer:
         )
         self.addresses = self._raw.addresses
         self.group = group
+        self._spans = messaging_spans()
         self.guarantee = guarantee
         self._auto_commit_seconds = auto_commit_interval if auto_commit else None
         self._processing_timeout = processing_timeout
@@ -207,7 +209,7 @@ class Consumer:
         seconds. Empty if none arrived. Within a partition they are in order. Raises typed errors that end the reading."""
         if max_records < 1:
             raise InvalidArgument(f"max_records is at least 1: not {max_records}")
-        return self._poll(max_records, max_records, timeout)
+        return self._received(self._poll(max_records, max_records, timeout))
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, without end. Each counts as handed out when it is returned, so a ``commit()`` in the loop covers
@@ -216,7 +218,14 @@ class Consumer:
             if self.guarantee == "at-most-once":
                 yield from self.poll()
             else:
-                yield from self._poll(1, MAX_RECORDS, _WAIT_SECONDS)
+                yield from self._received(self._poll(1, MAX_RECORDS, _WAIT_SECONDS))
+
+    def _received(self, messages: Messages) -> Messages:
+        """Record the span of a poll that brought messages, where the program uses OpenTelemetry."""
+        if self._spans is not None and messages:
+            topics = sorted({message.topic for message in messages})
+            self._spans.received(topics, (extract(each.headers_list) for each in messages), len(messages), self.group)
+        return messages
 
     def close(self) -> None:
         """Leave the group at once, so that others take over without waiting. What the last poll handed out is not committed

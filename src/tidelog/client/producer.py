@@ -27,7 +27,7 @@ from tidelog.client.librdkafka import CONNECT_TIMEOUT_SECONDS, librdkafka_config
 from tidelog.client.partitioners import PartitionCounts, Partitioner, partitioner_of
 from tidelog.client.producer_handle import SENDS_PER_POLL, ProducerHandle
 from tidelog.client.topic_partition import milliseconds_of
-from tidelog.client.tracing import get_current, inject
+from tidelog.client.tracing import get_current, inject, messaging_spans
 from tidelog.client.transaction import Transaction
 
 _logger = logging.getLogger(__name__)
@@ -149,6 +149,7 @@ class Producer:
         self._plain_value: type = bytes if value_serializer is None else _Serialized
         self._partitioner = partitioner_of(partitioner)
         self._counts = PartitionCounts()
+        self._spans = messaging_spans()
         self._low_value = LowValueTopics(low_value_topics)
         self._delivery: type[Delivery] = Delivery
         self._lock = threading.Lock()
@@ -192,11 +193,11 @@ class Producer:
             partition = -1 if self._partitioner is None else self._choose_partition(handle, topic, key)
         delivery = self._delivery(topic, handle)
         try:
-            if headers is None and timestamp is None and get_current() is None:
+            if headers is None and timestamp is None and self._spans is None and get_current() is None:
                 handle.produce(topic, value, key, partition, delivery)
             else:
-                extra = {"timestamp": _milliseconds(timestamp), "headers": _header_list(headers)}
-                handle.produce(topic, value, key, partition, delivery, **extra)
+                headers = self._traced(topic, headers, partition)
+                handle.produce(topic, value, key, partition, delivery, timestamp=_milliseconds(timestamp), headers=headers)
         except BufferError:
             message = (topic, value, key, partition, delivery)
             extra = {"timestamp": _milliseconds(timestamp), "headers": _header_list(headers)}
@@ -210,6 +211,14 @@ class Producer:
         if handle.is_asleep:
             handle.hurry()
         return delivery
+
+    def _traced(self, topic: str, headers: Headers | None, partition: int) -> list[tuple[str, Any]]:
+        if self._spans is None:
+            return _header_list(headers)
+        pairs: list[tuple[str, Any]] = list(headers.items() if isinstance(headers, Mapping) else headers or ())
+        self._spans.sent(topic, pairs, partition)
+        # Without an SDK there was no span, and the current traceparent counts.
+        return _header_list(pairs)
 
     def _when_full(self, handle: ProducerHandle, delivery: Delivery, attempt: Callable[[], None], topic: str) -> Delivery:
         if self._low_value.drops(topic):

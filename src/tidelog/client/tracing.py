@@ -3,13 +3,17 @@
 ``00-<trace id, 32 hex digits>-<parent span id, 16>-<flags, 2>``. The trace id stays the same over all hops; each hop that sends
 uses its own span id. The current traceparent is a context variable, so that it follows threads and asyncio tasks alike. An
 invalid traceparent in a header is left alone and ignored: somebody else's mistake must not fail a message.
+
+Where the program uses OpenTelemetry, ``MessagingSpans`` records spans of the same trace.
 """
 
 import contextvars
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 TRACEPARENT = "traceparent"
 
@@ -86,3 +90,128 @@ def _hexadecimal(length: int) -> str:
     while not any(data := os.urandom(length)):
         pass
     return data.hex()
+
+
+# -- OpenTelemetry -----------------------------------------------------------------------------------------------------------
+
+# A poll's span names at most as many of the traces that it received; OpenTelemetry's own limit is the same.
+LINKS_MAX = 128
+
+
+def messaging_spans() -> "MessagingSpans | None":
+    """Spans, if the program has imported ``opentelemetry``; None otherwise.
+
+    A program that exports spans has imported it, and a program that has not pays nothing: neither the import nor the spans.
+    """
+    api = sys.modules.get("opentelemetry.trace")
+    return None if api is None else MessagingSpans(api)
+
+
+class MessagingSpans:
+    """OpenTelemetry's spans of messages, named and described by its semantic conventions for messaging.
+
+    ``send <topic>`` for each message that is handed to the buffer, ``poll <topic>`` for what a consumer received, with links to
+    the messages' traces, and ``process <topic>`` for each attempt to handle a message, as a child of the span that sent it. All
+    attempts, the letters and their replays are therefore in one trace. While no SDK is set up nothing is recorded, and headers
+    are what they would be without OpenTelemetry.
+    """
+
+    __slots__ = ("_api", "_tracer")
+
+    def __init__(self, api: Any) -> None:
+        """``api`` is the module ``opentelemetry.trace``."""
+        self._api = api
+        self._tracer = api.get_tracer("tidelog")
+
+    def sent(self, topic: str, headers: list[tuple[str, Any]], partition: int | None = None) -> None:
+        """Record that a message goes to ``topic``, and put the span into its headers unless they have a trace already."""
+        carried = extract(_with_bytes(headers))
+        attributes: dict[str, Any] = _attributes("send", topic)
+        if partition is not None and partition >= 0:
+            attributes["messaging.destination.partition.id"] = str(partition)
+        kind = self._api.SpanKind.PRODUCER
+        span = self._tracer.start_span(f"send {topic}", self._parent(carried), kind=kind, attributes=attributes)
+        span.end()
+        traceparent = _traceparent_of(span)
+        if traceparent is not None and all(name != TRACEPARENT for name, _ in headers):
+            headers.append((TRACEPARENT, traceparent.encode("ascii")))
+
+    def received(self, topics: Sequence[str], traceparents: Iterable[str | None], count: int, group: str | None) -> None:
+        """Record that a poll received ``count`` messages of these topics."""
+        contexts = [self._remote(each) for each in traceparents if each is not None][:LINKS_MAX]
+        topic = topics[0] if len(topics) == 1 else None
+        attributes = {**_attributes("poll", topic, "receive"), "messaging.batch.message_count": count}
+        if group is not None:
+            attributes["messaging.consumer.group.name"] = group
+        links = [self._api.Link(context) for context in contexts]
+        name = "poll" if topic is None else f"poll {topic}"
+        self._tracer.start_span(name, kind=self._api.SpanKind.CLIENT, attributes=attributes, links=links).end()
+
+    @contextmanager
+    def processing(self, place: "ProcessedPlace", traceparent: str | None) -> Iterator[Any]:
+        """Make the span of one attempt current within the block, for OpenTelemetry and for our own producers."""
+        attributes = {
+            **_attributes("process", place.topic),
+            "messaging.consumer.group.name": place.group,
+            "messaging.destination.partition.id": str(place.partition),
+            "messaging.kafka.offset": place.offset,
+            "tidelog.attempt": place.attempt,
+        }
+        kind = self._api.SpanKind.CONSUMER
+        name = f"process {place.topic}"
+        span = self._tracer.start_span(name, self._parent(traceparent), kind=kind, attributes=attributes)
+        with self._api.use_span(span, end_on_exit=True), with_traceparent(_traceparent_of(span) or traceparent):
+            yield span
+
+    def failed(self, span: Any, error: BaseException) -> None:
+        """Record why the attempt failed."""
+        span.record_exception(error)
+        span.set_attribute("error.type", type(error).__qualname__)
+        span.set_status(self._api.Status(self._api.StatusCode.ERROR, str(error)))
+
+    def _parent(self, carried: str | None) -> Any:
+        """The context to begin a span in: the message's own trace, then the current span, then the current traceparent."""
+        if carried is None and not self._api.get_current_span().get_span_context().is_valid:
+            carried = get_current()
+        if carried is None:
+            return None
+        return self._api.set_span_in_context(self._api.NonRecordingSpan(self._remote(carried)))
+
+    def _remote(self, traceparent: str) -> Any:
+        _, trace, span, flags = traceparent.split("-")[:4]
+        return self._api.SpanContext(
+            int(trace, 16), int(span, 16), is_remote=True, trace_flags=self._api.TraceFlags(int(flags, 16))
+        )
+
+
+class ProcessedPlace(NamedTuple):
+    """Where a message that is being handled was read, by which group, and which attempt it is."""
+
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    attempt: int
+
+
+def _attributes(operation: str, topic: str | None, kind: str | None = None) -> dict[str, Any]:
+    attributes = {
+        "messaging.system": "kafka",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind or operation,
+    }
+    if topic is not None:
+        attributes["messaging.destination.name"] = topic
+    return attributes
+
+
+def _traceparent_of(span: Any) -> str | None:
+    context = span.get_span_context()
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+
+def _with_bytes(headers: Iterable[tuple[str, Any]]) -> list[tuple[str, bytes | None]]:
+    """An application may give the values of headers as text."""
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in headers if name == TRACEPARENT]

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.message import Message
-from tidelog.client.tracing import extract, with_traceparent
+from tidelog.client.tracing import MessagingSpans, ProcessedPlace, extract, with_traceparent
 from tidelog.deadletters.letter import ExceptionStory, describe_exception
 from tidelog.ports.randomness import Randomness
 from tidelog.worker.deduplicate import Claim, Deduplicator, MessageId
@@ -104,6 +104,12 @@ class AttemptRules:
     message_id: MessageId
     randomness: Randomness
     stopping: threading.Event
+    group: str = ""
+    spans: MessagingSpans | None = None
+    """Records each round as a span, where the program uses OpenTelemetry."""
+
+    def place_of(self, message: Message) -> ProcessedPlace:
+        return ProcessedPlace(message.topic, message.partition, message.offset, self.group, message.attempt)
 
     def failure(self, item: WorkItem, error: Exception, tries: int) -> HandlerFailure:
         try:
@@ -149,6 +155,13 @@ def make_attempt(handler: Handler, rules: AttemptRules) -> Callable[[WorkItem], 
         # Most messages have no headers at all.
         headers = message.raw.headers()
         traceparent = extract(headers) if headers else None
+        spans = rules.spans
+        if spans is not None:
+            with spans.processing(rules.place_of(message), traceparent) as span:
+                failure = call(item, message)
+                if failure is not None:
+                    spans.failed(span, failure.error)
+                return failure
         if traceparent is None:
             return call(item, message)
         with with_traceparent(traceparent):
@@ -205,6 +218,13 @@ def make_async_attempt(handler: AsyncHandler, rules: AttemptRules) -> Callable[[
         message = item.handler_message()
         headers = message.raw.headers()
         traceparent = extract(headers) if headers else None
+        spans = rules.spans
+        if spans is not None:
+            with spans.processing(rules.place_of(message), traceparent) as span:
+                failure = await call(item, message)
+                if failure is not None:
+                    spans.failed(span, failure.error)
+                return failure
         if traceparent is None:
             return await call(item, message)
         with with_traceparent(traceparent):

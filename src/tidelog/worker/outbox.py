@@ -40,6 +40,7 @@ from tidelog.client.message import Message
 from tidelog.client.producer import Producer
 from tidelog.client.raw_consumer import OffsetCommit, RawConsumer
 from tidelog.client.raw_producer import RawProducer
+from tidelog.client.tracing import messaging_spans
 from tidelog.deadletters.letter import Letter
 from tidelog.worker.offsets import Run, decode_runs, encode_runs
 from tidelog.worker.options import TRANSACTION_TIMEOUT_MS, WorkerOptions
@@ -186,6 +187,7 @@ class PlainOutbox:
             "compression.type": "zstd",
         }
         self._producer = RawProducer(options.addresses, {**config, **options.connection_config()})
+        self._spans = messaging_spans()
 
     def send(self, outgoing: OutgoingLetter) -> bool:
         item = outgoing.item
@@ -202,11 +204,14 @@ class PlainOutbox:
             elif self._error is None:
                 self._error = error
 
+        headers = outgoing.headers()
+        if self._spans is not None:
+            self._spans.sent(outgoing.topic, headers, outgoing.partition)
         self._producer.produce(
             outgoing.topic,
             item.message.value,
             item.message.key,
-            headers=outgoing.headers(),
+            headers=headers,
             partition=outgoing.partition,
             on_delivery=delivered,
         )

@@ -20,6 +20,7 @@ from os import PathLike
 from typing import Any, TypeVar, overload
 
 from tidelog.client.errors import InvalidArgument
+from tidelog.client.tracing import messaging_spans
 from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
 from tidelog.worker.breaker import Breaker, CircuitBreaker
@@ -279,6 +280,8 @@ class Worker:
             message_id=options.message_id,
             randomness=self._randomness,
             stopping=self._stopping,
+            group=options.group,
+            spans=messaging_spans(),
         )
         for handler, execution in executions:
             if is_async(handler):
