@@ -68,6 +68,37 @@ def test_example_is_one_that_the_pipeline_takes(name: str, monkeypatch: pytest.M
     assert len(options) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "variable", "expected"),
+    [
+        (["-b", "h:1", "-X", "client.id=me"], "v:1", ("h:1", ("client.id=me",))),
+        (["--bootstrap-server", "h:1", "--kafka", "client.id=me"], None, ("h:1", ("client.id=me",))),
+        ([], "v:1", ("v:1", ())),
+        ([], None, ("127.0.0.1:9092", ())),
+    ],
+)
+@pytest.mark.parametrize("name", MODULES)
+def test_the_address_is_given_as_to_every_command(
+    name: str,
+    words: list[str],
+    variable: str | None,
+    expected: tuple[str, tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options: list[Any] = []
+
+    def build_only(_name: str, pipeline: Pipeline, given: Mapping[str, Any]) -> int:
+        options.append(build(pipeline.OPTIONS, given))
+        return 0
+
+    monkeypatch.setattr(command_line, "_run", build_only)
+    monkeypatch.delenv("TIDELOG_BOOTSTRAP", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("TIDELOG_BOOTSTRAP", variable)
+    assert main([*shlex.split(pipelines.load(name).EXAMPLE)[1:], *words]) == 0
+    assert [(each.bootstrap, each.kafka) for each in options] == [expected]
+
+
 def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert fails(capsys, 2, "run", "archiv").startswith("there is no pipeline archiv: did you mean archive?")
 

@@ -1,6 +1,13 @@
 """The settings of a session."""
 
-from tidelog.spark.spark_session import settings_of
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkAttributeError
+
+from tidelog.spark.spark_session import parallelism, settings_of
 
 
 def test_without_a_master_spark_runs_here_and_listens_here_only() -> None:
@@ -21,3 +28,20 @@ def test_what_is_given_wins() -> None:
     settings = settings_of(None, given, "yarn")
     assert (settings["spark.master"], settings["spark.sql.shuffle.partitions"]) == ("local[3]", "9")
     assert settings_of("local[1]", given, "yarn")["spark.master"] == "local[1]"
+
+
+class ConnectSession:
+    """A session of Spark Connect, as far as this goes: it refuses to show its context."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self.conf = SimpleNamespace(get=settings.get)
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802 - Spark's name
+        raise PySparkAttributeError(errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": "sparkContext"})
+
+
+@pytest.mark.parametrize(("settings", "expected"), [({"spark.default.parallelism": "12"}, 12), ({}, os.cpu_count())])
+def test_a_session_without_a_context_tells_its_parallelism(settings: dict[str, str], expected: int) -> None:
+    session: Any = ConnectSession(settings)
+    assert parallelism(session) == expected

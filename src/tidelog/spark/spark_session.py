@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.conf import SparkConf
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -79,6 +79,14 @@ def settings_of(master: str | None, given: Mapping[str, str], submitted_master: 
     if chosen.startswith("local"):
         settings |= _LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1)}
     return {**settings, **given, "spark.master": chosen}
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once. A session of Spark Connect has no context to ask: then its setting decides, or this machine."""
+    try:
+        return spark.sparkContext.defaultParallelism
+    except PySparkException:
+        return int(spark.conf.get("spark.default.parallelism", None) or os.cpu_count() or 1)
 
 
 # -- the process of Java ------------------------------------------------------------------------------------------------------

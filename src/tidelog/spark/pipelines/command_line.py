@@ -4,8 +4,8 @@ outcome.
 Both ``tidelog pipeline run`` and ``spark-submit`` come here. Whatever the run raises leaves as one typed error.
 
 The flags are the fields of the options' dataclass, whose metadata has the help texts: ``table`` becomes ``--table``, a field
-without a default is required, a bool is a switch, and a ``tuple[str, ...]`` is an option that may be repeated. The dataclass
-itself validates the values.
+without a default is required, a bool is a switch, and a ``tuple[str, ...]`` is an option that may be repeated. The metadata may
+add other names (``-b``) and an environment variable. The dataclass itself validates the values.
 """
 
 import dataclasses
@@ -252,7 +252,13 @@ def _parameter(field: "dataclasses.Field[Any]", kind: Any) -> inspect.Parameter:
         kind, default = (list[str], default) if default is dataclasses.MISSING else (list[str] | None, default or None)
     declaration = f"{flag}/--no-{flag[2:]}" if kind is bool and default is True else flag
     metavar = field.metadata.get("metavar")
-    option = typer.Option(declaration, help=field.metadata.get("help", ""), metavar=None if kind is bool else metavar)
+    option = typer.Option(
+        declaration,
+        *field.metadata.get("also", ()),
+        help=field.metadata.get("help", ""),
+        metavar=None if kind is bool else metavar,
+        envvar=field.metadata.get("variable"),
+    )
     is_required = default is dataclasses.MISSING
     return inspect.Parameter(
         field.name, _KIND, default=inspect.Parameter.empty if is_required else default, annotation=Annotated[kind, option]

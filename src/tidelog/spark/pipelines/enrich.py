@@ -34,6 +34,7 @@ from tidelog.spark.pipelines.options import TopicStreamOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query
 from tidelog.spark.pipelines.topics import find_topics
+from tidelog.spark.spark_session import parallelism
 from tidelog.spark.tables.lake_table import LakeTable, check_checkpoint_place, local_path
 
 if TYPE_CHECKING:
@@ -298,7 +299,7 @@ def events_of(messages: "DataFrame", schema: StructType) -> "DataFrame":
 def table_rows(spark: "SparkSession", table: LakeTable, take: list[str]) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    tasks = spark.sparkContext.defaultParallelism
+    tasks = parallelism(spark)
     reader = spark.read.format(FORMAT).options(path=str(table.place), columns=",".join(["key", *take]), tasks=str(tasks))
     size_bytes = sum(pa.table(table.delta.get_add_actions(flatten=True)).column("size_bytes").to_pylist())
     return F.broadcast(reader.load()) if size_bytes <= BROADCAST_BYTES_MAX else reader.load()

@@ -17,15 +17,26 @@ BOOTSTRAP = "127.0.0.1:9092"
 SECONDS_MIN = 0.001
 
 
-def flag(help_text: str, metavar: str | None = None, **default: Any) -> Any:
-    """A field with its help; required unless ``default`` is given."""
-    return field(metadata={"help": help_text, "metavar": metavar}, **default)
+def flag(
+    help_text: str, metavar: str | None = None, *, also: tuple[str, ...] = (), variable: str | None = None, **default: Any
+) -> Any:
+    """A field with its help; required unless ``default`` is given. ``also`` are further names of the flag, and ``variable`` is
+    the environment variable that stands for it where it is not given."""
+    return field(metadata={"help": help_text, "metavar": metavar, "also": also, "variable": variable}, **default)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    bootstrap: str = flag("host:port of a broker.", "ADDRESS", default=BOOTSTRAP)
-    kafka: tuple[str, ...] = flag("A setting of librdkafka, such as sasl.username=me; may be repeated.", "NAME=VALUE", default=())
+    bootstrap: str = flag(
+        "host:port of a broker.",
+        "ADDRESS",
+        also=("--bootstrap-server", "-b"),
+        variable="TIDELOG_BOOTSTRAP",
+        default=BOOTSTRAP,
+    )
+    kafka: tuple[str, ...] = flag(
+        "A setting of librdkafka, such as sasl.username=me; may be repeated.", "NAME=VALUE", also=("-X",), default=()
+    )
 
     def __post_init__(self) -> None:
         kafka_settings(self.kafka)

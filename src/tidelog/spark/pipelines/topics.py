@@ -14,6 +14,7 @@ from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.pipelines.offset_ranges import OffsetRange
 from tidelog.spark.pipelines.options import ClusterOptions
+from tidelog.spark.spark_session import parallelism
 
 SETTINGS_SECONDS_MAX = 30.0
 
@@ -88,5 +89,5 @@ def topic_rows(spark: SparkSession, options: Mapping[str, str], topic: str, rang
     for each in ranges:
         wanted.setdefault(str(each.partition), []).append((each.start, each.end))
     reader = spark.read.format("tidelog").options(**options)
-    reader = reader.option("minPartitions", spark.sparkContext.defaultParallelism)
+    reader = reader.option("minPartitions", parallelism(spark))
     return reader.option("offsetRanges", json.dumps({topic: wanted})).load()
