@@ -56,6 +56,13 @@ def test_what_is_wrong_with_the_target_is_one_line(module: str, capsys: pytest.C
     assert "--log-level loud" in fails(capsys, f"{module}:worker", "--log-level", "loud")
 
 
+def test_options_that_the_worker_refuses_are_one_line(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = MODULE.format(bootstrap="127.0.0.1:1", group="g", topic="t", path="effects", more="pass")
+    Path(f"{module}.py").write_text(text)
+    assert "concurrency= is a whole number from 1" in fails(capsys, f"{module}:worker", "--concurrency", "0")
+    assert "metrics_port= is a whole number" in fails(capsys, f"{module}:worker", "--metrics-port", "70000")
+
+
 def test_what_is_no_worker_is_one_line(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = MODULE.format(bootstrap="127.0.0.1:1", group="g", topic="t", path="effects", more="pass")
     Path(f"{module}.py").write_text(text)

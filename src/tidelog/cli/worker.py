@@ -35,6 +35,13 @@ def run_command(
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help=f"The least level that is logged: {', '.join(LEVELS)}.")
     ] = "info",
+    concurrency: Annotated[
+        int | None,
+        typer.Option(metavar="COUNT", help="How many messages each handler handles at once, instead of the worker's own."),
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Serve /metrics and /health over HTTP on this port.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one document per line.")] = False,
 ) -> int:
     """Run a worker until it is stopped."""
@@ -43,6 +50,7 @@ def run_command(
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     worker = load_worker(target)
     try:
+        worker.configure(concurrency=concurrency, metrics_port=metrics_port)
         is_drained = worker.run()
     except TidelogError as error:
         raise CommandFailed(str(error)) from error

@@ -86,6 +86,8 @@ class WorkerOptions(NamedTuple):
     offset_metadata_bytes: int
     liveness_file: str | os.PathLike[str] | None
     liveness_timeout: float
+    metrics_port: int | None
+    metrics_host: str
     config: Mapping[str, object]
 
     @property
@@ -143,6 +145,8 @@ def checked_options(bootstrap: str | Sequence[str], topics: str | Sequence[str],
     _check_number("prefetch_messages", options.prefetch_messages, 1, 10_000_000)
     _check_number("prefetch_bytes", options.prefetch_bytes, 1 << 20, 1 << 40)
     _check_number("offset_metadata_bytes", options.offset_metadata_bytes, 0, 32_767)
+    if options.metrics_port is not None:
+        _check_number("metrics_port", options.metrics_port, 0, 65_535)
     if not isinstance(options.backoff, Backoff):
         raise InvalidArgument(f"backoff= is a Backoff: not {options.backoff!r}")
     for name in ("drain_timeout", "commit_interval", "liveness_timeout"):
@@ -155,6 +159,17 @@ def checked_options(bootstrap: str | Sequence[str], topics: str | Sequence[str],
     _check_retriable(options.retriable)
     # Report refused settings now, not when the worker runs.
     librdkafka_configuration(options.addresses, options.config, {}, refused=_REFUSED)
+    return options
+
+
+def changed_options(options: WorkerOptions, concurrency: int | None, metrics_port: int | None) -> WorkerOptions:
+    """The options with those values that are not None."""
+    if concurrency is not None:
+        _check_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
+        options = options._replace(concurrency=concurrency)
+    if metrics_port is not None:
+        _check_number("metrics_port", metrics_port, 0, 65_535)
+        options = options._replace(metrics_port=metrics_port)
     return options
 
 

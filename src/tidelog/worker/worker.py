@@ -25,11 +25,12 @@ from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
 from tidelog.worker.breaker import Breaker, CircuitBreaker
 from tidelog.worker.deduplicate import Deduplicator, MessageId, default_message_id, remember_seconds_of
+from tidelog.worker.endpoint import Page, WorkerEndpoint, health_page, metrics_page
 from tidelog.worker.execution import BundleReport, HandlerExecution, LaneDispatch, UnorderedDispatch
 from tidelog.worker.failures import Backoff, FailurePolicy, Retriable
 from tidelog.worker.handler import AttemptRules, Handler, HandlerRegistry, is_async, make_async_attempt, make_attempt
 from tidelog.worker.metrics import WorkerCounts, WorkerMetrics, joined, quantile_seconds
-from tidelog.worker.options import OFFSET_METADATA_BYTES_MAX, Order, checked_options
+from tidelog.worker.options import OFFSET_METADATA_BYTES_MAX, Order, changed_options, checked_options
 from tidelog.worker.session import Liveness, Session, SessionSetup
 from tidelog.worker.slots import AsyncioSlots, LoopThread, ThreadSlots
 
@@ -62,7 +63,8 @@ class Worker:
     ``drain_timeout`` is how long a stop or a rebalance waits for messages under way. ``prefetch_messages`` and ``prefetch_bytes``
     bound what is read ahead, after a restart as well. ``instance_id`` is a name of this instance that survives restarts, so that
     it gets its partitions back at once. ``liveness_file`` is touched every second while the worker polls and no handler runs for
-    longer than ``liveness_timeout``. ``config`` has settings of librdkafka. Times are in seconds.
+    longer than ``liveness_timeout``. ``metrics_port`` serves ``/metrics`` and ``/health`` over HTTP on ``metrics_host`` while the
+    worker runs; 0 takes a free port. ``config`` has settings of librdkafka. Times are in seconds.
     """
 
     def __init__(
@@ -90,6 +92,8 @@ class Worker:
         offset_metadata_bytes: int = OFFSET_METADATA_BYTES_MAX,
         liveness_file: str | PathLike[str] | None = None,
         liveness_timeout: float = 300.0,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
         config: Mapping[str, object] | None = None,
     ) -> None:
         """InvalidArgument names the argument that is wrong. Nothing is connected yet."""
@@ -116,6 +120,8 @@ class Worker:
             offset_metadata_bytes=offset_metadata_bytes,
             liveness_file=liveness_file,
             liveness_timeout=liveness_timeout,
+            metrics_port=metrics_port,
+            metrics_host=metrics_host,
             config=config,
         )
         self._handlers = HandlerRegistry()
@@ -125,6 +131,7 @@ class Worker:
         self._counts = WorkerCounts()
         self._executions: list[HandlerExecution] = []
         self._session: Session | None = None
+        self._endpoint: WorkerEndpoint | None = None
         self._stopping = threading.Event()
         self._is_stop_wanted = False
         self._is_hurried = False
@@ -197,6 +204,7 @@ class Worker:
         deduplicator = self._options.deduplicate
         try:
             handlers = self._handlers.by_topic(self._options.topics)
+            self._endpoint = self._open_endpoint()
             if deduplicator is not None:
                 window = self._options.backoff.window(self._options.retries)
                 deduplicator.open(self._options.group, remember_seconds_of(window))
@@ -234,6 +242,8 @@ class Worker:
 
     def _end(self, own_loop: LoopThread | None, deduplicator: Deduplicator | None) -> None:
         try:
+            if self._endpoint is not None:
+                self._endpoint.close()
             for execution in self._executions:
                 execution.close()
             if own_loop is not None:
@@ -242,9 +252,25 @@ class Worker:
                 deduplicator.close()
         finally:
             self._session = None
+            self._endpoint = None
             self._stopping = threading.Event()
             self._is_stop_wanted = self._is_hurried = False
             self._lock.release()
+
+    def configure(self, *, concurrency: int | None = None, metrics_port: int | None = None) -> None:
+        """Change what whoever runs the worker decides, as ``tidelog worker run`` does; None leaves a value as it is. It counts
+        from the next run on. InvalidArgument if a value is out of range."""
+        self._options = changed_options(self._options, concurrency, metrics_port)
+
+    def _open_endpoint(self) -> WorkerEndpoint | None:
+        options = self._options
+        if options.metrics_port is None:
+            return None
+        pages: dict[str, Page] = {
+            "/metrics": lambda: metrics_page(self.metrics().text(options.group)),
+            "/health": lambda: health_page(self.alive(), self.is_joined),
+        }
+        return WorkerEndpoint(options.metrics_host, options.metrics_port, pages)
 
     def _policy(self) -> FailurePolicy:
         options = self._options
@@ -298,6 +324,12 @@ class Worker:
         """Whether the group has assigned partitions to it, or told it that there are none."""
         session = self._session
         return session is not None and session.is_joined
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port of ``/metrics`` and ``/health`` while the worker runs; None otherwise."""
+        endpoint = self._endpoint
+        return None if endpoint is None else endpoint.port
 
     def alive(self) -> bool:
         """Whether it polls, and no handler runs for longer than ``liveness_timeout``. For a supervisor that restarts it if
