@@ -450,3 +450,29 @@ def test_a_start_survives_a_shortage_during_its_first_sync(monkeypatch: pytest.M
     monkeypatch.setattr(SimulatedDisk, "sync_directory", short_of_descriptors)
     assert machine.start() is None
     assert left == 0
+
+
+def test_a_follower_that_cannot_read_its_log_goes_silent_and_the_others_go_on() -> None:
+    cluster = QuorumCluster().start()
+    assert cluster.propose(b"a") is None
+    follower = next(node for node in cluster.nodes.values() if node is not cluster.leader)
+    follower.disk.faults.fail("read", lambda path: METADATA_TOPIC in path)
+    assert cluster.propose(b"b") is None
+    cluster.run_until(lambda: "quorum_storage_failed" in [event for event, _ in follower.events])
+    assert cluster.propose(b"c") is None
+    assert follower.applied == [b"a"]
+
+
+def test_a_leader_that_cannot_read_its_log_is_replaced() -> None:
+    cluster = QuorumCluster().start()
+    assert cluster.propose(b"a") is None
+    old = cluster.lead()
+    assert old.quorum is not None
+    old.disk.faults.fail("read", lambda path: METADATA_TOPIC in path)
+    heard: list[Exception | None] = []
+    old.quorum.propose([b"b"], heard.append)
+    cluster.run_until(lambda: cluster.leader not in (None, old))
+    assert "quorum_log_not_read" in [event for event, _ in old.events]
+    assert cluster.propose(b"c") is None
+    cluster.run_until(lambda: bool(heard))
+    assert isinstance(heard[0], LeadershipLost)

@@ -70,6 +70,10 @@ class MetadataLogUnwritable(QuorumError):
     """A batch could not be appended to the metadata log; nothing of it is in the log. The cause says why."""
 
 
+class MetadataLogUnreadable(QuorumError):
+    """The disk did not give back a part of the metadata log. The cause says why."""
+
+
 class PartitionRaftLog:
     """``tidelog.raft.quorum.RaftLog`` on a partition log."""
 
@@ -248,12 +252,15 @@ class PartitionRaftLog:
                 )
 
     def _pieces(self, offset: int, isolation: Isolation, size_max: int = _READ_BYTES) -> Iterator[bytes]:
-        """Whole batches from the one that holds ``offset`` on, in pieces."""
+        """Whole batches from the one that holds ``offset`` on, in pieces. Raises MetadataLogUnreadable."""
         while offset < (self.end_offset if isolation is Isolation.LOG_END else self.log.high_watermark):
-            found = read(self.log, offset, size_max, isolation).records
-            if found is None:
-                return
-            data = found.file.read(found.position, found.length)
+            try:
+                found = read(self.log, offset, size_max, isolation).records
+                if found is None:
+                    return
+                data = found.file.read(found.position, found.length)
+            except (LogError, OSError) as error:
+                raise MetadataLogUnreadable(f"the metadata log cannot be read at offset {offset}: {error}") from error
             data = data[: whole_batches_bytes(memoryview(data))]
             yield data
             offset = _next_offset(data)

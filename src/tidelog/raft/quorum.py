@@ -201,11 +201,12 @@ class RaftLog(Protocol):
         ...
 
     def read(self, offset: int, size_max: int) -> object:
-        """Whole batches from ``offset`` on, at least one if there is one; None at the end."""
+        """Whole batches from ``offset`` on, at least one if there is one; None at the end. Raises QuorumError if it cannot."""
         ...
 
     def control_records(self, offset: int) -> Iterable[PlacedControlRecord]:
-        """The control records from ``offset`` on. Those of the latest snapshot stand at its end offset less one."""
+        """The control records from ``offset`` on. Those of the latest snapshot stand at its end offset less one. Raises
+        QuorumError when the log cannot be read."""
         ...
 
     def advance_high_watermark(self, offset: int) -> None: ...
@@ -629,7 +630,7 @@ class RaftNode:
         self._stop_fetching_snapshot()
         self._sync_asked_to = self._log.end_offset
         self._history.clear()
-        self._history.note(self._log.control_records(0))
+        self._note_control_records(0)
         self._proceed()
 
     def snapshot_rejected(self, reason: str) -> None:
@@ -1219,7 +1220,12 @@ class RaftNode:
         if reply is None:
             size_max = min(request.size_max, self._config.fetch_size_max)
             has_records = request.fetch_offset < self._log.end_offset
-            reply = self._fetch_reply(self._log.read(request.fetch_offset, size_max) if has_records else None)
+            try:
+                reply = self._fetch_reply(self._log.read(request.fetch_offset, size_max) if has_records else None)
+            except QuorumError as error:
+                # A replica that gets nothing but errors does not count this as hearing of the leader, and elects another one.
+                self._note("log_not_read", epoch=self.epoch, offset=request.fetch_offset, reason=str(error))
+                reply = QuorumFetchReply(ErrorCode.KAFKA_STORAGE_ERROR, self._news())
         self._send(Reply(reply_to, reply))
 
     def _answer_parked(self, leadership: Leadership, replicas: Iterable[ReplicaKey]) -> None:
@@ -1402,8 +1408,18 @@ class RaftNode:
                 self._note("fetched_records_refused", leader=peer.node_id, offset=start_offset, reason=str(error))
                 self._back_off(peer)
                 return
-            self._history.note(log.control_records(start_offset))
+            self._note_control_records(start_offset)
+            if self._failure is not None:
+                return
         self._advance_high_watermark(min(reply.high_watermark, log.end_offset))
+
+    def _note_control_records(self, offset: int) -> None:
+        """Note the voters that the log names from ``offset`` on. A node that cannot read them does not know who votes, and goes
+        silent."""
+        try:
+            self._history.note(self._log.control_records(offset))
+        except QuorumError as error:
+            self.storage_failed(f"reading the voters from offset {offset} of the metadata log on failed: {error}")
 
     def _cut(self, diverging: EpochEnd) -> None:
         """Cut the log where it stops being a prefix of the leader's."""
