@@ -243,6 +243,7 @@ def test_a_partition_with_one_replica_stays_writable_while_it_moves() -> None:
     target = next(node_id for node_id in (1, 2, 3) if node_id != cluster.state().leader)
     move(cluster, (target,))
     assert cluster.state().adding_replicas == (target,)
+    cluster.run_until("the leader knows of it", lambda: cluster.leader().in_sync.is_moving)
     cluster.send(5)
     cluster.run_until("only the target has a log", lambda: holders(cluster) == {target})
     assert (cluster.state().replicas, cluster.state().leader) == ((target,), target)

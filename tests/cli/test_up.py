@@ -14,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.load import wait_until
+from tidelog import Admin, Consumer
 from tidelog.cli.main import main
 from tidelog.client.quorum import QuorumAdmin
+from tidelog.ports.randomness import RealRandomness
+from tidelog.server.cluster_layout import make_layout, ports_from
 
 Output = pytest.CaptureFixture[str]
 READY = re.compile(r"broker ([0-9]+) +(127\.0\.0\.1:[0-9]+) +ready after [0-9.]+ s, process ([0-9]+), log (.+)")
@@ -127,7 +131,7 @@ def test_a_broker_that_cannot_start_ends_everything(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--brokers", "2"], "holds a cluster of 1 broker; leave out --brokers to run it"),
+        (["--brokers", "2"], "has never been started; leave out --brokers once, then let it grow"),
         (["--base-port", "1234"], "has its clients at port 9092; leave out --base-port to run it"),
         (["-o", "listeners=PLAINTEXT://127.0.0.1:0"], "listeners: tidelog up sets this for each broker itself; leave it out"),
         (["-o", "num.partitions=none"], "num.partitions=none: expected a whole number"),
@@ -155,3 +159,42 @@ def test_a_port_that_is_taken(tmp_path: Path, capsys: Output) -> None:
 def test_a_port_that_does_not_exist(tmp_path: Path, capsys: Output) -> None:
     assert main(["up", "--data", str(tmp_path), "--base-port", "65500"]) == 2
     assert "expected a port from 1 to" in capsys.readouterr().err
+
+
+def test_a_cluster_of_three_is_not_made_smaller(tmp_path: Path, capsys: Output) -> None:
+    layout = make_layout(RealRandomness(), ports_from(9092, 3))
+    (tmp_path / "cluster.json").write_text(layout.to_json())
+    assert main(["up", "--data", str(tmp_path), "--brokers", "2"]) == 1
+    assert "holds a cluster of 3 brokers, which can only grow" in capsys.readouterr().err
+
+
+def test_one_broker_becomes_three_and_its_topics_get_replicas(tmp_path: Path, capsys: Output) -> None:
+    """As docs/OPERATIONS.md says: grow, raise the internal topics, even out the rest."""
+    with up(tmp_path, "--brokers", "1", "--base-port", "0", "-o", "offsets.topic.num.partitions=3") as running:
+        servers = running.wait_until_ready()[1][0]
+        assert main(["topics", "create", "orders", "--partitions", "3", "-b", servers]) == 0
+        with Admin(servers) as admin, Consumer(servers, group="billing", topics=["orders"]) as consumer:
+
+            def has_joined() -> bool:
+                consumer.poll(timeout=0.2)
+                return "__consumer_offsets" in admin.list_topics(internal=True)
+
+            wait_until(has_joined, "the group has its topic")
+        running.stop()
+    with up(tmp_path, "--brokers", "3") as running:
+        assert sorted(running.wait_until_ready()) == [1, 2, 3]
+        wait_until(lambda: main(["cluster", "status", "-b", servers]) == 0, "all three are there")
+        capsys.readouterr()
+        assert main(["cluster", "status", "-b", servers]) == 0
+        assert "tidelog reassign --execute --internal" in capsys.readouterr().out
+        for words in (["--internal"], []):
+            assert main(["reassign", "--execute", *words, "-b", servers]) == 0
+            wait_until(lambda: main(["reassign", "--verify", "-b", servers]) == 0, "nothing moves any more")
+        capsys.readouterr()
+        assert main(["cluster", "status", "--json", "-b", servers]) == 0
+        assert json.loads(capsys.readouterr().out)["internal_topics_need_replicas"] is False
+        assert main(["cluster", "describe", "--json", "-b", servers]) == 0
+        leads = [broker["leads"] for broker in json.loads(capsys.readouterr().out)["brokers"]]
+        assert len(leads) == 3
+        assert sum(leads) == 6
+        running.stop()

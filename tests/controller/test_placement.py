@@ -1,3 +1,5 @@
+from collections import Counter
+
 from tests.controller.cluster import DIRECTORY, new_image, randomness
 from tidelog.controller.placement import new_partitions, place
 from tidelog.metadata.records import RegisterBrokerRecord
@@ -28,3 +30,23 @@ def test_the_log_directory_is_named_where_there_is_one_only() -> None:
         (bytes(16), DIRECTORY),
         (DIRECTORY, bytes(16)),
     ]
+
+
+def test_replicas_are_in_as_many_racks_as_there_are() -> None:
+    racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
+    image = new_image(tuple(racks))
+    image.replay([RegisterBrokerRecord(broker, fenced=False, rack=rack) for broker, rack in racks.items()], 1)
+    for replicas in place(image, 12, 3, randomness()):
+        assert {racks[broker] for broker in replicas} == {"a", "b", "c"}
+    placed = place(image, 12, 3, randomness())
+    assert Counter(broker for replicas in placed for broker in replicas) == dict.fromkeys(racks, 6)
+    assert Counter(replicas[0] for replicas in placed) == dict.fromkeys(racks, 2)
+
+
+def test_fewer_racks_than_replicas_and_racks_of_different_size() -> None:
+    racks = {1: "a", 2: "a", 3: "a", 4: "b"}
+    image = new_image(tuple(racks))
+    image.replay([RegisterBrokerRecord(broker, fenced=False, rack=rack) for broker, rack in racks.items()], 1)
+    for replicas in place(image, 8, 3, randomness()):
+        assert 4 in replicas
+        assert len(set(replicas)) == 3

@@ -19,6 +19,7 @@ from tidelog.server.cluster_layout import (
     ClusterLayout,
     data_path_of,
     format_nodes,
+    grow_layout,
     make_layout,
     parse_layout,
     ports_from,
@@ -141,3 +142,14 @@ def test_a_directory_of_another_cluster(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").unlink()
     with pytest.raises(DirectoryUnusable, match="belongs to cluster"):
         formatted(tmp_path, layout_of(1))
+
+
+def test_a_cluster_grows_by_brokers_that_do_not_vote(tmp_path: Path) -> None:
+    before = formatted(tmp_path, layout_of(1))
+    grown = grow_layout(RealDisk(), RealRandomness(), str(tmp_path), before, ports_from(9092, 3)[1:])
+    assert grown.node_ids == (1, 2, 3)
+    assert (grown.controllers, grown.first_voters) == (before.controllers, before.first_voters)
+    assert grown.settings(3, "here")["process.roles"] == "broker"
+    assert read_layout(str(tmp_path)) == grown
+    assert formatted(tmp_path, grown) == grown
+    assert not (Path(data_path_of(str(tmp_path), 2)) / METADATA_DIRECTORY / FIRST_SNAPSHOT).exists()

@@ -243,6 +243,7 @@ UNDER_MIN_ISR = Description(
     Kind.GAUGE,
     "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused.",
 )
+MOVING = Description("tidelog_partitions_moving", Kind.GAUGE, "Partitions led here that are being moved to other brokers.")
 FOLLOWER_LAG = Description(
     "tidelog_follower_lag_records_max", Kind.GAUGE, "How far the slowest follower of a partition led here is behind, in offsets."
 )
@@ -252,7 +253,7 @@ REPLICATED = Description(
 
 
 def add_replication_metrics(registry: Registry, broker: "BrokerNode") -> None:
-    registry.add([UNDER_REPLICATED, UNDER_MIN_ISR, FOLLOWER_LAG, REPLICATED], lambda: _collect_replication(broker))
+    registry.add([UNDER_REPLICATED, UNDER_MIN_ISR, MOVING, FOLLOWER_LAG, REPLICATED], lambda: _collect_replication(broker))
     registry.add_value(
         Kind.GAUGE,
         "tidelog_partitions_followed",
@@ -262,16 +263,18 @@ def add_replication_metrics(registry: Registry, broker: "BrokerNode") -> None:
 
 
 def _collect_replication(broker: "BrokerNode") -> Iterator[Sample]:
-    under_replicated = under_min_isr = lag = replicated = 0
+    under_replicated = under_min_isr = moving = lag = replicated = 0
     for partition in list(broker.partitions):
         in_sync = partition.in_sync
         under_replicated += len(in_sync.isr) < in_sync.settled_count
         under_min_isr += partition.is_under_min_isr
+        moving += in_sync.is_moving
         replicated += partition.replicated_bytes
         for follower in in_sync.followers:
             lag = max(lag, partition.log.log_end_offset - max(0, follower.fetch_offset))
     yield UNDER_REPLICATED, (), under_replicated
     yield UNDER_MIN_ISR, (), under_min_isr
+    yield MOVING, (), moving
     yield FOLLOWER_LAG, (), lag
     yield REPLICATED, (), replicated
 

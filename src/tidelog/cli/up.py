@@ -42,6 +42,7 @@ from tidelog.server.cluster_layout import (
     NodePorts,
     data_path_of,
     format_nodes,
+    grow_layout,
     make_layout,
     ports_from,
     read_layout,
@@ -62,7 +63,9 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def up_command(
     brokers: Annotated[
         int | None,
-        typer.Option("--brokers", min=1, max=BROKERS_MAX, help="How many brokers a new cluster has.", show_default="3"),
+        typer.Option(
+            "--brokers", min=1, max=BROKERS_MAX, help="How many brokers; more than there are make it grow.", show_default="3"
+        ),
     ] = None,
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="The cluster's directory; made if missing.")] = DEFAULT_DATA,
     base_port: Annotated[
@@ -90,6 +93,8 @@ def up_command(
     try:
         layout = _find_layout(path, brokers, base_port)
         _check_settings(layout, path, settings)
+        if brokers is not None and brokers > len(layout.nodes):
+            layout = _grown(disk, path, layout, brokers - len(layout.nodes))
         with _reserved([port for node in layout.nodes for port in node.ports]):
             format_nodes(disk, RealRandomness(), RealClock(), path, layout)
             return _Terminal(layout, path, settings, as_json).run()
@@ -106,11 +111,25 @@ def _find_layout(path: str, brokers: int | None, base_port: int | None) -> Clust
     if layout is None:
         return make_layout(RealRandomness(), _choose_ports(brokers or DEFAULT_BROKERS, base_port))
     first = layout.nodes[0].client
-    if brokers not in (None, len(layout.nodes)):
-        raise CommandFailed(f"{path} holds a cluster of {count_of(len(layout.nodes), 'broker')}; leave out --brokers to run it")
+    if brokers is not None and brokers < len(layout.nodes):
+        count = count_of(len(layout.nodes), "broker")
+        raise CommandFailed(f"{path} holds a cluster of {count}, which can only grow; leave out --brokers to run it")
+    if brokers is not None and brokers > len(layout.nodes) and not layout.is_formatted:
+        raise CommandFailed(f"the cluster in {path} has never been started; leave out --brokers once, then let it grow")
     if base_port not in (None, 0, first):
         raise CommandFailed(f"the cluster in {path} has its clients at port {first}; leave out --base-port to run it")
     return layout
+
+
+def _grown(disk: RealDisk, path: str, layout: ClusterLayout, added: int) -> ClusterLayout:
+    """The ports of new brokers follow those of the others if these follow each other, else they are any free ones."""
+    count = len(layout.nodes)
+    try:
+        ports = ports_from(layout.nodes[0].client, count + added)
+    except ValueError:
+        ports = ()
+    is_in_order = ports[:count] == tuple(node.ports for node in layout.nodes)
+    return grow_layout(disk, RealRandomness(), path, layout, ports[count:] if is_in_order else _choose_ports(added, 0))
 
 
 def _choose_ports(broker_count: int, base_port: int | None) -> tuple[NodePorts, ...]:

@@ -1,10 +1,12 @@
 """Places new partitions on brokers.
 
 The active brokers take turns, starting with a random one, so that leaders are spread evenly and small topics do not all begin on
-the same broker. If the client chose the assignment, it is checked instead.
+the same broker. Replicas of a partition go to as many racks as there are (``broker.rack``), so that a whole rack may fail. If the
+client chose the assignment, it is checked instead.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.image import ClusterImage
@@ -16,7 +18,9 @@ Replicas = tuple[int, ...]
 
 
 def place(image: ClusterImage, partitions: int, replication_factor: int, randomness: Randomness) -> list[Replicas]:
-    active = sorted(broker.broker_id for broker in image.brokers if broker.is_active)
+    # A broker without a rack is a rack of its own.
+    racks = {broker.broker_id: broker.rack or broker.broker_id for broker in image.brokers if broker.is_active}
+    active = _alternating(racks)
     if replication_factor > len(active):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -27,9 +31,30 @@ def place(image: ClusterImage, partitions: int, replication_factor: int, randomn
     count = len(active)
     start = randomness.integer(0, count - 1)
     return [
-        tuple(active[(start + partition + replica) % count] for replica in range(replication_factor))
+        _spread([active[(start + partition + turn) % count] for turn in range(count)], racks, replication_factor)
         for partition in range(partitions)
     ]
+
+
+def _alternating(racks: Mapping[int, str | int]) -> list[int]:
+    """The brokers in such an order that neighbours are in different racks, as far as possible."""
+    members: dict[str | int, list[int]] = {}
+    for broker_id in sorted(racks):
+        members.setdefault(racks[broker_id], []).append(broker_id)
+    turns = itertools.zip_longest(*members.values())
+    return [broker_id for turn in turns for broker_id in turn if broker_id is not None]
+
+
+def _spread(candidates: Sequence[int], racks: Mapping[int, str | int], count: int) -> Replicas:
+    """The first candidates that are each in another rack, and when no rack is left, the first of the others."""
+    chosen: list[int] = []
+    used: set[str | int] = set()
+    for broker_id in candidates:
+        if len(chosen) < count and racks[broker_id] not in used:
+            chosen.append(broker_id)
+            used.add(racks[broker_id])
+    others = [broker_id for broker_id in candidates if broker_id not in chosen]
+    return (*chosen, *others[: count - len(chosen)])
 
 
 def check_assignment(image: ClusterImage, replicas: Sequence[int], replication_factor: int | None) -> Replicas:

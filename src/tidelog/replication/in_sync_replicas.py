@@ -97,6 +97,7 @@ class InSyncReplicas:
         "_partition_epoch",
         "_waits_for_metadata",
         "epoch_start_offset",
+        "is_moving",
         "isr",
         "maximal_followers",
         "replicas",
@@ -117,6 +118,7 @@ class InSyncReplicas:
         self.replicas = state.replicas
         self.settled_count = len(state.replicas)
         """How many replicas there are without those that a move of the partition is adding."""
+        self.is_moving = False
         self.isr = state.isr
         self.maximal_followers: tuple[FollowerState, ...] = ()
         """The followers without which nothing is committed."""
@@ -140,6 +142,7 @@ class InSyncReplicas:
             self._waits_for_metadata = False
         self.replicas = state.replicas
         self.settled_count = len(state.replicas) - len(state.adding_replicas)
+        self.is_moving = bool(state.adding_replicas or state.removing_replicas)
         self.isr = state.isr
         before = self._followers
         self._followers = {}

@@ -6,12 +6,15 @@ of each begins (kraft.version 1), so voters can be added and removed later.
 
 The layout is kept in the file ``cluster.json`` beside the nodes' directories, so that the next start finds the same cluster:
 
-    {"version": 1, "cluster_id": "...", "is_formatted": true,
+    {"version": 1, "cluster_id": "...", "is_formatted": true, "voter_count": 0,
      "nodes": [{"node_id": 1, "client": 9092, "inter_broker": 9192, "controller": 9292, "directory_id": "..."}, ...]}
 
 It is written before any directory is formatted, and again when all are. A crash in between is made good by the next start. From
 then on a directory that is found empty was lost, together with the votes that were given from it, so it gets a new id and is no
 longer a voter's.
+
+A cluster grows by nodes that are brokers only: the voters stay those of the beginning, and ``voter_count`` keeps their number (0
+in a cluster that has never grown).
 """
 
 import json
@@ -68,6 +71,8 @@ class ClusterLayout:
     cluster_id: str
     nodes: tuple[NodeLayout, ...]
     is_formatted: bool = False
+    voter_count: int = 0
+    """How many of the first nodes are controllers; 0 if that follows from the number of nodes."""
 
     @property
     def node_ids(self) -> tuple[int, ...]:
@@ -76,6 +81,8 @@ class ClusterLayout:
     @property
     def controllers(self) -> tuple[NodeLayout, ...]:
         """The first nodes, an odd number of them: an even number survives no more failures than one less."""
+        if self.voter_count:
+            return self.nodes[: self.voter_count]
         count = min(len(self.nodes), VOTERS_MAX)
         return self.nodes[: count - (count + 1) % 2]
 
@@ -138,6 +145,17 @@ def make_layout(randomness: Randomness, ports: Sequence[NodePorts]) -> ClusterLa
     return ClusterLayout(random_id(randomness), nodes)
 
 
+def grow_layout(
+    disk: Disk, randomness: Randomness, path: str, layout: ClusterLayout, ports: Sequence[NodePorts]
+) -> ClusterLayout:
+    """Add nodes with these ports, and write the layout. ``format_nodes`` makes their directories."""
+    first_id = max(layout.node_ids) + 1
+    added = tuple(NodeLayout(first_id + index, *each, random_id(randomness)) for index, each in enumerate(ports))
+    grown = replace(layout, nodes=(*layout.nodes, *added), voter_count=len(layout.controllers))
+    write_atomically(disk, os.path.join(path, LAYOUT_FILE), grown.to_json().encode())
+    return grown
+
+
 def read_layout(path: str) -> ClusterLayout | None:
     """The layout in a cluster's directory; None if there is none. Raises UnreadableFile when the file is something else."""
     file = os.path.join(path, LAYOUT_FILE)
@@ -158,7 +176,10 @@ def parse_layout(text: str, path: str) -> ClusterLayout:
             raise ValueError("expected nodes with an id each")
         if not all(isinstance(port, int) and 1 <= port <= PORT_MAX for node in nodes for port in node.ports):
             raise ValueError("expected ports")
-        layout = ClusterLayout(str(document["cluster_id"]), nodes, document["is_formatted"] is True)
+        voter_count = document.get("voter_count", 0)
+        if not isinstance(voter_count, int) or not 0 <= voter_count <= len(nodes):
+            raise ValueError("expected no more voters than nodes")
+        layout = ClusterLayout(str(document["cluster_id"]), nodes, document["is_formatted"] is True, voter_count)
         assert layout.first_voters, "every voter has an id that can be read"
         return layout
     except (ValueError, KeyError, TypeError, AttributeError, CorruptCheckpoint) as error:
