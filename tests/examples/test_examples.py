@@ -45,6 +45,13 @@ EXAMPLES: dict[str, list[str]] = {
         r"views: the fullest partition has 1\.\d times the mean",
         r"viral was seen 3,000 times; all counts are right: True",
     ],
+    "queues.py": [
+        r"sent 12 jobs",
+        r"two workers did 12 of 12 jobs, on one partition",
+        r"photo-3 needed 2 deliveries",
+        r"photo-7 was rejected",
+        r"left: 0",
+    ],
     "tables.py": [
         r"999 customers; 42 is Ada; 13 is there: False",
         r"customer-42 moved to Leiden",

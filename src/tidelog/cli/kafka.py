@@ -21,6 +21,7 @@ from tidelog.client.raw_consumer import RawConsumer
 from tidelog.client.raw_producer import DeliveryCallback, RawProducer
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.client.wire.connection import check_protocol
+from tidelog.client.wire.errors import ClientError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = "9092"
@@ -199,7 +200,10 @@ def plaintext_options(properties: Sequence[str] | None, subject: str) -> dict[st
     options: dict[str, Any] = {}
     for name, value in {**_properties.get(), **read_pairs(properties or [], "-X")}.items():
         if name == "security.protocol":
-            check_protocol(value)
+            try:
+                check_protocol(value)
+            except ClientError as error:
+                raise CommandFailed(str(error)) from error
         elif name.startswith(_SECURITY_PREFIXES):
             raise CommandFailed(f"-X {name}: commands about {subject} speak plaintext only, neither TLS nor SASL")
         elif name == "client.id":

@@ -38,6 +38,7 @@ COMMANDS = {
     "produce": "Send the lines of a file, or of standard input, as messages.",
     "consume": "Print the messages of topics. Looking changes nothing; with --group, the printed messages are committed.",
     "groups": "List, describe, reset and delete consumer groups; show their offsets, their lag and how many consumers they need.",
+    "queues": "Create, list, describe, purge and delete queues; send jobs to them and receive jobs from them.",
     "worker": "Run a worker.",
     "dlq": "Dead letters: list, show, replay, discard and count them.",
     "pipeline": "Run a pipeline on Spark: topics to tables and back.",

@@ -1,0 +1,333 @@
+"""``tidelog queues``: create, list, describe, send, receive, purge and delete queues, on any Kafka that has share groups.
+
+A queue is a topic with a share group of the same name, unless ``--group`` says otherwise. Topics are created and deleted through
+``KafkaCluster``; what is about the group speaks plaintext only.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, NamedTuple
+
+import typer
+
+from tidelog.cli.completion import complete_topics
+from tidelog.cli.errors import CommandFailed
+from tidelog.cli.kafka import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapOption,
+    JsonOption,
+    KafkaCluster,
+    PlaintextOption,
+    no_such_topic,
+    partitions_of,
+    plaintext_options,
+)
+from tidelog.cli.output import bytes_text, confirm, count_of, header_text, json_field, make_console, say, show_json, show_table
+from tidelog.client.admin import Admin, NewTopicSpec, PartitionBounds
+from tidelog.client.errors import TidelogError
+from tidelog.client.queue import Job, Queue
+from tidelog.client.queue.share_groups import LOCK_DURATION, OFFSET_RESET, ShareGroupAdmin, ShareOffset
+from tidelog.client.topic_partition import TopicPartition
+from tidelog.client.wire.errors import BrokerError, ClientError
+from tidelog.wire.errors import ErrorCode
+
+app = typer.Typer(
+    help="Create, list, describe, purge and delete queues; send jobs to them and receive jobs from them.", no_args_is_help=True
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.", autocompletion=complete_topics)]
+GroupOption = Annotated[
+    str | None, typer.Option("--group", "-g", metavar="NAME", help="The share group; the queue's name unless given.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+EMPTY_STATE = "Empty"
+
+
+class QueueState(NamedTuple):
+    """A queue as its share group sees it."""
+
+    name: str
+    group: str
+    state: str
+    workers: int
+    partitions: dict[TopicPartition, ShareOffset]
+    bounds: dict[TopicPartition, PartitionBounds]
+    settings: dict[str, str | None]
+
+    @property
+    def unsettled(self) -> int:
+        """How many messages are waiting or being worked on. Before the group has begun, all are waiting."""
+        return sum(_lag(self.partitions.get(partition), bounds) for partition, bounds in self.bounds.items())
+
+
+@app.command("create", epilog="Example: tidelog queues create resize-jobs --partitions 3 --visibility-timeout 60")
+def create_command(
+    name: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")],
+    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Over how many partitions its messages spread.")] = 1,
+    visibility_timeout: Annotated[
+        float | None, typer.Option("--visibility-timeout", min=1, help="Seconds for which a received job is locked.")
+    ] = None,
+    deliveries: Annotated[
+        int | None, typer.Option("--max-deliveries", min=2, help="How often a job is delivered before it is given up.")
+    ] = None,
+    group: GroupOption = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a queue: a topic, and the settings of its share group."""
+    settings = {OFFSET_RESET: "earliest"}
+    if visibility_timeout is not None:
+        settings[LOCK_DURATION] = str(round(visibility_timeout * 1000))
+    if deliveries is not None:
+        settings["share.delivery.count.limit"] = str(deliveries)
+    with _opened(bootstrap, properties) as (admin, groups):
+        if name in admin.describe_cluster().topics:
+            raise CommandFailed(f"there is a topic {name} already; to see it as a queue: tidelog queues describe {name}")
+        # Before the topic, because a setting that is refused must not leave a topic behind.
+        groups.set_settings(group or name, settings)
+        error = admin.create_topics([NewTopicSpec(name, partitions)])[name]
+        if error is not None:
+            raise error
+    if as_json:
+        show_json({"queue": name, "group": group or name, "partitions": partitions, "settings": settings})
+    else:
+        say(make_console(), f"Created {name}. To send a job: tidelog queues send {name} VALUE")
+
+
+@app.command("list", epilog="Example: tidelog queues list --json")
+def list_command(
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the share groups with the queues that they read, and how much is not settled."""
+    with _opened(bootstrap, properties) as (admin, groups):
+        topics = admin.describe_cluster().topics
+        rows = []
+        for listing in groups.list_groups():
+            names = {partition.topic for partition in groups.offsets(listing.name)}
+            # A group that has received nothing yet belongs to the topic of its name.
+            for topic in sorted(names or {listing.name} & set(topics)):
+                rows.append(_state(admin, groups, topic, listing.name))
+    if as_json:
+        for each in rows:
+            show_json(_document(each, with_partitions=False))
+        return
+    console = make_console()
+    if not rows:
+        say(console, "There are no queues yet. To create one: tidelog queues create NAME")
+        return
+    cells = [(each.name, each.group, each.state or EMPTY_STATE, each.workers, each.unsettled) for each in rows]
+    show_table(console, ("Queue", "Group", "State", "Workers", "Unsettled"), cells)
+
+
+@app.command("describe", epilog="Example: tidelog queues describe resize-jobs")
+def describe_command(
+    name: NameArgument,
+    group: GroupOption = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a queue's workers, settings, and what is not settled in each partition."""
+    with _opened(bootstrap, properties) as (admin, groups):
+        found = _state(admin, groups, name, group or name)
+    if as_json:
+        show_json(_document(found, with_partitions=True))
+        return
+    console = make_console()
+    group_text = f"group {found.group}, {found.state or EMPTY_STATE}, {count_of(found.workers, 'worker')}"
+    say(console, f"{name}: {group_text}; {count_of(found.unsettled, 'message')} not settled")
+    rows = []
+    for partition, bounds in found.bounds.items():
+        at = found.partitions.get(partition)
+        rows.append((partition.partition, bounds.start, "-" if at is None else at.start_offset, bounds.end, _lag(at, bounds)))
+    show_table(console, ("Partition", "Log start", "Settled up to", "End", "Unsettled"), rows)
+    show_table(console, ("Setting", "Value"), sorted(found.settings.items()))
+
+
+@app.command("send", epilog="Example: tidelog queues send resize-jobs cat.png dog.png --key pets")
+def send_command(
+    name: NameArgument,
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="[VALUE]...", help="Jobs; by default, the lines of standard input.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all these jobs.")] = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send jobs. Each is acknowledged by all in-sync replicas."""
+    with _queue(bootstrap, properties, name, None) as queue:
+        texts = values or (line.rstrip("\n") for line in sys.stdin)
+        deliveries = [queue.send(text, key=key) for text in texts]
+        results = [delivery.result() for delivery in deliveries]
+    if as_json:
+        for each in results:
+            show_json({"queue": name, "partition": each.partition, "offset": each.offset})
+    else:
+        say(make_console(), f"Sent {count_of(len(results), 'job')} to {name}.")
+
+
+@app.command("receive", epilog="Example: tidelog queues receive resize-jobs --max 10 --wait 20 --ack")
+def receive_command(
+    name: NameArgument,
+    group: GroupOption = None,
+    count: Annotated[int, typer.Option("--max", "-n", min=1, max=10_000, help="How many jobs at most.")] = 10,
+    wait: Annotated[float, typer.Option("--wait", min=0, max=3_600, help="Seconds to wait for the first job.")] = 1.0,
+    ack: Annotated[
+        bool, typer.Option("--ack", help="Acknowledge the jobs when they are printed. Without it they are released.")
+    ] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print jobs. Looking counts as a delivery; with --ack, the printed jobs are done."""
+    with _queue(bootstrap, properties, name, group) as queue:
+        jobs = queue.receive(count, wait)
+        console = make_console()
+        for job in jobs:
+            if as_json:
+                show_json(_job_document(job))
+            else:
+                say(console, bytes_text(job.value))
+        sys.stdout.flush()  # A job that is acknowledged has been printed.
+        if ack:
+            queue.ack(jobs)
+        if not jobs and not as_json:
+            say(console, f"{name} has no job that nobody works on.")
+
+
+@app.command("purge", epilog="Example: tidelog queues purge resize-jobs --yes")
+def purge_command(
+    name: NameArgument,
+    group: GroupOption = None,
+    yes: YesOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Settle everything that a group has not settled. Its workers must be stopped; other groups, and the log, are not touched."""
+    group_id = group or name
+    with _opened(bootstrap, properties) as (admin, groups):
+        found = _state(admin, groups, name, group_id)
+        if found.workers:
+            raise CommandFailed(f"group {group_id} has {count_of(found.workers, 'worker')}; stop them first")
+        confirm(f"Settle {count_of(found.unsettled, 'message')} of {name} unseen? This cannot be undone.", yes)
+        groups.set_offsets(group_id, {partition: bounds.end for partition, bounds in found.bounds.items()})
+    if as_json:
+        show_json({"queue": name, "group": group_id, "purged": found.unsettled})
+    else:
+        say(make_console(), f"Purged {count_of(found.unsettled, 'message')} of {name}.")
+
+
+@app.command("delete", epilog="Example: tidelog queues delete resize-jobs --yes")
+def delete_command(
+    name: NameArgument,
+    group: GroupOption = None,
+    yes: YesOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a queue: its topic with all messages, and its share group. Its workers must be stopped."""
+    group_id = group or name
+    with _opened(bootstrap, properties) as (admin, groups):
+        found = _state(admin, groups, name, group_id)
+        if found.workers:
+            raise CommandFailed(f"group {group_id} has {count_of(found.workers, 'worker')}; stop them first")
+        confirm(f"Delete {name} with all its messages? This cannot be undone.", yes)
+        if found.state:
+            groups.delete_group(group_id)
+        admin.delete_topic(name)
+    if as_json:
+        show_json({"queue": name, "group": group_id, "deleted": True})
+    else:
+        say(make_console(), f"Deleted {name}.")
+
+
+# -- connections -----------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _opened(bootstrap: str, properties: Sequence[str] | None) -> Iterator[tuple[Admin, ShareGroupAdmin]]:
+    options = plaintext_options(properties, "queues")
+    cluster = KafkaCluster(bootstrap, None)
+    try:
+        with cluster.errors(), cluster.admin() as admin, ShareGroupAdmin(bootstrap, **options) as groups:
+            yield admin, groups
+    except ClientError as error:
+        raise CommandFailed(str(error)) from error
+
+
+@contextmanager
+def _queue(bootstrap: str, properties: Sequence[str] | None, name: str, group: str | None) -> Iterator[Queue]:
+    options = plaintext_options(properties, "queues")
+    cluster = KafkaCluster(bootstrap, None)
+    cluster.check_reachable()
+    try:
+        with Queue(bootstrap, name, group, client_id=options.get("client_id", "tidelog-queues")) as queue:
+            yield queue
+    except TidelogError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def _state(admin: Admin, groups: ShareGroupAdmin, name: str, group_id: str) -> QueueState:
+    if name not in admin.describe_cluster().topics:
+        raise no_such_topic(admin, name)
+    bounds = admin.bounds(partitions_of(admin, name))
+    try:
+        described = groups.describe(group_id)
+        state, workers = described.state, len(described.members)
+        offsets = {each: at for each, at in groups.offsets(group_id).items() if each.topic == name}
+    except BrokerError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        # Nobody has received yet.
+        state, workers, offsets = "", 0, {}
+    settings = {key: each.value for key, each in groups.settings(group_id).items() if key.startswith("share.")}
+    return QueueState(name, group_id, state, workers, offsets, dict(bounds), settings)
+
+
+def _lag(at: ShareOffset | None, bounds: PartitionBounds) -> int:
+    if at is None:
+        return bounds.end - bounds.start
+    return at.lag if at.lag is not None else max(0, bounds.end - at.start_offset)
+
+
+def _document(found: QueueState, *, with_partitions: bool) -> dict[str, object]:
+    document: dict[str, object] = {
+        "queue": found.name,
+        "group": found.group,
+        "state": found.state or EMPTY_STATE,
+        "workers": found.workers,
+        "unsettled": found.unsettled,
+    }
+    if with_partitions:
+        document["settings"] = found.settings
+        document["partitions"] = [
+            {
+                "partition": partition.partition,
+                "log_start_offset": bounds.start,
+                "start_offset": None if partition not in found.partitions else found.partitions[partition].start_offset,
+                "end_offset": bounds.end,
+                "unsettled": _lag(found.partitions.get(partition), bounds),
+            }
+            for partition, bounds in found.bounds.items()
+        ]
+    return document
+
+
+def _job_document(job: Job) -> dict[str, object]:
+    return {
+        "queue": job.topic,
+        "partition": job.partition,
+        "offset": job.offset,
+        "timestamp": job.timestamp,
+        "deliveries": job.deliveries,
+        "headers": {name: header_text(value) for name, value in job.headers.items()},
+        **json_field("key", job.key),
+        **json_field("value", job.value),
+    }

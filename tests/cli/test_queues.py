@@ -1,0 +1,63 @@
+"""``tidelog queues`` on a real broker."""
+
+import secrets
+
+import pytest
+
+from tests.cli.command import Command
+from tidelog.client.queue import Queue
+
+
+@pytest.fixture
+def name() -> str:
+    return f"jobs-{secrets.token_hex(4)}"
+
+
+def test_the_life_of_a_queue(fresh_command: Command, name: str) -> None:
+    command = fresh_command
+    assert command("queues", "list").lines == ["There are no queues yet. To create one: tidelog queues create NAME"]
+    created = command("queues", "create", name, "--partitions", "2", "--visibility-timeout", "20", "--max-deliveries", "3")
+    assert created.lines[0].startswith(f"Created {name}.")
+    (found,) = command("queues", "describe", name, "--json").documents
+    assert (found["state"], found["workers"], found["unsettled"], len(found["partitions"])) == ("Empty", 0, 0, 2)
+    assert found["settings"]["share.record.lock.duration.ms"] == "20000"
+    assert found["settings"]["share.delivery.count.limit"] == "3"
+    assert command("queues", "send", name, "one", "two", "--key", "k").lines == [f"Sent 2 jobs to {name}."]
+    sent = command("queues", "send", name, "--json", stdin=b"three\n").documents
+    assert [each["queue"] for each in sent] == [name]
+    # Looking releases what was seen; with --ack it is done.
+    assert sorted(command("queues", "receive", name, "--wait", "10").lines)
+    jobs = command("queues", "receive", name, "--wait", "10", "--max", "1", "--ack", "--json").documents
+    assert [job["queue"] for job in jobs] == [name]
+    assert jobs[0]["value"] in ("one", "two", "three")
+    assert command("queues", "list", "--json").documents == [
+        {"queue": name, "group": name, "state": "Empty", "workers": 0, "unsettled": 2}
+    ]
+    rows = [line.split() for line in command("queues", "list").lines]
+    assert [name, name, "Empty", "0", "2"] in rows
+    assert "2 messages not settled" in command("queues", "describe", name).lines[0]
+    assert command("queues", "purge", name, "--yes").lines == [f"Purged 2 messages of {name}."]
+    assert command("queues", "receive", name, "--wait", "0.1").lines == [f"{name} has no job that nobody works on."]
+    assert command("queues", "delete", name, "--yes", "--json").documents == [{"queue": name, "group": name, "deleted": True}]
+    assert command("queues", "list", "--json").documents == []
+
+
+def test_mistakes_are_told(command: Command, name: str) -> None:
+    for words in (["describe"], ["purge", "--yes"], ["delete", "--yes"]):
+        assert command.fails("queues", words[0], name, *words[1:]).startswith(f"there is no topic {name} at ")
+    assert f"there is no queue {name}: create it first" in command.fails("queues", "send", name, "one")
+    assert f"there is no queue {name}: create it first" in command.fails("queues", "receive", name, "--json")
+    assert "share.record.lock.duration.ms" in command.fails("queues", "create", name, "--visibility-timeout", "90000")
+    command("queues", "create", name)
+    assert command.fails("queues", "create", name).startswith(f"there is a topic {name} already")
+    assert "plaintext only" in command.fails("queues", "list", "-X", "security.protocol=SSL")
+
+
+def test_workers_must_be_stopped_first(command: Command, name: str) -> None:
+    command("queues", "create", name)
+    with Queue(command.bootstrap, name) as queue:
+        queue.receive()
+        for verb in ("purge", "delete"):
+            assert command.fails("queues", verb, name, "--yes") == f"group {name} has 1 worker; stop them first"
+        assert command("queues", "describe", name, "--json").documents[0]["workers"] == 1
+    command("queues", "delete", name, "--yes")
