@@ -62,6 +62,11 @@ _SINK = (*_CONNECTION, "topic", "deliveryGuarantee", "transactionalIdPrefix", "t
 _SINK_OF_SPARK = ("checkpointLocation", "queryName", "path")
 
 
+# How Spark names the options of a table among its properties.
+_TABLE_OPTION_PREFIX = "option."
+_TABLE_EXAMPLE = "FROM orders WITH ('bootstrap'='127.0.0.1:9092', 'subscribe'='orders')"
+
+
 class ForeignOption(NamedTuple):
     """An option of the stock connector, or a setting of Kafka's Java clients, that this connector does not need."""
 
@@ -200,7 +205,10 @@ class ConnectionOptions(NamedTuple):
         """``given`` has names in lower case."""
         short, long = given.get("bootstrap"), given.get("kafka.bootstrap.servers")
         if short is None and long is None:
-            raise InvalidArgument("option bootstrap (or kafka.bootstrap.servers) is missing: host:port of a broker")
+            raise InvalidArgument(
+                "option bootstrap (or kafka.bootstrap.servers) is missing: host:port of a broker (for a table of SQL: "
+                f"{_TABLE_EXAMPLE})"
+            )
         if short is not None and long is not None and short != long:
             raise InvalidArgument(f"options bootstrap ({short}) and kafka.bootstrap.servers ({long}) differ: give one")
         prefix = KAFKA_PREFIX
@@ -359,8 +367,15 @@ class SinkOptions(NamedTuple):
 
 def wants_headers(options: Mapping[str, str]) -> bool:
     """Whether to add the column of headers. Spark asks for the columns before it says whether it will read a batch or a
-    stream."""
-    return _wants_headers(_source_options(options))
+    stream, and when a table of its catalog is created: then with the table's properties (``provider`` and so on)."""
+    if "provider" not in options:
+        return _wants_headers(_source_options(options))
+    if any(name.lower().startswith(_TABLE_OPTION_PREFIX) for name in options):
+        raise InvalidArgument(
+            "CREATE TABLE ... USING tidelog takes no OPTIONS, because Spark does not hand them to the queries of the table: give "
+            f"them there, {_TABLE_EXAMPLE}, or use CREATE TEMPORARY VIEW"
+        )
+    return False
 
 
 def _source_options(options: Mapping[str, str]) -> dict[str, str]:
