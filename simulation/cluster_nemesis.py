@@ -7,6 +7,7 @@ nodes, and between operators and nodes, may fail at any time.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from simulation.executor import RUN_DELAY_US
 from simulation.randomness import SimulatedRandomness
 
 if TYPE_CHECKING:
@@ -19,29 +20,36 @@ SLOW_US = (5_000, 60_000)
 
 
 class ClusterNemesis:
-    def __init__(self, world: "ClusterWorld", randomness: SimulatedRandomness) -> None:
+    def __init__(
+        self,
+        world: "ClusterWorld",
+        randomness: SimulatedRandomness,
+        faults: "Mapping[str, Callable[[ClusterNemesis], bool]] | None" = None,
+    ) -> None:
+        """``faults`` are those that this world knows."""
         self.world = world
         self.randomness = randomness
         self.counts: dict[str, int] = {}
-        self._is_over = False
+        self.is_over = False
+        self._faults = CLUSTER_FAULTS if faults is None else faults
         self._struck: SimulatedBroker | None = None
 
     def start(self) -> None:
         self.world.scheduler.schedule(self.randomness.integer(*INTERVAL_US), "nemesis", self._strike)
 
     def _strike(self) -> None:
-        if self._is_over:
+        if self.is_over:
             return
         self.start()
-        names = list(CLUSTER_FAULTS)
+        names = list(self._faults)
         name = names[self.randomness.integer(0, len(names) - 1)]
-        if CLUSTER_FAULTS[name](self):
+        if self._faults[name](self):
             self.counts[name] = self.counts.get(name, 0) + 1
             self.world.scheduler.record(f"nemesis {name}")
 
     def heal(self) -> None:
         """End all faults; every node runs again."""
-        self._is_over = True
+        self.is_over = True
         self.world.network.heal_all()
         for source in self.hosts:
             for destination in self.hosts:
@@ -49,6 +57,7 @@ class ClusterNemesis:
         for node in self.world.nodes.values():
             if node.is_paused:
                 node.resume()
+            node.executor.run_delay_us = RUN_DELAY_US
             if node.is_down:
                 node.start_after(0)
 
@@ -63,11 +72,23 @@ class ClusterNemesis:
             return None
         return nodes[self.randomness.integer(0, len(nodes) - 1)]
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether no fault of a node is under way."""
+        return self._struck is None
+
+    def begin(self, node: "SimulatedBroker") -> None:
+        """A fault of a node begins, and ends by itself."""
+        self._struck = node
+
+    def end(self) -> None:
+        self._struck = None
+
     def strike_for_a_while(self, node: "SimulatedBroker", end: Callable[[], None]) -> None:
         self._struck = node
 
         def over() -> None:
-            if not self._is_over:
+            if not self.is_over:
                 self._struck = None
                 end()
 
@@ -116,7 +137,7 @@ def _pause(nemesis: ClusterNemesis) -> bool:
     if node is None:
         return False
     network = nemesis.world.network
-    others = [*nemesis.hosts, *(operator.host for operator in nemesis.world.operators)]
+    others = [*nemesis.hosts, *nemesis.world.client_hosts]
     for other in others:
         network.partition(node.host, other)
     node.pause()

@@ -6,7 +6,7 @@ holds what was acknowledged: each topic that was created and not deleted is ther
 was deleted. A request that got no answer may or may not have been carried out, but never twice: a name has one id at a time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from simulation.checker import Violation, noticed_problems
@@ -161,6 +161,10 @@ class ClusterOperator:
 
 
 class ClusterWorld:
+    settings: Mapping[str, str] = {}
+    unchecked: Mapping[str, int] = {}
+    """What a world of this kind adds to the settings of every node; values too small for real life are unchecked."""
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.randomness = SimulatedRandomness(seed)
@@ -173,8 +177,8 @@ class ClusterWorld:
                 self.scheduler,
                 self.network,
                 self.randomness.fork(host_of(node_id)),
-                settings_of(node_id),
-                {},
+                {**settings_of(node_id), **self.settings},
+                self.unchecked,
                 self._reporter(node_id),
                 host_of(node_id),
             )
@@ -188,6 +192,15 @@ class ClusterWorld:
     def fault_count(self) -> int:
         return sum(self.nemesis.counts.values())
 
+    @property
+    def client_hosts(self) -> list[str]:
+        return [operator.host for operator in self.operators]
+
+    @property
+    def events(self) -> dict[str, int]:
+        """What happened in the cluster, beside faults, that a batch of seeds must show."""
+        return {}
+
     def acknowledged(self) -> None:
         self.operations += 1
 
@@ -196,8 +209,12 @@ class ClusterWorld:
             self.scheduler.record(f"node {node_id} reports {event} {facts}")
             if event in ("unexpected_error", "start_failed", "controller_not_activated"):
                 self.history.problem(event, f"node {node_id}: {facts}")
+            self.reported(node_id, event, facts)
 
         return report
+
+    def reported(self, node_id: int, event: str, facts: dict[str, object]) -> None:
+        """A world of this kind may want to know."""
 
     # -- phases --------------------------------------------------------------------------------------------------------------
 

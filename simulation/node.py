@@ -204,6 +204,10 @@ class SimulatedBroker:
     def is_down(self) -> bool:
         return self.broker is None
 
+    def serving(self) -> BrokerNode:
+        assert self.broker is not None, "the node is down"
+        return self.broker
+
     def start_after(self, delay_us: int) -> None:
         if self._start is not None:
             self._start.cancel()

@@ -15,7 +15,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from simulation import cluster_nemesis, cluster_world, group_world, quorum_nemesis, quorum_world, transaction_world, world
+from simulation import (
+    cluster_nemesis,
+    cluster_world,
+    group_world,
+    quorum_nemesis,
+    quorum_world,
+    replica_world,
+    transaction_world,
+    world,
+)
 from simulation.checker import Violation, noticed_problems
 from simulation.history import History
 from simulation.nemesis import FAULTS, count_faults
@@ -59,6 +68,8 @@ class WorldKind(NamedTuple):
     faults: Mapping[str, Callable[..., bool]]
     operations_min: int
     faults_min: int
+    events: tuple[str, ...] = ()
+    """What must occur in enough of the seeds, beside every kind of fault."""
 
 
 WORLDS = {
@@ -76,6 +87,13 @@ WORLDS = {
     "cluster": WorldKind(
         cluster_world.ClusterWorld, cluster_nemesis.CLUSTER_FAULTS, cluster_world.DECISIONS_MIN, cluster_world.FAULTS_MIN
     ),
+    "replicas": WorldKind(
+        replica_world.ReplicaWorld,
+        replica_world.REPLICA_FAULTS,
+        replica_world.SENDS_MIN,
+        replica_world.FAULTS_MIN,
+        replica_world.EVENTS,
+    ),
 }
 DEFAULT_WORLD = "broker"
 
@@ -88,6 +106,7 @@ class SeedResult(NamedTuple):
     trace_hash: str
     trace: list[str]
     world: str = DEFAULT_WORLD
+    events: Mapping[str, int] = {}
 
 
 def run_seed(seed: int, world_name: str = DEFAULT_WORLD) -> SeedResult:
@@ -107,14 +126,17 @@ def run_seed(seed: int, world_name: str = DEFAULT_WORLD) -> SeedResult:
             violations.append(Violation("too little", f"{world.operations} operations, {world.fault_count} faults"))
     scheduler = world.scheduler
     faults = dict(world.nemesis.counts)
-    return SeedResult(seed, world.operations, faults, violations, scheduler.trace_hash(), list(scheduler.trace), world_name)
+    events = dict(world.events) if isinstance(world, cluster_world.ClusterWorld) else {}
+    trace_hash, trace = scheduler.trace_hash(), list(scheduler.trace)
+    return SeedResult(seed, world.operations, faults, violations, trace_hash, trace, world_name, events)
 
 
 def rare_faults(results: Iterable[SeedResult]) -> list[str]:
-    """Kinds of fault that occurred in too few of the seeds, which are of one world."""
+    """Kinds of fault and awaited events that occurred in too few of the seeds, which are of one world."""
     seeds = list(results)
-    counts = Counter(name for result in seeds for name in result.faults)
-    return [name for name in WORLDS[seeds[0].world].faults if counts[name] < FAULT_SHARE_MIN * len(seeds)]
+    counts = Counter(name for result in seeds for name in (*result.faults, *result.events))
+    kind = WORLDS[seeds[0].world]
+    return [name for name in (*kind.faults, *kind.events) if counts[name] < FAULT_SHARE_MIN * len(seeds)]
 
 
 def describe(result: SeedResult) -> str:
