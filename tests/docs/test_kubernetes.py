@@ -1,0 +1,59 @@
+"""ops/kubernetes.yml and ops/Containerfile agree with each other and with what the broker has.
+
+No schema of Kubernetes or KEDA is at hand, so this test does not replace ``kubectl apply --dry-run=server``.
+"""
+
+import re
+import tomllib
+from typing import Any
+
+import yaml
+
+from tests.docs.shell import ROOT
+from tidelog import __version__
+from tidelog.config.file import text_of
+
+OBJECTS: dict[str, Any] = {each["kind"]: each for each in yaml.safe_load_all((ROOT / "ops" / "kubernetes.yml").read_text())}
+CONTAINERFILE = (ROOT / "ops" / "Containerfile").read_text()
+POD = OBJECTS["StatefulSet"]["spec"]["template"]
+(CONTAINER,) = POD["spec"]["containers"]
+SETTINGS = tomllib.loads(OBJECTS["ConfigMap"]["data"]["tidelog.toml"])
+
+
+def test_the_settings_are_known_and_their_ports_are_those_of_the_pod() -> None:
+    assert all(text_of(name, value) for name, value in SETTINGS.items())
+    ports = {each["name"]: each["containerPort"] for each in CONTAINER["ports"]}
+    assert SETTINGS["listeners"].endswith(f":{ports['kafka']}")
+    assert SETTINGS["tidelog.metrics.listener"].endswith(f":{ports['metrics']}")
+    assert {each["name"]: each["port"] for each in OBJECTS["Service"]["spec"]["ports"]} == ports
+    exposed = re.search(r"^EXPOSE (.*)$", CONTAINERFILE, re.MULTILINE)
+    assert exposed is not None
+    assert sorted(map(int, exposed[1].split())) == sorted(ports.values())
+
+
+def test_probes_ask_for_pages_that_the_broker_has() -> None:
+    documented = set(re.findall(r"`(/health/\w+)`", (ROOT / "docs" / "reference" / "metrics.md").read_text()))
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        probe = CONTAINER[name]["httpGet"]
+        assert probe["path"] in documented
+        assert probe["port"] == "metrics"
+
+
+def test_names_and_labels_meet() -> None:
+    labels = POD["metadata"]["labels"]
+    assert OBJECTS["StatefulSet"]["spec"]["selector"]["matchLabels"] == labels
+    assert OBJECTS["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert OBJECTS["Service"]["spec"]["selector"] == labels
+    host = f"{OBJECTS['StatefulSet']['metadata']['name']}-0.{OBJECTS['Service']['metadata']['name']}:9092"
+    assert SETTINGS["advertised.listeners"] == f"PLAINTEXT://{host}"
+    assert OBJECTS["ScaledObject"]["spec"]["triggers"][0]["metadata"]["bootstrapServers"] == host
+    assert CONTAINER["image"] == f"tidelog:{__version__}"
+
+
+def test_the_data_and_the_settings_are_where_the_broker_looks() -> None:
+    mounts = {each["name"]: each["mountPath"] for each in CONTAINER["volumeMounts"]}
+    assert SETTINGS["log.dirs"].startswith(mounts["data"] + "/")
+    assert f'"--config", "{mounts["settings"]}/tidelog.toml"' in CONTAINERFILE
+    user = POD["spec"]["securityContext"]["runAsUser"]
+    assert f"USER {user}\n" in CONTAINERFILE
+    assert f"--uid {user} " in CONTAINERFILE
