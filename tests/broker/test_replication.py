@@ -9,6 +9,7 @@ from simulation.cluster_world import ClusterWorld, host_of
 from simulation.disk import Keep
 from tests.log.harness import batch
 from tidelog.broker.broker import BrokerNode
+from tidelog.broker.controller_role import ControllerRole
 from tidelog.controller.reassignment import Reassignment, ReassignmentResult, alter_partition_reassignments
 from tidelog.controller.topics import NewTopic, create_topics
 from tidelog.log.partition_log import PartitionLog
@@ -176,6 +177,21 @@ def test_a_broker_that_stops_in_order_hands_over_first() -> None:
     cluster.send(3)
     cluster.world.nodes[old].start()
     cluster.run_until_in_sync(1, 2, 3)
+    cluster.check()
+
+
+def test_leadership_returns_to_the_preferred_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ControllerRole, "_balance_interval_ms", 2_000)
+    cluster = ReplicatedCluster(seed=6)
+    preferred = cluster.state().replicas[0]
+    stopped: list[Exception | None] = []
+    cluster.world.nodes[preferred].stop(stopped.append)
+    cluster.run_until("another one leads", lambda: bool(stopped) and cluster.state().leader not in (preferred, -1))
+    cluster.world.nodes[preferred].start()
+    cluster.run_until("the preferred one leads again", lambda: cluster.state().leader == preferred)
+    assert any(node.broker is not None and node.broker.controller.elections.clean for node in cluster.world.nodes.values())
+    cluster.run_until_in_sync(1, 2, 3)
+    cluster.send(3)
     cluster.check()
 
 

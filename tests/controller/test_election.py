@@ -286,7 +286,9 @@ def test_the_only_replica_keeps_leading_unless_it_lost_something() -> None:
     for condition in (DataCondition.STOPPED_IN_ORDER, DataCondition.CRASHED):
         assert broker_registered(image, RULES, 1, (DIRECTORY,), condition).records == []
     crashed = broker_registered(image, Rules(relaxed=True), 1, (DIRECTORY,), DataCondition.CRASHED)
-    assert after(image, crashed) == state(-1, (), (), (1,))
+    # It may have lost records, and begins a new epoch; nobody else could lead.
+    assert after(image, crashed) == state(1, (1,))
+    assert partition(image).leader_epoch == 1
     assert after(image, broker_returned(image, RULES, 1)) == state(1, (1,))
 
 
@@ -316,6 +318,15 @@ def test_leaders_are_rebalanced_where_the_preferred_one_is_in_sync() -> None:
     ):
         image = image_of(before, fenced=fenced)
         assert after(image, rebalance_leaders(image, RULES))[0] == leader
+
+
+def test_leaders_are_rebalanced_only_where_others_lead_too_many() -> None:
+    image = new_image((1, 2), orders=10)
+    replay(image, [PartitionChangeRecord(0, ID, leader=2)])
+    assert rebalance_leaders(image, RULES, 10).records == []
+    replay(image, [PartitionChangeRecord(1, ID, leader=2)])
+    replay(image, rebalance_leaders(image, RULES, 10).records)
+    assert [partition(image, index).leader for index in range(10)] == [1] * 10
 
 
 def test_an_unclean_election_on_request_takes_the_last_known_leader_first() -> None:

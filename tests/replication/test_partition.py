@@ -210,6 +210,17 @@ def test_a_partition_follows_the_metadata_and_its_settings() -> None:
         assert partition.log.high_watermark == 1
 
 
+def test_a_smaller_in_sync_set_counts_with_the_minimum_that_came_with_it() -> None:
+    """The controller counts broker 2 as eligible, so the high watermark must not move on without it."""
+    store = Store()
+    partition = led(store, isr=(1, 2), min_insync=1)
+    partition.append(batch(), acks_all=True)
+    sync(store)
+    partition.follow(PartitionImage((1, 2, 3), (1,), leader=1, leader_epoch=3, partition_epoch=1), 2)
+    assert partition.log.high_watermark == 0
+    assert partition.is_under_min_isr
+
+
 def test_whoever_holds_a_closed_partition_gets_a_copy_of_the_reason() -> None:
     class Moved(Exception):
         def __init__(self, text: str, leader: int) -> None:

@@ -13,6 +13,9 @@ A broker is fenced when its session ends. Two things together prove sooner that 
 heartbeats ended, or this controller is new, *and* for ``GONE_AFTER_MS`` its listener refuses connections, which a machine does at
 once and only for a process that is not there. A broker that hangs, or whose machine is gone, refuses nothing and is fenced by its
 session.
+
+In a cluster, the active controller also looks every ``leader.imbalance.check.interval.seconds`` whether leadership has moved away
+from preferred replicas, and returns it. Elections are counted where their records are committed, and an unclean one is an event.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.metadata_log import SlicedProposals
 from tidelog.broker.timers import Timer
+from tidelog.config.cluster import names_a_quorum
 from tidelog.controller.broker_sessions import BrokerSessions
 from tidelog.controller.brokers import fence_broker
 from tidelog.controller.decision_queue import ControllerResult, Decide, DecisionQueue, IsWanted, OnDecided
+from tidelog.controller.election import REBALANCED_PARTITIONS_MAX, rebalance_leaders
+from tidelog.controller.election_counts import ElectionCounts
 from tidelog.log.errors import StorageError
 from tidelog.metadata.brokers import BrokerImage
 from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION
@@ -48,6 +54,8 @@ OnDone = Callable[[Exception | None], None]
 PROBE_INTERVAL_MS = 100
 # A process that is started again listens within this time, so its broker is not fenced for a restart of the network.
 GONE_AFTER_MS = 500
+# After as many elections as one decision may hold, clients have this long to find their leaders before the next ones.
+REBALANCE_PAUSE_MS = 1_000
 
 
 def _always() -> bool:
@@ -64,6 +72,8 @@ class ControllerRole:
         self._proposals = SlicedProposals(node.image, self._write)
         self._was_active = False
         self._session_timer: Timer | None = None
+        self._balance_timer: Timer | None = None
+        self.elections = ElectionCounts()
         self._probes: dict[int, BrokerProbe] = {}
 
     @property
@@ -88,7 +98,20 @@ class ControllerRole:
             # What is left of the disk is for decisions that make room.
             on_done(StorageError("the disk is full: delete topics or lower their retention before you create others"))
         else:
-            self._proposals.propose(records, on_done)
+            self._proposals.propose(records, self._counting_elections(records, on_done))
+
+    def _counting_elections(self, records: Sequence[MetadataRecord], on_done: OnDone) -> OnDone:
+        elected = self.elections.find(self._image, records)
+        if not elected:
+            return on_done
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                for facts in self.elections.count(elected):
+                    self._node.report("unclean_election", facts)
+            on_done(error)
+
+        return done
 
     def _write(self, records: Sequence[MetadataRecord], on_done: OnDone) -> None:
         """Write one batch."""
@@ -117,6 +140,30 @@ class ControllerRole:
             if not broker.fenced:
                 self.suspect(broker.broker_id)
         self._watch_sessions()
+        values = node.config.values
+        if values["auto.leader.rebalance.enable"] and names_a_quorum(values):
+            self._balance_timer = node.timers.schedule(self._balance_interval_ms, self._rebalance)
+
+    @property
+    def _balance_interval_ms(self) -> int:
+        return int(self._node.config.values["leader.imbalance.check.interval.seconds"]) * 1_000
+
+    def _rebalance(self) -> None:
+        self._balance_timer = None
+        node, percentage_max = self._node, int(self._node.config.values["leader.imbalance.per.broker.percentage"])
+
+        def decide(image: ClusterImage) -> ControllerResult[int]:
+            outcome = rebalance_leaders(image, node.settings, percentage_max)
+            return ControllerResult([*outcome.records], len(outcome.elections))
+
+        def decided(count: int | None, error: Exception | None) -> None:  # noqa: ARG001 - the next look tries again
+            if count:
+                node.report("leaders_rebalanced", {"partitions": count})
+            if self._was_active and self._balance_timer is None:
+                delay_ms = REBALANCE_PAUSE_MS if count == REBALANCED_PARTITIONS_MAX else self._balance_interval_ms
+                self._balance_timer = node.timers.schedule(delay_ms, self._rebalance)
+
+        self.submit(decide, decided)
 
     def _first_decision(self, image: ClusterImage) -> ControllerResult[None]:
         records: list[MetadataRecord] = []
@@ -134,6 +181,9 @@ class ControllerRole:
     def _renounce(self) -> None:
         self.sessions.clear()
         self._cancel_timer()
+        if self._balance_timer is not None:
+            self._balance_timer.cancel()
+            self._balance_timer = None
         for probe in self._probes.values():
             probe.stop()
         self._probes = {}

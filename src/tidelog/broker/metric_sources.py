@@ -247,23 +247,50 @@ MOVING = Description("tidelog_partitions_moving", Kind.GAUGE, "Partitions led he
 FOLLOWER_LAG = Description(
     "tidelog_follower_lag_records_max", Kind.GAUGE, "How far the slowest follower of a partition led here is behind, in offsets."
 )
+FOLLOWER_LAG_MS = Description(
+    "tidelog_follower_lag_milliseconds_max",
+    Kind.GAUGE,
+    "For how long the slowest follower of a partition led here has not had everything.",
+)
 REPLICATED = Description(
     "tidelog_replicated_bytes_total", Kind.COUNTER, "Bytes of records sent to followers since this broker began to lead."
 )
 
 
 def add_replication_metrics(registry: Registry, broker: "BrokerNode") -> None:
-    registry.add([UNDER_REPLICATED, UNDER_MIN_ISR, MOVING, FOLLOWER_LAG, REPLICATED], lambda: _collect_replication(broker))
+    registry.add(
+        [UNDER_REPLICATED, UNDER_MIN_ISR, MOVING, FOLLOWER_LAG, FOLLOWER_LAG_MS, REPLICATED],
+        lambda: _collect_replication(broker),
+    )
     registry.add_value(
         Kind.GAUGE,
         "tidelog_partitions_followed",
         "Partitions that this broker copies from their leaders.",
         lambda: broker.replicas.followed_count,
     )
+    registry.add_value(
+        Kind.COUNTER,
+        "tidelog_replica_fetched_bytes_total",
+        "Bytes of records that this broker has copied from leaders.",
+        lambda: broker.replicas.fetched_bytes,
+    )
+    registry.add_value(
+        Kind.COUNTER,
+        "tidelog_leader_elections_total",
+        "Leaders that this node elected as the active controller from replicas that had every record.",
+        lambda: broker.controller.elections.clean,
+    )
+    registry.add_value(
+        Kind.COUNTER,
+        "tidelog_unclean_leader_elections_total",
+        "Leaders that this node elected as the active controller although records may be lost by it.",
+        lambda: broker.controller.elections.unclean,
+    )
 
 
 def _collect_replication(broker: "BrokerNode") -> Iterator[Sample]:
-    under_replicated = under_min_isr = moving = lag = replicated = 0
+    under_replicated = under_min_isr = moving = lag = lag_ms = replicated = 0
+    now_ms = broker.clock.monotonic_ms()
     for partition in list(broker.partitions):
         in_sync = partition.in_sync
         under_replicated += len(in_sync.isr) < in_sync.settled_count
@@ -271,11 +298,15 @@ def _collect_replication(broker: "BrokerNode") -> Iterator[Sample]:
         moving += in_sync.is_moving
         replicated += partition.replicated_bytes
         for follower in in_sync.followers:
-            lag = max(lag, partition.log.log_end_offset - max(0, follower.fetch_offset))
+            end_offset = partition.log.log_end_offset
+            lag = max(lag, end_offset - max(0, follower.fetch_offset))
+            if follower.fetch_offset < end_offset:
+                lag_ms = max(lag_ms, now_ms - follower.last_caught_up_ms)
     yield UNDER_REPLICATED, (), under_replicated
     yield UNDER_MIN_ISR, (), under_min_isr
     yield MOVING, (), moving
     yield FOLLOWER_LAG, (), lag
+    yield FOLLOWER_LAG_MS, (), lag_ms
     yield REPLICATED, (), replicated
 
 

@@ -201,7 +201,7 @@ class Partitions:
         if partition is None:
             return
         if state.leader == self._node_id and state.leader_epoch == partition.leader_epoch:
-            partition.follow(state)
+            partition.follow(state, self._settings.min_insync_replicas(topic.name))
             return
         # Even if this broker leads again, another one may have led in between.
         del self._by_name[topic.name][index]

@@ -133,6 +133,10 @@ class ReplicaManager:
     def followed_count(self) -> int:
         return sum(len(leader.fetcher) for leader in self._leaders.values())
 
+    @property
+    def fetched_bytes(self) -> int:
+        return sum(leader.fetcher.fetched_bytes for leader in self._leaders.values())
+
     # -- following the image -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -99,6 +99,26 @@ CLUSTER_SETTINGS = (
         "How long the active controller waits for a heartbeat before it fences a broker. Kafka has 9000.",
         AtLeast(1),
     ),
+    Setting(
+        "auto.leader.rebalance.enable",
+        SettingType.BOOLEAN,
+        True,
+        "Whether the controller returns leadership to preferred replicas (the first of each partition) by itself.",
+    ),
+    Setting(
+        "leader.imbalance.check.interval.seconds",
+        SettingType.LONG,
+        300,
+        "How often the controller looks whether leadership has moved away from preferred replicas.",
+        AtLeast(1),
+    ),
+    Setting(
+        "leader.imbalance.per.broker.percentage",
+        SettingType.INT,
+        10,
+        "The controller acts if others lead more than this percentage of the partitions that prefer a broker.",
+        AtLeast(0),
+    ),
     Setting("broker.rack", SettingType.STRING, None, "Where this broker stands; clients may prefer a replica in their own rack."),
 )
 

@@ -25,6 +25,7 @@ partition also completes the move, once all added replicas are in sync and those
 writable while it is copied.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -286,8 +287,9 @@ def broker_registered(
     leads again, it does so in a new epoch, which is how readers find out: KIP-320.) It also leaves both sets where its data is an
     older copy, or was in another log directory.
 
-    Where the broker is the only replica and has lost nothing, nothing changes: nobody else could lead, and a record for each
-    partition would make the metadata log grow with every start."""
+    Where the broker is the only replica and its data is in place, nobody else could lead: it stays, and only a crash that may
+    have lost records begins a new epoch. Everywhere else nothing changes, because a record for each partition would make the
+    metadata log grow with every start."""
     outcome = ElectionOutcome()
     for topic in image.topics:
         has_crashed = condition is DataCondition.CRASHED and rules.is_relaxed(topic.name)
@@ -299,7 +301,10 @@ def broker_registered(
                 NO_DIRECTORY,
                 *log_dirs,
             )
-            if has_crashed or is_gone or (is_in_sync and partition.replicas != (broker_id,)):
+            if partition.replicas == (broker_id,) and not is_gone:
+                if has_crashed and partition.leader == broker_id:
+                    outcome.records.append(PartitionChangeRecord(index, topic.topic_id, leader=broker_id))
+            elif has_crashed or is_gone or is_in_sync:
                 change = _change(image, rules, topic, index, without=broker_id)
                 crashed, gone = (broker_id,) if has_crashed else (), (broker_id,) if is_gone else ()
                 outcome.add(replace(change, crashed=crashed, gone=gone).decide())
@@ -425,20 +430,34 @@ def elect_leaders(
     return ControllerResult(records, results)
 
 
-def rebalance_leaders(image: ClusterImage, rules: TopicElectionRules) -> ElectionOutcome:
+def rebalance_leaders(image: ClusterImage, rules: TopicElectionRules, imbalance_percentage_max: int = 0) -> ElectionOutcome:
     """Make preferred replicas leaders again where they are in sync, at most ``REBALANCED_PARTITIONS_MAX`` of them
-    (``auto.leader.rebalance.enable``)."""
+    (``auto.leader.rebalance.enable``). A broker is helped if others lead more than ``imbalance_percentage_max`` percent of the
+    partitions that prefer it."""
     outcome = ElectionOutcome()
+    imbalanced = _imbalanced_brokers(image, imbalance_percentage_max)
     for topic in image.topics:
         for index, partition in topic.partitions.items():
             preferred = partition.replicas[0]
-            if partition.leader in (preferred, NO_LEADER) or preferred not in partition.isr:
+            if preferred not in imbalanced or partition.leader in (preferred, NO_LEADER) or preferred not in partition.isr:
                 continue
             if image.brokers.is_active(preferred):
                 outcome.add(_on_request(image, rules, ElectionType.PREFERRED, topic, index))
             if len(outcome.records) >= REBALANCED_PARTITIONS_MAX:
                 return outcome
     return outcome
+
+
+def _imbalanced_brokers(image: ClusterImage, imbalance_percentage_max: int) -> set[int]:
+    preferred, led_elsewhere = Counter[int](), Counter[int]()
+    for topic in image.topics:
+        for partition in topic.partitions.values():
+            broker_id = partition.replicas[0]
+            preferred[broker_id] += 1
+            led_elsewhere[broker_id] += partition.leader != broker_id
+    return {
+        broker_id for broker_id, count in preferred.items() if led_elsewhere[broker_id] * 100 > imbalance_percentage_max * count
+    }
 
 
 def _elect_on_request(

@@ -164,11 +164,13 @@ class Partition:
         log.add_durability_listener(self.advance)
         self.advance()
 
-    def follow(self, state: PartitionImage) -> None:
-        """Take over other replicas or another in-sync set from the metadata, within the same leader epoch."""
+    def follow(self, state: PartitionImage, min_insync_replicas: int | None = None) -> None:
+        """Take over other replicas or another in-sync set from the metadata, within the same leader epoch, and the
+        ``min.insync.replicas`` that holds with it: a smaller set must not move the high watermark by a minimum that was raised
+        together with it, because the controller counts who left as eligible."""
         assert state.leader_epoch == self.leader_epoch, "another epoch is another leadership"
         self.in_sync.follow(state, self.log.environment.clock.monotonic_ms())
-        self.change_min_insync_replicas(self._min_insync_setting)
+        self.change_min_insync_replicas(self._min_insync_setting if min_insync_replicas is None else min_insync_replicas)
 
     def change_min_insync_replicas(self, setting: int) -> None:
         self._min_insync_setting = setting

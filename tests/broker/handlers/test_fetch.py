@@ -105,10 +105,10 @@ def test_gotcha_10_epochs_are_checked_and_the_leader_is_told(client: FakeClient,
     assert machine.crash() is None
     client = machine.client()
     assert only(client, fetch_request(leader_epoch=0)).error is ErrorCode.FENCED_LEADER_EPOCH
-    assert only(client, fetch_request(leader_epoch=2)).error is ErrorCode.NONE
-    assert only(client, fetch_request(leader_epoch=3)).error is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert only(client, fetch_request(leader_epoch=1)).error is ErrorCode.NONE
+    assert only(client, fetch_request(leader_epoch=2)).error is ErrorCode.UNKNOWN_LEADER_EPOCH
     response = client.fetch(fetch_request(None, topic_id=topic_id, leader_epoch=0), 16)
-    assert response.topics[0].partitions[0].current_leader == (1, 2)
+    assert response.topics[0].partitions[0].current_leader == (1, 1)
     assert [(node.node_id, node.port) for node in response.node_endpoints] == [(1, 9092)]
 
 
