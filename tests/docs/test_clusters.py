@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -53,10 +53,12 @@ def test_on_one_machine(tmp_path: Path) -> None:
 
 
 def addresses() -> Iterator[tuple[str, str]]:
-    """The addresses of the page, and those on this machine that take their place."""
-    for node_id in (1, 2, 3):
-        for port in (9092, 9192, 9292):
-            with reserve_port() as reserved:
+    """The addresses of the page, and those on this machine that take their place. All ports are reserved until the last one is
+    chosen, so that no two are the same."""
+    with ExitStack() as reservations:
+        for node_id in (1, 2, 3):
+            for port in (9092, 9192, 9292):
+                reserved = reservations.enter_context(reserve_port())
                 yield f"10.0.0.{node_id}:{port}", f"127.0.0.1:{reserved.getsockname()[1]}"
 
 

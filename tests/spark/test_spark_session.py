@@ -18,7 +18,11 @@ def test_without_a_master_spark_runs_here_and_listens_here_only() -> None:
 
 
 def test_a_cluster_has_settings_of_its_own() -> None:
-    always = {"spark.python.unix.domain.socket.enabled": "true", "spark.sql.python.filterPushdown.enabled": "true"}
+    always = {
+        "spark.python.authenticate.socketTimeout": "120s",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
+    }
     assert settings_of("spark://master:7077", {}, None) == {"spark.master": "spark://master:7077", **always}
     assert settings_of(None, {}, "yarn") == {"spark.master": "yarn", **always}
 

@@ -66,8 +66,10 @@ def session(
 
 
 # A task costs 9 ms over Unix sockets, and 27 ms over TCP: Spark and its Python workers are always on the same machine. Filters
-# become seeks only where Spark hands them over, which it does not by default.
+# become seeks only where Spark hands them over, which it does not by default. A Python worker that starts on a busy machine may
+# need longer than Spark's 15 seconds to connect, and then Spark would fail the query.
 _SETTINGS = {
+    "spark.python.authenticate.socketTimeout": "120s",
     "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
     "spark.sql.python.filterPushdown.enabled": "true",
 }
