@@ -4,9 +4,11 @@ import asyncio
 import threading
 
 import pytest
+from opentelemetry import trace
 
 from tidelog.client.tracing import (
     TRACEPARENT,
+    MessagingSpans,
     child_traceparent,
     current_traceparent,
     extract,
@@ -98,3 +100,19 @@ def test_headers_carry_it() -> None:
 def test_somebody_elses_mistake_is_no_trace(data: bytes | None) -> None:
     assert extract([(TRACEPARENT, data)]) is None
     assert extract(None) is None
+
+
+def test_without_an_sdk_headers_are_what_they_would_be_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "get_tracer", lambda _: trace.NoOpTracer())
+    spans = MessagingSpans(trace)
+    headers: list[tuple[str, bytes | None]] = []
+    spans.sent("orders", headers)
+    assert headers == []
+    with with_traceparent(GIVEN):
+        spans.sent("orders", headers)
+    found = extract(headers)
+    assert found is not None
+    assert found.split("-")[:2] == GIVEN.split("-")[:2]
+    assert found != GIVEN
+    spans.sent("orders", headers)
+    assert extract(headers) == found

@@ -23,7 +23,7 @@ from tests.faults.attackers import FLOODS, HISTORY_TOPIC, UNANSWERED_TOPIC, prod
 from tests.faults.faulty_broker import ROOT, FaultyBroker
 from tests.faults.faulty_disk import DiskFaults
 from tests.faults.load import COMMON, wait_until
-from tests.faults.peers import Peer, Probe, batch_of_value, produce_request, rss_bytes
+from tests.faults.peers import Peer, Probe, batch_of_value, crowd, produce_request, rss_bytes
 from tests.faults.rounds import create_topic
 from tidelog.testing import Broker
 
@@ -186,3 +186,20 @@ def test_everything_at_once(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_everything_at_once_for_long(tmp_path: Path) -> None:
     overload(tmp_path, 60 * min(float(os.environ.get("TIDELOG_SOAK_MINUTES", "1")), 5.0))
+
+
+def test_large_requests_pipelined_by_many_past_a_slow_disk(tmp_path: Path) -> None:
+    """Each of the twenty is in the middle of a large frame all the time, and none of their requests is answered for long."""
+    request_bytes_max, queued_bytes_max = 16 * MEBIBYTE, 32 * MEBIBYTE
+    configs = {"socket.request.max.bytes": request_bytes_max, "queued.max.request.bytes": queued_bytes_max}
+    with FaultyBroker(tmp_path / "data", configs, DiskFaults(sync_seconds=0.5)) as broker:
+        create_topic(broker, "flood", 1)
+        large = produce_request("flood", batch_of_value(bytes(900_000)))
+        before = rss_bytes(broker)
+        with Probe(broker) as probe, crowd(broker, 20) as peers:
+            whole = {peer: peer.send_some(large * 20) // len(large) for peer in peers}
+            for peer, count in whole.items():
+                for _ in range(count):
+                    assert peer.read_response() is not None
+        assert sum(whole.values()) * len(large) > 2 * queued_bytes_max, "not an attack"
+        assert probe.rss_bytes_max < before + queued_bytes_max + request_bytes_max + SLACK_BYTES

@@ -57,17 +57,17 @@ def run_now(callback: Callable[[], None]) -> None:
 
 
 def test_below_the_budget_everybody_may_grow() -> None:
-    memory = MemoryBudget(100, run_now)
+    memory = MemoryBudget(100, 50, run_now)
     memory.change(99)
-    assert memory.may_grow(Holder(), is_inside_frame=False)
+    assert memory.may_grow(Holder(), None)
     assert memory.waiting_count == 0
 
 
 def test_who_waits_is_resumed_when_a_good_part_is_free_again() -> None:
-    memory = MemoryBudget(100, run_now)
+    memory = MemoryBudget(100, 50, run_now)
     memory.change(100)
     holder = Holder()
-    assert not memory.may_grow(holder, is_inside_frame=False)
+    assert not memory.may_grow(holder, None)
     memory.change(-10)
     assert holder.resumed == 0
     memory.change(-15)
@@ -76,34 +76,64 @@ def test_who_waits_is_resumed_when_a_good_part_is_free_again() -> None:
 
 
 def test_one_in_the_middle_of_a_frame_is_let_through_at_a_time() -> None:
-    memory = MemoryBudget(100, run_now)
+    memory = MemoryBudget(100, 50, run_now)
     memory.change(100)
     first, second, third = Holder(), Holder(), Holder()
-    assert memory.may_grow(first, is_inside_frame=True)
-    assert not memory.may_grow(second, is_inside_frame=True)
-    assert not memory.may_grow(third, is_inside_frame=False)
-    assert memory.may_grow(first, is_inside_frame=True)
-    memory.end_exemption(third)
+    assert memory.may_grow(first, 30)
+    assert not memory.may_grow(second, 30)
+    assert not memory.may_grow(third, None)
+    assert memory.may_grow(first, 30)
+    memory.reading_stopped(third)
     assert second.resumed == 0
-    memory.end_exemption(first)
+    memory.reading_stopped(first)
     assert second.resumed == third.resumed == 1
-    assert memory.may_grow(second, is_inside_frame=True)
+    assert memory.may_grow(second, 30)
+
+
+def test_the_exemption_is_for_one_frame() -> None:
+    memory = MemoryBudget(100, 50, run_now)
+    memory.change(100)
+    first, second = Holder(), Holder()
+    assert memory.may_grow(first, 30)
+    assert not memory.may_grow(second, 30)
+    memory.all_answered(first)
+    memory.frame_is_whole(second)
+    assert (second.resumed, memory.may_grow(first, 30)) == (0, True)
+    memory.change(30)
+    memory.frame_is_whole(first)
+    assert second.resumed == 1
+
+
+def test_frames_that_are_exempt_and_unanswered_are_together_as_large_as_the_largest() -> None:
+    memory = MemoryBudget(100, 50, run_now)
+    memory.change(100)
+    first, second = Holder(), Holder()
+    assert memory.may_grow(first, 30)
+    memory.change(30)
+    memory.frame_is_whole(first)
+    assert memory.may_grow(second, 20)
+    memory.reading_stopped(second)
+    assert not memory.may_grow(first, 21)
+    assert not memory.may_grow(second, 21)
+    memory.all_answered(first)
+    assert first.resumed == second.resumed == 1
+    assert memory.may_grow(second, 21)
 
 
 def test_one_that_is_gone_is_not_resumed_and_lets_the_next_one_through() -> None:
-    memory = MemoryBudget(100, run_now)
+    memory = MemoryBudget(100, 50, run_now)
     memory.change(100)
     first, second, third = Holder(), Holder(), Holder()
-    assert memory.may_grow(first, is_inside_frame=True)
-    assert not memory.may_grow(second, is_inside_frame=True)
-    assert not memory.may_grow(third, is_inside_frame=True)
+    assert memory.may_grow(first, 30)
+    assert not memory.may_grow(second, 30)
+    assert not memory.may_grow(third, 30)
     memory.forget(second)
     memory.forget(first)
     assert (second.resumed, third.resumed) == (0, 1)
 
 
 def test_tight_is_more_than_half() -> None:
-    memory = MemoryBudget(100, run_now)
+    memory = MemoryBudget(100, 50, run_now)
     memory.change(50)
     assert not memory.is_tight
     memory.change(1)

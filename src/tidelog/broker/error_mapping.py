@@ -4,6 +4,7 @@ The most derived exception type in the table decides. An exception that is not i
 gets UNKNOWN_SERVER_ERROR without details, and the broker reports the exception.
 """
 
+from tidelog.broker.metadata_log import MetadataLogUnreadable, MetadataLogUnwritable
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator import errors as coordinator_errors
 from tidelog.log import errors as log_errors
@@ -44,6 +45,8 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     # Whether the decision is in the log is for the next leader to say.
     raft_errors.LeadershipLost: ErrorCode.REQUEST_TIMED_OUT,
     raft_errors.TooManyProposals: ErrorCode.REQUEST_TIMED_OUT,
+    MetadataLogUnreadable: ErrorCode.KAFKA_STORAGE_ERROR,
+    MetadataLogUnwritable: ErrorCode.KAFKA_STORAGE_ERROR,
     coordinator_errors.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     coordinator_errors.CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     coordinator_errors.NotCoordinator: ErrorCode.NOT_COORDINATOR,

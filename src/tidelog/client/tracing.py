@@ -130,10 +130,16 @@ class MessagingSpans:
         if partition is not None and partition >= 0:
             attributes["messaging.destination.partition.id"] = str(partition)
         kind = self._api.SpanKind.PRODUCER
-        span = self._tracer.start_span(f"send {topic}", self._parent(carried), kind=kind, attributes=attributes)
+        parent = self._parent(carried)
+        span = self._tracer.start_span(f"send {topic}", parent, kind=kind, attributes=attributes)
         span.end()
         traceparent = _traceparent_of(span)
-        if traceparent is not None and all(name != TRACEPARENT for name, _ in headers):
+        if traceparent is None:
+            return
+        if span.get_span_context() == self._api.get_current_span(parent).get_span_context():
+            # Without an SDK the span that was begun is its own parent, and we count as the program in between.
+            inject(headers, traceparent)
+        elif all(name != TRACEPARENT for name, _ in headers):
             headers.append((TRACEPARENT, traceparent.encode("ascii")))
 
     def received(self, topics: Sequence[str], traceparents: Iterable[str | None], count: int, group: str | None) -> None:

@@ -271,7 +271,7 @@ class ClientConnection:
             self._phase = Phase.OPEN
             self._frames.raise_size_max(reactor.limits.frame_bytes_max)
         if self._frames.buffer_size > BUFFER_SIZE:
-            reactor.memory.end_exemption(self)
+            reactor.memory.frame_is_whole(self)
             # A large buffer is kept for the next large frame, unless others need the memory more.
             if reactor.memory.is_tight and not self._frames.is_inside_frame:
                 self._frames.release()
@@ -289,6 +289,8 @@ class ClientConnection:
             delta = held - self._held_bytes
             self._held_bytes = held
             self._reactor.memory.change(delta)
+            if not sizes:
+                self._reactor.memory.all_answered(self)
 
     def _may_read(self) -> bool:
         limits = self._reactor.limits
@@ -301,8 +303,9 @@ class ClientConnection:
             return False
         if not self._held_bytes:
             return True
-        is_inside_large_frame = self._frames.buffer_size > BUFFER_SIZE and self._frames.is_inside_frame
-        return self._reactor.memory.may_grow(self, is_inside_large_frame)
+        frames = self._frames
+        is_inside_large_frame = frames.buffer_size > BUFFER_SIZE and frames.is_inside_frame
+        return self._reactor.memory.may_grow(self, frames.frame_size if is_inside_large_frame else None)
 
     def _update_reading(self) -> None:
         state = _READ_TRANSITIONS[self._read_state][_ALLOWED if self._may_read() else _FORBIDDEN]
@@ -316,7 +319,7 @@ class ClientConnection:
         if left is _READING:
             if self._phase is not _DRAINING:
                 self._reactor.count_throttled_read()
-            self._reactor.memory.end_exemption(self)
+            self._reactor.memory.reading_stopped(self)
             with suppress(RuntimeError):
                 loop.remove_reader(self._descriptor)
         elif state is _READING:

@@ -95,20 +95,26 @@ class MemoryHolder(Protocol):
 
 
 class MemoryBudget:
-    """One budget of bytes for everything that connections hold in memory.
+    """What all connections together may hold of requests that are received or in progress and of responses.
 
-    Memory is counted, not reserved: a connection reports what it holds and asks ``may_grow`` before it takes more. While the
+    The limits of one connection do not protect the process against a thousand connections that each stay below them. When the
     budget is used up, connections that hold nothing go on as before (each takes at most one small buffer), and those that hold
     something wait until enough has been returned. A connection in the middle of a large frame holds memory that only the rest of
-    the frame can free, so if all such connections waited, they would wait forever. Therefore the first one that asks is exempt
-    from the budget for as long as the broker reads from it."""
+    the frame can free, so if all such connections waited, they would wait forever. Therefore one that asks is exempt from the
+    budget for this one frame, and then the next one. Their requests may wait for a slow disk, and each of a thousand connections
+    would add a frame to them; so the next one is exempt only if everything together stays below the budget and the largest frame,
+    or if nothing of those before it is unanswered.
+    """
 
-    __slots__ = ("_bytes_max", "_call_soon", "_exempt", "_waiting", "used_bytes")
+    __slots__ = ("_bytes_max", "_call_soon", "_exempt", "_frame_bytes_max", "_unanswered", "_waiting", "used_bytes")
 
-    def __init__(self, bytes_max: int, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, bytes_max: int, frame_bytes_max: int, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._bytes_max = bytes_max
+        self._frame_bytes_max = frame_bytes_max
         self._call_soon = call_soon
         self._exempt: MemoryHolder | None = None
+        # Those that were exempt, have their frame, and wait for answers.
+        self._unanswered: set[MemoryHolder] = set()
         self._waiting: dict[MemoryHolder, None] = {}
         self.used_bytes = 0
 
@@ -121,13 +127,17 @@ class MemoryBudget:
         """Whether more than half is used: memory that is only kept for later should be freed."""
         return self.used_bytes * 2 > self._bytes_max
 
-    def may_grow(self, holder: MemoryHolder, is_inside_frame: bool) -> bool:
-        """Whether a connection that already holds memory may take more. If not, its ``resume`` is called later."""
-        if self.used_bytes < self._bytes_max:
+    def may_grow(self, holder: MemoryHolder, frame_bytes: int | None) -> bool:
+        """Whether a connection that already holds memory may take more. If not, its ``resume`` is called later.
+
+        ``frame_bytes`` is the size of the large frame in whose middle it is; None if it is in none."""
+        if self.used_bytes < self._bytes_max or self._exempt is holder:
             return True
-        if is_inside_frame and (self._exempt is None or self._exempt is holder):
-            self._exempt = holder
-            return True
+        if frame_bytes is not None and self._exempt is None:
+            bytes_max = self._bytes_max + self._frame_bytes_max
+            if not self._unanswered or self.used_bytes + frame_bytes <= bytes_max:
+                self._exempt = holder
+                return True
         self._waiting[holder] = None
         return False
 
@@ -136,16 +146,33 @@ class MemoryBudget:
         if delta < 0 and self._waiting and self.used_bytes <= self._bytes_max * MEMORY_RESUME_FRACTION:
             self._resume_all()
 
-    def end_exemption(self, holder: MemoryHolder) -> None:
-        """Called when the holder has its large frame, or the broker stopped reading from it: another connection may be exempt."""
+    def frame_is_whole(self, holder: MemoryHolder) -> None:
+        """Called when the holder has a large frame. It is not exempt for its next one."""
         if self._exempt is holder:
-            self._exempt = None
-            if self._waiting:
+            self._unanswered.add(holder)
+            self._end_exemption()
+
+    def reading_stopped(self, holder: MemoryHolder) -> None:
+        """Called when the broker stopped reading from the holder, maybe in the middle of a frame."""
+        if self._exempt is holder:
+            self._end_exemption()
+
+    def all_answered(self, holder: MemoryHolder) -> None:
+        """Called when all requests of the holder are answered."""
+        if holder in self._unanswered:
+            self._unanswered.remove(holder)
+            if self._exempt is None and self._waiting:
                 self._resume_all()
 
     def forget(self, holder: MemoryHolder) -> None:
         self._waiting.pop(holder, None)
-        self.end_exemption(holder)
+        self.reading_stopped(holder)
+        self.all_answered(holder)
+
+    def _end_exemption(self) -> None:
+        self._exempt = None
+        if self._waiting:
+            self._resume_all()
 
     def _resume_all(self) -> None:
         waiting = self._waiting

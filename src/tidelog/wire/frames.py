@@ -64,6 +64,11 @@ class FrameReader:
         """Whether part of a frame has arrived and the rest has not. If the stream ends now, it was cut off."""
         return self._end > self._start or self._frame_size is not None
 
+    @property
+    def frame_size(self) -> int:
+        """The size of the frame that is being received; 0 while it is not known."""
+        return self._frame_size or 0
+
     def writable(self) -> memoryview:
         """Return the buffer to receive into, which is never empty. Call it after ``next_frame`` returned None."""
         if self._end == self._start:
