@@ -1,16 +1,14 @@
 """The future of a message without any broker: settled by hand, seen by callbacks and waiters, each once."""
 
-import gc
 import logging
-import sys
 import threading
-import tracemalloc
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from tests.compatibility.apache_kafka import wait_until
+from tests.memory_size import bytes_each
 from tidelog.client.errors import DeliveryFailed, InvalidArgument, TidelogError, TimedOut
 from tidelog.client.futures import Delivered, Delivery
 
@@ -148,17 +146,6 @@ def test_one_that_never_left_is_failed_from_the_start() -> None:
 
 def test_one_in_flight_takes_a_fraction_of_what_a_future_of_the_library_takes() -> None:
     settler = Settler()
-    ours = _bytes_each(lambda: Delivery("orders", settler))
+    ours = bytes_each(lambda _: Delivery("orders", settler))
     assert ours <= 96, f"{ours} bytes: the module says 80"
-    assert ours * 4 < _bytes_each(Future)
-
-
-def _bytes_each(make: Any, count: int = 10_000) -> float:
-    gc.collect()
-    tracemalloc.start()
-    try:
-        kept = [make() for _ in range(count)]
-        size, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    return (size - sys.getsizeof(kept)) / count
+    assert ours * 4 < bytes_each(lambda _: Future())

@@ -1,9 +1,5 @@
 """Disks for the tests of the log's leaves."""
 
-import gc
-import tracemalloc
-from collections.abc import Callable
-
 from simulation.clock import SimulatedClock
 from simulation.disk import SimulatedDisk
 from simulation.scheduler import Scheduler
@@ -29,18 +25,3 @@ def write_file(disk: Disk, path: str, data: bytes) -> None:
 def read_file(disk: Disk, path: str) -> bytes:
     file = disk.open(path, "read")
     return file.read(0, file.size())
-
-
-def bytes_each(make: Callable[[int], object], count: int = 1000) -> float:
-    """How much memory one of many such objects takes, with all that it holds alone."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        made: list[object] = [None] * count
-        before, _ = tracemalloc.get_traced_memory()
-        for number in range(count):
-            made[number] = make(number)
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    return (after - before) / count

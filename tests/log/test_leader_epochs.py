@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.disk import SimulatedDisk
-from tests.log.disks import DIRECTORY, bytes_each, read_file, simulated_disk, write_file
+from tests.log.disks import DIRECTORY, read_file, simulated_disk, write_file
+from tests.memory_size import bytes_each
 from tidelog.log.errors import CorruptCheckpoint
 from tidelog.log.leader_epochs import LeaderEpochs
 

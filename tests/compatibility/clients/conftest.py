@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.compatibility.clients.aiokafka_client import AiokafkaClient
 from tests.compatibility.clients.client import CALL_SECONDS_MAX, Client
@@ -15,6 +16,7 @@ from tests.compatibility.clients.confluent_client import ConfluentClient
 from tests.compatibility.clients.kafka_python_client import KafkaPythonClient
 from tests.compatibility.clients.kcat_client import KcatClient
 from tests.compatibility.clients.kcat_program import reason_without_kcat
+from tests.compatibility.clients.waiting import wait_until
 from tidelog.testing import Broker
 
 CLIENTS: dict[str, type[Client]] = {
@@ -70,15 +72,32 @@ def client(client_of: MakeClient, request: pytest.FixtureRequest) -> Client:
 
 @pytest.fixture
 def new_topic(admin: Any, request: pytest.FixtureRequest) -> MakeTopic:
-    """Makes a topic named after the test and returns its name."""
+    """Makes a topic named after the test and returns its name once the leaders of its partitions serve it.
+
+    On several brokers a leader may hear of its partition after the creation is answered. Clients try again then, but with acks=0
+    nobody tells them, and the records are lost, on Apache Kafka too.
+    """
 
     def make(partitions: int = 1, configs: Mapping[str, object] | None = None) -> str:
         name = topic_name(request.node.name)
         texts = {key: str(value) for key, value in (configs or {}).items()}
         admin.create_topics([NewTopic(name, partitions, 1, config=texts)])[name].result(CALL_SECONDS_MAX)
+        wait_until(lambda: leaders_serve(admin, name, partitions), f"the leaders of {name}", CALL_SECONDS_MAX)
         return name
 
     return make
+
+
+def leaders_serve(admin: Any, topic: str, partitions: int) -> bool:
+    wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+    try:
+        # librdkafka remembers for half a minute that a topic was unknown, and asks again only here.
+        admin.list_topics(topic, timeout=CALL_SECONDS_MAX)
+        for answer in admin.list_offsets(wanted, request_timeout=CALL_SECONDS_MAX).values():
+            answer.result()
+    except KafkaException:
+        return False
+    return True
 
 
 def topic_name(test_name: str) -> str:

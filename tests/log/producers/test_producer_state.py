@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.log.disks import bytes_each
 from tests.log.producers.producer_model import SEQUENCES, ProducerModel, batch_header
+from tests.memory_size import bytes_each
 from tidelog.log.errors import (
     InvalidProducerEpoch,
     InvalidRecord,

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.log.disks import DIRECTORY, bytes_each, read_file, simulated_disk, write_file
+from tests.log.disks import DIRECTORY, read_file, simulated_disk, write_file
+from tests.memory_size import bytes_each
 from tidelog.log.errors import CorruptIndex
 from tidelog.log.segments.indexes import (
     NO_TIMESTAMP,

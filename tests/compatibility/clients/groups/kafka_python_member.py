@@ -98,6 +98,9 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python
         self._consumer = consumer
 
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        # When a poll ends before the committed offsets have arrived, kafka-python 3.0.12 keeps that request, and uses its answer
+        # the next time it owns the same partitions, however many commits have come in between. It must ask again.
+        self._consumer._coordinator._offset_fetch_futures.clear()
         self._member.on_assigned(assigned)
 
     def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
