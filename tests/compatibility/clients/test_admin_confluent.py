@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 from tests.compatibility.clients.client import CALL_SECONDS_MAX, NOW
 from tests.compatibility.clients.confluent_client import ConfluentClient
 from tests.compatibility.clients.conftest import MakeTopic, topic_name
+from tests.compatibility.clients.waiting import wait_until
 from tests.compatibility.kafka_records import SentRecord
 from tidelog.testing import Broker
 
@@ -101,7 +102,12 @@ def test_create_partitions(admin: Any, broker: Broker, new_topic: MakeTopic) -> 
 
     result(admin.create_partitions([NewPartitions(name, 4)]))
 
-    assert sorted(admin.list_topics(timeout=CALL_SECONDS_MAX).topics[name].partitions) == [0, 1, 2, 3]
+    # Of several brokers, the one that is asked may hear of the new partitions a moment after they were created.
+    wait_until(
+        lambda: sorted(admin.list_topics(timeout=CALL_SECONDS_MAX).topics[name].partitions) == [0, 1, 2, 3],
+        "four partitions",
+        CALL_SECONDS_MAX,
+    )
     client = ConfluentClient(broker.bootstrap_servers)
     client.send(name, [SentRecord(None, b"value", NOW)], partition=3)
     assert client.watermarks(name, 3) == (0, 1)
