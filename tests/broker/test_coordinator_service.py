@@ -88,6 +88,25 @@ def test_a_shard_does_not_outlive_its_leader_epoch() -> None:
     assert commit(client, group, 6) == ErrorCode.NONE
 
 
+def test_a_shard_whose_log_was_still_being_truncated_is_loaded_without_being_asked_for() -> None:
+    """Open transactions wait for it to time out or to end."""
+    machine = Machine({"transaction.state.log.num.partitions": "1"})
+    client = machine.client()
+    client.call(ApiKey.FIND_COORDINATOR, 1, key="transaction", key_type=1)
+    broker = machine.broker
+    topic = broker.image.topic("__transaction_state")
+    assert topic is not None
+    runtime, log = broker.coordinators.transactions.runtime, broker.partitions.find(topic.name, None, 0).log
+    machine.run_until(lambda: runtime.find(0) is not None)
+    log.begin_truncation()
+    next_epoch = PartitionChangeRecord(0, topic.topic_id, leader=1)
+    assert machine.wait(lambda done: broker.controller.propose([next_epoch], done)) is None
+    machine.run_for(100)
+    assert runtime.find(0) is None
+    log.end_truncation()
+    machine.run_until(lambda: runtime.find(0) is not None)
+
+
 def test_before_the_coordinator_was_asked_for_nobody_is_it() -> None:
     machine = Machine(SETTINGS)
     client = machine.client()

@@ -195,6 +195,28 @@ def test_leadership_returns_to_the_preferred_replica(monkeypatch: pytest.MonkeyP
     cluster.check()
 
 
+def test_a_proposal_that_the_metadata_settled_while_it_waited_does_not_spoil_the_next_one() -> None:
+    cluster = ReplicatedCluster(seed=10)
+    cluster.send(3)
+    leader = cluster.leader()
+    lagging, dying = (node_id for node_id in (1, 2, 3) if node_id != cluster.state().leader)
+    manager = cluster.broker(cluster.state().leader).replicas
+    # While another request is under way, a removal is proposed, and then the partition changes.
+    manager._is_asking = True
+    manager._propose(leader, leaving=(lagging,))
+    cluster.world.nodes[dying].kill()
+    cluster.run_until("the other one has left", lambda: dying not in leader.in_sync.isr)
+    manager._propose(leader, leaving=(lagging,))
+    manager._is_asking = False
+    manager._ask()
+    cluster.wake()
+    cluster.run_until("it has left, too", lambda: lagging not in leader.in_sync.isr)
+    cluster.world.nodes[dying].start()
+    cluster.run_until_in_sync(1, 2, 3)
+    cluster.send(3)
+    cluster.check()
+
+
 # -- moves -----------------------------------------------------------------------------------------------------------------------
 
 

@@ -154,11 +154,20 @@ class CoordinatorService(Generic[MachineType]):
         try:
             partition = self._partitions.find(name, None, index)
         except NotLeader as error:
+            if self._is_led_here(index):
+                # Its log is still being truncated, as its last leader asked. Nobody may ask for the shard after that, and open
+                # transactions wait for it.
+                raise CoordinatorNotAvailable(str(error)) from error
             raise NotCoordinator(str(error)) from error
         except (ApiError, StorageError, LogOffline) as error:
             raise CoordinatorNotAvailable(f"{name}-{index}: {error}") from error
         self._leader_epochs[index] = partition.leader_epoch
         return self.runtime.take_over(index, PartitionShardLog(partition))
+
+    def _is_led_here(self, index: int) -> bool:
+        topic = self.topic
+        state = topic.partitions.get(index) if topic is not None else None
+        return state is not None and state.leader == self._node_id
 
     # -- changes of leadership -----------------------------------------------------------------------------------------------
 

@@ -53,6 +53,17 @@ PROPOSAL_MS_MAX = 10_000
 PROPOSALS_MAX = 1_000
 # After a proposal that failed, the next ones wait for the metadata to settle.
 PROPOSAL_RETRY_MS = 100
+# The controller decided as asked, or knows a later state of the partition: the metadata will bring it. After any other answer
+# nothing may ever come, so the leader asks again.
+_SETTLED = frozenset(
+    (
+        ErrorCode.NONE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+)
 
 
 class LeaderConnection:
@@ -321,8 +332,16 @@ class ReplicaManager:
             self._proposed.append((partition, proposal))
 
     def _ask(self) -> None:
-        """Send all proposals, unless a request is under way."""
-        if not self._proposed or self._is_asking or not self._is_running:
+        """Send all proposals, unless a request is under way. Proposals that the metadata settled while they waited are left out:
+        their partitions may have later ones, and the controller refuses a request that names a partition twice."""
+        if self._is_asking or not self._is_running:
+            return
+        self._proposed = [
+            (partition, proposal)
+            for partition, proposal in self._proposed
+            if partition.closed_by is None and partition.in_sync.is_in_flight(proposal)
+        ]
+        if not self._proposed:
             return
         self._is_asking = True
         asked, self._proposed = self._proposed[:PROPOSALS_MAX], self._proposed[PROPOSALS_MAX:]
@@ -355,7 +374,7 @@ class ReplicaManager:
         has_failed = False
         for partition, proposal in asked:
             code = codes.get((proposal.topic_id, proposal.partition), response.error_code)
-            if code in (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.NOT_CONTROLLER) or response.error_code != ErrorCode.NONE:
+            if code not in _SETTLED or response.error_code != ErrorCode.NONE:
                 partition.in_sync.proposal_lost(proposal)
                 self._catching_up[partition] = None
                 has_failed = True

@@ -132,6 +132,10 @@ class InSyncReplicas:
     def has_proposal_in_flight(self) -> bool:
         return self._in_flight is not None
 
+    def is_in_flight(self, proposal: InSyncProposal) -> bool:
+        """Whether the proposal still counts: metadata that begin another partition epoch settle it, also before it is sent."""
+        return proposal is self._in_flight
+
     def follow(self, state: PartitionImage, now_ms: int) -> None:
         """Take over the partition's committed state. It settles all proposals that were made for an earlier partition epoch."""
         if state.partition_epoch > self._partition_epoch:

@@ -264,3 +264,18 @@ def test_what_a_failed_truncation_leaves_is_as_durable_as_before() -> None:
     store.disk.flip_bit(log.segments.active.path, 2 * BATCH_BYTES + 50)
     store.crash()
     assert list(store.directory.offline) == [("orders", 0)]
+
+
+def test_after_a_crash_an_empty_log_claims_no_epoch_that_it_had_before() -> None:
+    store = Store(SMALL)
+    log = filled(store)
+    truncate(store, log, 30)
+    store.commit(log)
+    assert store.wait(lambda done: store.directory.checkpoint_recovery_point(log, done)) is None
+    assert log.epochs.latest_epoch == 2
+    # A snapshot that ends in a later epoch takes the place of the records. The checkpoint of the epochs still has the old ones.
+    assert store.wait(lambda done: store.directory.begin_again(log, 100, done)) is None
+    store.commit(log)
+    store.crash()
+    log = store.log()
+    assert (log.log_start_offset, log.log_end_offset, log.epochs.latest_epoch) == (100, 100, -1)

@@ -372,6 +372,10 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
         raise _corrupt(kept[-1], damage, sound_below, opening.durable_mark)
     if damage is not None:
         _cut(environment, segments, damage, unchecked[len(kept) :], check.next_offset)
+    if _log_start(opening, segments) >= check.next_offset:
+        # There is no record to say of which epoch it is, and the checkpoint may be older than the log: a log that began again
+        # behind a snapshot would claim to end with an epoch that it had before.
+        epochs.clear()
     contents = LogContents(
         segments,
         producers,
