@@ -14,6 +14,7 @@ from tidelog.controller.reassignment import Reassignment, ReassignmentResult, al
 from tidelog.controller.topics import NewTopic, create_topics
 from tidelog.log.partition_log import PartitionLog
 from tidelog.metadata.topics import PartitionImage
+from tidelog.records.header import HEADER_SIZE
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode
 
@@ -215,6 +216,96 @@ def test_a_proposal_that_the_metadata_settled_while_it_waited_does_not_spoil_the
     cluster.run_until_in_sync(1, 2, 3)
     cluster.send(3)
     cluster.check()
+
+
+def test_a_leader_whose_log_goes_offline_is_replaced_and_follows_after_a_restart() -> None:
+    cluster = ReplicatedCluster(seed=11)
+    cluster.send(3)
+    old = cluster.state().leader
+    cluster.leader().log.go_offline("the disk has failed")
+    cluster.run_until("another one leads", lambda: cluster.state().leader not in (old, -1))
+    assert old not in (*cluster.state().isr, *cluster.state().eligible_leader_replicas)
+    cluster.send(3)
+    cluster.world.nodes[old].kill()
+    cluster.world.nodes[old].start()
+    cluster.run_until_in_sync(1, 2, 3)
+    cluster.send(3)
+    cluster.check()
+
+
+def events(cluster: ReplicatedCluster, name: str) -> list[dict[str, object]]:
+    """The events of this name that brokers report from now on."""
+    found: list[dict[str, object]] = []
+    report = cluster.world.reported
+
+    def reported(node_id: int, event: str, facts: dict[str, object]) -> None:
+        if event == name:
+            found.append(facts)
+        report(node_id, event, facts)
+
+    cluster.world.reported = reported  # type: ignore[method-assign]  # the world of this test only runs the cluster
+    return found
+
+
+def damage(cluster: ReplicatedCluster, node_id: int) -> None:
+    """Flip a bit of a record that was acknowledged, and of which the durable mark says that it must be there."""
+    path, noted_us = cluster.log(node_id).segments.active.path, cluster.world.scheduler.now_us + 3 * SECOND_US
+    cluster.run_until("the mark is written", lambda: cluster.world.scheduler.now_us >= noted_us)
+    cluster.world.nodes[node_id].kill()
+    cluster.world.nodes[node_id].disk.flip_bit(path, HEADER_SIZE + 2)
+
+
+@pytest.mark.parametrize("was_leader", [False, True])
+def test_a_damaged_replica_is_discarded_and_copied_again(was_leader: bool) -> None:
+    cluster = ReplicatedCluster(seed=12)
+    cluster.send(5)
+    leader = cluster.state().leader
+    victim = leader if was_leader else next(node_id for node_id in (1, 2, 3) if node_id != leader)
+    damage(cluster, victim)
+    cluster.run_until("it has left the in-sync set", lambda: victim not in cluster.state().isr)
+    cluster.send(3)
+    discarded = events(cluster, "damaged_replica_discarded")
+    cluster.world.nodes[victim].start()
+    cluster.run_until_in_sync(1, 2, 3)
+    assert len(discarded) == 1
+    cluster.send(3)
+    cluster.check()
+
+
+def test_a_damaged_replica_that_is_eligible_is_not_elected() -> None:
+    """It was alone with the leader when it died, so nothing was committed without it."""
+    cluster = ReplicatedCluster(seed=13, replication=2)
+    cluster.send(5)
+    leader = cluster.state().leader
+    victim = next(node_id for node_id in cluster.state().replicas if node_id != leader)
+    damage(cluster, victim)
+    cluster.run_until("it is eligible", lambda: cluster.state().eligible_leader_replicas == (victim,))
+    discarded = events(cluster, "damaged_replica_discarded")
+    cluster.world.nodes[victim].start()
+    cluster.run_until("it has left both sets", lambda: bool(discarded))
+    assert cluster.state().eligible_leader_replicas == ()
+    cluster.run_until_in_sync(*cluster.state().replicas)
+    cluster.send(3)
+    assert cluster.contents(victim) == cluster.contents(leader)
+    assert cluster.log(victim).log_end_offset == 8
+
+
+def test_the_last_damaged_replica_is_kept_and_the_repair_is_named() -> None:
+    cluster = ReplicatedCluster(seed=14, replication=2, min_insync_replicas="1")
+    cluster.send(5)
+    last = cluster.state().leader
+    other = next(node_id for node_id in cluster.state().replicas if node_id != last)
+    cluster.world.nodes[other].kill()
+    cluster.run_until("it is alone in sync", lambda: cluster.state().isr == (last,))
+    cluster.send(3)
+    reported = events(cluster, "last_replica_offline")
+    damage(cluster, last)
+    cluster.world.nodes[last].start()
+    cluster.world.nodes[other].start()
+    cluster.run_until("it is reported", lambda: bool(reported))
+    assert f"tidelog log repair {cluster.broker(last).directory.path}/orders-0" in str(reported[0]["remedy"])
+    assert (TOPIC, 0) in cluster.broker(last).directory.offline
+    assert cluster.state().leader in (last, -1), "who lacks records must not lead"
 
 
 # -- moves -----------------------------------------------------------------------------------------------------------------------

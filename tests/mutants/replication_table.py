@@ -5,6 +5,7 @@ from tests.mutants.table import Mutant
 REPLICATION_TESTS = (
     "tests/controller/test_election.py",
     "tests/controller/test_in_sync_set.py",
+    "tests/controller/test_replica_directories.py",
     "tests/replication",
     "tests/broker/test_coordinator_service.py",
     "tests/simulation/test_explore_replication.py",
@@ -136,5 +137,33 @@ REPLICATION_MUTANTS = (
         "tidelog/broker/coordinator_service.py",
         "            if self._leader_epochs.get(index) != state.leader_epoch:\n",
         "            if False:\n",
+    ),
+    Mutant(
+        "replication: a shard whose log is being truncated is forgotten",
+        "coordinators load what they lead without being asked",
+        "tidelog/broker/coordinator_service.py",
+        "            if self._is_led_here(index):\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "replication: the last replica that may lead is given up",
+        "what is left of the last replica is for the operator to decide about",
+        "tidelog/controller/replica_directories.py",
+        "    if not {*partition.isr, *partition.eligible_leader_replicas} - {broker_id}:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "replication: an earlier process reports a replica as lost",
+        "a report of an earlier process says nothing about this one",
+        "tidelog/controller/replica_directories.py",
+        "    check_broker_epoch(image, broker_id, broker_epoch)\n",
+        "",
+    ),
+    Mutant(
+        "replication: a damaged replica stays eligible",
+        "a damaged replica leaves both sets before it is discarded",
+        ELECTION,
+        "without=broker_id), gone=(broker_id,)).decide())\n",
+        "without=broker_id)).decide())\n",
     ),
 )

@@ -27,6 +27,7 @@ from tidelog.broker.handlers.metadata import MetadataCache
 from tidelog.broker.handlers.produce import DiskBacklog
 from tidelog.broker.image_waiters import ImageWaiters
 from tidelog.broker.lag_monitor import make_lag_monitor
+from tidelog.broker.lost_replicas import LostReplicas
 from tidelog.broker.metadata_log import CommittedBatch, PartitionRaftLog
 from tidelog.broker.metadata_quorum import MetadataQuorum, QuorumPorts, raft_config
 from tidelog.broker.metadata_snapshots import ImageState, snapshot_policy
@@ -119,6 +120,7 @@ class BrokerNode:
         self.own_requests = ControllerChannel(self, network, "broker")
         self.image_waiters = ImageWaiters(self.timers)
         self.replicas = ReplicaManager(self, network)
+        self.lost_replicas = LostReplicas(self)
         self.peers = BrokerChannels(self, network)
         # Requests: the APIs, the state that is kept between requests, and the limits on clients.
         self.apis: Mapping[int, Api] = EVERY_API
@@ -206,6 +208,7 @@ class BrokerNode:
         self._create_partitions()
         self._delete_logs()
         self.replicas.start()
+        self.lost_replicas.start()
         self.coordinators.start()
         self.lag.start()
 
@@ -238,6 +241,7 @@ class BrokerNode:
         for channel in (self.forwarding, self.own_requests, self._registrar, self.lifecycle, self.peers):
             channel.close()
         self.lag.stop()
+        self.lost_replicas.stop()
         self.replicas.stop()
         self.partitions.delete_all()
         cleaner = self.directory.cleaner

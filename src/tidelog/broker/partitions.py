@@ -191,6 +191,10 @@ class Partitions:
         except OSError as error:
             self._report("log_not_deleted", {"partition": f"{key[0]}-{key[1]}", "error": str(error)})
 
+    def discard_damaged(self, name: str, index: int) -> None:
+        """Delete a log that could not be opened, because it will be copied from its leader again."""
+        self._take_out_offline((name, index), "delete")
+
     def _change(self, topic: TopicImage, index: int) -> None:
         partition = self._by_name.get(topic.name, {}).get(index)
         state = topic.partitions[index]

@@ -176,6 +176,10 @@ class ReplicaManager:
             if leader is not None and address is not None:
                 leader.move_to(address)
 
+    def follow_again(self, key: ReplicaKey) -> None:
+        """The log of this replica, which could not be opened, is gone: copy it from its leader."""
+        self._note(*key)
+
     def _note(self, topic_id: bytes, index: int) -> None:
         topic = self._node.image.topic_by_id(topic_id)
         state = topic.partitions.get(index) if topic is not None else None

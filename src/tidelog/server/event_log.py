@@ -16,7 +16,9 @@ from enum import StrEnum
 from tidelog.ports.clock import Clock
 
 # All other events are warnings: the broker keeps running, but somebody should know.
-ERRORS = frozenset(("unexpected_error", "log_offline", "partition_offline", "partition_not_created", "stop_failed"))
+ERRORS = frozenset(
+    ("unexpected_error", "log_offline", "partition_offline", "last_replica_offline", "partition_not_created", "stop_failed")
+)
 INFORMATION = frozenset(("started", "stopped", "metadata_snapshot", "metadata_snapshot_installed"))
 
 _NEEDS_QUOTES = frozenset(' "=\\')

@@ -82,6 +82,7 @@ _CONTROLLER_NAMES = (
     "allocate_producer_ids",
     "alter_partition",
     "controller_registration",
+    "assign_replicas_to_dirs",
 )
 
 _APIS: list[Api] = [import_module(f"{__name__}.{name}").API for name in _NAMES]
