@@ -239,3 +239,19 @@ def test_a_smaller_minimum_ends_eligibility_in_the_same_batch(
     topic = image.topic("orders")
     assert topic is not None
     assert topic.partitions[0].eligible_leader_replicas == eligible
+
+
+@pytest.mark.parametrize("setting", ["min.insync.replicas", "log.flush.interval.messages"])
+def test_what_elections_depend_on_is_the_same_on_all_brokers(setting: str) -> None:
+    """A leader that needed fewer replicas than the controller believes would acknowledge what an eligible replica lacks."""
+    image = new_image((1, 2), orders=1)
+    change = ConfigChange(setting, "1")
+    result = incremental_alter_configs(image, STATIC, [on_broker(change, name="2")])
+    assert (result.records, result.response[0].error) == ([], ErrorCode.INVALID_CONFIG)
+    assert "the same on all brokers" in (result.response[0].message or "")
+    assert incremental_alter_configs(image, STATIC, [on_broker(change)]).response[0].error is ErrorCode.NONE
+    # It may be taken back where an earlier release has accepted it, and a lone broker is all brokers.
+    replay(image, [ConfigRecord(BROKER, "2", setting, "1")])
+    result = incremental_alter_configs(image, STATIC, [on_broker(ConfigChange(setting, None, DELETE), name="2")])
+    assert [record.value for record in result.records if isinstance(record, ConfigRecord)] == [None]
+    assert incremental_alter_configs(new_image(), STATIC, [on_broker(change, name="1")]).response[0].error is ErrorCode.NONE

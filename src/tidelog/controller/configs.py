@@ -28,6 +28,9 @@ from tidelog.wire.errors import ErrorCode
 
 # The settings of topics on which leaders and eligible replicas depend.
 ELECTION_SETTINGS = frozenset(("min.insync.replicas", "unclean.leader.election.enable"))
+# The settings by which leaders and followers decide what is durable, and the controller who has it. If a leader needed fewer
+# replicas than the controller believes, the controller would elect a replica that lacks what the leader has acknowledged.
+SAME_ON_ALL_BROKERS = ("min.insync.replicas", "log.flush.interval.messages")
 
 
 class AlterOperation(IntEnum):
@@ -163,8 +166,19 @@ def _alter_resource(
         check_client_metrics_texts(new, named)
     else:
         check_broker_texts(new, static.texts, named)
+        _check_same_on_all(image, resource_name, old, new)
         check_topics_under(image, static, resource_name, new)
     return [ConfigRecord(kind, resource_name, name, new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)]
+
+
+def _check_same_on_all(image: ClusterImage, broker: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    if broker == ALL_BROKERS or sum(1 for _ in image.brokers) == 1:
+        return
+    for name in SAME_ON_ALL_BROKERS:
+        if name in new and new[name] != old.get(name):
+            reason = "because leaders are elected by it: set it for all of them, or on topics"
+            message = f"{name} has to be the same on all brokers, {reason}"
+            raise ApiError(ErrorCode.INVALID_CONFIG, message)
 
 
 def _check_resource(image: ClusterImage, kind: int, name: str) -> None:
