@@ -2,7 +2,11 @@
 
 from tests.mutants.table import Mutant
 
-BOUNDS_TESTS = ("tests/broker/test_work_slices.py", "tests/broker/handlers/test_bounded_work.py")
+BOUNDS_TESTS = (
+    "tests/broker/test_work_slices.py",
+    "tests/broker/handlers/test_share_bounds.py",
+    "tests/broker/handlers/test_bounded_work.py",
+)
 
 BOUNDS_MUTANTS = (
     Mutant(
@@ -39,5 +43,33 @@ BOUNDS_MUTANTS = (
         "tidelog/broker/handlers/fetch.py",
         "        if not self._is_done:\n            self._moved[partition] = None\n            self._wake()\n",
         "        if not self._is_done:\n            self._wake()\n",
+    ),
+    Mutant(
+        "bounds: a share fetch looks at as many batches as its client asks for",
+        "the loop is left to others, whatever lies in the log",
+        "tidelog/broker/share_partitions.py",
+        "    while position + HEADER_SIZE <= end and len(stored) < batches_max:\n",
+        "    while position + HEADER_SIZE <= end:\n",
+    ),
+    Mutant(
+        "bounds: a share session has any number of partitions",
+        "names of what does not exist take bounded memory",
+        "tidelog/broker/share_sessions.py",
+        "        if added > 0 and (had + added",
+        "        if added < 0 and (had + added",
+    ),
+    Mutant(
+        "bounds: a share session that is over counts",
+        "a bound is on what is held, not on what was ever asked for",
+        "tidelog/broker/share_sessions.py",
+        "        del self._by_key[key]\n        self._partition_count -= len(session.partitions)\n",
+        "        del self._by_key[key]\n",
+    ),
+    Mutant(
+        "bounds: a batch that is wider than the window is handed out whole",
+        "the states of a share partition take bounded memory",
+        "tidelog/queues/share_partition.py",
+        "            last = min(last, first + width_max - 1)\n",
+        "            assert last >= first\n",
     ),
 )

@@ -89,7 +89,7 @@ QUEUES_MUTANTS = (
         "shared: a lost connection keeps its locks",
         "what a dead member held is free at once",
         "tidelog/broker/share_sessions.py",
-        "        self.share_partitions.release_member(key.group_id, key.member_id)\n",
+        "        self.share_partitions.release_member(key.group_id, key.member_id, lambda: key.group_id in self._members_of)\n",
         "",
     ),
     Mutant(

@@ -1,5 +1,7 @@
 """The engine, against a model that keeps every record by itself, and in small scenes."""
 
+from itertools import groupby
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tidelog.controller.errors import ApiError
 from tidelog.queues.acknowledgements import AcknowledgementBatch, AcknowledgeType, check_acknowledgements
 from tidelog.queues.lock_wheel import BUCKET_MS
+from tidelog.queues.offset_ranges import OffsetRanges
 from tidelog.queues.share_partition import AcquiredRecords, AcquireRequest, DeadRecords, DeliveryLimits, LogBatch, SharePartition
 from tidelog.queues.states import FINAL_STATES, RecordState, StateBatch
 from tidelog.wire.errors import ErrorCode
@@ -478,3 +481,34 @@ def test_with_dead_letters_a_record_is_archived_only_when_its_letter_is_durable(
     engine.archive_dead(2, 3)
     assert (engine.start_offset, engine.delivery_complete_count) == (4, 0)
     engine.archive_dead(0, 3)
+
+
+def test_what_a_member_that_is_gone_has_held_is_nobodys_until_it_is_released() -> None:
+    engine = SharePartition(0)
+    acquire(engine, "a", LogBatch(0, 9))
+    assert engine.disown("a")
+    assert not engine.disown("a")
+    # The same member comes back before the rest was done.
+    acquire(engine, "a", LogBatch(10, 19))
+    with pytest.raises(ApiError, match="is acquired by another member"):
+        settle(engine, "a", 0, 9, AcknowledgeType.ACCEPT)
+    assert engine.release_disowned(LIMITS)
+    assert engine.next_fetch_offset() == 0
+    settle(engine, "a", 10, 19, AcknowledgeType.ACCEPT)
+
+
+@pytest.mark.parametrize("period", [2, 3])
+def test_many_rows_that_become_equal_are_merged(period: int) -> None:
+    """In one pass, as when a member goes away that held every other record."""
+    ranges = OffsetRanges(0)
+    states = [(ACQUIRED if offset % period else AVAILABLE, 1 if offset < 500 else 2) for offset in range(1_000)]
+    for offset, (state, count) in enumerate(states):
+        ranges.extend(offset, state, count)
+    for row in range(300, 900):
+        ranges.set(row, AVAILABLE, ranges.count(row))
+        states[row] = AVAILABLE, states[row][1]
+    ranges.merge(range(len(ranges)))
+    expected = [(key, len(list(group))) for key, group in groupby(states)]
+    found = [(ranges.state(row), ranges.count(row), *ranges.bounds(row)) for row in range(len(ranges))]
+    assert [((state, count), last - first + 1) for state, count, first, last in found] == expected
+    assert (ranges.start_offset, ranges.end_offset) == (0, 1_000)

@@ -11,13 +11,16 @@ between delivers the record again and may write a second letter; topic, partitio
 identity.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.error_mapping import error_code_of
 from tidelog.controller.errors import ApiError
 from tidelog.log.errors import OffsetOutOfRange, RecordTooLarge
 from tidelog.log.reading import Isolation, read
+from tidelog.ports.steps import Steps
 from tidelog.queues.records import SharePartitionKey
 from tidelog.queues.share_partition import DeadRecords
 from tidelog.records.batch import build_batch, read_records
@@ -44,6 +47,8 @@ COPY_BYTES_MAX = 256 << 10
 BATCH_BYTES_MAX = 64 << 20
 BATCH_RECORDS_MAX = 1_000_000
 READ_BYTES = 1 << 20
+# Where records are copied, the work pauses after this many of them: half a millisecond.
+RECORDS_PER_STEP = 500
 
 GROUP_ENABLE = "errors.deadletterqueue.group.enable"
 HEADER_PREFIX = "__dlq.errors."
@@ -93,26 +98,27 @@ class DeadLetterWriter:
 
     # -- one batch -----------------------------------------------------------------------------------------------------------
 
-    def letters(self, burial: Burial, records: Sequence[_DeadRecord], *, has_copies: bool) -> list[Record]:
+    def letters(self, burial: Burial, records: Sequence[_DeadRecord], *, has_copies: bool) -> Steps[list[Record]]:
         """The letters of as many of the records as fit into one batch, one at least."""
         copies = self._settings.copies_dead_records(burial.key.group_id) and has_copies
+        stored = (yield from _stored_records(burial.partition, records[:LETTERS_MAX])) if copies else {}
         now_ms = self._broker.clock.now_ms()
         letters: list[Record] = []
         size = 0
-        stored = _stored_records(burial.partition, records) if copies else iter(())
-        found = next(stored, None)
         for number, record in enumerate(records[:LETTERS_MAX]):
-            while found is not None and found.offset < record.offset:
-                found = next(stored, None)
             key, value, headers = None, None, _letter_headers(burial, record)
             # A record that compaction has removed has a letter all the same.
-            if found is not None and found.offset == record.offset:
+            found = stored.get(record.offset)
+            if found is not None:
                 key, value, headers = found.key, found.value, (*found.headers, *headers)
-                size += len(key or b"") + len(value or b"") + sum(len(name) + len(text or b"") for name, text in found.headers)
+                size += _copied_bytes(found)
             if letters and size > COPY_BYTES_MAX:
                 break
             letters.append(Record(number, now_ms, key, value, headers))
         return letters
+
+    def in_slices(self, steps: Steps[None], on_end: OnBuried) -> None:
+        self._broker.work_slices.run(steps, on_end)
 
     def send(self, burial: Burial, letters: Sequence[Record], on_durable: OnBuried) -> None:
         """Append letters where their partition is led; call back when they are durable there."""
@@ -176,12 +182,16 @@ class _Writing:
         elif not self._burial.is_wanted():
             self._on_buried(NotLeader("the share partition was dropped before its dead letters were written"))
         else:
-            try:
-                letters = self._writer.letters(self._burial, self._left, has_copies=self._has_copies)
-                self._sent = len(letters)
-                self._writer.send(self._burial, letters, self._answered)
-            except Exception as error:
-                self._answered(error)
+            self._writer.in_slices(self._send(), self._sent_or_failed)
+
+    def _send(self) -> Steps[None]:
+        letters = yield from self._writer.letters(self._burial, self._left, has_copies=self._has_copies)
+        self._sent = len(letters)
+        self._writer.send(self._burial, letters, self._answered)
+
+    def _sent_or_failed(self, error: Exception | None) -> None:
+        if error is not None:
+            self._answered(error)
 
     def _answered(self, error: Exception | None) -> None:
         if error is None:
@@ -213,24 +223,43 @@ def _letter_headers(burial: Burial, record: _DeadRecord) -> tuple[tuple[str, byt
     return tuple((HEADER_PREFIX + name, text.encode()) for name, text in words.items())
 
 
-def _stored_records(partition: Partition, records: Sequence[_DeadRecord]) -> Iterator[Record]:
-    """The records of the log from the first dead one on, as long as more are wanted. The log may have lost some of them."""
-    offset, last = records[0].offset, records[-1].offset
-    while offset <= last:
+def _copied_bytes(record: Record) -> int:
+    return len(record.key or b"") + len(record.value or b"") + sum(len(name) + len(text or b"") for name, text in record.headers)
+
+
+def _stored_records(partition: Partition, records: Sequence[_DeadRecord]) -> Steps[dict[int, Record]]:
+    """Those of the dead records that the log has, by offset, until they are enough for one batch. They may be the last ones of a
+    batch with a million."""
+    stored: dict[int, Record] = {}
+    size = passed = 0
+    wanted = deque(record.offset for record in records)
+    while wanted and size <= COPY_BYTES_MAX:
         try:
-            found = read(partition.log, max(offset, partition.log.log_start_offset), READ_BYTES, Isolation.HIGH_WATERMARK).records
+            offset = max(wanted[0], partition.log.log_start_offset)
+            found = read(partition.log, offset, READ_BYTES, Isolation.HIGH_WATERMARK).records
         except OffsetOutOfRange:
-            return
+            break
         if found is None:
-            return
-        data = found.file.read(found.position, found.length)
-        before = offset
+            break
+        data: bytes = yield partial(found.file.read, found.position, found.length)
         for position, header in iterate_headers(data):
             offset = header.next_offset
-            if header.is_control:
+            if header.is_control or not wanted or offset <= wanted[0] or size > COPY_BYTES_MAX:
                 continue
-            yield from read_records(data, position, header, size_max=BATCH_BYTES_MAX, count_max=BATCH_RECORDS_MAX)
-            if offset > last:
-                return
-        if offset == before:
-            return
+            batch: Iterator[Record] = yield partial(
+                read_records, data, position, header, size_max=BATCH_BYTES_MAX, count_max=BATCH_RECORDS_MAX
+            )
+            for record in batch:
+                passed += 1
+                if not passed % RECORDS_PER_STEP:
+                    yield
+                while wanted and wanted[0] < record.offset:
+                    wanted.popleft()
+                if not wanted or size > COPY_BYTES_MAX:
+                    break
+                if wanted[0] == record.offset:
+                    stored[record.offset] = record
+                    size += _copied_bytes(record)
+        while wanted and wanted[0] < offset:
+            wanted.popleft()
+    return stored

@@ -13,21 +13,25 @@ then, and an administrator may change it. Only a leader whose dead letters are b
 record that kills its only member would be delivered for ever.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tidelog.broker.api import ResultCollector
+from tidelog.broker.api import Pace, ResultCollector
 from tidelog.broker.error_mapping import error_code_of
 from tidelog.broker.share_dead_letters import Burial, DeadLetterWriter
 from tidelog.broker.share_settings import ShareSettings
 from tidelog.broker.share_states import ShareStates
+from tidelog.broker.work_slices import WorkSlices
 from tidelog.config.groups import BY_DURATION, duration_ms
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.errors import CoordinatorError
 from tidelog.log.errors import OffsetOutOfRange
 from tidelog.log.reading import Isolation, LogRead, LogSlice, offset_for_timestamp, read
+from tidelog.log.segments.indexes import AbortedTransaction
 from tidelog.ports.clock import Clock
-from tidelog.ports.steps import run_to_end
+from tidelog.ports.steps import Steps
 from tidelog.queues.acknowledgements import AcknowledgementBatch, AcknowledgeType
 from tidelog.queues.records import SharePartitionKey
 from tidelog.queues.share_coordinator import UNINITIALIZED_OFFSET, ShareState, ShareStateWrite
@@ -45,6 +49,12 @@ if TYPE_CHECKING:
 RETRY_MS = 100
 # Several reads are tried if those before have only found what is not for readers: markers and aborted batches.
 READS_MAX = 16
+# What one request may find in one partition. A client may ask for any number of bytes, and batches may have 70 bytes each.
+READ_BYTES_MAX = 4 << 20
+# What one request may look at in all partitions: a batch, or a range of records, takes a few microseconds.
+ITEMS_MAX = 2_000
+# The same for a partition that is read, whatever is found there.
+ITEMS_PER_READ = 10
 # Headers are read in pieces of this size: many small batches, or the header of a large one.
 HEADERS_READ_BYTES = 8192
 
@@ -75,6 +85,23 @@ class _StoredBatch(NamedTuple):
     size: int
 
 
+class FetchBudget:
+    """How much of the loop's time a request has left, in batches and ranges of records to look at. When it is used up, the
+    request is answered with what it has; the next one goes on from there."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = ITEMS_MAX
+
+    def spend(self, items: int) -> None:
+        self.left -= items
+
+    @property
+    def is_spent(self) -> bool:
+        return self.left <= 0
+
+
 class ShareCounters:
     """What has happened in all share partitions of this broker since it began."""
 
@@ -102,6 +129,7 @@ class ShareEnvironment(NamedTuple):
     settings: ShareSettings
     dead_letters: DeadLetterWriter
     counters: "ShareCounters"
+    work_slices: WorkSlices
 
 
 class ShareLeader:
@@ -162,18 +190,29 @@ class ShareLeader:
             self.drop(_as_leader_error(error))
             return
         self._state_epoch = state.state_epoch
-        log = self._partition.log
         if state.start_offset == UNINITIALIZED_OFFSET:
-            start_offset = self._first_offset()
-            self._engine = SharePartition(start_offset)
+            self._environment.work_slices.run(self._begin(), self._begun)
+        else:
+            self._start(SharePartition(state.start_offset, state.batches))
+
+    def _begin(self) -> Steps[None]:
+        start_offset = yield from self._first_offset()
+        if self.dropped_by is None:
             # Written at once: with ``latest``, whoever leads next would otherwise begin later and skip records.
             self._write(ShareStateWrite(self._state_epoch, self._partition.leader_epoch, start_offset, 0), None)
-        else:
-            self._engine = SharePartition(state.start_offset, state.batches)
-        self._engine.move_start(log.log_start_offset)
-        self._changed()
+            self._start(SharePartition(start_offset))
 
-    def _first_offset(self) -> int:
+    def _begun(self, error: Exception | None) -> None:
+        if error is not None:
+            self.drop(error)
+
+    def _start(self, engine: SharePartition) -> None:
+        if self.dropped_by is None:
+            self._engine = engine
+            engine.move_start(self._partition.log.log_start_offset)
+            self._changed()
+
+    def _first_offset(self) -> Steps[int]:
         """Where a group begins that has read nothing yet."""
         log = self._partition.log
         reset = self._environment.settings.offset_reset(self.key.group_id)
@@ -181,7 +220,7 @@ class ShareLeader:
             return log.log_start_offset
         if reset.startswith(BY_DURATION):
             back_ms = duration_ms(reset.removeprefix(BY_DURATION)) or 0
-            found = run_to_end(offset_for_timestamp(log, self._environment.clock.now_ms() - back_ms))
+            found = yield from offset_for_timestamp(log, self._environment.clock.now_ms() - back_ms)
             if found is not None:
                 return min(found.offset, log.high_watermark)
         return log.high_watermark
@@ -206,35 +245,40 @@ class ShareLeader:
             return 0
         return max(0, self._partition.log.high_watermark - engine.start_offset - engine.delivery_complete_count)
 
-    def readable_bytes(self, bytes_max: int) -> int:
+    def readable_bytes(self, bytes_max: int, budget: FetchBudget) -> int:
         """An estimate of what ``fetch`` would return: enough to know whether it is worth it."""
         engine = self._engine
         if engine is None:
             return 0
         self._follow_log_start(engine)
-        if not engine.can_acquire(self._environment.settings.limits(self.key.group_id)):
+        if not self._has_records(engine):
             return 0
+        budget.spend(ITEMS_PER_READ)
         found = self._read(engine, bytes_max).records
         return 0 if found is None else found.length
 
-    def fetch(self, request: AcquireRequest, bytes_max: int) -> ShareFetched:
+    def fetch(self, request: AcquireRequest, bytes_max: int, budget: FetchBudget) -> ShareFetched:
         """Lock records for a member, and return where they are."""
         engine = self._engine
         if engine is None:
             return NOTHING_FETCHED
         self._follow_log_start(engine)
+        if not self._has_records(engine):
+            return NOTHING_FETCHED
         limits = self._environment.settings.limits(self.key.group_id)
         fetched = NOTHING_FETCHED
         for _ in range(READS_MAX):
-            if not engine.can_acquire(limits):
+            if budget.is_spent or not engine.can_acquire(limits):
                 break
             offset = engine.next_fetch_offset()
             found = self._read(engine, bytes_max)
             if found.records is None:
                 break
-            stored = _stored_batches(found, offset, request.records_max)
+            stored = _stored_batches(found, offset, request.records_max, budget.left)
             now_ms = self._environment.clock.monotonic_ms()
-            acquired = engine.acquire(request, [each.batch for each in stored], limits, now_ms)
+            may_acquire = request._replace(ranges_max=min(request.ranges_max, budget.left))
+            acquired = engine.acquire(may_acquire, [each.batch for each in stored], limits, now_ms)
+            budget.spend(ITEMS_PER_READ + len(stored) + len(acquired))
             if acquired:
                 fetched = ShareFetched(acquired, _slices(found.records, stored, acquired))
                 self._partition.count_fetched(fetched.length)
@@ -248,7 +292,7 @@ class ShareLeader:
         log = self._partition.log
         isolation = self._environment.settings.isolation(self.key.group_id)
         try:
-            return read(log, engine.next_fetch_offset(), bytes_max, isolation)
+            return read(log, engine.next_fetch_offset(), min(bytes_max, READ_BYTES_MAX), isolation)
         except OffsetOutOfRange:
             # The log was cut after an unclean election, and has not grown again to where the group is.
             return LogRead(None, log.high_watermark, [])
@@ -277,10 +321,14 @@ class ShareLeader:
         )
         self._changed(on_settled)
 
-    def release_member(self, member_id: str) -> None:
-        """Release everything that a member holds, because it is gone."""
+    def disown(self, member_id: str) -> bool:
+        """The member is gone: nobody may settle what it held any more. Returns whether there is something to release."""
+        return self._engine is not None and self._engine.disown(member_id)
+
+    def release_disowned(self) -> None:
+        """Release what members held that are gone."""
         if self._engine is not None and self.dropped_by is None:
-            self._engine.release_member(member_id, self._environment.settings.limits(self.key.group_id))
+            self._engine.release_disowned(self._environment.settings.limits(self.key.group_id))
             self._changed()
 
     def _expire(self) -> None:
@@ -459,12 +507,16 @@ class SharePartitions:
     def find_existing(self, group_id: str, topic_id: bytes, index: int) -> ShareLeader | None:
         return self._by_group.get(group_id, {}).get(SharePartitionKey(group_id, topic_id, index))
 
-    def release_member(self, group_id: str, member_id: str) -> None:
-        for leader in list(self._by_group.get(group_id, {}).values()):
-            leader.release_member(member_id)
+    def release_member(self, group_id: str, member_id: str, is_group_used: Callable[[], bool]) -> None:
+        """Release everything that a member holds, and drop the group's leaders, unless somebody else fetches from them. The
+        member holds nothing from now on; the rest is done in slices, because it may have had records of many partitions."""
+        leaders = list(self._by_group.get(group_id, {}).values())
+        disowned = [leader for leader in leaders if leader.disown(member_id)]
+        steps = _release(disowned, leaders, is_group_used)
+        self._environment.work_slices.run(steps, _raise_error)
 
     def drop_group(self, group_id: str) -> None:
-        """Nobody of the group fetches here any more."""
+        """The group is being deleted."""
         for leader in list(self._by_group.get(group_id, {}).values()):
             leader.retire()
 
@@ -474,6 +526,24 @@ class SharePartitions:
             del leaders[leader.key]
             if not leaders:
                 del self._by_group[leader.key.group_id]
+
+
+def _release(disowned: Sequence[ShareLeader], leaders: Sequence[ShareLeader], is_group_used: Callable[[], bool]) -> Steps[None]:
+    for leader in disowned:
+        leader.release_disowned()
+        yield
+    pace = Pace()
+    for leader in leaders:
+        if is_group_used():
+            return
+        leader.retire()
+        if pace.is_pause_due():
+            yield
+
+
+def _raise_error(error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 _FENCED = (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -496,30 +566,43 @@ def _copy(error: Exception) -> Exception:
     return ApiError(*error_code_of(error))
 
 
-def _stored_batches(found: LogRead, offset: int, records_max: int) -> list[_StoredBatch]:
+def _stored_batches(found: LogRead, offset: int, records_max: int, batches_max: int) -> list[_StoredBatch]:
     """The batches from the one that holds ``offset`` on, until there are enough for one request."""
     assert found.records is not None
     file, begin, length = found.records
-    aborted = found.aborted
+    aborted = _aborted_by_producer(found.aborted)
     stored: list[_StoredBatch] = []
     position, end = begin, begin + length
     data, data_begin = b"", begin
-    while position + HEADER_SIZE <= end:
+    while position + HEADER_SIZE <= end and len(stored) < batches_max:
         if position + HEADER_SIZE > data_begin + len(data):
             data, data_begin = file.read(position, min(HEADERS_READ_BYTES, end - position)), position
         header = read_header(data, position - data_begin)
         size = header.batch_length + 12
         if position + size > end:
             break
-        is_aborted = header.is_transactional and any(
-            one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset for one in aborted
-        )
+        is_aborted = header.is_transactional and _is_aborted(aborted.get(header.producer_id, ()), header.base_offset)
         batch = LogBatch(header.base_offset, header.next_offset - 1, header.is_control or is_aborted)
         stored.append(_StoredBatch(batch, position, size))
         if batch.last_offset - offset + 1 >= records_max:
             break
         position += size
     return stored
+
+
+def _aborted_by_producer(aborted: Sequence[AbortedTransaction]) -> dict[int, list[AbortedTransaction]]:
+    """The transactions of each producer, in their order: they do not overlap."""
+    by_producer: dict[int, list[AbortedTransaction]] = {}
+    for each in aborted:
+        by_producer.setdefault(each.producer_id, []).append(each)
+    for transactions in by_producer.values():
+        transactions.sort(key=attrgetter("first_offset"))
+    return by_producer
+
+
+def _is_aborted(transactions: Sequence[AbortedTransaction], offset: int) -> bool:
+    index = bisect_right(transactions, offset, key=attrgetter("first_offset")) - 1
+    return index >= 0 and offset <= transactions[index].last_offset
 
 
 def _slices(records: LogSlice, stored: Sequence[_StoredBatch], acquired: Sequence[AcquiredRecords]) -> list[LogSlice]:

@@ -8,6 +8,7 @@ from tidelog.broker.api import RequestContext
 from tidelog.broker.share_sessions import TopicIndex
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.features import SHARE_VERSION
+from tidelog.ports.steps import Steps
 from tidelog.queues.acknowledgements import AcknowledgementBatch, AcknowledgeType, check_acknowledgements
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import BrokerNode
 
 RENEWAL_SINCE = 2
+# Settling pauses between partitions after this many types of acknowledgement, each of which may take ten microseconds.
+TYPES_PER_STEP = 500
 
 Acknowledgements = Mapping[TopicIndex, list[AcknowledgementBatch]]
 AcknowledgeErrors = dict[TopicIndex, tuple[ErrorCode, str]]
@@ -52,7 +55,7 @@ def settle(
     member_id: str,
     acknowledgements: Acknowledgements,
     on_settled: Callable[[AcknowledgeErrors], None],
-) -> None:
+) -> Steps[None]:
     """Settle the records of every partition, each by itself: all that is said about one partition, or nothing of it. Call back
     with what was refused when everything else is committed."""
     errors: AcknowledgeErrors = {}
@@ -71,7 +74,12 @@ def settle(
         if not missing:
             on_settled(errors)
 
+    settled = 0
     for which, batches in acknowledgements.items():
+        settled += sum(len(batch.acknowledge_types) for batch in batches)
+        if settled > TYPES_PER_STEP:
+            settled = 0
+            yield
         try:
             type_max = AcknowledgeType.RENEW if version >= RENEWAL_SINCE else AcknowledgeType.REJECT
             check_acknowledgements(batches, type_max, is_renewal)

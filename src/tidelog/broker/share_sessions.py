@@ -4,7 +4,8 @@ A session belongs to one member of a group and to its connection. Its first requ
 whether it fetches or acknowledges, and the last one -1. When it ends, in whatever way, everything that the member holds is
 released. A session that was opened again over another connection survives the end of the first.
 
-The number of sessions is bounded; a member beyond that is refused.
+The number of sessions is bounded, and so are their partitions, because a request may name any number of partitions that do not
+exist; a member beyond that is refused.
 """
 
 from collections.abc import Iterable
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
+# A session's partitions are all looked at for each of its fetches, at a few microseconds each.
+PARTITIONS_PER_SESSION_MAX = 5_000
+# The limit for all sessions together. Each partition takes some 200 bytes.
+PARTITIONS_MAX = 250_000
 
 
 class ShareSessionKey(NamedTuple):
@@ -35,13 +40,14 @@ TopicIndex = tuple[bytes, int]
 
 
 class ShareSession:
-    __slots__ = ("_connection", "_sessions", "epoch", "key", "partitions")
+    __slots__ = ("_connection", "_new", "_sessions", "epoch", "key", "partitions")
 
     def __init__(self, key: ShareSessionKey, sessions: "ShareSessions", connection: ClientSession) -> None:
         self.key = key
         self.epoch = 1
         """The epoch of the next request."""
         self.partitions: dict[TopicIndex, None] = {}
+        self._new: dict[TopicIndex, None] = {}
         self._sessions = sessions
         self._connection = connection
         connection.add_delayed(self)
@@ -61,9 +67,24 @@ class ShareSession:
         self._sessions.close(self)
 
     def change(self, added: Iterable[TopicIndex], forgotten: Iterable[TopicIndex]) -> None:
-        self.partitions.update(dict.fromkeys(added))
-        for each in forgotten:
-            self.partitions.pop(each, None)
+        """Raises ApiError, and changes nothing, when there would be too many."""
+        new = {each: None for each in added if each not in self.partitions}
+        old = {each: None for each in forgotten if each in self.partitions or each in new}
+        self._sessions.count_partitions(len(self.partitions), len(new) - len(old))
+        self.partitions.update(new)
+        self._new.update(new)
+        for each in old:
+            del self.partitions[each]
+            self._new.pop(each, None)
+
+    @property
+    def has_new_partitions(self) -> bool:
+        return bool(self._new)
+
+    def take_new_partitions(self) -> list[TopicIndex]:
+        """What was added since the last call."""
+        new, self._new = list(self._new), {}
+        return new
 
     def in_turn(self) -> list[TopicIndex]:
         """The partitions, beginning with another one each time, so that none is always the last."""
@@ -73,7 +94,7 @@ class ShareSession:
 
 
 class ShareSessions:
-    __slots__ = ("_by_key", "_members_of", "_sessions_max", "share_partitions")
+    __slots__ = ("_by_key", "_members_of", "_partition_count", "_sessions_max", "share_partitions")
 
     def __init__(self, share_partitions: SharePartitions, sessions_max: int) -> None:
         self.share_partitions = share_partitions
@@ -81,6 +102,8 @@ class ShareSessions:
         self._by_key: dict[ShareSessionKey, ShareSession] = {}
         # The number of sessions of each group.
         self._members_of: dict[str, int] = {}
+        # Of all sessions.
+        self._partition_count = 0
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -90,12 +113,20 @@ class ShareSessions:
         earlier = self._by_key.pop(key, None)
         if earlier is not None:
             earlier.leave_connection()
+            self._partition_count -= len(earlier.partitions)
         elif len(self._by_key) >= self._sessions_max:
             raise ApiError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         else:
             self._members_of[key.group_id] = self._members_of.get(key.group_id, 0) + 1
         session = self._by_key[key] = ShareSession(key, self, connection)
         return session
+
+    def count_partitions(self, had: int, added: int) -> None:
+        """A session that had some partitions gets more of them, or loses some. Raises ApiError if these are too many."""
+        if added > 0 and (had + added > PARTITIONS_PER_SESSION_MAX or self._partition_count + added > PARTITIONS_MAX):
+            message = f"A session has at most {PARTITIONS_PER_SESSION_MAX} partitions, and all sessions {PARTITIONS_MAX}."
+            raise ApiError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, message)
+        self._partition_count += added
 
     def advance(self, key: ShareSessionKey, epoch: int, connection: ClientSession) -> ShareSession:
         session = self.find(key)
@@ -118,11 +149,14 @@ class ShareSessions:
         if self._by_key.get(key) is not session:
             return
         del self._by_key[key]
-        self.share_partitions.release_member(key.group_id, key.member_id)
+        self._partition_count -= len(session.partitions)
         self._members_of[key.group_id] -= 1
         if not self._members_of[key.group_id]:
             del self._members_of[key.group_id]
-            self.share_partitions.drop_group(key.group_id)
+        self.share_partitions.release_member(key.group_id, key.member_id, lambda: key.group_id in self._members_of)
+
+    def is_open(self, session: ShareSession) -> bool:
+        return self._by_key.get(session.key) is session
 
 
 def make_share_sessions(broker: "BrokerNode") -> ShareSessions:
@@ -130,5 +164,6 @@ def make_share_sessions(broker: "BrokerNode") -> ShareSessions:
     settings = ShareSettings(broker.image, values)
     states = broker.coordinators.share_states
     letters = DeadLetterWriter(broker, settings)
-    environment = ShareEnvironment(broker.clock, broker.timers, states, settings, letters, ShareCounters())
+    slices = broker.work_slices
+    environment = ShareEnvironment(broker.clock, broker.timers, states, settings, letters, ShareCounters(), slices)
     return ShareSessions(SharePartitions(broker.partitions, environment), int(values["group.share.max.share.sessions"]))

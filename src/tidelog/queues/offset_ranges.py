@@ -11,12 +11,14 @@ The search for the next available range is one search for a byte, which runs at 
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tidelog.queues.states import FINAL_STATES, RecordState
 
 NO_OWNER = 0
 NO_DEADLINE_MS = 0
+# Rows are deleted one by one up to this number.
+FEW_ROWS = 8
 
 
 class OffsetRanges:
@@ -125,9 +127,13 @@ class OffsetRanges:
 
     def merge(self, rows: range) -> None:
         """Merge equal neighbours among these rows and with the rows next to them."""
-        for index in range(min(rows.stop, len(self._firsts) - 1), max(rows.start - 1, 0), -1):
-            if self._are_equal(index - 1, index):
+        begin, end = max(rows.start - 1, 0), min(rows.stop, len(self._firsts) - 1)
+        merged = [index for index in range(begin + 1, end + 1) if self._are_equal(index - 1, index)]
+        if len(merged) <= FEW_ROWS:
+            for index in reversed(merged):
                 self._delete(index, index + 1)
+        else:
+            self._delete_many(merged)
 
     def _are_equal(self, left: int, right: int) -> bool:
         state = self._states[left]
@@ -139,6 +145,15 @@ class OffsetRanges:
             and self._owners[left] == self._owners[right]
             and self._deadlines_ms[left] == self._deadlines_ms[right]
         )
+
+    def _delete_many(self, rows: Sequence[int]) -> None:
+        """Delete rows in ascending order in one pass: each deletion by itself moves everything behind it."""
+        begin, end = rows[0], rows[-1] + 1
+        gone = set(rows)
+        kept = [index for index in range(begin, end) if index not in gone]
+        self._states[begin:end] = bytes([self._states[index] for index in kept])
+        for column in (self._firsts, self._counts, self._owners, self._deadlines_ms):
+            column[begin:end] = array(column.typecode, [column[index] for index in kept])
 
     def _delete(self, begin: int, end: int) -> None:
         del self._firsts[begin:end], self._states[begin:end], self._counts[begin:end]

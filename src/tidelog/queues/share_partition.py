@@ -81,6 +81,8 @@ class AcquireRequest(NamedTuple):
     """Without a strict limit, acquired records are reported in pieces of about this size."""
     is_limit_strict: bool = False
     """Whether ``records_max`` may end inside of a batch (record_limit); else whole batches are acquired (batch_optimized)."""
+    ranges_max: int = 1_000
+    """The limit for separate ranges of the window that are acquired at once: each takes a few microseconds."""
 
 
 class AcquiredRecords(NamedTuple):
@@ -130,7 +132,7 @@ OLDEST_FIRST = OldestFirst()
 class _Acquisition:
     """What one call of ``acquire`` has acquired so far."""
 
-    __slots__ = ("count", "deadline_ms", "is_full", "limits", "owner", "records", "request")
+    __slots__ = ("count", "deadline_ms", "is_full", "limits", "owner", "range_count", "records", "request")
 
     def __init__(self, request: AcquireRequest, limits: DeliveryLimits, owner: int, deadline_ms: int) -> None:
         self.request = request
@@ -139,6 +141,7 @@ class _Acquisition:
         self.deadline_ms = deadline_ms
         self.records: list[AcquiredRecords] = []
         self.count = 0
+        self.range_count = 0
         self.is_full = False
 
     @property
@@ -147,6 +150,8 @@ class _Acquisition:
 
     def add(self, first: int, last: int, delivery_count: int) -> None:
         self.count += last - first + 1
+        self.range_count += 1
+        self.is_full = self.is_full or self.range_count >= self.request.ranges_max
         previous = self.records[-1] if self.records else None
         if previous is not None and previous[1:] == (first - 1, delivery_count) and not self._is_whole(previous, first):
             self.records[-1] = previous._replace(last_offset=last)
@@ -159,7 +164,17 @@ class _Acquisition:
 
 
 class SharePartition:
-    __slots__ = ("_dead", "_is_start_unwritten", "_member_count", "_members", "_order", "_ranges", "_unwritten", "_wheel")
+    __slots__ = (
+        "_dead",
+        "_disowned",
+        "_is_start_unwritten",
+        "_member_count",
+        "_members",
+        "_order",
+        "_ranges",
+        "_unwritten",
+        "_wheel",
+    )
 
     def __init__(self, start_offset: int, batches: Sequence[StateBatch] = (), order: DeliveryOrder = OLDEST_FIRST) -> None:
         """``batches`` are what was written, in ascending order. Offsets between them were handed out and never settled before
@@ -170,6 +185,8 @@ class SharePartition:
         # Numbers of members that have locks, or had some.
         self._members: dict[str, int] = {}
         self._member_count = 0
+        # The numbers of members that are gone, while they still have locks.
+        self._disowned: set[int] = set()
         self._unwritten: list[StateBatch] = []
         self._is_start_unwritten = False
         self._dead: list[DeadRecords] = []
@@ -296,7 +313,8 @@ class SharePartition:
             position = end + 1
 
     def _acquire_new(self, acquisition: _Acquisition, last: int) -> None:
-        """Move the end of the window, by a whole batch unless the limit is strict."""
+        """Move the end of the window, by a whole batch unless the limit is strict. A batch that is wider than the window may be
+        is cut all the same: it may have a million records, and each may get a state of its own."""
         room = min(self._room(acquisition.limits), acquisition.room)
         if room <= 0:
             acquisition.is_full = True
@@ -305,6 +323,9 @@ class SharePartition:
         if acquisition.request.is_limit_strict and first + room - 1 < last:
             last = first + room - 1
             acquisition.is_full = True
+        width_max = acquisition.limits.width_max
+        if width_max is not None:
+            last = min(last, first + width_max - 1)
         self._ranges.extend(last, RecordState.AVAILABLE)
         self._lock(acquisition, first, last)
         if self._room(acquisition.limits) <= 0:
@@ -423,12 +444,23 @@ class SharePartition:
 
     def release_member(self, member_id: str, limits: DeliveryLimits) -> bool:
         """Release everything that a member holds, because it is gone. The deliveries count. Returns whether it held anything."""
+        return self.disown(member_id) and self.release_disowned(limits)
+
+    def disown(self, member_id: str) -> bool:
+        """The member is gone: nobody may settle what it holds any more, until ``release_disowned``, which takes longer. Returns
+        whether it ever held anything."""
         owner = self._members.pop(member_id, None)
+        if owner is not None:
+            self._disowned.add(owner)
+        return owner is not None
+
+    def release_disowned(self, limits: DeliveryLimits) -> bool:
+        disowned, self._disowned = self._disowned, set()
         ranges = self._ranges
-        index = ranges.first_with(RecordState.ACQUIRED) if owner is not None else -1
+        index = ranges.first_with(RecordState.ACQUIRED) if disowned else -1
         held = False
         while index >= 0:
-            if ranges.owner(index) == owner:
+            if ranges.owner(index) in disowned:
                 held = True
                 self._release(index, limits)
             index = ranges.first_with(RecordState.ACQUIRED, index + 1)

@@ -13,12 +13,13 @@ from tidelog.broker.share_requests import (
 )
 from tidelog.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSessionKey
 from tidelog.controller.errors import ApiError
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     broker = context.broker
     check_share_groups_enabled(broker)
     check_member(request.group_id, request.member_id)
@@ -33,7 +34,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         if not context.session.is_closed:
             context.reply_later(lambda: _response(context, request, errors))
 
-    settle(context, key.group_id, key.member_id, acknowledgements_of(request), settled)
+    yield from settle(context, key.group_id, key.member_id, acknowledgements_of(request), settled)
     if epoch == FINAL_EPOCH:
         sessions.close(session)
 

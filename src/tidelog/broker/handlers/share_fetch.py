@@ -4,11 +4,12 @@ The acknowledgements of a request take effect before it fetches. The answer wait
 least one, unless the time is up. A request that renews locks fetches nothing, because a lock might end before the answer.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import Api, Pace, RequestContext
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
-from tidelog.broker.share_partitions import ShareFetched, ShareLeader
+from tidelog.broker.share_partitions import FetchBudget, ShareFetched, ShareLeader
 from tidelog.broker.share_requests import (
     AcknowledgeErrors,
     Acknowledgements,
@@ -19,6 +20,7 @@ from tidelog.broker.share_requests import (
 )
 from tidelog.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession, ShareSessionKey, TopicIndex
 from tidelog.controller.errors import ApiError
+from tidelog.ports.steps import Steps
 from tidelog.queues.share_partition import AcquireRequest
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 RECORD_LIMIT_MODE = 1
 
 
-def handle(context: RequestContext, request: DecodedMessage) -> None:
+def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     broker = context.broker
     check_share_groups_enabled(broker)
     check_member(request.group_id, request.member_id)
@@ -49,12 +51,12 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
         context.session.add_delayed(broker.timers.schedule(request.max_wait_ms, lambda: context.fail(refusal)))
         return
     fetch = ShareFetch(context, request, key, session, acknowledgements)
-    settle(context, key.group_id, key.member_id, acknowledgements, fetch.settled)
+    yield from settle(context, key.group_id, key.member_id, acknowledgements, fetch.settled)
     if request.share_session_epoch == FINAL_EPOCH:
         broker.share_sessions.close(session)
         fetch.fetched()
     else:
-        fetch.start()
+        yield from fetch.start()
 
 
 def _session(
@@ -124,7 +126,20 @@ class ShareFetch:
 
     # -- records -------------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self) -> Steps[None]:
+        """Begin to lead the partitions that are new, and then fetch: the first takes longer than the second."""
+        sessions, pace = self._context.broker.share_sessions, Pace()
+        for which in self._session.take_new_partitions():
+            # The fetch finds the error of a partition that does not exist, or is led elsewhere.
+            with suppress(Exception):
+                sessions.share_partitions.find(self._key.group_id, *which)
+            if pace.is_pause_due():
+                yield
+                if not sessions.is_open(self._session):
+                    raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND, "The session has ended while this request was handled.")
+        self._start()
+
+    def _start(self) -> None:
         request = self._request
         if request.is_renew_ack or request.max_records <= 0 or request.max_bytes <= 0 or self._try() or request.max_wait_ms <= 0:
             self.fetched()
@@ -153,17 +168,31 @@ class ShareFetch:
         if not self._leaders:
             return bool(self._partition_errors)
         bytes_each = max(1, min(self._request.max_bytes, self._context.broker.config.fetch_bytes_max) // len(self._leaders))
-        if self._bytes_min > 1 and sum(each.readable_bytes(bytes_each) for each in self._leaders.values()) < self._bytes_min:
+        if self._bytes_min > 1 and not self._are_enough(bytes_each):
             return bool(self._partition_errors)
-        return self._acquire(order, bytes_each) or bool(self._partition_errors)
+        budget = FetchBudget()
+        self._acquire(order, bytes_each, budget)
+        return bool(self._fetched or self._partition_errors) or budget.is_spent
 
-    def _acquire(self, order: list[TopicIndex], bytes_each: int) -> bool:
+    def _are_enough(self, bytes_each: int) -> bool:
+        """Whether there are as many bytes as the request wants, or in so many partitions that one answer cannot have them all."""
+        budget = FetchBudget()
+        readable = 0
+        for leader in self._leaders.values():
+            readable += leader.readable_bytes(bytes_each, budget)
+            if readable >= self._bytes_min or budget.is_spent:
+                return True
+        return False
+
+    def _acquire(self, order: list[TopicIndex], bytes_each: int, budget: FetchBudget) -> None:
         request = self._request
         records_left = request.max_records
         for which in order:
             leader = self._leaders.get(which)
-            if leader is None or records_left <= 0:
+            if leader is None:
                 continue
+            if records_left <= 0 or budget.is_spent:
+                return
             acquire = AcquireRequest(
                 self._key.member_id,
                 records_left,
@@ -171,14 +200,13 @@ class ShareFetch:
                 is_limit_strict=request.share_acquire_mode == RECORD_LIMIT_MODE,
             )
             try:
-                fetched = leader.fetch(acquire, bytes_each)
+                fetched = leader.fetch(acquire, bytes_each, budget)
             except Exception as error:
                 self._partition_errors[which] = self._context.code_of(error)
                 continue
             if fetched.acquired:
                 self._fetched[which] = fetched
                 records_left -= sum(each.last_offset - each.first_offset + 1 for each in fetched.acquired)
-        return bool(self._fetched)
 
     def on_available(self) -> None:
         if not self._is_fetched and self._try():
