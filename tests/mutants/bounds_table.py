@@ -6,6 +6,7 @@ BOUNDS_TESTS = (
     "tests/broker/test_work_slices.py",
     "tests/broker/handlers/test_share_bounds.py",
     "tests/broker/handlers/test_bounded_work.py",
+    "tests/server/test_limits.py",
 )
 
 BOUNDS_MUTANTS = (
@@ -71,5 +72,26 @@ BOUNDS_MUTANTS = (
         "tidelog/queues/share_partition.py",
         "            last = min(last, first + width_max - 1)\n",
         "            assert last >= first\n",
+    ),
+    Mutant(
+        "bounds: a frame that stops in the middle has no place beyond the memory",
+        "frames beyond the budget are together as large as the largest one",
+        "tidelog/server/limits.py",
+        "            self._reserved[holder] = missing_bytes\n",
+        "            assert missing_bytes >= 0\n",
+    ),
+    Mutant(
+        "bounds: the place of a connection that is gone stays taken",
+        "nobody waits for ever for memory",
+        "tidelog/server/limits.py",
+        "        had_place = self._reserved.pop(holder, None) is not None\n",
+        "        had_place = False\n",
+    ),
+    Mutant(
+        "bounds: a byte now and then keeps the memory from others",
+        "nobody waits for ever for memory",
+        "tidelog/server/limits.py",
+        "        return self._exempt_until if self._exempt is holder and self._waiting else None\n",
+        "        return None\n",
     ),
 )

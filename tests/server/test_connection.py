@@ -7,7 +7,7 @@ import struct
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -493,3 +493,44 @@ def test_who_is_let_through_beyond_the_memory_and_then_muted_lets_others_through
         running.call(broker.sessions[0].unmute)
         muted.socket.sendall(frame[2 * MIB :])
         assert muted.receive() == b"%d" % (4 * MIB)
+
+
+def test_large_frames_that_are_answered_at_once_follow_each_other_beyond_the_memory() -> None:
+    """The next frame has begun when the one before it is answered, so that the connection holds as much as before."""
+    frame = framed(b"length " + bytes(4 * MIB))
+    limits = ConnectionLimits(memory_bytes_max=MIB, frame_bytes_max=4 * MIB + 1024)
+    with running_server(limits) as running, running.client() as client:
+        assert client.ask(b"echo x") == b"echo x"
+        sender = threading.Thread(target=client.socket.sendall, args=(frame * 8,))
+        sender.start()
+        assert [client.receive() for _ in range(8)] == [b"%d" % (4 * MIB)] * 8
+        sender.join()
+        wait_until(lambda: running.server.reactor.memory.used_bytes == 0)
+
+
+def test_who_sends_a_byte_now_and_then_does_not_keep_others_from_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.server.limits.EXEMPT_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("tidelog.server.limits.EXEMPT_BYTES_PER_SECOND", 8 * MIB)
+    frame = framed(b"length " + bytes(4 * MIB))
+    limits = ConnectionLimits(memory_bytes_max=MIB, frame_bytes_max=4 * MIB + 1024, frame_stall_ms_max=4_000)
+    with running_server(limits) as running, running.client() as slow, running.client() as other:
+        memory = running.server.reactor.memory
+        assert slow.ask(b"echo x") == other.ask(b"echo x") == b"echo x"
+        slow.socket.sendall(frame[: 2 * MIB])
+        wait_until(lambda: memory.used_bytes > MIB)
+        sender = threading.Thread(target=other.socket.sendall, args=(frame,))
+        sender.start()
+        answers: list[bytes] = []
+        receiver = threading.Thread(target=lambda: answers.append(other.receive()))
+        receiver.start()
+        sent = 2 * MIB
+        with suppress(OSError):
+            while receiver.is_alive():
+                slow.socket.sendall(frame[sent : sent + 1])
+                sent += 1
+                receiver.join(0.1)
+                assert sent < 3 * MIB
+        receiver.join()
+        sender.join()
+        assert answers == [b"%d" % (4 * MIB)]
+        assert slow.is_closed_by_server()

@@ -10,6 +10,7 @@ import pytest
 from tidelog.config.broker import BROKER
 from tidelog.config.definition import parse
 from tidelog.server.limits import (
+    EXEMPT_SECONDS_MAX,
     PENALTY_SECONDS_MAX,
     WHEEL_SLOT_COUNT,
     ConnectionLimits,
@@ -56,15 +57,20 @@ def run_now(callback: Callable[[], None]) -> None:
     callback()
 
 
+def never() -> float:
+    """A clock that stands still."""
+    return 0.0
+
+
 def test_below_the_budget_everybody_may_grow() -> None:
-    memory = MemoryBudget(100, 50, run_now)
+    memory = MemoryBudget(100, 50, run_now, never)
     memory.change(99)
     assert memory.may_grow(Holder(), None)
     assert memory.waiting_count == 0
 
 
 def test_who_waits_is_resumed_when_a_good_part_is_free_again() -> None:
-    memory = MemoryBudget(100, 50, run_now)
+    memory = MemoryBudget(100, 50, run_now, never)
     memory.change(100)
     holder = Holder()
     assert not memory.may_grow(holder, None)
@@ -76,22 +82,22 @@ def test_who_waits_is_resumed_when_a_good_part_is_free_again() -> None:
 
 
 def test_one_in_the_middle_of_a_frame_is_let_through_at_a_time() -> None:
-    memory = MemoryBudget(100, 50, run_now)
+    memory = MemoryBudget(100, 50, run_now, never)
     memory.change(100)
     first, second, third = Holder(), Holder(), Holder()
     assert memory.may_grow(first, 30)
     assert not memory.may_grow(second, 30)
     assert not memory.may_grow(third, None)
     assert memory.may_grow(first, 30)
-    memory.reading_stopped(third)
+    memory.reading_stopped(third, 30)
     assert second.resumed == 0
-    memory.reading_stopped(first)
+    memory.forget(first)
     assert second.resumed == third.resumed == 1
     assert memory.may_grow(second, 30)
 
 
 def test_the_exemption_is_for_one_frame() -> None:
-    memory = MemoryBudget(100, 50, run_now)
+    memory = MemoryBudget(100, 50, run_now, never)
     memory.change(100)
     first, second = Holder(), Holder()
     assert memory.may_grow(first, 30)
@@ -105,14 +111,14 @@ def test_the_exemption_is_for_one_frame() -> None:
 
 
 def test_frames_that_are_exempt_and_unanswered_are_together_as_large_as_the_largest() -> None:
-    memory = MemoryBudget(100, 50, run_now)
+    memory = MemoryBudget(100, 50, run_now, never)
     memory.change(100)
     first, second = Holder(), Holder()
     assert memory.may_grow(first, 30)
     memory.change(30)
     memory.frame_is_whole(first)
     assert memory.may_grow(second, 20)
-    memory.reading_stopped(second)
+    memory.forget(second)
     assert not memory.may_grow(first, 21)
     assert not memory.may_grow(second, 21)
     memory.all_answered(first)
@@ -121,7 +127,7 @@ def test_frames_that_are_exempt_and_unanswered_are_together_as_large_as_the_larg
 
 
 def test_one_that_is_gone_is_not_resumed_and_lets_the_next_one_through() -> None:
-    memory = MemoryBudget(100, 50, run_now)
+    memory = MemoryBudget(100, 50, run_now, never)
     memory.change(100)
     first, second, third = Holder(), Holder(), Holder()
     assert memory.may_grow(first, 30)
@@ -132,8 +138,72 @@ def test_one_that_is_gone_is_not_resumed_and_lets_the_next_one_through() -> None
     assert (second.resumed, third.resumed) == (0, 1)
 
 
+def test_one_that_stops_in_the_middle_of_its_frame_keeps_the_place_for_the_rest() -> None:
+    """Otherwise each of a thousand connections could leave most of a frame behind."""
+    memory = MemoryBudget(100, 50, run_now, never)
+    memory.change(100)
+    first, second, third = Holder(), Holder(), Holder()
+    assert memory.may_grow(first, 50)
+    assert not memory.may_grow(second, 50)
+    memory.change(20)
+    memory.reading_stopped(first, 30)
+    assert second.resumed == 1, "somebody smaller may have room"
+    assert not memory.may_grow(second, 50)
+    assert not memory.may_grow(third, 1)
+    assert memory.may_grow(first, 50), "it goes on whenever it can"
+    memory.change(30)
+    memory.frame_is_whole(first)
+    assert not memory.may_grow(second, 50), "its request is not answered yet"
+    memory.change(-50)
+    memory.all_answered(first)
+    assert memory.may_grow(second, 50)
+
+
+def test_the_place_of_one_that_is_gone_is_free() -> None:
+    memory = MemoryBudget(100, 50, run_now, never)
+    memory.change(100)
+    first, second = Holder(), Holder()
+    assert memory.may_grow(first, 50)
+    memory.reading_stopped(first, 50)
+    assert not memory.may_grow(second, 50)
+    memory.forget(first)
+    assert second.resumed == 1
+    assert memory.may_grow(second, 50)
+
+
+def test_one_that_had_a_place_and_did_not_need_it_has_none_for_its_next_frame() -> None:
+    memory = MemoryBudget(100, 50, run_now, never)
+    memory.change(100)
+    first, second = Holder(), Holder()
+    assert memory.may_grow(first, 50)
+    memory.reading_stopped(first, 40)
+    memory.change(-60)
+    memory.frame_is_whole(first)
+    memory.change(60)
+    memory.all_answered(first)
+    assert memory.may_grow(second, 50)
+    memory.reading_stopped(second, 50)
+    assert not memory.may_grow(first, 50)
+
+
+def test_whom_others_wait_for_has_limited_time_for_a_frame() -> None:
+    now = [100.0]
+    memory = MemoryBudget(100, 50, run_now, lambda: now[0])
+    memory.change(100)
+    first, second = Holder(), Holder()
+    assert memory.may_grow(first, 50)
+    assert memory.late_since(first) is None, "nobody waits"
+    assert not memory.may_grow(second, 30)
+    late_since = memory.late_since(first)
+    assert late_since == pytest.approx(100 + EXEMPT_SECONDS_MAX, abs=0.01)
+    now[0] = 105.0
+    assert memory.may_grow(first, 50)
+    assert memory.late_since(first) == late_since, "a few bytes now and then give it no more time"
+    assert memory.late_since(second) is None
+
+
 def test_tight_is_more_than_half() -> None:
-    memory = MemoryBudget(100, 50, run_now)
+    memory = MemoryBudget(100, 50, run_now, never)
     memory.change(50)
     assert not memory.is_tight
     memory.change(1)

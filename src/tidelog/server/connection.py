@@ -289,8 +289,9 @@ class ClientConnection:
             delta = held - self._held_bytes
             self._held_bytes = held
             self._reactor.memory.change(delta)
-            if not sizes:
-                self._reactor.memory.all_answered(self)
+        if not sizes:
+            # Also if it holds as much as before: it may have the next frame already.
+            self._reactor.memory.all_answered(self)
 
     def _may_read(self) -> bool:
         limits = self._reactor.limits
@@ -319,7 +320,7 @@ class ClientConnection:
         if left is _READING:
             if self._phase is not _DRAINING:
                 self._reactor.count_throttled_read()
-            self._reactor.memory.reading_stopped(self)
+            self._reactor.memory.reading_stopped(self, self._frames.missing_bytes)
             with suppress(RuntimeError):
                 loop.remove_reader(self._descriptor)
         elif state is _READING:
@@ -432,9 +433,13 @@ class ClientConnection:
         elif self._send_queue.unsent_bytes and self._send_state is not _COLD:
             since, limit_ms, reason = self._sent_at, limits.send_stall_ms_max, "the client does not read its responses"
         elif self._read_state is _READING and self._frames.is_inside_frame:
+            late_since = self._reactor.memory.late_since(self)
+            if late_since is not None and now >= late_since:
+                self.close("the client is slow to send a frame for whose end others wait")
+                return None
             since, limit_ms, reason = self._received_at, limits.frame_stall_ms_max, "the client stopped in the middle of a frame"
-        elif not self._is_idle() or self._read_state not in (_READING, _PAUSED):
-            # The client waits for the broker.
+        elif not self._is_idle() or self._read_state not in (_READING, _PAUSED) or self._frames.is_inside_frame:
+            # The client waits for the broker, maybe for memory in the middle of a frame.
             since, limit_ms, reason = now, limits.idle_ms_max, ""
         else:
             since, limit_ms, reason = max(self._received_at, self._sent_at), limits.idle_ms_max, "idle"

@@ -26,6 +26,10 @@ FIRST_FRAME_BYTES_MAX = 8 * _MIB
 # Waiting connections continue once a good part of the memory budget is free, not after every byte.
 MEMORY_RESUME_FRACTION = 0.75
 
+# The time that a connection has for the frame for which it is exempt from the budget, and how much longer per byte of the frame.
+EXEMPT_SECONDS_MAX = 10.0
+EXEMPT_BYTES_PER_SECOND = _MIB
+
 WHEEL_SLOT_COUNT = 32
 WHEEL_SLOT_SECONDS_MAX = 1.0
 WHEEL_SLOT_SECONDS_MIN = 0.005
@@ -103,16 +107,41 @@ class MemoryBudget:
     the frame can free, so if all such connections waited, they would wait forever. Therefore one that asks is exempt from the
     budget for this one frame, and then the next one. Their requests may wait for a slow disk, and each of a thousand connections
     would add a frame to them; so the next one is exempt only if everything together stays below the budget and the largest frame,
-    or if nothing of those before it is unanswered.
+    or if nothing of those before it is unanswered. One that stops in the middle of its frame, because it does not read its
+    responses, for example, keeps the place for the rest of the frame.
+
+    Everybody else waits for the one that is exempt, so it has a time limit for its frame: however many bytes it sends now and
+    then, ``late_since`` says when its time ran out.
     """
 
-    __slots__ = ("_bytes_max", "_call_soon", "_exempt", "_frame_bytes_max", "_unanswered", "_waiting", "used_bytes")
+    __slots__ = (
+        "_bytes_max",
+        "_call_soon",
+        "_clock",
+        "_exempt",
+        "_exempt_until",
+        "_frame_bytes_max",
+        "_reserved",
+        "_unanswered",
+        "_waiting",
+        "used_bytes",
+    )
 
-    def __init__(self, bytes_max: int, frame_bytes_max: int, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        bytes_max: int,
+        frame_bytes_max: int,
+        call_soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
+    ) -> None:
         self._bytes_max = bytes_max
         self._frame_bytes_max = frame_bytes_max
         self._call_soon = call_soon
+        self._clock = clock
         self._exempt: MemoryHolder | None = None
+        self._exempt_until = 0.0
+        # Those that were exempt and stopped in the middle of their frames, with the bytes that the rest may take.
+        self._reserved: dict[MemoryHolder, int] = {}
         # Those that were exempt, have their frame, and wait for answers.
         self._unanswered: set[MemoryHolder] = set()
         self._waiting: dict[MemoryHolder, None] = {}
@@ -133,13 +162,23 @@ class MemoryBudget:
         ``frame_bytes`` is the size of the large frame in whose middle it is; None if it is in none."""
         if self.used_bytes < self._bytes_max or self._exempt is holder:
             return True
-        if frame_bytes is not None and self._exempt is None:
-            bytes_max = self._bytes_max + self._frame_bytes_max
-            if not self._unanswered or self.used_bytes + frame_bytes <= bytes_max:
-                self._exempt = holder
-                return True
+        if frame_bytes is not None and self._exempt is None and self._may_be_exempt(holder, frame_bytes):
+            self._reserved.pop(holder, None)
+            self._exempt = holder
+            self._exempt_until = self._clock() + EXEMPT_SECONDS_MAX + frame_bytes / EXEMPT_BYTES_PER_SECOND
+            return True
         self._waiting[holder] = None
         return False
+
+    def _may_be_exempt(self, holder: MemoryHolder, frame_bytes: int) -> bool:
+        if holder in self._reserved or not (self._unanswered or self._reserved):
+            return True
+        taken = self.used_bytes + sum(self._reserved.values())
+        return taken + frame_bytes <= self._bytes_max + self._frame_bytes_max
+
+    def late_since(self, holder: MemoryHolder) -> float | None:
+        """The time at which an exempt holder should have had its whole frame, if others wait for it; None for anybody else."""
+        return self._exempt_until if self._exempt is holder and self._waiting else None
 
     def change(self, delta: int) -> None:
         self.used_bytes += delta
@@ -148,13 +187,16 @@ class MemoryBudget:
 
     def frame_is_whole(self, holder: MemoryHolder) -> None:
         """Called when the holder has a large frame. It is not exempt for its next one."""
+        if self._reserved.pop(holder, None) is not None:
+            self._unanswered.add(holder)
         if self._exempt is holder:
             self._unanswered.add(holder)
             self._end_exemption()
 
-    def reading_stopped(self, holder: MemoryHolder) -> None:
-        """Called when the broker stopped reading from the holder, maybe in the middle of a frame."""
+    def reading_stopped(self, holder: MemoryHolder, missing_bytes: int) -> None:
+        """Called when the broker stopped reading from the holder, in the middle of a frame of which some bytes are missing."""
         if self._exempt is holder:
+            self._reserved[holder] = missing_bytes
             self._end_exemption()
 
     def all_answered(self, holder: MemoryHolder) -> None:
@@ -166,7 +208,11 @@ class MemoryBudget:
 
     def forget(self, holder: MemoryHolder) -> None:
         self._waiting.pop(holder, None)
-        self.reading_stopped(holder)
+        had_place = self._reserved.pop(holder, None) is not None
+        if self._exempt is holder:
+            self._end_exemption()
+        elif had_place and self._exempt is None and self._waiting:
+            self._resume_all()
         self.all_answered(holder)
 
     def _end_exemption(self) -> None:

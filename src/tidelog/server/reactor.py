@@ -112,7 +112,7 @@ class Reactor:
         self.broker = broker
         self.executor = executor
         self.limits = limits
-        self.memory = MemoryBudget(limits.memory_bytes_max, limits.frame_bytes_max, loop.call_soon)
+        self.memory = MemoryBudget(limits.memory_bytes_max, limits.frame_bytes_max, loop.call_soon, loop.time)
         self._work_time = WorkTime()
         self.penalty = SlowTurnPenalty(loop.call_later, self._work_time, report)
         self.resets = ResetWatch(loop)

@@ -69,6 +69,11 @@ class FrameReader:
         """The size of the frame that is being received; 0 while it is not known."""
         return self._frame_size or 0
 
+    @property
+    def missing_bytes(self) -> int:
+        """How much of the frame has not arrived; 0 if it is whole, or its size is not known."""
+        return max(0, (self._frame_size or 0) - (self._end - self._start))
+
     def writable(self) -> memoryview:
         """Return the buffer to receive into, which is never empty. Call it after ``next_frame`` returned None."""
         if self._end == self._start:
