@@ -41,6 +41,8 @@ Fields = Mapping[str, Any]
 DECISION_MS_MAX = 30_000
 # The array elements in one request, for handlers that treat them in one go: some five microseconds each.
 ELEMENTS_MAX = 5_000
+# The limit of the wait of a large fetch. It holds memory that other large requests may wait for.
+LARGE_WAIT_MS_MAX = 1_000
 # A handler that works in slices pauses after this many things that take a few microseconds each.
 ITEMS_PER_STEP = 64
 

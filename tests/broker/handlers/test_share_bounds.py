@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from simulation.scheduler import Scheduler
-from tests.broker.handlers.share_client import GROUP, ShareMember, configure, share_machine
+from tests.broker.handlers.share_client import GROUP, VERSION, ShareMember, configure, share_machine
 from tests.broker.handlers.test_share_dead_letters import letters
 from tests.broker.handlers.test_share_groups import member_of
 from tests.broker.harness import Machine
 from tests.broker.loop_watch import LoopWatch, watch_loop
 from tests.log.harness import batch
 from tidelog.broker import share_partitions, share_sessions
+from tidelog.broker.api import LARGE_WAIT_MS_MAX
 from tidelog.broker.work_slices import STEPS_PER_SLICE, SlicedWork, WorkSlices
 from tidelog.ports.disk import Buffer
 from tidelog.ports.steps import Steps
@@ -23,6 +24,7 @@ from tidelog.records.compression import CompressionType
 from tidelog.records.header import BatchHeader, read_header
 from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
+from tidelog.wire.messages import encode_request
 from tidelog.wire.protocol import ApiKey
 
 TURN_MS_MAX = 50
@@ -205,3 +207,21 @@ def test_many_acknowledgements_of_several_partitions_are_settled_in_slices(monke
     response = member.acknowledge(*[(index, 0, 299, types) for index in range(4)])
     assert [each.error_code for topic in response.responses for each in topic.partitions] == [0, 0, 0, 0]
     assert begun, "1,200 acknowledgements were settled in one go"
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["fetch", "refusal"])
+def test_a_large_fetch_does_not_keep_memory_from_others_for_as_long_as_its_client_likes(is_refused: bool) -> None:
+    machine, _, topic_id = share_machine(settings={"group.share.max.share.sessions": "1"})
+    machine.run_until(lambda: machine.broker.unready_reason() is None)
+    other = member_of(machine, topic_id, "other")
+    if is_refused:
+        other.fetch()
+    member = member_of(machine, topic_id)
+    forgotten = [{"topic_id": bytes(16), "partitions": list(range(2_000))}]
+    fields = member.fetch_fields(max_wait_ms=INT_MAX, forgotten_topics_data=forgotten)
+    member.client.send(ApiKey.SHARE_FETCH, VERSION, encode_request(ApiKey.SHARE_FETCH, VERSION, fields))
+    machine.run_for(100)
+    assert machine.broker.work_slices.admitted_bytes > 0, "it waits"
+    before = len(member.client.replies)
+    machine.run_for(LARGE_WAIT_MS_MAX)
+    assert (len(member.client.replies) - before, machine.broker.work_slices.admitted_bytes) == (1, 0)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import LARGE_WAIT_MS_MAX, Api, RequestContext
 from tidelog.broker.error_mapping import error_code_of
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchSession, PartitionKey, SessionChoice
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
@@ -62,8 +62,6 @@ COARSE_STEP_MS = 10
 # A fetch session with more partitions is read in slices.
 SMALL_SESSION_PARTITIONS_MAX = 256
 PARTITIONS_PER_STEP = 32
-# The limit of a large fetch's wait. It holds memory that other large requests may wait for.
-LARGE_WAIT_MS_MAX = 1_000
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every request makes three.
 _new_tuple = tuple.__new__
 

@@ -7,7 +7,7 @@ least one, unless the time is up. A request that renews locks fetches nothing, b
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.api import Api, Pace, RequestContext
+from tidelog.broker.api import LARGE_WAIT_MS_MAX, Api, Pace, RequestContext
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.broker.share_partitions import FetchBudget, ShareFetched, ShareLeader
 from tidelog.broker.share_requests import (
@@ -44,11 +44,12 @@ def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     try:
         session = _session(context, request, key, acknowledgements)
     except ApiError as error:
-        if error.code is not ErrorCode.SHARE_SESSION_LIMIT_REACHED or request.max_wait_ms <= 0:
+        wait_ms = _wait_ms(context, request)
+        if error.code is not ErrorCode.SHARE_SESSION_LIMIT_REACHED or wait_ms <= 0:
             raise
         # Answered late, so that the member does not try again at once.
         refusal = error
-        context.session.add_delayed(broker.timers.schedule(request.max_wait_ms, lambda: context.fail(refusal)))
+        context.session.add_delayed(broker.timers.schedule(wait_ms, lambda: context.fail(refusal)))
         return
     fetch = ShareFetch(context, request, key, session, acknowledgements)
     yield from settle(context, key.group_id, key.member_id, acknowledgements, fetch.settled)
@@ -57,6 +58,11 @@ def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
         fetch.fetched()
     else:
         yield from fetch.start()
+
+
+def _wait_ms(context: RequestContext, request: DecodedMessage) -> int:
+    wait_ms: int = request.max_wait_ms
+    return min(wait_ms, LARGE_WAIT_MS_MAX) if context.is_large else wait_ms
 
 
 def _session(
@@ -141,12 +147,13 @@ class ShareFetch:
 
     def _start(self) -> None:
         request = self._request
-        if request.is_renew_ack or request.max_records <= 0 or request.max_bytes <= 0 or self._try() or request.max_wait_ms <= 0:
+        context = self._context
+        wait_ms = _wait_ms(context, request)
+        if request.is_renew_ack or request.max_records <= 0 or request.max_bytes <= 0 or self._try() or wait_ms <= 0:
             self.fetched()
             return
-        context = self._context
         context.session.add_delayed(self)
-        self._timer = context.broker.timers.schedule(request.max_wait_ms, self._time_out)
+        self._timer = context.broker.timers.schedule(wait_ms, self._time_out)
         for leader in self._leaders.values():
             leader.add_waiter(self)
 
