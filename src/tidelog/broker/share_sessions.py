@@ -40,14 +40,13 @@ TopicIndex = tuple[bytes, int]
 
 
 class ShareSession:
-    __slots__ = ("_connection", "_new", "_sessions", "epoch", "key", "partitions")
+    __slots__ = ("_connection", "_sessions", "epoch", "key", "partitions")
 
     def __init__(self, key: ShareSessionKey, sessions: "ShareSessions", connection: ClientSession) -> None:
         self.key = key
         self.epoch = 1
         """The epoch of the next request."""
         self.partitions: dict[TopicIndex, None] = {}
-        self._new: dict[TopicIndex, None] = {}
         self._sessions = sessions
         self._connection = connection
         connection.add_delayed(self)
@@ -72,19 +71,8 @@ class ShareSession:
         old = {each: None for each in forgotten if each in self.partitions or each in new}
         self._sessions.count_partitions(len(self.partitions), len(new) - len(old))
         self.partitions.update(new)
-        self._new.update(new)
         for each in old:
             del self.partitions[each]
-            self._new.pop(each, None)
-
-    @property
-    def has_new_partitions(self) -> bool:
-        return bool(self._new)
-
-    def take_new_partitions(self) -> list[TopicIndex]:
-        """What was added since the last call."""
-        new, self._new = list(self._new), {}
-        return new
 
     def in_turn(self) -> list[TopicIndex]:
         """The partitions, beginning with another one each time, so that none is always the last."""

@@ -4,7 +4,6 @@ The acknowledgements of a request take effect before it fetches. The answer wait
 least one, unless the time is up. A request that renews locks fetches nothing, because a lock might end before the answer.
 """
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.api import LARGE_WAIT_MS_MAX, Api, Pace, RequestContext
@@ -133,23 +132,20 @@ class ShareFetch:
     # -- records -------------------------------------------------------------------------------------------------------------
 
     def start(self) -> Steps[None]:
-        """Begin to lead the partitions that are new, and then fetch: the first takes longer than the second."""
-        sessions, pace = self._context.broker.share_sessions, Pace()
-        for which in self._session.take_new_partitions():
-            # The fetch finds the error of a partition that does not exist, or is led elsewhere.
-            with suppress(Exception):
-                sessions.share_partitions.find(self._key.group_id, *which)
+        """Find the leaders of the session's partitions, which are begun if they are new, and then fetch."""
+        context, request = self._context, self._request
+        if request.is_renew_ack or request.max_records <= 0 or request.max_bytes <= 0:
+            self.fetched()
+            return
+        sessions, pace = context.broker.share_sessions, Pace()
+        for which in self._session.in_turn():
+            self._find(which)
             if pace.is_pause_due():
                 yield
                 if not sessions.is_open(self._session):
                     raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND, "The session has ended while this request was handled.")
-        self._start()
-
-    def _start(self) -> None:
-        request = self._request
-        context = self._context
         wait_ms = _wait_ms(context, request)
-        if request.is_renew_ack or request.max_records <= 0 or request.max_bytes <= 0 or self._try() or wait_ms <= 0:
+        if self._try() or wait_ms <= 0:
             self.fetched()
             return
         context.session.add_delayed(self)
@@ -159,19 +155,9 @@ class ShareFetch:
 
     def _try(self) -> bool:
         """Lock what there is, unless it is too little to answer with. Returns whether there is an answer."""
-        shares, group_id = self._context.broker.share_sessions.share_partitions, self._key.group_id
         order = self._session.in_turn()
         for which in order:
-            leader = self._leaders.get(which)
-            try:
-                if leader is None:
-                    leader = shares.find(group_id, *which)
-                leader.check()
-            except Exception as error:
-                self._partition_errors[which] = self._context.code_of(error)
-                self._leaders.pop(which, None)
-            else:
-                self._leaders[which] = leader
+            self._find(which)
         if not self._leaders:
             return bool(self._partition_errors)
         bytes_each = max(1, min(self._request.max_bytes, self._context.broker.config.fetch_bytes_max) // len(self._leaders))
@@ -180,6 +166,21 @@ class ShareFetch:
         budget = FetchBudget()
         self._acquire(order, bytes_each, budget)
         return bool(self._fetched or self._partition_errors) or budget.is_spent
+
+    def _find(self, which: TopicIndex) -> None:
+        """Find the leader of a partition, or what is wrong with it."""
+        if which in self._partition_errors:
+            return
+        leader = self._leaders.get(which)
+        try:
+            if leader is None:
+                leader = self._context.broker.share_sessions.share_partitions.find(self._key.group_id, *which)
+            leader.check()
+        except Exception as error:
+            self._partition_errors[which] = self._context.code_of(error)
+            self._leaders.pop(which, None)
+        else:
+            self._leaders[which] = leader
 
     def _are_enough(self, bytes_each: int) -> bool:
         """Whether there are as many bytes as the request wants, or in so many partitions that one answer cannot have them all."""
