@@ -7,7 +7,8 @@ from tidelog.client.message import Message, MessageRun
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.deadletters.letter import Letter
 from tidelog.worker.breaker import Breaker, CircuitBreaker
-from tidelog.worker.execution import HandlerExecution, Lane, LaneDispatch
+from tidelog.worker.dispatch import Lane, LaneDispatch
+from tidelog.worker.execution import HandlerExecution
 from tidelog.worker.offsets import PartitionOffsets
 from tidelog.worker.outbox import OutgoingLetter, PartitionCommit
 from tidelog.worker.partitions import SOURCE_LEVEL, AssignedPartition, PartitionFamily, WorkItem

@@ -14,15 +14,8 @@ from tests.compatibility.apache_kafka import wait_until
 from tests.worker.fakes import assigned, work_item
 from tidelog.ports.clock import RealClock
 from tidelog.worker.breaker import Breaker, CircuitBreaker
-from tidelog.worker.execution import (
-    SLICE_NS,
-    BundleReport,
-    Dispatch,
-    HandlerExecution,
-    Lane,
-    LaneDispatch,
-    UnorderedDispatch,
-)
+from tidelog.worker.dispatch import Dispatch, Lane, LaneDispatch, UnorderedDispatch
+from tidelog.worker.execution import SLICE_NS, BundleReport, HandlerExecution
 from tidelog.worker.handler import AttemptOutcome, HandlerFailure
 from tidelog.worker.partitions import AssignedPartition, WorkItem
 from tidelog.worker.slots import AsyncioSlots, LoopThread, ThreadSlots
@@ -87,7 +80,7 @@ def benches() -> Iterator[list[Bench]]:
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("dispatch", [LaneDispatch, UnorderedDispatch])
-def test_everything_is_run_once(benches: list[Bench], dispatch: type[Dispatch], is_async: bool) -> None:
+def test_everything_is_run_once(benches: list[Bench], dispatch: type[LaneDispatch | UnorderedDispatch], is_async: bool) -> None:
     bench = Bench(lambda _: None, dispatch(), is_async=is_async)
     benches.append(bench)
     for number in range(20):

@@ -13,7 +13,7 @@ from tidelog.client.message import Message
 from tidelog.ports.randomness import RealRandomness
 from tidelog.worker import Worker
 from tidelog.worker.deduplicate import default_message_id
-from tidelog.worker.execution import Lane
+from tidelog.worker.dispatch import Lane
 from tidelog.worker.handler import AttemptOutcome, AttemptRules, HandlerFailure, make_async_attempt, make_attempt
 
 

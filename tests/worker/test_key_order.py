@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worker.fakes import work_item
-from tidelog.worker.execution import Lane
+from tidelog.worker.dispatch import Lane
 from tidelog.worker.failures import ScheduledRetry
 from tidelog.worker.key_order import BlockedKeys, ParkedMessages
 

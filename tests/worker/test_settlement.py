@@ -1,7 +1,7 @@
 """Letters: the story grows with each failure, and a letter that waits keeps its own."""
 
 from tests.worker.fakes import assigned, work_item
-from tidelog.worker.execution import Lane
+from tidelog.worker.dispatch import Lane
 from tidelog.worker.failures import InProgress, ScheduledRetry
 from tidelog.worker.handler import HandlerFailure
 from tidelog.worker.partitions import WorkItem

@@ -94,6 +94,35 @@ class Sticky:
         return partition
 
 
+class SetAside:
+    """Keeps the first ``partitions`` partitions of each topic for messages that matter more; all others share the rest.
+
+    ``is_important`` is a function (topic, key) -> bool, which all producers of a topic must agree on. Within each part a key
+    decides the partition, as with ``key_hash``. A ``Worker`` gives the partitions that were set aside a weight of their own:
+    ``weights={("orders", 0): 9}``.
+    """
+
+    __slots__ = ("_is_important", "_partitions")
+
+    def __init__(self, is_important: Callable[[str, bytes | None], bool], partitions: int = 1) -> None:
+        if not callable(is_important):
+            raise InvalidArgument(f"is_important is a function of topic and key: not {is_important!r}")
+        if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
+            raise InvalidArgument(f"partitions= is the number of partitions that are set aside, 1 or more: not {partitions!r}")
+        self._is_important = is_important
+        self._partitions = partitions
+
+    def __call__(self, topic: str, key: bytes | None, count: int) -> int:
+        if count <= self._partitions:
+            raise InvalidArgument(
+                f"{self._partitions} partitions of {topic} are set aside, and it has {count}: "
+                f"tidelog topics alter {topic} --partitions {self._partitions + 1}"
+            )
+        if self._is_important(topic, key):
+            return key_hash(topic, key, self._partitions)
+        return self._partitions + key_hash(topic, key, count - self._partitions)
+
+
 def key_hash(topic: str, key: bytes | None, count: int) -> int:  # noqa: ARG001 - the topic does not count here
     """The same as ``partitioner="key_hash"``, for a callable that treats only some keys differently."""
     if key is None:

@@ -5,8 +5,8 @@ raises ``Retry`` or ``Reject`` to choose what becomes of its message.
 docs/guides/retries-and-dead-letters.md is the guide. The modules:
 
 * ``worker`` is what applications see, ``options`` its checked arguments, ``session`` one run of it;
-* a message passes ``intake`` -> ``execution`` -> ``settlement`` -> ``outbox``, which ``pipeline`` connects; ``handler`` is one
-  attempt, ``slots`` are the threads and tasks that make them;
+* a message passes ``intake`` -> ``execution`` -> ``settlement`` -> ``outbox``, which ``pipeline`` connects; ``dispatch``
+  chooses what is next, ``handler`` is one attempt, ``slots`` are the threads and tasks that make them;
 * ``partitions``, ``offsets`` and ``key_order`` keep what is known of each partition;
 * ``membership`` joins and leaves the group; ``retry_topics`` and ``retry_scan`` look after the retry topics;
 * ``failures`` and ``breaker`` decide about failures; ``deduplicate`` recognises repeated messages; ``metrics`` counts.

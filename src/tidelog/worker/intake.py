@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from tidelog.client.message import Message, MessageRun
 from tidelog.deadletters.letter import Letter
-from tidelog.worker.execution import Lane
+from tidelog.worker.dispatch import Lane
 from tidelog.worker.partitions import AssignedPartition, AssignedPartitions, WaitingLetter, WorkItem
 from tidelog.worker.settlement import Settlement
 
@@ -99,11 +99,11 @@ class Intake:
             for message, offset in zip(messages, offsets, strict=True):
                 key = message.key
                 if key is None:
-                    items.append(WorkItem(assigned, message, offset, Lane()))
+                    items.append(WorkItem(assigned, message, offset, Lane(None, family.share)))
                 elif is_any_blocked and (blocked.has(key, offset) or blocked.blocker(key, offset) is not None):
                     waiting.append((message, key))
                 else:
-                    items.append(WorkItem(assigned, message, offset, lane_of((family, key))))
+                    items.append(WorkItem(assigned, message, offset, lane_of((family, key), family.share)))
             dispatch.add(items)
         for message, key in waiting:
             self._hold(assigned, message, key)
@@ -120,7 +120,7 @@ class Intake:
     def _retry(self, assigned: AssignedPartition, due: Sequence[WaitingLetter]) -> None:
         """Dispatch letters one by one, because they are few."""
         for message, letter in due:
-            item = WorkItem(assigned, message, message.offset, assigned.lane or Lane(), letter)
+            item = WorkItem(assigned, message, message.offset, assigned.lane or Lane(None, assigned.family.share), letter)
             key = message.key
             if self._order == "key" and key is not None:
                 self._retry_in_order(item, key)
@@ -142,7 +142,7 @@ class Intake:
             return
         items = [item, *self._settlement.release(family, key)]
         with assigned.execution.adding() as dispatch:
-            lane = dispatch.lane_of((family, key))
+            lane = dispatch.lane_of((family, key), family.share)
             for each in items:
                 each.move_to(lane)
             dispatch.add(items)

@@ -16,7 +16,8 @@ from tidelog.client.errors import TidelogError
 from tidelog.client.raw_consumer import BEGINNING, OffsetCommit, RawConsumer
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.ports.clock import Clock
-from tidelog.worker.execution import HandlerExecution, Lane
+from tidelog.worker.dispatch import Lane
+from tidelog.worker.execution import HandlerExecution
 from tidelog.worker.offsets import PartitionOffsets, decode_runs
 from tidelog.worker.options import WorkerOptions
 from tidelog.worker.outbox import CommitSchedule, Outbox
@@ -102,9 +103,9 @@ class GroupMembership:
         runs = [] if commit is None else decode_runs(commit.offset, commit.metadata)
         lane = None
         if self.options.order == "partition":
-            lane = Lane()
+            lane = Lane(None, family.share)
         elif self.options.order == "none":
-            lane = execution.lane_of(None)
+            lane = execution.lane_of(None, family.share)
         assigned = AssignedPartition(name, role.level, family, execution, PartitionOffsets(committed, runs), lane)
         if committed is not None:
             assigned.note_commit(committed, "")

@@ -6,7 +6,7 @@ The others apply to its consumer, except those that would break a promise, which
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.librdkafka import bootstrap_addresses, librdkafka_configuration
@@ -19,6 +19,8 @@ Order = Literal["partition", "key", "none"]
 ORDERS: tuple[Order, ...] = ("partition", "key", "none")
 
 CONCURRENCY_MAX = 10_000
+# Beyond that the others would hardly be served at all.
+WEIGHT_MAX = 1_000
 IN_PLACE_RETRIES_MAX = 10
 # Kafka's default of offset.metadata.max.bytes.
 OFFSET_METADATA_BYTES_MAX = 4096
@@ -63,12 +65,50 @@ _CONNECTION_PREFIXES = (
 _CONNECTION_NAMES = ("log_level", "debug", "logger", "log_cb", "oauth_cb", "enable.sasl.oauthbearer.unsecure.jwt")
 
 
+class Weights:
+    """How a handler is divided among topics, and among partitions that have a weight of their own.
+
+    Each topic is a share, and so is each partition that is named. They are numbered, because the number is looked up once for
+    each partition and carried along. Retry topics belong to the share of the partition that their messages come from. Without
+    weights it is false, and everything is one share.
+    """
+
+    def __init__(self, given: Mapping[str | tuple[str, int], float], topics: Sequence[str]) -> None:
+        names = dict.fromkeys((*topics, *given)) if given else {}
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self.by_share = {number: given.get(name, 1.0) for name, number in self._numbers.items()}
+
+    @classmethod
+    def checked(cls, given: object, topics: Sequence[str]) -> Self:
+        """InvalidArgument names the entry that is wrong."""
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidArgument(f'weights= is a weight for each topic: weights={{"urgent": 9, "orders": 1}}, not {given!r}')
+        for name, weight in (given or {}).items():
+            topic, partition = name if isinstance(name, tuple) and len(name) == 2 else (name, 0)
+            if topic not in topics:
+                raise InvalidArgument(f"weights=: {name!r} is neither one of topics= nor (topic, number of a partition)")
+            if not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
+                raise InvalidArgument(f"weights=: the number of a partition is 0 or more, not {partition!r}")
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 1 <= weight <= WEIGHT_MAX:
+                raise InvalidArgument(f"weights=: {name!r} has a weight from 1 to {WEIGHT_MAX}: not {weight!r}")
+        return cls(given or {}, topics)
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers)
+
+    def share_of(self, topic: str, partition: int) -> int:
+        """The number of the share that a partition of a source topic belongs to."""
+        found = self._numbers.get((topic, partition))
+        return self._numbers.get(topic, 0) if found is None else found
+
+
 class WorkerOptions(NamedTuple):
     addresses: str
     group: str
     topics: tuple[str, ...]
     order: Order
     concurrency: int
+    weights: Weights
     retries: int
     in_place_retries: int
     backoff: Backoff
@@ -132,7 +172,8 @@ def checked_options(bootstrap: str | Sequence[str], topics: str | Sequence[str],
     if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise InvalidArgument(f"topics= are names of topics, at least one and each once: not {topics!r}")
     config = given.pop("config") or {}
-    options = WorkerOptions(addresses=bootstrap_addresses(bootstrap), topics=names, config=config, **given)
+    weights = Weights.checked(given.pop("weights"), names)
+    options = WorkerOptions(addresses=bootstrap_addresses(bootstrap), topics=names, weights=weights, config=config, **given)
     if not isinstance(options.group, str) or not options.group:
         raise InvalidArgument(f"group= is the name of the consumer group: not {options.group!r}")
     for name in names:

@@ -11,7 +11,7 @@ Nothing here is locked: only the thread that polls uses it, except ``is_stopping
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +23,8 @@ from tidelog.worker.key_order import BlockedKeys, ParkedMessages
 from tidelog.worker.offsets import PartitionOffsets
 
 if TYPE_CHECKING:
-    from tidelog.worker.execution import HandlerExecution, Lane
+    from tidelog.worker.dispatch import Lane
+    from tidelog.worker.execution import HandlerExecution
 
 SOURCE_LEVEL = -1
 # The memory of a message on top of its value: objects, key, headers.
@@ -130,6 +131,8 @@ class PartitionFamily:
 
     source: str
     partition: int
+    share: int = 0
+    """The number of its share of the handler: see ``Weights``."""
     blocked: BlockedKeys = field(default_factory=BlockedKeys)
     parked: ParkedMessages = field(default_factory=ParkedMessages)
     is_scanned: bool = True
@@ -264,9 +267,11 @@ class AssignedPartition:
 class AssignedPartitions:
     """The partitions by name, and the families that they belong to."""
 
-    __slots__ = ("_by_name", "_families")
+    __slots__ = ("_by_name", "_families", "_share_of")
 
-    def __init__(self) -> None:
+    def __init__(self, share_of: Callable[[str, int], int] = lambda _topic, _partition: 0) -> None:
+        """``share_of``: the number of the share of a source topic's partition."""
+        self._share_of = share_of
         self._by_name: dict[TopicPartition, AssignedPartition] = {}
         self._families: dict[TopicPartition, PartitionFamily] = {}
 
@@ -285,7 +290,7 @@ class AssignedPartitions:
         name = TopicPartition(source, partition)
         found = self._families.get(name)
         if found is None:
-            found = self._families[name] = PartitionFamily(source, partition)
+            found = self._families[name] = PartitionFamily(source, partition, self._share_of(source, partition))
         return found
 
     def families(self) -> list[PartitionFamily]:

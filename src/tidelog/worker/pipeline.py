@@ -90,5 +90,5 @@ class MessagePipeline:
             with execution.adding() as dispatch:
                 for item in continuing:
                     if lane.key is not None:
-                        item.move_to(dispatch.lane_of(lane.key))
+                        item.move_to(dispatch.lane_of(lane.key, lane.share))
                 dispatch.add(continuing)

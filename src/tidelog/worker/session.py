@@ -122,7 +122,7 @@ class Session:
         self._options = options
         self._clock = setup.clock
         self._executions = list(dict.fromkeys(setup.executions.values()))
-        self._partitions = AssignedPartitions()
+        self._partitions = AssignedPartitions(options.weights.share_of)
         self._read_ahead = ReadAhead(options.prefetch_messages, options.prefetch_bytes)
         self._metadata_limit = MetadataLimit(options.offset_metadata_bytes)
         # This starts large, so that the first reads are small: the size of messages is not known yet, and a backlog may wait.

@@ -25,8 +25,9 @@ from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
 from tidelog.worker.breaker import Breaker, CircuitBreaker
 from tidelog.worker.deduplicate import Deduplicator, MessageId, default_message_id, remember_seconds_of
+from tidelog.worker.dispatch import Dispatch, LaneDispatch, UnorderedDispatch, WeightedDispatch
 from tidelog.worker.endpoint import Page, WorkerEndpoint, health_page, metrics_page
-from tidelog.worker.execution import BundleReport, HandlerExecution, LaneDispatch, UnorderedDispatch
+from tidelog.worker.execution import BundleReport, HandlerExecution
 from tidelog.worker.failures import Backoff, FailurePolicy, Retriable
 from tidelog.worker.handler import AttemptRules, Handler, HandlerRegistry, is_async, make_async_attempt, make_attempt
 from tidelog.worker.metrics import WorkerCounts, WorkerMetrics, joined, quantile_seconds
@@ -58,6 +59,13 @@ class Worker:
     once: synchronous ones in threads, asynchronous ones as tasks of one asyncio loop. All members of a group must have the same
     ``order``.
 
+    **Weights.** ``weights={"urgent": 9, "orders": 1}`` divides a handler among topics: while both have messages waiting, nine of
+    ten that are begun are of ``urgent``, so that a flood of ordinary messages does not delay the urgent ones; what one does not
+    use, the others get. A partition can have a weight of its own: ``weights={("orders", 0): 9}``, with a producer that keeps it
+    for the messages that matter (``tidelog.client.partitioners.SetAside``). The weight is 1 where none is given. A message that
+    runs is never interrupted, and topics with handlers of their own do not compete. With ``order="partition"`` a topic never has
+    more messages under way than partitions, whatever its weight.
+
     ``deduplicate`` recognises messages that were handled before, by ``message_id``; ``tidelog.worker.deduplicate`` documents its
     promise. ``circuit_breaker`` pauses and probes when failures indicate that a dependency is down; None disables it.
     ``drain_timeout`` is how long a stop or a rebalance waits for messages under way. ``prefetch_messages`` and ``prefetch_bytes``
@@ -78,6 +86,7 @@ class Worker:
         in_place_retries: int = 0,
         order: Order = "partition",
         concurrency: int = 16,
+        weights: Mapping[str | tuple[str, int], float] | None = None,
         retriable: Retriable | None = None,
         exactly_once: bool = False,
         deduplicate: Deduplicator | None = None,
@@ -106,6 +115,7 @@ class Worker:
             in_place_retries=in_place_retries,
             order=order,
             concurrency=concurrency,
+            weights=weights,
             retriable=retriable,
             exactly_once=exactly_once,
             deduplicate=deduplicate,
@@ -133,8 +143,7 @@ class Worker:
         self._session: Session | None = None
         self._endpoint: WorkerEndpoint | None = None
         self._stopping = threading.Event()
-        self._is_stop_wanted = False
-        self._is_hurried = False
+        self._is_stop_wanted = self._is_hurried = False
         self._lock = threading.Lock()
 
     # -- handlers ------------------------------------------------------------------------------------------------------------
@@ -286,11 +295,17 @@ class Worker:
         options = self._options
         return HandlerExecution(
             getattr(handler, "__qualname__", type(handler).__qualname__),
-            UnorderedDispatch() if options.order == "none" else LaneDispatch(),
+            self._make_dispatch(),
             reports,
             holds_failed_lanes=options.order == "key",
             breaker=None if options.circuit_breaker is None else Breaker(options.circuit_breaker),
         )
+
+    def _make_dispatch(self) -> Dispatch:
+        is_ordered = self._options.order != "none"
+        if self._options.weights:
+            return WeightedDispatch(self._options.weights.by_share, is_ordered=is_ordered)
+        return LaneDispatch() if is_ordered else UnorderedDispatch()
 
     def _attach_slots(
         self,
