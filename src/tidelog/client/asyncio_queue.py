@@ -7,6 +7,7 @@ is cancelled continues in its thread for a moment; what it gets is put back, and
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -162,7 +163,7 @@ class AsyncQueue:
             return self._queue
 
     async def _receive_once(self, queue: Queue, max_messages: int, seconds: float) -> list[Job]:
-        running = self._receiver.submit(queue.receive, max_messages, seconds)
+        running = self._receiver.submit(copy_context().run, queue.receive, max_messages, seconds)
         try:
             return await asyncio.shield(asyncio.wrap_future(running))
         except asyncio.CancelledError:
@@ -178,4 +179,5 @@ class AsyncQueue:
         queue.give_back(jobs)
 
     async def _call(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._helpers, function)
+        # The trace of the task is a context variable.
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, copy_context().run, function)

@@ -1,10 +1,12 @@
 """``Job``: one message that this worker holds, until it is acknowledged, released or rejected, or until its lock is lost."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.client.errors import AlreadySettled, LockLost, SerializationError
+from tidelog.client.tracing import ProcessedPlace, extract, with_traceparent
 from tidelog.records.record import Record
 
 if TYPE_CHECKING:
@@ -94,6 +96,26 @@ class Job:
             return None if value is None else json.loads(value)
         except ValueError as error:
             raise SerializationError(f"{self}: the value is not JSON: {(value or b'')[:_EXCERPT_BYTES]!r}") from error
+
+    @contextmanager
+    def processing(self) -> Iterator[None]:
+        """Work on the job within the block as part of its trace: what the block sends is in the same trace, and where the program
+        uses OpenTelemetry the block is a span, which fails if an exception leaves it. Nothing is settled."""
+        traceparent = extract(self.headers_list)
+        queue = self._origin.queue
+        if queue.spans is not None:
+            place = ProcessedPlace(self.topic, self.partition, self.offset, queue.group, self.deliveries)
+            with queue.spans.processing(place, traceparent) as span:
+                try:
+                    yield
+                except BaseException as error:
+                    span.set_attribute("error.type", type(error).__qualname__)
+                    raise
+        elif traceparent is not None:
+            with with_traceparent(traceparent):
+                yield
+        else:
+            yield
 
     # -- settling ------------------------------------------------------------------------------------------------------------
 

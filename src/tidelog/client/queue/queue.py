@@ -40,6 +40,7 @@ from tidelog.client.queue.leader_session import (
 )
 from tidelog.client.queue.membership import ShareMembership
 from tidelog.client.queue.share_groups import LOCK_DURATION, OFFSET_RESET, group_settings, set_group_settings
+from tidelog.client.tracing import extract, messaging_spans
 from tidelog.client.wire.brokers import NO_LEADER, Brokers
 from tidelog.client.wire.errors import BrokerError, ClientError, UnknownPartition, check_code, toolkit_errors
 from tidelog.client.wire.retries import retried_while_unknown
@@ -122,6 +123,7 @@ class Queue:
         self._visibility_timeout = visibility_timeout
         self._renew = renew
         self._client_id = client_id
+        self.spans = messaging_spans()
         self._is_closed = False
         self._stop = threading.Event()
         self._opening = threading.Lock()
@@ -197,6 +199,8 @@ class Queue:
                 jobs = self._receive_once(max_messages, deadline)
                 if jobs or time.monotonic() >= deadline:
                     self._check_outage()
+                    if self.spans is not None and jobs:
+                        self.spans.received([self.name], (extract(job.headers_list) for job in jobs), len(jobs), self.group)
                     return jobs
 
     def give_back(self, jobs: Iterable[Job]) -> None:
