@@ -22,6 +22,19 @@ def test_the_figures(command: Command) -> None:
     assert max(latency["max_ms_by_interval"]) == latency["max_ms"]
 
 
+def test_a_stream_shows_what_waiting_saves_in_requests(command: Command) -> None:
+    words = ("bench", "-n", "10", "--round-trips", "1", "--rate", "400", "--seconds", "2", "--json")
+    (eager,) = command(*words).documents
+    (patient,) = command(*words, "--fetch-min-bytes", "1000000", "--linger-ms", "100").documents
+    assert eager["stream"]["messages"] == patient["stream"]["messages"] == 800
+    # Half a second each, while the eager one is answered whenever a batch has come.
+    assert patient["stream"]["fetch_requests"] < eager["stream"]["fetch_requests"] / 3
+    assert patient["stream"]["p50_ms"] > 50
+    (single,) = command(*words, "--batch-size", "1").documents
+    assert single["stream"]["produce_requests"] >= 800 > 4 * patient["stream"]["produce_requests"]
+    assert command("bench", "-n", "10", "--round-trips", "1", "--rate", "100", "--seconds", "1").lines[-1].split()[1] == "s"
+
+
 def test_the_table(command: Command) -> None:
     lines = command("bench", "-n", "100", "--round-trips", "2", "--size", "10", "--acks", "1", "-z", "lz4").lines
     assert lines[0] == f"{command.bootstrap}: 100 messages of 10 bytes, acks=1, compression lz4"

@@ -12,6 +12,8 @@ from tidelog.client.errors import InvalidArgument, TidelogError, from_kafka_erro
     [
         (KafkaError._TRANSPORT, errors.BrokerUnavailable),
         (KafkaError._ALL_BROKERS_DOWN, errors.BrokerUnavailable),
+        # A broker left the cluster's metadata while it was being asked.
+        (KafkaError._DESTROY_BROKER, errors.BrokerUnavailable),
         (KafkaError._TIMED_OUT, errors.TimedOut),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, errors.UnknownTopic),
         (KafkaError._UNKNOWN_PARTITION, errors.UnknownTopic),

@@ -152,7 +152,9 @@ class AlreadySettled(InvalidArgument):
     """The job was acknowledged, released or rejected before, and that is final for this delivery."""
 
 
-_UNREACHABLE = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL))
+_UNREACHABLE = frozenset(
+    (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL, KafkaError._DESTROY_BROKER)
+)
 
 # A leader is moving, a coordinator is loading, a log is being opened or deleted: repeat the request.
 _PASSING = frozenset(
