@@ -15,7 +15,7 @@ SPARK := $(VENV)/.spark
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test quick check bench bench-kafka bench-peers bench-scaling bench-pauses bench-spark bench-pipelines bench-cluster explore soak plug mutants mutants-all compat test-on-kafka test-portable wheel release-check test-pythons clean
+.PHONY: help install run demo picture test quick check bench bench-kafka bench-peers bench-scaling bench-pauses bench-spark bench-pipelines bench-cluster explore soak plug mutants mutants-all compat test-on-kafka test-portable wheel release-check test-pythons clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ run: $(INSTALLED) ## Start a broker on 127.0.0.1:9092, its data under ./data
 
 demo: $(SPARK) ## Orders through a broker, a worker and Spark pipelines, and the proof that all agree (a minute, wants Java)
 	@$(BIN)/python -m demo
+
+picture: $(INSTALLED) ## Record a first look in a terminal, into docs/pictures/first-look.svg
+	@$(BIN)/python -m demo.recording
 
 test: check ## Check, then run all tests
 	$(BIN)/python -m pytest -n $(WORKERS)
