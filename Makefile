@@ -15,7 +15,7 @@ SPARK := $(VENV)/.spark
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo picture test quick check bench bench-kafka bench-peers bench-scaling bench-pauses bench-spark bench-pipelines bench-cluster explore soak plug mutants mutants-all compat test-on-kafka test-portable wheel release-check test-pythons clean
+.PHONY: help install run demo picture test quick check bench bench-kafka bench-peers bench-scaling bench-pauses bench-spark bench-pipelines bench-cluster explore soak plug mutants mutants-all compat test-on-kafka test-portable wheel release-check check-manifests test-pythons clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,10 @@ wheel: $(INSTALLED) ## Build the wheel into dist/
 
 release-check: wheel ## Is this tree ready to be released: version, changelog, tag, and the wheel in an empty environment
 	$(BIN)/python -m tests.release.check
+
+check-manifests: $(INSTALLED) ## ops/kubernetes.yml against the schemas of Kubernetes and KEDA (wants npm)
+	$(PIP_INSTALL) --no-build-isolation --editable '.[manifests]'
+	$(BIN)/python -m tests.release.manifests
 
 test-pythons: ## The suites of broker, client and worker on every Python from 3.11 on that pyenv or the path has
 	$(PYTHON) -m tests.release.pythons
