@@ -88,7 +88,7 @@ def test_on_three_machines(tmp_path: Path) -> None:
         assert len(re.findall(r"^ *[123] +(?:leader|voter)", said, re.MULTILINE)) == 3
 
 
-@pytest.mark.parametrize("words", ["quorum remove", "quorum add", "storage format", "storage random-uuid"])
+@pytest.mark.parametrize("words", ["quorum remove", "quorum add", "storage format", "drain", "reassign", "cluster status"])
 def test_every_command_exists(words: str) -> None:
     done = subprocess.run([sys.executable, "-m", "tidelog", *words.split(), "--help"], capture_output=True, check=False)
     assert done.returncode == 0
