@@ -37,7 +37,7 @@ REGISTRATION = ApiKey.BROKER_REGISTRATION, 4
 HEARTBEAT = ApiKey.BROKER_HEARTBEAT, 1
 CONTROLLER_REGISTRATION = ApiKey.CONTROLLER_REGISTRATION, 0
 RETRY_MS = 100
-# How long a request may wait for a controller before it is asked anew, with what is true then.
+# How long a request may wait for a controller before it is asked again, with what is true then.
 REQUEST_MS_MAX = 5_000
 # A broker that waits says so this often.
 WAITING_REPORT_MS = 5_000

@@ -1,6 +1,6 @@
 """The settings of share groups as the leader of a partition needs them: a group's own, or else the broker's.
 
-They are read anew for every request, because an administrator may change them at any time, also before the group exists.
+They are read again for every request, because an administrator may change them at any time, even before the group exists.
 """
 
 from collections.abc import Mapping

@@ -86,7 +86,7 @@ class ShareStates:
         self.ask(read_call(key, leader_epoch), on_done)
 
     def write(self, key: SharePartitionKey, change: ShareStateWrite, on_done: OnDone, is_wanted: IsWanted) -> None:
-        """Repeated while ``is_wanted`` says so. A leader that was dropped has begun anew from what was written until then, and
+        """Repeated while ``is_wanted`` says so. A leader that was dropped has started over from what was written until then, and
         nothing may be answered any more that it has not seen."""
         self._repeat(write_call(key, change), on_done, is_wanted)
 

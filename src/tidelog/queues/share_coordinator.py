@@ -1,7 +1,7 @@
 """One shard of the share coordinator: it keeps what the engines must find again after a restart or a change of leader.
 
 The leader of a partition asks for the state when its engine begins, and writes every change. A write is an *update*; after 500 of
-them, and whenever the state begins anew, a *snapshot* follows. Partitions that nobody writes to get a snapshot now and then, so
+them, and whenever the state starts over, a *snapshot* follows. Partitions that nobody writes to get a snapshot now and then, so
 that everything below the oldest snapshot that still counts can be deleted (``redundant_offset``).
 
 Two epochs keep out those who are late. The *leader epoch* is the one of the partition: a leader that was replaced gets
@@ -9,7 +9,7 @@ FENCED_LEADER_EPOCH. The *state epoch* rises when an administrator sets the offs
 FENCED_STATE_EPOCH, and begins again. Error messages are Kafka's.
 
 A write may come twice, or late and after others of the same leader, because a leader whose request was not answered sends it
-again. So nothing that is final becomes available again, and no delivery count falls, unless the state begins anew.
+again. So nothing that is final becomes available again, and no delivery count falls, unless the state starts over.
 """
 
 from collections.abc import Iterable, Set
@@ -177,7 +177,7 @@ class ShareCoordinator:
     # -- decisions -----------------------------------------------------------------------------------------------------------
 
     def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> CoordinatorResult:
-        """Begin anew at an offset, or where the group's setting says if that is -1."""
+        """Start over at an offset, or where the group's setting says if that is -1."""
         entry = self._entries.get(key)
         if entry is not None and state_epoch < entry.state_epoch:
             raise ApiError(ErrorCode.FENCED_STATE_EPOCH)

@@ -1,6 +1,6 @@
 """AlterShareGroupOffsets: sets where an empty share group goes on. What it knew about the records after that is forgotten.
 
-The group first takes a new epoch, from which on leaders with an older state are fenced. Then each state begins anew with it.
+The group first takes a new epoch, from which on leaders with an older state are fenced. Then each state starts over with it.
 """
 
 from typing import Any
