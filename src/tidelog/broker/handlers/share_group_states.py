@@ -8,24 +8,27 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext, ResultCollector
+from tidelog.broker.api import Api, Pace, RequestContext, ResultCollector
 from tidelog.broker.share_requests import check_share_groups_enabled
 from tidelog.broker.share_state_calls import STATE_APIS, StateApi
 from tidelog.config.listeners import ListenerRole
 from tidelog.coordinator.machine import OnDone
+from tidelog.ports.steps import Steps
 from tidelog.queues.records import SharePartitionKey
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 
 
-def handle(api: StateApi, context: RequestContext, request: DecodedMessage) -> None:
+def handle(api: StateApi, context: RequestContext, request: DecodedMessage) -> Steps[None]:
     check_share_groups_enabled(context.broker)
     asked = [(topic.topic_id, partition) for topic in request.topics for partition in topic.partitions]
-    gather = ResultCollector(len(asked), lambda results: context.reply_later(lambda: _response(request, results)))
-    states = context.broker.coordinators.share_states
+    gather = ResultCollector(len(asked), lambda results: context.continue_in_slices(_reply(context, request, results)))
+    states, pace = context.broker.coordinators.share_states, Pace()
     for position, (topic_id, partition) in enumerate(asked):
         key = SharePartitionKey(request.group_id, topic_id, partition.partition)
         states.ask_here(api.read_request(key, partition), _putter(context, api, gather, position, key.partition))
+        if pace.is_pause_due():
+            yield
 
 
 def _putter(context: RequestContext, api: StateApi, gather: ResultCollector, position: int, index: int) -> OnDone:
@@ -37,6 +40,10 @@ def _putter(context: RequestContext, api: StateApi, gather: ResultCollector, pos
             gather.put(position, {"partition": index, "error_code": ErrorCode.NONE, **api.response_fields(result)})
 
     return decided
+
+
+def _reply(context: RequestContext, request: DecodedMessage, results: Sequence[dict[str, Any]]) -> Steps[None]:
+    yield from context.reply_in_slices(_response(request, results))
 
 
 def _response(request: DecodedMessage, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
