@@ -29,7 +29,13 @@ from tidelog.wire.protocol import ApiKey, parse_response_header, request_header
 TOPICS = ("fuzz-plain", "fuzz-compacted", "fuzz-transactional", "fuzz-new")
 PARTITIONS = 2
 # A changed field may ask the broker to wait for as long as it likes; these requests are left alone after a moment.
-WAIT_AT_WILL = {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT}
+WAIT_AT_WILL = {
+    ApiKey.FETCH,
+    ApiKey.SHARE_FETCH,
+    ApiKey.JOIN_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+}
 WAIT_SECONDS = 0.3
 INTEGERS = (0, 1, -1, -2, 2, 127, 128, 32_767, -32_768, 65_536, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 TEXTS = ("", "x", "x" * 300, "..", "a/b", "\x00", "é", *TOPICS)
@@ -346,6 +352,50 @@ def group_member_of_the_new_protocol(random: Random) -> Script:
     yield ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, {**fields, "member_epoch": -1}
 
 
+def member_of_a_share_group(random: Random) -> Script:
+    """It settles some of what it was given, and goes away with the rest."""
+    topic = random.choice(TOPICS[:3])
+    found = _readable((yield ApiKey.METADATA, 12, {**_metadata(topic), "topics": [{"topic_id": bytes(16), "name": topic}]}))
+    if not found.topics:
+        raise EndOfConversation
+    member = {"group_id": f"fuzz-share-{random.randrange(3)}", "member_id": random.randbytes(12).hex()}
+    earliest = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
+    resource = {"resource_type": 32, "resource_name": member["group_id"], "configs": [earliest]}
+    yield ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False}
+    beat = {**member, "member_epoch": 0, "rack_id": None, "subscribed_topic_names": [topic]}
+    yield ApiKey.FIND_COORDINATOR, 6, {"key_type": 0, "coordinator_keys": [member["group_id"]]}
+    for _ in range(5):
+        # The coordinator may still be loading, the first time.
+        answer = _readable((yield ApiKey.SHARE_GROUP_HEARTBEAT, 1, beat))
+        if not answer.error_code:
+            break
+    yield _produce(topic, 0, _batch(random, random.randrange(1, 20)))
+    limits = {"max_wait_ms": 50, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 50, "batch_size": 10}
+    acquired: list[DecodedMessage] = []
+    for epoch in range(4):
+        batches = [
+            {
+                "first_offset": each.first_offset,
+                "last_offset": each.last_offset,
+                "acknowledge_types": [random.randrange(1, 4) for _ in range(each.last_offset - each.first_offset + 1)],
+            }
+            for each in acquired
+        ]
+        partitions = [{"partition_index": 0, "acknowledgement_batches": batches}]
+        topics = [{"topic_id": found.topics[0].topic_id, "partitions": partitions}]
+        session = {**member, "share_session_epoch": epoch, "is_renew_ack": False, "topics": topics}
+        fetch = {**session, **limits, "share_acquire_mode": random.randrange(2), "forgotten_topics_data": []}
+        is_fetch = epoch == 0 or random.random() < 0.7
+        key, fields = (ApiKey.SHARE_FETCH, fetch) if is_fetch else (ApiKey.SHARE_ACKNOWLEDGE, session)
+        fetched = _readable((yield key, 2, fields))
+        answered = [each for response in fetched.responses for each in response.partitions] if is_fetch else []
+        acquired = [each for partition in answered for each in partition.acquired_records]
+    asked = [{"group_id": member["group_id"], "topics": [{"topic_name": topic, "partitions": [0, 1]}]}]
+    yield ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, {"groups": asked}
+    yield ApiKey.SHARE_GROUP_DESCRIBE, 1, {"group_ids": [member["group_id"]], "include_authorized_operations": False}
+    yield ApiKey.SHARE_GROUP_HEARTBEAT, 1, {**beat, "member_epoch": random.choice((answer.member_epoch, -1))}
+
+
 def reader(random: Random) -> Script:
     topic = random.choice(TOPICS[:3])
     wanted = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": random.choice((-1, -2, -3, 1))}]
@@ -427,6 +477,7 @@ SCRIPTS: tuple[Callable[[Random], Script], ...] = (
     transactional_producer,
     group_member,
     group_member_of_the_new_protocol,
+    member_of_a_share_group,
     reader,
     administrator,
 )
