@@ -15,7 +15,7 @@ def producer(bootstrap: str, **settings: Any) -> Any:
     return Producer({"bootstrap.servers": bootstrap, "log_level": 0, "linger.ms": 20, **settings})
 
 
-def send(sender: Any, topic: str, count: int, *, first: int = 0, partitions: int = 1) -> None:
+def send(sender: Any, topic: str, count: int, *, first: int = 0, partitions: int = 1, value: bytes = b"%d") -> None:
     """Values are numbers, from ``first`` on, dealt out to the partitions in turn."""
     failures: list[str] = []
 
@@ -24,7 +24,7 @@ def send(sender: Any, topic: str, count: int, *, first: int = 0, partitions: int
             failures.append(error.str())
 
     for number in range(first, first + count):
-        message = {"value": b"%d" % number, "key": b"k%d" % number, "partition": number % partitions}
+        message = {"value": value % number, "key": b"k%d" % number, "partition": number % partitions}
         sender.produce(topic, **message, on_delivery=on_delivery)
         sender.poll(0)
     assert sender.flush(SECONDS_MAX) == 0

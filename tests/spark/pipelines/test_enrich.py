@@ -19,6 +19,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructType
 
 from tests.compatibility.apache_kafka import wait_until
 from tests.spark.pipelines.archive.orders import Orders
@@ -29,6 +30,7 @@ from tests.toolkit_broker import ToolkitBroker
 from tidelog.client.errors import InvalidArgument, UnknownTopic
 from tidelog.spark import spark_session
 from tidelog.spark.options import RECORDS_PER_SPLIT, SourceOptions
+from tidelog.spark.pipelines.archive.source import SCHEMA_OPTION
 from tidelog.spark.pipelines.enrich import (
     EnrichOptions,
     MaterializedTable,
@@ -176,9 +178,9 @@ def test_a_batch_of_one_partition_is_one_task() -> None:
     """Two would write its events out of order. Also where a batch is more than the source gives a task by itself."""
     rows = 3 * RECORDS_PER_SPLIT
     spark = MagicMock()
-    messages_of(spark, EnrichOptions(**{**REQUIRED, "batch_rows": rows}))
+    messages_of(spark, EnrichOptions(**{**REQUIRED, "batch_rows": rows}), StructType().add("customer", StringType()))
     given = spark.readStream.format.return_value.options.call_args.kwargs
-    source = SourceOptions.parse(given, is_stream=True)
+    source = SourceOptions.parse({name: value for name, value in given.items() if name != SCHEMA_OPTION}, is_stream=True)
     whole = OffsetSpan("orders", bytes(16), 0, 0, rows)
     assert split([whole], source.min_partitions, source.max_records_per_partition) == [whole]
 

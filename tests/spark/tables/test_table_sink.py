@@ -138,8 +138,7 @@ def test_tasks_that_saw_the_table_at_different_times_are_refused(tmp_path: Path)
     for told in ([*early, *late], [*late, *early]):
         with pytest.raises(TableConflict, match="orders/0 went from 0 to 100 while tasks of the batch ran"):
             commit_tasks(place, told)
-        encoded = pa.array([message.encode() for message in told if message], pa.binary())
-        together = combined_message([pa.record_batch({MESSAGE_COLUMN: encoded})])
+        together = combined_message([message for message in told if message])
         with pytest.raises(TableConflict, match="orders/0 was at 0, and is at 100"):
             commit_tasks(place, [together])
     assert stored(place) == list(range(100))
@@ -168,6 +167,25 @@ def test_files_that_other_tasks_wrote_are_committed_alike(tmp_path: Path) -> Non
     commit_tasks(place, [write_task(place, iter([frame])), combined_message([])])
     assert stored(place) == list(range(100))
     assert LakeTable.open(place).position("orders/0") == 100
+
+
+def test_rows_beside_the_files_of_a_task_are_of_its_span(tmp_path: Path) -> None:
+    """The task that read them has seen that the table lacks them, and its message says how far the table comes with them."""
+    place = table_at(tmp_path)
+    positions = TaskPositions(lambda _: 0)
+    written = write_task(place, iter([messages(0, 10)]))
+    positions.missing(messages(0, 20))
+    told = TableMessage(written.files, positions.seen, positions.next)
+    left = messages(10, 10)
+    rows = pa.record_batch([*left.columns, pa.nulls(10, pa.binary())], names=[*left.schema.names, MESSAGE_COLUMN])
+    last = pa.record_batch(
+        [*[pa.nulls(1, kind) for kind in left.schema.types], pa.array([told.encode()])], names=rows.schema.names
+    )
+    commit_tasks(place, [write_task(place, iter([rows, last]))])
+    assert stored(place) == list(range(20))
+    assert LakeTable.open(place).position("orders/0") == 20
+    with pytest.raises(TableConflict, match="orders/0 was at 0, and is at 20"):
+        commit_tasks(place, [write_task(place, iter([rows, last]))])
 
 
 def test_times_in_the_zone_of_the_session_are_the_tables(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from pyspark.sql.types import NumericType, StructType
 from tidelog.client.errors import InvalidArgument
 from tidelog.spark.options import parse_duration_ms
 from tidelog.spark.pipelines.archive.rows import BAD, archive_rows, read_schema
+from tidelog.spark.pipelines.archive.source import messages_with_fields
 from tidelog.spark.pipelines.materialize.batches import BUCKET
 from tidelog.spark.pipelines.materialize.pipeline import table_columns
 from tidelog.spark.pipelines.options import TopicStreamOptions, flag
@@ -250,7 +251,7 @@ def run(spark: "SparkSession", options: EnrichOptions, reporter: Reporter) -> Pi
     reporter.step(f"joining {topic.name}, {topic.partitions} partitions, with {table.place} into {options.output}")
     spark.dataSource.register(MaterializedTable)
     rows = table_rows(spark, table, take)
-    messages = enriched(events_of(messages_of(spark, options), schema), rows, options, schema, take)
+    messages = enriched(events_of(messages_of(spark, options, schema), schema), rows, options, schema, take)
     writer = messages.writeStream.format("tidelog").options(**options.connection)
     writer = writer.options(
         topic=options.output,
@@ -283,10 +284,10 @@ def chosen_columns(options: EnrichOptions, schema: StructType, table: LakeTable)
     return found
 
 
-def messages_of(spark: "SparkSession", options: EnrichOptions) -> "DataFrame":
+def messages_of(spark: "SparkSession", options: EnrichOptions, schema: StructType) -> "DataFrame":
     # One task per partition, however large: two would write its events out of order.
     given = options.source(options.topic, options.start) | {"maxRecordsPerPartition": str(options.batch_rows)}
-    return spark.readStream.format("tidelog").options(**given).load()
+    return messages_with_fields(spark, given, schema)
 
 
 def events_of(messages: "DataFrame", schema: StructType) -> "DataFrame":

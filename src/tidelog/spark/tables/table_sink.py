@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -81,8 +82,9 @@ class TaskPositions:
 
 
 FORMAT = "tidelog_table"
-MESSAGE_COLUMN = "message"
-"""Rows with only this column are messages of tasks that wrote the files themselves."""
+MESSAGE_COLUMN = "_files_of_task"
+"""A row with this column is the message of a task that wrote files itself. Others beside it are of the same task and the same
+span, and the task found that the table lacks them."""
 RUN = "run"
 BAD = "bad"
 """If a table is partitioned by such a column, rows with it are counted separately."""
@@ -147,12 +149,13 @@ def _checked_path(options: Mapping[str, str], schema: StructType, overwrite: boo
     if overwrite:
         raise InvalidArgument('a table of topics only grows: use mode("append"), or outputMode("append")')
     place = local_path(given["path"])
-    if schema.names == [MESSAGE_COLUMN]:
+    names = [name for name in schema.names if name != MESSAGE_COLUMN]
+    if not names:
         return place
-    if missing := [name for name in PLACE_COLUMNS if name not in schema.names]:
+    if missing := [name for name in PLACE_COLUMNS if name not in names]:
         raise WrongSchema(f"the rows have no column {missing[0]}: without it the table cannot tell which rows it already has")
     columns = LakeTable.open(place).columns
-    if strange := [name for name in schema.names if name not in columns.names]:
+    if strange := [name for name in names if name not in columns.names]:
         raise WrongSchema(f"the table {place} has no column {strange[0]}: leave it out, or add it to the table first")
     return place
 
@@ -161,21 +164,33 @@ def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
     """Write the rows that the table lacks to files. Runs on an executor."""
     first = next(batches, None)
     if first is None or first.schema.names == [MESSAGE_COLUMN]:
-        return combined_message(chain(() if first is None else (first,), batches))
+        return combined_message(_messages_in(chain(() if first is None else (first,), batches)))
     batches = chain((first,), batches)
     table = LakeTable.open(place)
     positions = TaskPositions(table.position)
     writer = DataFileWriter(place, table.partition_by, STATS_COLUMNS)
     columns = table.columns
+    told: list[TableMessage] = []
     with writing(writer, place):
         for batch in batches:
-            writer.write(as_in_table(positions.missing(batch), columns))
-        return TableMessage(writer.finish(), positions.seen, positions.next)
+            if MESSAGE_COLUMN in batch.schema.names:
+                told += _messages_in([batch])
+                rows = batch.filter(pc.is_null(batch.column(MESSAGE_COLUMN))).drop_columns([MESSAGE_COLUMN])
+            else:
+                rows = positions.missing(batch)
+            if rows.num_rows:
+                writer.write(as_in_table(rows, columns))
+        own = TableMessage(writer.finish(), positions.seen, positions.next)
+        return combined_message([*told, own])
 
 
-def combined_message(batches: Iterable[pa.RecordBatch]) -> TableMessage:
-    """Combine the messages of other tasks into one."""
-    told = [TableMessage.decode(data) for batch in batches for data in batch.column(MESSAGE_COLUMN).to_pylist()]
+def _messages_in(batches: Iterable[pa.RecordBatch]) -> list[TableMessage]:
+    found = [pc.drop_null(batch.column(MESSAGE_COLUMN)).to_pylist() for batch in batches]
+    return [TableMessage.decode(data) for batch in found for data in batch]
+
+
+def combined_message(told: Sequence[TableMessage]) -> TableMessage:
+    """Combine the messages of tasks into one."""
     # If they do not agree, the table has moved on from the lowest of them, and the driver refuses it.
     seen = {name: min(positions) for name, positions in seen_by_tasks(told).items()}
     return TableMessage([file for message in told for file in message.files], seen, furthest(told))

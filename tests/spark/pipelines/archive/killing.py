@@ -57,7 +57,7 @@ class KillingFilesSource(ArchiveFilesSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         reader = super().streamReader(schema)
         assert isinstance(reader, ArchiveFilesReader)
-        return KillingReader(reader._options, reader._place)
+        return KillingReader(reader._options, reader._place, reader._schema)
 
 
 class KillingReader(ArchiveFilesReader):

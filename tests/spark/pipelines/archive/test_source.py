@@ -6,13 +6,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructType
 
 from tidelog.client.fetch.types import SCHEMA_WITH_HEADERS
 from tidelog.spark.data_source import schema_text
+from tidelog.spark.pipelines.archive.json_columns import JsonColumns
 from tidelog.spark.pipelines.archive.rows import PARTITION_BY, archive_columns, archive_rows
-from tidelog.spark.pipelines.archive.source import raw_rows, write_raw
+from tidelog.spark.pipelines.archive.source import ArchivePartition, raw_rows, write_parsed, write_raw
 from tidelog.spark.tables.lake_table import LakeTable
-from tidelog.spark.tables.table_sink import commit_tasks
+from tidelog.spark.tables.table_sink import MESSAGE_COLUMN, TableMessage, commit_tasks
 
 MOMENT = datetime.datetime(2026, 11, 16, 23, 59, 59, tzinfo=datetime.UTC)
 LAST_MICROSECOND = 2**63 - 1
@@ -51,6 +53,30 @@ def test_what_the_table_has_is_not_written(tmp_path: Path) -> None:
     assert (sum(file.rows for file in again.files), again.seen, again.next) == (2, {"orders/0": 4}, {"orders/0": 6})
     assert write_raw(tmp_path, positions, [messages(0, 4)]).files == []
     assert write_raw(tmp_path, positions, []).files == []
+
+
+def test_with_a_schema_spark_gets_what_is_not_certain(tmp_path: Path) -> None:
+    """The files have the fields of certain values and tombstones; the position is that of all rows, for the sink writes the
+    others in the same task."""
+    schema = StructType().add("id", LongType(), nullable=False)
+    table = LakeTable.ensure(tmp_path, archive_columns(schema), partition_by=PARTITION_BY, identity={})
+    table.append([], {"orders/0": 11})
+    values = [b'{"id": 7}', None, b"not JSON", b"{}", b'{"id": 8}']
+    batch = messages(10, 5)
+    index = batch.schema.get_field_index("value")
+    batch = batch.set_column(index, "value", pa.array(values, pa.binary()))
+    task = ArchivePartition([], {"orders/0": 11}, table.columns)
+    *rows, last = write_parsed(tmp_path, task, [batch.slice(0, 2), batch.slice(2, 2), batch.slice(4)], JsonColumns(schema))
+    assert [row["value"] for part in rows for row in part.to_pylist()] == [b"not JSON", b"{}"]
+    assert {row[MESSAGE_COLUMN] for part in rows for row in part.to_pylist()} == {None}
+    message = TableMessage.decode(last.column(MESSAGE_COLUMN)[0].as_py())
+    assert (message.seen, message.next) == ({"orders/0": 11}, {"orders/0": 15})
+    commit_tasks(tmp_path, [message])
+    stored = LakeTable.open(tmp_path).delta.to_pyarrow_table(columns=["offset", "id", "error", "bad"]).to_pylist()
+    assert sorted((row["offset"], row["id"], row["error"], row["bad"]) for row in stored) == [
+        (11, None, None, False),
+        (14, 8, None, False),
+    ]
 
 
 def test_a_day_that_no_date_can_be_written_of_is_null() -> None:

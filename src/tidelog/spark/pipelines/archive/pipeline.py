@@ -31,9 +31,15 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.spark.checkpoint_offsets import last_batch_done, last_batch_planned, planned_batch
+from tidelog.spark.pipelines.archive.json_columns import can_parse
 from tidelog.spark.pipelines.archive.rows import BAD, PARTITION_BY, archive_columns, archive_rows, read_schema
-from tidelog.spark.pipelines.archive.source import FORMAT as FILES
-from tidelog.spark.pipelines.archive.source import TABLE_OPTION, ArchiveFilesSource
+from tidelog.spark.pipelines.archive.source import (
+    FILES_FORMAT,
+    SCHEMA_OPTION,
+    TABLE_OPTION,
+    ArchiveFilesSource,
+    messages_with_fields,
+)
 from tidelog.spark.pipelines.options import TableStreamOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query, stop_on_signals
@@ -41,7 +47,7 @@ from tidelog.spark.pipelines.topics import FoundTopic, find_topics
 from tidelog.spark.tables.errors import WrongTable
 from tidelog.spark.tables.lake_table import PREFIX, LakeTable, check_checkpoint_place, local_path
 from tidelog.spark.tables.table_sink import FORMAT as TABLE
-from tidelog.spark.tables.table_sink import RUN, TidelogTableSink, position_name
+from tidelog.spark.tables.table_sink import MESSAGE_COLUMN, RUN, TidelogTableSink, position_name
 from tidelog.spark.tables.upkeep import merged, vacuumed
 
 if TYPE_CHECKING:
@@ -108,12 +114,15 @@ def run(spark: "SparkSession", options: ArchiveOptions, reporter: Reporter) -> P
 
 
 def rows_of(spark: "SparkSession", options: ArchiveOptions, schema: StructType | None, target: ArchiveTarget) -> "DataFrame":
-    """Into a table and without a schema, of the files that tasks have written."""
+    """The rows of the archive. Into a table, and if the schema allows it, they are those that tasks have not written to files
+    themselves, with the names of those files."""
     starting = "earliest" if options.format == PARQUET else starting_offsets(target.topic, LakeTable.open(target.place))
     given = options.source(target.topic.name, starting)
-    if schema is None and options.format == DELTA:
-        return spark.readStream.format(FILES).options(**given, **{TABLE_OPTION: str(target.place)}).load()
-    return archive_rows(spark.readStream.format("tidelog").options(**given).load(), schema)
+    if options.format == PARQUET or (schema is not None and not can_parse(schema)):
+        return archive_rows(messages_with_fields(spark, given, schema), schema)
+    parsing = {} if schema is None else {SCHEMA_OPTION: schema.json()}
+    found = spark.readStream.format(FILES_FORMAT).options(**given, **parsing, **{TABLE_OPTION: str(target.place)}).load()
+    return found if schema is None else archive_rows(found, schema, MESSAGE_COLUMN)
 
 
 def starting_offsets(topic: FoundTopic, table: LakeTable) -> str:

@@ -6,7 +6,8 @@ A value is good if it is one JSON object in UTF-8 whose fields have the types of
 it. A message without a value (a tombstone) is good and has no fields. Anything else is bad: its fields are null, ``error`` says
 why, and the message itself is kept like any other. Fields that the schema does not name are in the value only.
 
-Two rules are Spark's: a STRING takes any JSON as its text, and a DECIMAL rounds.
+Two rules are Spark's: a STRING takes any JSON as its text, and a DECIMAL rounds. Spark judges, except for values that the task
+which read them could parse with certainty (``json_columns``).
 """
 
 import json
@@ -119,18 +120,23 @@ def _check_types(schema: StructType, option: str) -> None:
 SECONDS_PER_DAY = 86_400
 _STRICT = {"mode": "PERMISSIVE", "allowSingleQuotes": "false", "allowNonNumericNumbers": "false", "timeZone": "UTC"}
 _CORRUPT = "corrupt"
+# Of messages whose JSON was parsed when they were read: the fields, and whether they are certain.
+FIELDS, CERTAIN = "_fields", "_certain"
 
 
-def archive_rows(messages: DataFrame, schema: StructType | None) -> DataFrame:
-    """Return the columns of the archive, in its order. ``messages`` are the source's, with headers."""
+def archive_rows(messages: DataFrame, schema: StructType | None, *others: str) -> DataFrame:
+    """Return the columns of the archive, in its order, and ``others``. ``messages`` are the source's, with headers."""
     if schema is None:
         rows = messages.withColumns({"error": F.lit(None).cast("string"), BAD: F.lit(False)})
-        return rows.withColumn(DAY, _day()).select(*RAW_COLUMNS.names, DAY, BAD)
-    parsed = messages.withColumn("parsed", _parsed(F.col("value").cast("string"), schema))
+        return rows.withColumn(DAY, _day()).select(*RAW_COLUMNS.names, DAY, BAD, *others)
+    text, certain = F.col("value").cast("string"), F.lit(None)
+    if CERTAIN in messages.columns:
+        text, certain = F.when(~F.col(CERTAIN), text), F.when(F.col(CERTAIN), F.col(FIELDS))
+    parsed = messages.withColumn("text", text).withColumn("parsed", _parsed(F.col("text"), schema))
     judged = parsed.withColumn("error", _error(schema))
     is_bad = F.col("error").isNotNull()
-    fields = [F.when(~is_bad, F.col("parsed.value")[name]).alias(name) for name in schema.names]
-    return judged.select(*RAW_COLUMNS.names, *fields, _day().alias(DAY), is_bad.alias(BAD))
+    fields = [F.coalesce(certain[name], F.when(~is_bad, F.col("parsed.value")[name])).alias(name) for name in schema.names]
+    return judged.select(*RAW_COLUMNS.names, *fields, _day().alias(DAY), is_bad.alias(BAD), *others)
 
 
 def _day() -> Column:
@@ -155,10 +161,10 @@ def _is_one(text: Column) -> Column:
 
 def _error(schema: StructType) -> Column:
     """The reason why a value is bad; null if it is good."""
-    text = F.col("value").cast("string")
+    text = F.col("text")
     parsed, value = F.col("parsed"), F.col("parsed.value")
     is_whole = parsed[_CORRUPT].isNull() & parsed["end"].isNotNull() & value.isNotNull() & _is_one(text)
-    found = F.when(F.col("value").isNull(), None).when(~F.is_valid_utf8(text), "not UTF-8").when(~is_whole, _misfit(text, schema))
+    found = F.when(text.isNull(), None).when(~F.is_valid_utf8(text), "not UTF-8").when(~is_whole, _misfit(text, schema))
     for path, is_missing in _required(schema, value, ""):
         found = found.when(is_missing, f"field {path} is missing")
     return found.otherwise(None).cast("string")

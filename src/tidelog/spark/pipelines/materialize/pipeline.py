@@ -28,6 +28,7 @@ from tidelog.client.errors import InvalidArgument
 from tidelog.spark.checkpoint_offsets import last_batch_done, planned_batch
 from tidelog.spark.pipelines.archive.pipeline import starting_offsets
 from tidelog.spark.pipelines.archive.rows import archive_columns, archive_rows, read_schema
+from tidelog.spark.pipelines.archive.source import messages_with_fields
 from tidelog.spark.pipelines.materialize.batches import BUCKET, CAUGHT_UP, MaterializeBatches, remove_leftovers, with_bucket
 from tidelog.spark.pipelines.options import TableStreamOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
@@ -101,7 +102,7 @@ def run(spark: "SparkSession", options: MaterializeOptions, reporter: Reporter) 
     reporter.step(f"merging {topic.name}, {topic.partitions} partitions, into {table.place}")
     at_end_rows = options.batch_rows if options.continuous and facts.is_compacted else 0
     batches = MaterializeBatches(table.place, options.checkpoint_place, strict=options.strict, at_end_rows=at_end_rows)
-    rows = materialized_rows(messages_of(spark, options, topic, table), schema, int(table.identity["buckets"]))
+    rows = materialized_rows(messages_of(spark, options, topic, table, schema), schema, int(table.identity["buckets"]))
     writer = rows.writeStream.foreachBatch(batches).option("checkpointLocation", str(options.checkpoint_place))
     with vacuumed([table.place], retention_hours=options.retention_hours):
         end = run_query(writer.trigger(**options.trigger).start(), reporter, unit="messages")
@@ -149,8 +150,10 @@ def check_checkpoint(table: LakeTable, checkpoint: Path) -> None:
             )
 
 
-def messages_of(spark: "SparkSession", options: MaterializeOptions, topic: FoundTopic, table: LakeTable) -> "DataFrame":
-    return spark.readStream.format("tidelog").options(**options.source(topic.name, starting_offsets(topic, table))).load()
+def messages_of(
+    spark: "SparkSession", options: MaterializeOptions, topic: FoundTopic, table: LakeTable, schema: StructType | None
+) -> "DataFrame":
+    return messages_with_fields(spark, options.source(topic.name, starting_offsets(topic, table)), schema)
 
 
 def facts_of(options: MaterializeOptions) -> TopicSnapshot:
