@@ -1,14 +1,16 @@
 """Spark's reports of progress, as Prometheus reads them."""
 
 import json
+from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark import progress_listener
 from tidelog.spark.checkpoint_offsets import StreamOffset
-from tidelog.spark.progress_listener import ProgressMetrics
+from tidelog.spark.progress_listener import ProgressListener, ProgressMetrics
 
 
 def offset(*ends: int) -> str:
@@ -63,6 +65,19 @@ def test_a_query_that_has_ended_is_counted_and_left_out() -> None:
     assert found["tidelog_spark_batches_total", "q2", "orders"] == 1
     assert found["tidelog_spark_queries_ended_total", "failed"] == 1
     assert found["tidelog_spark_queries_ended_total", "stopped"] == 1
+
+
+def test_a_file_keeps_the_last_figures_of_a_query_that_has_ended(tmp_path: Path) -> None:
+    """A job that runs every hour is over before anybody reads them, and its next run counts on."""
+    listener = ProgressListener(tmp_path / "spark.prom")
+    for batches in (1, 2):
+        listener.onQueryProgress(MagicMock(progress=MagicMock(json=json.dumps(report("q1")))))
+        listener.onQueryTerminated(MagicMock(id="q1", exception=None))
+        families = text_string_to_metric_families((tmp_path / "spark.prom").read_text())
+        found = {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
+        assert found["tidelog_spark_batches_total", "q1", "orders"] == batches
+        assert found["tidelog_spark_lag", "q1", "orders", "a", "1"] == 2
+        assert found["tidelog_spark_queries_ended_total", "stopped"] == batches
 
 
 def test_the_number_of_queries_is_bounded(monkeypatch: Any) -> None:

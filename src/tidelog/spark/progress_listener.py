@@ -6,8 +6,10 @@
     ProgressListener(path)       # write it to a file after every batch, for node_exporter's textfile collector
 
 For each query: batches, rows, rows per second, the duration of a batch by its parts, and when progress was last reported. For
-each partition of our source: the end of the last batch, and the lag behind what was there when that batch was planned. A query
-that has ended is counted and then left out.
+each partition of our source: the end of the last batch, and the lag behind what was there when that batch was planned.
+
+A query that has ended is counted, and without a file left out. A file keeps its last figures, because a job with the trigger
+availableNow is over before anybody reads the file.
 """
 
 import json
@@ -59,7 +61,8 @@ class _Progress(NamedTuple):
 class ProgressMetrics:
     """One thread records; any thread may render."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, keeps_ended: bool = False, clock: Callable[[], float] = time.time) -> None:
+        self._keeps_ended = keeps_ended
         self._clock = clock
         self._lock = threading.Lock()
         self._queries: dict[str, _Progress] = {}
@@ -87,7 +90,8 @@ class ProgressMetrics:
     def ended(self, query_id: str, *, failed: bool) -> None:
         with self._lock:
             self._ended["failed" if failed else "stopped"] += 1
-            self._queries.pop(query_id, None)
+            if not self._keeps_ended:
+                self._queries.pop(query_id, None)
 
     def render(self) -> bytes:
         with self._lock:
@@ -142,7 +146,7 @@ class ProgressListener(StreamingQueryListener):
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self._path = Path(path) if path is not None else None
-        self._metrics = ProgressMetrics()
+        self._metrics = ProgressMetrics(keeps_ended=self._path is not None)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - the name that Spark calls
         """Nothing is known about the query yet."""
