@@ -1,8 +1,8 @@
-"""Brokers of a cluster are killed, one after the other, while an idempotent producer writes to a topic with three replicas.
+"""Brokers of a cluster are killed or stopped, while an idempotent producer writes to a topic with three replicas.
 
-Each round strikes the leader of a partition, a follower of it, or the active controller. The producer goes on by itself, the
-broker that returns is in sync again before the next one dies, and in the end everything that was acknowledged is there, once and
-in order.
+Each round strikes the leader of a partition, a follower of it, or the active controller with SIGKILL, a leader with SIGSTOP, or
+all three with SIGKILL. The producer goes on by itself, the broker that returns is in sync again before the next one is struck,
+and in the end everything that was acknowledged is there, once and in order.
 """
 
 import itertools
@@ -19,9 +19,9 @@ from tidelog.testing import Cluster
 
 TOPIC = "orders"
 PARTITIONS = 3
-# So many messages must be acknowledged after a kill before the broker returns.
-ACKNOWLEDGED_PER_ROUND = 300
-ROUNDS = ("leader", "follower", "controller", "leader")
+# So many messages must be acknowledged in each partition before the broker returns.
+ACKNOWLEDGED_PER_ROUND = 100
+ROUNDS = ("leader", "follower", "controller", "paused leader", "all")
 
 
 class IdempotentWriter(threading.Thread):
@@ -52,8 +52,11 @@ class IdempotentWriter(threading.Thread):
             self.problems.append("not everything was delivered in the end")
 
     def wait_for_more(self, what: str) -> None:
-        wanted = len(self.acknowledged) + ACKNOWLEDGED_PER_ROUND
-        wait_until(lambda: len(self.acknowledged) >= wanted, what)
+        wanted = [self._count(partition) + ACKNOWLEDGED_PER_ROUND for partition in range(PARTITIONS)]
+        wait_until(lambda: all(self._count(partition) >= wanted[partition] for partition in range(PARTITIONS)), what)
+
+    def _count(self, partition: int) -> int:
+        return sum(1 for number, _ in self.acknowledged.copy() if number == partition)
 
     def stop(self) -> None:
         self._is_over.set()
@@ -102,6 +105,24 @@ def everything(bootstrap_servers: str, count: int) -> dict[tuple[int, int], int]
     return found
 
 
+def strike(cluster: Cluster, writer: IdempotentWriter, target: str, admin: Any) -> None:
+    leader, follower, _ = leaders_and_isr(admin)
+    if target == "paused leader":
+        cluster.pause(leader)
+        writer.wait_for_more("writes go on without the leader that hangs")
+        cluster.resume(leader)
+    elif target == "all":
+        for node_id in (leader, *(each for each in cluster.node_ids if each != leader)):
+            cluster.kill(node_id)
+        cluster.start()
+        writer.wait_for_more("writes go on after the death of all")
+    else:
+        victim = {"leader": leader, "follower": follower, "controller": cluster.controller()}[target]
+        cluster.kill(victim)
+        writer.wait_for_more(f"writes go on without the {target}")
+        cluster.restart(victim)
+
+
 def test_nothing_acknowledged_is_lost_or_doubled() -> None:
     with Cluster(3) as cluster:
         admin = AdminClient({**COMMON, "bootstrap.servers": cluster.bootstrap_servers})
@@ -110,11 +131,7 @@ def test_nothing_acknowledged_is_lost_or_doubled() -> None:
         with writing(cluster) as writer:
             for target in ROUNDS:
                 wait_until(lambda: leaders_and_isr(admin)[2] == [3] * PARTITIONS, "all replicas in sync")
-                leader, follower, _ = leaders_and_isr(admin)
-                victim = {"leader": leader, "follower": follower, "controller": cluster.controller()}[target]
-                cluster.kill(victim)
-                writer.wait_for_more(f"writes go on without the {target}")
-                cluster.restart(victim)
+                strike(cluster, writer, target, admin)
             wait_until(lambda: leaders_and_isr(admin)[2] == [3] * PARTITIONS, "all replicas in sync in the end")
         assert writer.problems == []
         found = everything(cluster.bootstrap_servers, len(writer.acknowledged))
