@@ -133,9 +133,10 @@ class PartitionRaftLog:
             if entry.epoch <= epoch:
                 return EpochEnd(entry.epoch, end_offset)
             end_offset = entry.start_offset
-        earliest = self.snapshots.earliest
-        if earliest is not None and earliest.epoch <= epoch and earliest.end_offset <= self.start_offset:
-            return EpochEnd(earliest.epoch, self.start_offset)
+        # After a crash there may be older snapshots than the one at which the log begins.
+        for snapshot in reversed(self.snapshots.ids):
+            if snapshot.epoch <= epoch and snapshot.end_offset <= self.start_offset:
+                return EpochEnd(snapshot.epoch, snapshot.end_offset)
         return EpochEnd(0, 0)
 
     def control_records(self, offset: int) -> Iterator[PlacedControlRecord]:
