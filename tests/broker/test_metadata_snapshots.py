@@ -7,7 +7,7 @@ import pytest
 
 from simulation.disk import Keep
 from simulation.randomness import SimulatedRandomness
-from tests.broker.quorum_cluster import CLUSTER_ID, PORT, QuorumCluster, QuorumNode, directory_id_of, host_of
+from tests.broker.quorum_cluster import CLUSTER_ID, PATH, PORT, QuorumCluster, QuorumNode, directory_id_of, host_of
 from tests.broker.test_metadata_quorum import QuorumOnDisk
 from tidelog.broker.metadata_log import CommittedBatch
 from tidelog.broker.metadata_snapshots import RETRY_MS, ImageState, SnapshotPolicy
@@ -242,6 +242,36 @@ def test_a_node_that_lags_fetches_a_snapshot_in_pieces(is_dynamic: bool) -> None
     late.crash("none")
     cluster.start(3)
     cluster.run_until(lambda: late.applied == [*values, b"more"])
+
+
+def test_a_list_of_epochs_that_is_older_than_the_snapshot_is_not_believed() -> None:
+    """When a log was deleted up to its end, a power cut can bring back an older list of its epochs, and no batch is left to
+    correct it. The node would claim that its log ends in an epoch before the snapshot's, and be offered what it has."""
+    cluster = QuorumCluster(policy=EAGER).start()
+    assert cluster.propose(b"first") is None
+    first = cluster.lead()
+    first.crash("all")
+    cluster.run_until(lambda: cluster.leader not in (None, first))
+    cluster.start(first.node_id)
+    follower = next(node for node in cluster.nodes.values() if node not in (first, cluster.leader))
+
+    def is_empty() -> bool:
+        log = follower.directory.logs[METADATA_TOPIC, 0]
+        return log.log_start_offset == log.log_end_offset > 0
+
+    for number in range(20):
+        assert cluster.propose(b"%d" % number * 20) is None
+        cluster.run_for(300_000)
+        if is_empty():
+            break
+    assert is_empty()
+    follower.crash("all")
+    epochs = follower.disk.open(f"{PATH}/{METADATA_TOPIC}-0/leader-epoch-checkpoint", "create")
+    epochs.truncate(0)
+    epochs.write(0, [b"0\n1\n1 0\n"])
+    cluster.start(follower.node_id)
+    assert cluster.propose(b"last") is None
+    cluster.run_until(lambda: follower.applied[-1:] == [b"last"])
 
 
 def test_an_observer_learns_the_voters_from_a_snapshot() -> None:
