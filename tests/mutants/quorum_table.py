@@ -79,8 +79,8 @@ QUORUM_MUTANTS = (
         "quorum: a leader that restarts goes on leading",
         "an offset of an epoch has one content",
         CORE,
-        "        elif state.leader_id == self.node_id:\n            self._become_resigned()\n",
-        "        elif state.leader_id == self.node_id:\n            self._become_leader()\n"
+        "        elif self.quorum_state.leader_id == self.node_id:\n            self._become_resigned()\n",
+        "        elif self.quorum_state.leader_id == self.node_id:\n            self._become_leader()\n"
         "            self._begin_leadership(self._leadership or Leadership())\n",
     ),
     Mutant(

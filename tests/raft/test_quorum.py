@@ -317,3 +317,20 @@ def test_nothing_leaves_before_it_is_durable_in_any_order_of_disk_and_network(se
     for _, _ in zip(range(1_000), sweep.steps(), strict=False):
         pass
     assert len(sweep.checker.committed) > 3, "the sweep must get somewhere"
+
+
+def test_a_leader_whose_log_is_ahead_of_its_quorum_state_does_not_say_that_it_led_the_logs_epoch() -> None:
+    host = lone_leader()
+    host.finish_disk_work()
+    host.log.append_control([KRaftVersion(1), VotersRecord(make_voters((1, 2, 3)))], 5)
+    host.crash(2)
+    host.start(LowRandomness(), 0)
+    host.collect()
+    host.finish_disk_work()
+    assert (host.running().state, host.stored.leader_epoch, host.stored.leader_id) == (RaftState.UNATTACHED, 5, -1)
+
+
+def test_a_leader_whose_disk_failed_names_nobody_as_the_leader() -> None:
+    host = lone_leader()
+    host.running().storage_failed("EIO")
+    assert host.running().leader_id == -1

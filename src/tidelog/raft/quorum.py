@@ -417,7 +417,7 @@ class RaftNode:
             self.quorum_state = QuorumState(log.last_epoch, NOBODY, self.node_id, self._config.directory_id)
         if self._is_lone_voter():
             self._become_candidate()
-        elif state.leader_id == self.node_id:
+        elif self.quorum_state.leader_id == self.node_id:
             self._become_resigned()
         elif (peer := self._peer_of(self.quorum_state.leader_id)) is not None:
             self._follow(peer)
@@ -444,9 +444,20 @@ class RaftNode:
         """The leader of this epoch as far as this node may tell others; ``NOBODY`` if there is none, or it has resigned."""
         if self.state is RaftState.RESIGNED or self._is_leader_resigned:
             return NOBODY
+        if self.quorum_state.leader_id == self.node_id and (self.state is not RaftState.LEADER or self._failure is not None):
+            return NOBODY  # It has resigned, and stands for election by now; or its disk failed.
         if self._leadership is not None and not self._leadership.is_begun:
             return NOBODY
         return self.quorum_state.leader_id
+
+    @property
+    def hears_leader(self) -> bool:
+        """Whether this node leads, or the leader that it follows has answered within the fetch time-out."""
+        if self._failure is not None:
+            return False
+        if self._leadership is not None:
+            return self._leadership.is_begun
+        return self.state is RaftState.FOLLOWER and self._has_heard_leader and not self._is_leader_gone
 
     @property
     def leader_peer(self) -> RaftPeer | None:
@@ -631,6 +642,9 @@ class RaftNode:
         self._sync_asked_to = self._log.end_offset
         self._history.clear()
         self._note_control_records(0)
+        if self.state is RaftState.UNATTACHED and self.is_voter and QuorumTimer.ELECTION not in self._timers:
+            # The snapshot made it a voter, and the leader that sent it may be gone by now.
+            self._set_election_timer()
         self._proceed()
 
     def snapshot_rejected(self, reason: str) -> None:
@@ -1261,12 +1275,15 @@ class RaftNode:
         return None
 
     def _note_voter_heard(self, leadership: Leadership, key: ReplicaKey) -> None:
-        """Lead until the fetch time-out has passed since a majority, with this node if it votes, last fetched."""
         voter = self.voters.find(key)
         if voter is None:
             return
         leadership.fetched[voter.node_id] = self._now_ms
         leadership.begin_pending.discard(voter.node_id)
+        self._extend_leadership(leadership)
+
+    def _extend_leadership(self, leadership: Leadership) -> None:
+        """Lead until the fetch time-out has passed since a majority, with this node if it votes, last fetched."""
         times = sorted((at for each, at in leadership.fetched.items() if self.voters.by_id(each) is not None), reverse=True)
         others = self.voters.majority - self.is_voter
         if len(times) >= others:
@@ -1502,6 +1519,9 @@ class RaftNode:
         offset = self._append_control([VotersRecord(voters)]) - 1
         leadership.change = VoterChange(offset, reply_to, text)
         leadership.begin_pending |= set(voters.ids) - known_ids
+        # What a new voter fetched as an observer counts: a lone voter has never had to hear of anybody.
+        leadership.fetched |= {key.node_id: each.fetched_at_ms for key, each in leadership.replicas.items() if voters.find(key)}
+        self._extend_leadership(leadership)
         self._set_timer(QuorumTimer.VOTER_CHANGE, timeout_ms)
         self._note("voters", voters=voters.ids, offset=offset)
 
@@ -1519,6 +1539,13 @@ class RaftNode:
             state = "does not fetch" if replica is None else f"has fetched up to offset {replica.fetch_offset} only"
             message = f"Node {voter.node_id} {state}: a new voter must have caught up with offset {self._log.end_offset}."
             return ChangeVoterReply(ErrorCode.REQUEST_TIMED_OUT, message)
+        silent_ms = self._now_ms - replica.fetched_at_ms
+        if silent_ms > self._config.fetch_timeout_ms:
+            message = (
+                f"Node {voter.node_id} last fetched {silent_ms} ms ago. A voter that is not there would be missing from every "
+                "majority: start it first."
+            )
+            return ChangeVoterReply(ErrorCode.REQUEST_TIMED_OUT, message)
         added = Voter(voter.node_id, voter.directory_id, request.endpoints, KRAFT_VERSION_MIN, KRAFT_VERSION_MAX)
         text = f"Adding voter {voter.node_id}"
         self._change_voters(self.voters.with_voter(added), reply_to, text, request.timeout_ms)
@@ -1535,9 +1562,24 @@ class RaftNode:
             )
         if len(self.voters.voters) == 1:
             return ChangeVoterReply(ErrorCode.INVALID_REQUEST, "The last voter cannot be removed: add another one first.")
+        left = self.voters.without(voter.node_id)
+        silent = [each.node_id for each in left.voters if not self._is_heard(each)]
+        if len(left.voters) - len(silent) < left.majority:
+            message = (
+                f"Without node {voter.node_id} the voters would be {_listed(left.ids)}, and {_listed(silent)} did not fetch "
+                f"within {self._config.fetch_timeout_ms} ms. There would be no majority to decide anything, not even to take "
+                "this back: start those nodes or remove them first."
+            )
+            return ChangeVoterReply(ErrorCode.INVALID_REQUEST, message)
         text = f"Removing voter {voter.node_id}"
-        self._change_voters(self.voters.without(voter.node_id), reply_to, text, self._config.request_timeout_ms)
+        self._change_voters(left, reply_to, text, self._config.request_timeout_ms)
         return None
+
+    def _is_heard(self, voter: Voter) -> bool:
+        """Whether the voter is there, as far as this leader knows."""
+        fetched_ms = self._leadership.fetched.get(voter.node_id) if self._leadership is not None else None
+        is_recent = fetched_ms is not None and self._now_ms - fetched_ms <= self._config.fetch_timeout_ms
+        return is_recent or voter.matches(self.key)
 
     def _on_update_voter(self, request: UpdateVoter, _: Hashable) -> UpdateVoterReply:
         error = self._leader_error(request.epoch)
@@ -1566,6 +1608,10 @@ class RaftNode:
         if isinstance(request, AddVoter | RemoveVoter):
             return ChangeVoterReply(error, f"{error.message} The id of this cluster is {self._config.cluster_id}.")
         return _REPLY_CLASSES[type(request)](error, self._news())
+
+
+def _listed(node_ids: Sequence[int]) -> str:
+    return ", ".join(str(node_id) for node_id in node_ids)
 
 
 def _led_by(state: QuorumState, leader_id: int) -> QuorumState:
