@@ -8,7 +8,7 @@ import pytest
 from simulation.disk import Crashed, FaultyOperation, SimulatedDisk
 from simulation.network import SimulatedNetwork
 from tests.broker.harness import Machine
-from tests.broker.quorum_cluster import QuorumCluster, ValuesState, host_of
+from tests.broker.quorum_cluster import PORT, QuorumCluster, ValuesState, host_of
 from tests.log.harness import Store
 from tests.metadata.kafka_fixture import LOG_PATH, read_batches
 from tidelog.broker.metadata_log import METADATA_LOG_SETTINGS, METADATA_TOPIC_ID, CommittedBatch, PartitionRaftLog
@@ -476,3 +476,23 @@ def test_a_leader_that_cannot_read_its_log_is_replaced() -> None:
     assert cluster.propose(b"c") is None
     cluster.run_until(lambda: bool(heard))
     assert isinstance(heard[0], LeadershipLost)
+
+
+def test_who_follows_the_leadership_hears_that_the_same_leader_was_found_again() -> None:
+    """Requests that came while no leader was known wait for that."""
+    cluster = QuorumCluster().start()
+    leader = cluster.lead()
+    follower = next(node for node in cluster.nodes.values() if node is not leader)
+    quorum = follower.quorum
+    assert quorum is not None
+    cluster.run_until(lambda: quorum.leader_address is not None)
+    epoch, heard = quorum.epoch, list[tuple[str, int] | None]()
+    quorum.watch(lambda: heard.append(quorum.leader_address), lambda: None)
+    for node in cluster.nodes.values():
+        if node is not follower:
+            cluster.network.partition(host_of(follower.node_id), host_of(node.node_id))
+    cluster.run_until(lambda: quorum.leader_address is None)
+    cluster.network.heal_all()
+    cluster.run_until(lambda: quorum.leader_address is not None)
+    assert quorum.epoch == epoch
+    assert heard == [None, (host_of(leader.node_id), PORT)]

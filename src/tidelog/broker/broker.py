@@ -13,7 +13,7 @@ from typing import Any
 
 from tidelog.broker.api import Api, Part
 from tidelog.broker.broker_channels import BrokerChannels
-from tidelog.broker.broker_lifecycle import BrokerLifecycle, ControllerRegistrar
+from tidelog.broker.broker_lifecycle import BrokerLifecycle, ControllerRegistrar, WaitingReports
 from tidelog.broker.client_metrics import ClientMetrics
 from tidelog.broker.client_quotas import ClientQuotas, QuotaWindow
 from tidelog.broker.config import BrokerConfig, TopicSettings
@@ -43,7 +43,7 @@ from tidelog.broker.transactions.transactional_produce import TransactionalProdu
 from tidelog.broker.transactions.verification import TransactionVerification
 from tidelog.broker.validation_queue import ValidationQueue
 from tidelog.broker.work_slices import WorkSlices
-from tidelog.config.cluster import ProcessRole
+from tidelog.config.cluster import ProcessRole, names_a_quorum
 from tidelog.config.listeners import ListenerRole, NamedListener
 from tidelog.controller.config_sources import StaticConfig
 from tidelog.controller.topics import TopicRules
@@ -116,6 +116,7 @@ class BrokerNode:
         self.controller = ControllerRole(self, network)
         self.lifecycle = BrokerLifecycle(self, network)
         self._registrar = ControllerRegistrar(self, network)
+        self._waiting_reports = WaitingReports(self)
         self.forwarding = ControllerChannel(self, network, "forwarding")
         self.own_requests = ControllerChannel(self, network, "broker")
         self.image_waiters = ImageWaiters(self.timers)
@@ -194,6 +195,7 @@ class BrokerNode:
             self.is_running = True
             self.timers.schedule(HOUSEKEEPING_MS, self._housekeeping)
             on_started(None)
+        self._waiting_reports.look()
 
     def _begin_to_serve(self) -> None:
         """The image has all that was decided before this broker registered."""
@@ -238,8 +240,8 @@ class BrokerNode:
         self.is_running = False
         self._is_stopping = True
         self.controller.stop()
-        for channel in (self.forwarding, self.own_requests, self._registrar, self.lifecycle, self.peers):
-            channel.close()
+        for part in (self.forwarding, self.own_requests, self._registrar, self.lifecycle, self.peers, self._waiting_reports):
+            part.close()
         self.lag.stop()
         self.lost_replicas.stop()
         self.replicas.stop()
@@ -379,6 +381,7 @@ class BrokerNode:
         self.controller.quorum_changed()
         for follower in (self.lifecycle, self.forwarding, self.own_requests, self._registrar):
             follower.controller_changed()
+        self._waiting_reports.look()
 
     def _follow(self, delta: ImageDelta) -> None:
         if delta.quotas_changed:
@@ -411,6 +414,8 @@ class BrokerNode:
         help nobody. ``tidelog_coordinator_shards`` shows it."""
         if not self.is_running:
             return "the broker is starting or stopping"
+        if self.quorum.failure is not None and names_a_quorum(self.config.values):
+            return f"the broker no longer follows the cluster's metadata, so it must be restarted: {self.quorum.failure}"
         coordinators = self.coordinators
         services = (coordinators.groups, coordinators.transactions, coordinators.share_states.service)
         return next((reason for service in services if (reason := _loading_reason(service)) is not None), None)

@@ -6,7 +6,7 @@ Everything goes to the active controller, wherever that is, also when it is in t
 the offset of its registration. When its image has reached that offset it knows all that was decided before, so it may judge its
 logs and serve; its heartbeats say so, and the controller unfences it. From then on a heartbeat every
 ``broker.heartbeat.interval.ms`` keeps its session. A broker that was fenced nevertheless, because it was paused or cut off, is
-unfenced by its next heartbeats.
+unfenced by its next heartbeats. One whose metadata log failed does not learn what it leads any more, and asks to be fenced.
 
 A registration that is refused because another process lives under this id is tried again, since that process may be our own
 predecessor. Other refusals end the start.
@@ -83,14 +83,25 @@ class BrokerLifecycle:
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = NO_EPOCH
         self._was_registration_sent = False
+        # Whether the image has reached the present registration.
+        self._is_caught_up = False
         self._on_caught_up: Callable[[], None] | None = None
         self._on_running: OnDone | None = None
         self._on_left: Callable[[], None] | None = None
         self._timer: Timer | None = None
         self._leave_timer: Timer | None = None
-        self._waiting_timer: Timer | None = None
         self._heartbeat: ControllerRequest | None = None
-        self._last_refusal = ""
+        self._refusal = ""
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether this broker wants to be part of the cluster, and is not."""
+        return self.state in (BrokerState.STARTING, BrokerState.RECOVERY)
+
+    @property
+    def refusal(self) -> str:
+        """Why the last registration failed, while this broker has none."""
+        return self._refusal if self.state is BrokerState.STARTING else ""
 
     @property
     def epoch_of_clean_stop(self) -> int:
@@ -107,7 +118,6 @@ class BrokerLifecycle:
         self.state = BrokerState.STARTING
         self._on_caught_up = on_caught_up
         self._on_running = on_running
-        self._waiting_timer = self._node.timers.schedule(WAITING_REPORT_MS, self._report_waiting)
         self._register()
 
     def _register(self) -> None:
@@ -135,6 +145,7 @@ class BrokerLifecycle:
         if response.error_code == ErrorCode.NONE:
             self.broker_epoch = response.broker_epoch
             self.state = BrokerState.RECOVERY
+            self._is_caught_up = False
             self.image_changed()
             return
         code = ErrorCode(response.error_code)
@@ -145,7 +156,7 @@ class BrokerLifecycle:
             self._fail(error)
 
     def _registration_failed(self, error: Exception) -> None:
-        self._last_refusal = str(error)
+        self._refusal = str(error)
         if self.state is BrokerState.STARTING:
             self._timer = self._node.timers.schedule(RETRY_MS, self._register)
 
@@ -159,31 +170,19 @@ class BrokerLifecycle:
         self._started(error)
 
     def _started(self, error: Exception | None) -> None:
-        if self._waiting_timer is not None:
-            self._waiting_timer.cancel()
-            self._waiting_timer = None
         on_running, self._on_running = self._on_running, None
         if on_running is not None:
             on_running(error)
-
-    def _report_waiting(self) -> None:
-        if self._on_running is not None:
-            self._waiting_timer = self._node.timers.schedule(WAITING_REPORT_MS, self._report_waiting)
-            quorum = self._node.quorum
-            facts: dict[str, object] = {"state": self.state.name.lower(), "leader": quorum.leader_id, "voters": quorum.voters.ids}
-            if quorum.unreachable_peers:
-                facts["unreachable"] = quorum.unreachable_peers
-            if self._last_refusal:
-                facts["refused"] = self._last_refusal
-            self._node.report("waiting_for_controller", facts)
 
     def image_changed(self) -> None:
         """The image has more than before."""
         if self.state is not BrokerState.RECOVERY or self._node.quorum.applied_offset <= self.broker_epoch:
             return
-        on_caught_up, self._on_caught_up = self._on_caught_up, None
-        if on_caught_up is not None:
-            on_caught_up()
+        if not self._is_caught_up:
+            self._is_caught_up = True
+            on_caught_up, self._on_caught_up = self._on_caught_up, None
+            if on_caught_up is not None:
+                on_caught_up()
             self._beat()
         registered = self._node.image.brokers.find(self._node.config.node_id)
         if registered is not None and registered.broker_epoch == self.broker_epoch and not registered.fenced:
@@ -194,7 +193,7 @@ class BrokerLifecycle:
 
     def controller_changed(self) -> None:
         self._channel.controller_changed()
-        if self.state >= BrokerState.RECOVERY and self._heartbeat is None and self._on_caught_up is None:
+        if self.state >= BrokerState.RECOVERY and self._heartbeat is None and self._is_caught_up:
             # The new controller wants to hear of everybody soon.
             self._beat()
 
@@ -208,7 +207,8 @@ class BrokerLifecycle:
             "broker_id": self._node.config.node_id,
             "broker_epoch": self.broker_epoch,
             "current_metadata_offset": self._node.quorum.applied_offset - 1,
-            "want_fence": False,
+            # Whoever no longer follows the metadata must not lead what the others think it leads.
+            "want_fence": self._node.quorum.failure is not None,
             "want_shut_down": self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
             "offline_log_dirs": [],
         }
@@ -240,6 +240,8 @@ class BrokerLifecycle:
             self._register_again()
         elif code != ErrorCode.NONE:
             self._beat_after(RETRY_MS)
+        elif self._node.quorum.failure is not None:
+            self._beat_after(int(self._node.config.values["broker.heartbeat.interval.ms"]))
         elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN or response.is_fenced:
             # The next step follows from the answer: there is no reason to wait.
             self._beat_after(0 if response.is_caught_up else RETRY_MS)
@@ -282,10 +284,10 @@ class BrokerLifecycle:
 
     def _stop(self) -> None:
         self.state = BrokerState.SHUTTING_DOWN
-        for timer in (self._timer, self._leave_timer, self._waiting_timer):
+        for timer in (self._timer, self._leave_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._leave_timer = self._waiting_timer = None
+        self._timer = self._leave_timer = None
         self._heartbeat = None
         self._channel.close()
 
@@ -332,3 +334,50 @@ class ControllerRegistrar:
     def close(self) -> None:
         self._is_closed = True
         self._channel.close()
+
+
+class WaitingReports:
+    """Says every ``WAITING_REPORT_MS`` what this node waits for, and which peers it cannot reach: while its broker is not part of
+    the cluster, and while no leader of the quorum answers, most likely because there is no majority to elect one."""
+
+    def __init__(self, node: "BrokerNode") -> None:
+        self._node = node
+        self._timer: Timer | None = None
+        self._is_closed = False
+
+    def look(self) -> None:
+        """The leadership has changed, or may have."""
+        if not self._is_waiting:
+            self._cancel()
+        elif self._timer is None and not self._is_closed:
+            self._timer = self._node.timers.schedule(WAITING_REPORT_MS, self._report)
+
+    @property
+    def _is_waiting(self) -> bool:
+        quorum = self._node.quorum
+        return self._node.lifecycle.is_joining or not quorum.hears_leader
+
+    def _report(self) -> None:
+        self._timer = None
+        if self._is_waiting:
+            node, quorum = self._node, self._node.quorum
+            facts: dict[str, object] = {"leader": quorum.leader_id, "voters": quorum.voters.ids}
+            if node.lifecycle.state is not BrokerState.NOT_RUNNING:
+                facts["state"] = node.lifecycle.state.name.lower()
+            if quorum.unreachable_peers:
+                facts["unreachable"] = quorum.unreachable_peers
+            if node.lifecycle.refusal:
+                facts["refused"] = node.lifecycle.refusal
+            if quorum.failure is not None:
+                facts["failed"] = f"this node has left the quorum until it is restarted: {quorum.failure}"
+            node.report("waiting_for_controller", facts)
+        self.look()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._cancel()

@@ -158,7 +158,8 @@ class MetadataQuorum:
         self._state = state
         self._on_change: Callable[[], None] = _ignore_change
         self._on_applied: Callable[[], None] = _ignore_change
-        self._seen: tuple[int, int, bool, Exception | None] = (0, NOBODY, False, None)
+        # What was true when ``_on_change`` was last called.
+        self._seen: tuple[object, ...] = ()
         snapshot_ports = SnapshotPorts(
             directory=ports.directory,
             log=ports.log,
@@ -209,6 +210,11 @@ class MetadataQuorum:
     def leader_id(self) -> int:
         """The leader of this epoch as far as this node knows; -1 if it knows none."""
         return self._node.leader_id if self._node is not None else NOBODY
+
+    @property
+    def hears_leader(self) -> bool:
+        """Whether this node leads, or the leader answers it."""
+        return self._node is not None and self._node.hears_leader
 
     @property
     def leader_address(self) -> tuple[str, int] | None:
@@ -264,8 +270,8 @@ class MetadataQuorum:
         return QuorumStatus(self.leader_id, self.epoch, self.high_watermark, end_offset, tuple(voters), tuple(known.values()))
 
     def watch(self, on_change: Callable[[], None], on_applied: Callable[[], None]) -> None:
-        """``on_change`` is called when the leader or the epoch has changed, and when this node begins or ceases to lead or fails;
-        ``on_applied`` when ``applied_offset`` has moved."""
+        """``on_change`` is called when the leader, its address or the epoch has changed, when the leader is or is no longer heard
+        of, and when this node begins or ceases to lead or fails; ``on_applied`` when ``applied_offset`` has moved."""
         self._on_change = on_change
         self._on_applied = on_applied
 
@@ -342,7 +348,8 @@ class MetadataQuorum:
             if self._ports.log.log.offline_reason is not None:
                 # It can neither append nor be followed any further: somebody else has to lead.
                 self._fail(node, "writing the metadata log", error)
-                self._carry_out(node)
+            # The time that has passed may have ended the leadership.
+            self._carry_out(node)
             # Why the log could not be written matters more to the proposer than that it could not.
             on_done(error.__cause__ if isinstance(error.__cause__, Exception) else error)
             return
@@ -370,7 +377,7 @@ class MetadataQuorum:
         finally:
             self._is_carrying_out = False
         self._arm(node)
-        seen = node.epoch, node.leader_id, self.is_leader, self._storage_error
+        seen = node.epoch, node.leader_id, node.hears_leader, self.leader_address, self.is_leader, self._storage_error
         self._has_led = self._has_led or self.is_leader
         if seen != self._seen:
             self._seen = seen
@@ -404,6 +411,9 @@ class MetadataQuorum:
     def _report(self, name: str, fields: dict[str, object]) -> None:
         if name == "state" and fields["state"] == RaftState.CANDIDATE.value:
             self.elections += 1
+        if name == "storage_failed" and self._storage_error is None:
+            # The core itself found out: what it read made no sense, or could not be read.
+            self._storage_error = QuorumError(str(fields["reason"]))
         # That a broker elects itself is news to nobody.
         if not (self._is_alone and name in _OWN_ELECTION):
             self._ports.report(f"quorum_{name}", fields)

@@ -9,6 +9,7 @@ from typing import Any
 from tidelog.broker.api import Api, RequestContext
 from tidelog.config.listeners import ListenerRole
 from tidelog.controller.brokers import BrokerHeartbeat, HeartbeatResult, changes_nothing, find_broker, process_heartbeat
+from tidelog.raft.errors import NotQuorumLeader
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
@@ -16,6 +17,10 @@ from tidelog.wire.protocol import ApiKey
 
 def handle(context: RequestContext, request: DecodedMessage) -> None:
     broker = context.broker
+    if not broker.controller.is_active:
+        # Only the active controller knows who is alive. A broker that another node reassures would not look for the active one.
+        context.ask_elsewhere(NotQuorumLeader(f"node {broker.config.node_id} is not the active controller"))
+        return
     heartbeat = BrokerHeartbeat(
         request.broker_id,
         request.broker_epoch,
