@@ -63,7 +63,11 @@ def test_epochs_are_offsets_and_everybody_names_the_same_controller(cluster: Clu
         assert node.broker.quorum.leader_id == leader
         epochs = [broker.broker_epoch for broker in node.broker.image.brokers]
         assert len(set(epochs)) == 3
-        assert sorted(node.broker.image.controllers) == [1, 2, 3]
+    # A broker does not wait for the registration of its controller.
+    cluster.run_until(
+        "the controllers are registered",
+        lambda: all(node.broker and sorted(node.broker.image.controllers) == [1, 2, 3] for node in cluster.nodes.values()),
+    )
 
 
 def test_a_broker_whose_process_died_is_fenced_long_before_its_session_ends(cluster: ClusterWorld) -> None:
