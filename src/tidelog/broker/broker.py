@@ -133,8 +133,7 @@ class BrokerNode:
         self.client_metrics = ClientMetrics(self.image, clock, randomness, int(values["telemetry.max.bytes"]))
         self.validations = ValidationQueue(executor, self.timers, clock)
         self.backlog = DiskBacklog(self.directory.commit, self.partitions.appends)
-        windows = self._quota_window(""), self._quota_window("controller.")
-        self.throttling = Throttling(ClientQuotas(self.image.client_quotas, clock, *windows))
+        self.throttling = Throttling(ClientQuotas(self.image.client_quotas, clock, *map(self._quota_window, ("", "controller."))))
         self._make_coordinators(disk, executor)
         # The lifecycle of this process.
         self.is_running = False
