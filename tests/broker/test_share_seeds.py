@@ -4,38 +4,63 @@ broker that loses what it has not synced, at any point of an acknowledgement, an
 Always: no record is under two live locks; what was answered as accepted or rejected is never delivered again, and nobody else can
 settle it; no delivery count exceeds the limit; the start offset never falls. In the end everything heals, and all
 is settled.
+
+Every other seed has a queue topic, where messages are delayed or expire and the wall clock jumps. Then no message is delivered
+before it is due, or for the first time after it has expired; no crash forgets a delivery; in the end each is delivered or has
+expired, and while nothing is wrong, one that is due comes within a second.
+
+Every fourth seed has an order by key in addition: no two messages of one key are under live locks, and the first deliveries of a
+key come in the order of its messages.
 """
 
 from random import Random
 
 import pytest
 
-from tests.broker.handlers.share_client import GROUP, ShareMember, share_machine
+from tests.broker.handlers.share_client import GROUP, QUEUE, ShareMember, share_machine
 from tests.broker.handlers.test_share_groups import described_offsets, wait_ready
 from tidelog.log.errors import StorageError
 from tidelog.queues.acknowledgements import AcknowledgeType
+from tidelog.records.batch import build_batch
+from tidelog.records.compression import CompressionType
+from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import encode_request
 from tidelog.wire.protocol import ApiKey
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 SEEDS = range(1, 101)
+HALF_AN_HOUR_MS = 1_800_000
+# A message may come this much after it is due.
+LATE_MS_MAX = 1_000
 CHUNK = 10
 ACTIONS = 25
 LOCK_MS = 1_000
 COUNT_MAX = 3
 # A lock may end this much later than its time, never earlier.
 WHEEL_MS = 200
-HEALED_ROUNDS_MAX = 60
+HEALED_ROUNDS_MAX = 200
 SETTINGS = {"share.coordinator.state.topic.num.partitions": "2", "share.coordinator.snapshot.update.records.per.snapshot": "5"}
 
 
 class SharedRun:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
+        self.is_queue = not seed % 2
+        self.is_ordered = not seed % 4
         self.machine, self.client, self.topic_id = share_machine(
-            settings=SETTINGS, share_record_lock_duration_ms=str(LOCK_MS), share_delivery_count_limit=str(COUNT_MAX)
+            settings=SETTINGS,
+            topic_configs=QUEUE if self.is_queue else None,
+            share_record_lock_duration_ms=str(LOCK_MS),
+            share_delivery_count_limit=str(COUNT_MAX),
+            tidelog_share_order="key" if self.is_ordered else "none",
         )
+        self.keys: dict[int, bytes | None] = {}
+        self.times: dict[int, tuple[int, int]] = {}
+        """When a message is due, and when it expires, by the wall clock; 0 for one that does not."""
+        self.received: set[int] = set()
+        self.counts: dict[int, int] = {}
+        """How often a message has been delivered: on a queue topic, no crash forgets it."""
         self.members: list[ShareMember] = []
         self.member_count = 0
         self.appended = 0
@@ -55,6 +80,8 @@ class SharedRun:
             *[self.append, self.join, self.fetch, self.fetch, self.fetch, self.settle, self.settle, self.settle],
             *[self.repeat, self.wait, self.crash_member, self.crash_broker, self.fail_coordinator],
         )
+        if self.is_queue:
+            actions = (*actions, self.schedule, self.schedule, self.jump)
         for _ in range(ACTIONS):
             self.random.choice(actions)()
             self.check_start()
@@ -63,9 +90,50 @@ class SharedRun:
     # -- what members do -----------------------------------------------------------------------------------------------------
 
     def append(self) -> None:
+        if self.is_ordered:
+            self.send([(0, 0)] * self.random.randint(1, 6))
+            return
         count = self.random.randint(1, 6)
         assert self.client.append(count=count).error is ErrorCode.NONE
         self.appended += count
+
+    def schedule(self) -> None:
+        """Messages of one batch: due at once, soon, or in half an hour, some of them with a time to live."""
+        delays = (0, 200, 1_500, 4_000, HALF_AN_HOUR_MS)
+        count = self.random.randint(1, 5)
+        self.send([(self.random.choice(delays), self.random.choice((0, 0, 300, 5_000))) for _ in range(count)])
+
+    def send(self, times: list[tuple[int, int]]) -> None:
+        """Send one batch of messages with these delays and times to live; 0 for none."""
+        now_ms = self.machine.clock.now_ms()
+        records = []
+        for offset, (delay_ms, ttl_ms) in enumerate(times, start=self.appended):
+            due_ms = now_ms + delay_ms
+            expires_ms = due_ms + ttl_ms if ttl_ms else 0
+            headers = [("tidelog.due", str(due_ms).encode())] if delay_ms else []
+            headers += [("tidelog.expires", str(expires_ms).encode())] if ttl_ms else []
+            key = self.keys[offset] = self.random.choice((b"a", b"b", b"c" * 40, None))
+            records.append(Record(offset - self.appended, now_ms, key, b"value", tuple(headers)))
+            self.times[offset] = due_ms if delay_ms else 0, expires_ms
+        compression = self.random.choice((CompressionType.NONE, CompressionType.LZ4))
+        assert self.client.append(records=build_batch(records, compression=compression)).error is ErrorCode.NONE
+        self.appended += len(records)
+
+    def jump(self) -> None:
+        self.machine.clock.jump(self.random.choice((-3_000, -100, 500, 2_000, HALF_AN_HOUR_MS)))
+        self.faults += 1
+
+    def check_times(self, offset: int, began_ms: int) -> None:
+        due_ms, expires_ms = self.times.get(offset, (0, 0))
+        assert due_ms <= self.machine.clock.now_ms(), f"offset {offset} is early"
+        is_alive = not expires_ms or began_ms < expires_ms or offset in self.received
+        assert is_alive, f"offset {offset} had expired when it was asked for"
+        if self.is_ordered and self.keys[offset] is not None:
+            others = [other for other, key in self.keys.items() if key == self.keys[offset] and other != offset]
+            assert offset in self.received or not self.received & {other for other in others if other > offset}, "out of order"
+            locked = [other for other in others if other in self.locks and self.locks[other][1] > self.now_ms]
+            assert not locked, f"the offsets {offset} and {locked} have one key, and are locked at the same time"
+        self.received.add(offset)
 
     def join(self) -> ShareMember:
         self.member_count += 1
@@ -79,13 +147,17 @@ class SharedRun:
 
     def fetch(self) -> None:
         member = self.any_member()
-        began_ms = self.now_ms
+        began_ms, began_wall_ms = self.now_ms, self.machine.clock.now_ms()
         for first, last, count in member.acquired(
             max_records=self.random.randint(1, 8), max_wait_ms=self.random.choice((0, 300))
         ):
             assert 1 <= count <= COUNT_MAX, f"offset {first} was delivered {count} times"
             for offset in range(first, last + 1):
                 assert offset not in self.final, f"offset {offset} was settled, and is delivered again"
+                self.check_times(offset, began_wall_ms)
+                if self.is_queue:
+                    assert count > self.counts.get(offset, 0), f"a delivery of offset {offset} was forgotten"
+                    self.counts[offset] = count
                 holder, until_ms = self.locks.get(offset, (member, 0))
                 assert holder is member or until_ms <= self.now_ms, f"offset {offset} is under two locks"
                 self.locks[offset] = member, began_ms + LOCK_MS
@@ -179,14 +251,30 @@ class SharedRun:
     def heal(self) -> None:
         self.append()
         self.join()
+        self.machine.clock.jump(2 * HALF_AN_HOUR_MS)
         for _ in range(HEALED_ROUNDS_MAX):
             if self.check_start() == self.appended:
+                self.check_nothing_lost()
+                if self.is_queue:
+                    self.check_punctuality()
                 return
             self.fetch()
             while self.locks:
                 self.settle_all()
             self.machine.run_for(LOCK_MS // 4)
         raise AssertionError(f"the group stays at {self.start_offset} of {self.appended}")
+
+    def check_nothing_lost(self) -> None:
+        lost = [offset for offset, (_, expires_ms) in self.times.items() if not expires_ms and offset not in self.received]
+        assert not lost, f"the offsets {lost} were never delivered"
+
+    def check_punctuality(self) -> None:
+        due_ms = self.machine.clock.now_ms() + 700
+        record = Record(0, due_ms, None, b"value", (("tidelog.due", str(due_ms).encode()),))
+        assert self.client.append(records=build_batch([record])).error is ErrorCode.NONE
+        while not self.any_member().acquired(max_wait_ms=300):
+            assert self.machine.clock.now_ms() <= due_ms + LATE_MS_MAX, "a message is late"
+        assert due_ms <= self.machine.clock.now_ms() <= due_ms + LATE_MS_MAX
 
     def settle_all(self) -> None:
         offset, (member, _) = next(iter(self.locks.items()))

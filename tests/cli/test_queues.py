@@ -61,3 +61,29 @@ def test_workers_must_be_stopped_first(command: Command, name: str) -> None:
             assert command.fails("queues", verb, name, "--yes") == f"group {name} has 1 worker; stop them first"
         assert command("queues", "describe", name, "--json").documents[0]["workers"] == 1
     command("queues", "delete", name, "--yes")
+
+
+def test_a_queue_delays_jobs_and_a_topic_is_adopted(command: Command, name: str) -> None:
+    (created,) = command(
+        "queues", "create", name, "--ttl", "3600", "--config", "retention.ms=3600000", "--order", "key", "--json"
+    ).documents
+    assert created["settings"]["tidelog.share.order"] == "key"
+    assert created["configs"] == {
+        "retention.ms": "3600000",
+        "tidelog.queue.enable": "true",
+        "tidelog.queue.ttl.ms": "3600000",
+    }
+    command("queues", "send", name, "later", "--delay", "600")
+    command("queues", "send", name, "now", "--ttl", "1800")
+    (job,) = command("queues", "receive", name, "--wait", "10", "--ack", "--json").documents
+    assert job["value"] == "now"
+    assert "expected less than 3600 seconds" in command.fails("queues", "send", name, "x", "--delay", "7200")
+    plain = f"{name}-plain"
+    assert command("topics", "create", plain).lines
+    assert command("produce", plain, stdin=b"old\n").code == 0
+    assert "this is an ordinary one" in command.fails("queues", "send", plain, "x", "--delay", "1")
+    assert "--adopt" in command.fails("queues", "create", plain)
+    assert command("queues", "create", plain, "--adopt").lines[0].startswith(f"Adopted {plain}.")
+    command("queues", "send", plain, "later", "--delay", "600")
+    (job,) = command("queues", "receive", plain, "--wait", "10", "--ack", "--json").documents
+    assert job["value"] == "old"

@@ -8,6 +8,8 @@ from tidelog.config.types import LONG_MAX, InvalidSetting
 
 # Of Kafka 4.4 (KIP-1191): each topic of dead letters says so itself.
 DEAD_LETTERS = "errors.deadletterqueue.group.enable"
+# Ours: whether a topic is a queue is no matter of the broker.
+QUEUES = {"tidelog.queue.enable": False, "tidelog.queue.ttl.ms": -1, "tidelog.queue.expired.dead.letters.enable": False}
 # As Apache Kafka 4 prints them for a topic without settings of its own.
 KAFKA_DEFAULTS = {
     "cleanup.policy": ("delete",),
@@ -39,7 +41,7 @@ KAFKA_DEFAULTS = {
 
 
 def test_defaults_are_kafkas_except_that_visible_means_durable() -> None:
-    assert parse(TOPIC, {}) == KAFKA_DEFAULTS | {"flush.messages": 1, DEAD_LETTERS: False}
+    assert parse(TOPIC, {}) == KAFKA_DEFAULTS | QUEUES | {"flush.messages": 1, DEAD_LETTERS: False}
 
 
 def test_every_default_is_a_value_that_the_setting_takes() -> None:
@@ -50,7 +52,7 @@ def test_every_default_is_a_value_that_the_setting_takes() -> None:
 def test_every_setting_is_documented_and_has_a_broker_default() -> None:
     for setting in TOPIC.settings.values():
         assert setting.documentation.endswith("."), setting.name
-        assert setting.synonyms or setting.name == DEAD_LETTERS, setting.name
+        assert setting.synonyms or setting.name in (DEAD_LETTERS, *QUEUES), setting.name
 
 
 @pytest.mark.parametrize(

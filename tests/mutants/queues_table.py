@@ -7,10 +7,13 @@ QUEUES_TESTS = (
     "tests/queues",
     "tests/broker/handlers/test_share_groups.py",
     "tests/broker/handlers/test_share_dead_letters.py",
+    "tests/broker/handlers/test_queue_topics.py",
 )
 ENGINE = "tidelog/queues/share_partition.py"
 COORDINATOR = "tidelog/queues/share_coordinator.py"
 LEADER = "tidelog/broker/share_partitions.py"
+DELAYS = "tidelog/queues/delays.py"
+RANGES = "tidelog/queues/offset_ranges.py"
 
 QUEUES_MUTANTS = (
     Mutant(
@@ -40,8 +43,8 @@ QUEUES_MUTANTS = (
         "shared: a parked fetch is not woken by a release",
         "whoever waits hears of what was released, expired, or has room again",
         LEADER,
-        "        self._set_lock_timer(engine)\n        if wakes:\n            self._wake()\n",
-        "        self._set_lock_timer(engine)\n",
+        "        self._set_due_timer(engine)\n        if wakes:\n            self._wake()\n",
+        "        self._set_due_timer(engine)\n",
     ),
     Mutant(
         "shared: the delivery limit is tested too late",
@@ -126,5 +129,96 @@ QUEUES_MUTANTS = (
         LEADER,
         "        self._is_retiring = self._burials > 0\n",
         "        self._is_retiring = False\n",
+    ),
+    Mutant(
+        "shared: a delayed message comes early",
+        "a delayed message is never early",
+        ENGINE,
+        "    return RecordState.DELAYED if times.due_ms > wall_ms else None\n",
+        "    return RecordState.DELAYED if times.due_ms > wall_ms + 1_000 else None\n",
+    ),
+    Mutant(
+        "shared: a message that is due wakes nobody",
+        "a delayed message is at most a second late",
+        LEADER,
+        "        is_woken = engine.wake_delayed(self._environment.clock.now_ms())\n",
+        "        is_woken = engine.wake_delayed(self._environment.clock.now_ms()) and False\n",
+    ),
+    Mutant(
+        "shared: a batch that is read again adds its delays again",
+        "a delayed message takes at most 24 bytes",
+        ENGINE,
+        "            for each in times:\n",
+        "            for each in batch.times:\n",
+    ),
+    Mutant(
+        "shared: what is due in weeks is forgotten",
+        "a delayed message is never lost",
+        DELAYS,
+        "            yield heapq.heappop(self._stretches)[1:]\n",
+        "            heapq.heappop(self._stretches)\n",
+    ),
+    Mutant(
+        "shared: an expired message is handed out",
+        "a message is never handed out late",
+        ENGINE,
+        "    if may_expire and times.expires_ms and times.expires_ms <= wall_ms:\n",
+        "    if may_expire and times.expires_ms and times.expires_ms < wall_ms - 1_000:\n",
+    ),
+    Mutant(
+        "shared: a message that was received expires",
+        "only what nobody has received expires",
+        ENGINE,
+        "    if may_expire and times.expires_ms and times.expires_ms <= wall_ms:\n",
+        "    if times.expires_ms and times.expires_ms <= wall_ms:\n",
+    ),
+    Mutant(
+        "shared: a full table takes more holes",
+        "the state of a queue fits into one record",
+        RANGES,
+        "        while index > 0 and self._states[index - 1] not in FINAL_STATES:\n",
+        "        while index > len(self):\n",
+    ),
+    Mutant(
+        "shared: a key's records wait for nobody",
+        "a key's messages go out one at a time",
+        ENGINE,
+        "            if keys.add(record):\n",
+        "            if keys.add(record) and False:\n",
+    ),
+    Mutant(
+        "shared: a settled record keeps its key",
+        "a settled message gives its turn to the next of its key",
+        ENGINE,
+        "            self._freed += [offset for offset in freed if offset is not None]\n",
+        "            self._freed += [offset for offset in freed if offset is not None and False]\n",
+    ),
+    Mutant(
+        "shared: a new order of the group is not noticed",
+        "the order of a group holds from the moment in which it is set",
+        LEADER,
+        "        if engine.is_ordered_by_key != self._is_ordered_by_key():\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "shared: a delivery is not written",
+        "a message that kills the broker reaches its limit",
+        ENGINE,
+        "                self._note(row_first, row_last, RecordState.AVAILABLE, count)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "shared: a delivery is answered before it is written",
+        "a delivery is counted before it happens",
+        LEADER,
+        "        is_counted = rules is not None and bool(fetched.acquired)\n",
+        "        is_counted = False\n",
+    ),
+    Mutant(
+        "shared: what has reached its limit before a crash is delivered once more",
+        "a message that kills the broker reaches its limit",
+        ENGINE,
+        "            if limits.width_max is None and count >= limits.delivery_count_max:\n",
+        "            if False:\n",
     ),
 )

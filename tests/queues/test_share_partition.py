@@ -1,5 +1,6 @@
 """The engine, against a model that keeps every record by itself, and in small scenes."""
 
+from collections.abc import Sequence
 from itertools import groupby
 
 import pytest
@@ -9,13 +10,23 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tidelog.controller.errors import ApiError
 from tidelog.queues.acknowledgements import AcknowledgementBatch, AcknowledgeType, check_acknowledgements
+from tidelog.queues.key_order import LOOK_AHEAD_MAX, RecordKey
 from tidelog.queues.lock_wheel import BUCKET_MS
 from tidelog.queues.offset_ranges import OffsetRanges
-from tidelog.queues.share_partition import AcquiredRecords, AcquireRequest, DeadRecords, DeliveryLimits, LogBatch, SharePartition
+from tidelog.queues.record_times import DeliveryTimes
+from tidelog.queues.share_partition import (
+    AcquiredRecords,
+    AcquireRequest,
+    CauseOfDeath,
+    DeadRecords,
+    DeliveryLimits,
+    LogBatch,
+    SharePartition,
+)
 from tidelog.queues.states import FINAL_STATES, RecordState, StateBatch
 from tidelog.wire.errors import ErrorCode
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = RecordState
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED, DELAYED, WAITING = RecordState
 ACCEPT, RELEASE, REJECT, RENEW = (
     AcknowledgeType.ACCEPT,
     AcknowledgeType.RELEASE,
@@ -185,7 +196,7 @@ class EngineBesideModel(RuleBasedStateMachine):
     @rule(member=st.sampled_from("abc"), records_max=st.integers(1, 15), is_strict=st.booleans(), batch_size=st.integers(1, 20))
     def acquire(self, member: str, records_max: int, is_strict: bool, batch_size: int) -> None:
         request = AcquireRequest(member, records_max, batch_size, is_strict)
-        position = self.engine.next_fetch_offset()
+        position = self.engine.next_fetch_offset(LIMITS)
         assert position == self.model.next_offset()
         if not self.engine.can_acquire(LIMITS):
             return
@@ -335,7 +346,7 @@ def settle(engine: SharePartition, member: str, first: int, last: int, kind: Ack
 def test_a_batch_is_delivered_once_acknowledged_and_forgotten() -> None:
     engine = SharePartition(10)
     assert acquire(engine, "a", LogBatch(10, 14)) == [(10, 14, 1)]
-    assert engine.next_fetch_offset() == 15
+    assert engine.next_fetch_offset(LIMITS) == 15
     settle(engine, "a", 10, 14, ACCEPT)
     assert (engine.start_offset, engine.range_count) == (15, 0)
     assert engine.take_update() == (15, 0, ())
@@ -363,8 +374,8 @@ def test_on_a_queue_topic_a_stuck_record_stops_nothing() -> None:
         assert engine.acquire(request, [LogBatch(first, first + 9)], limits, 0) == [(first, first + 9, 1)]
         engine.acknowledge("a", [AcknowledgementBatch(max(1, first), first + 9, [ACCEPT])], limits, 0)
     assert (engine.start_offset, engine.end_offset, engine.range_count) == (0, 100_000, 2)
-    assert engine.acquire(AcquireRequest("a", 100), [LogBatch(100_000, 100_029)], limits, 0) == [(100_000, 100_029, 1)]
-    assert not engine.can_acquire(limits), "31 are acquired, and 20 may be"
+    assert engine.acquire(AcquireRequest("a", 100), [LogBatch(100_000, 100_029)], limits, 0) == [(100_000, 100_018, 1)]
+    assert not engine.can_acquire(limits), "20 are acquired, and no more may be"
 
 
 def test_suspected_poison_is_delivered_in_ever_smaller_pieces_and_alone_at_last() -> None:
@@ -464,7 +475,7 @@ def test_with_dead_letters_a_record_is_archived_only_when_its_letter_is_durable(
     limits = DeliveryLimits(delivery_count_max=2, has_dead_letters=True)
     acquire(engine, "a", LogBatch(0, 3))
     engine.acknowledge("a", [AcknowledgementBatch(0, 3, [REJECT, ACCEPT, RELEASE, REJECT])], limits, 0)
-    assert engine.take_dead() == [DeadRecords(0, 0, 1, True), DeadRecords(3, 3, 1, True)]
+    assert engine.take_dead() == [DeadRecords(0, 0, 1, CauseOfDeath.REJECTED), DeadRecords(3, 3, 1, CauseOfDeath.REJECTED)]
     update = engine.take_update()
     assert update is not None
     assert (update.start_offset, update.delivery_complete_count) == (0, 1)
@@ -475,7 +486,7 @@ def test_with_dead_letters_a_record_is_archived_only_when_its_letter_is_durable(
     assert raised.value.code is ErrorCode.INVALID_RECORD_STATE
     acquire(engine, "b", LogBatch(0, 3))
     assert engine.release_member("b", limits)
-    assert engine.take_dead() == [DeadRecords(2, 2, 2, False)]
+    assert engine.take_dead() == [DeadRecords(2, 2, 2, CauseOfDeath.EXHAUSTED)]
     engine.archive_dead(0, 0)
     assert engine.start_offset == 2
     engine.archive_dead(2, 3)
@@ -493,7 +504,7 @@ def test_what_a_member_that_is_gone_has_held_is_nobodys_until_it_is_released() -
     with pytest.raises(ApiError, match="is acquired by another member"):
         settle(engine, "a", 0, 9, AcknowledgeType.ACCEPT)
     assert engine.release_disowned(LIMITS)
-    assert engine.next_fetch_offset() == 0
+    assert engine.next_fetch_offset(LIMITS) == 0
     settle(engine, "a", 10, 19, AcknowledgeType.ACCEPT)
 
 
@@ -512,3 +523,229 @@ def test_many_rows_that_become_equal_are_merged(period: int) -> None:
     found = [(ranges.state(row), ranges.count(row), *ranges.bounds(row)) for row in range(len(ranges))]
     assert [((state, count), last - first + 1) for state, count, first, last in found] == expected
     assert (ranges.start_offset, ranges.end_offset) == (0, 1_000)
+
+
+# -- records with times ------------------------------------------------------------------------------------------------------
+
+QUEUE_LIMITS = DeliveryLimits(lock_duration_ms=1_000, delivery_count_max=5, width_max=None, acquired_max=100, ranges_max=50)
+DAWN_MS = 1_700_000_000_000
+
+
+def take(
+    engine: SharePartition, *batches: LogBatch, wall_ms: int = DAWN_MS, limits: DeliveryLimits = QUEUE_LIMITS
+) -> list[AcquiredRecords]:
+    return engine.acquire(AcquireRequest("a", 500, is_limit_strict=True), batches, limits, 0, wall_ms)
+
+
+def accept(engine: SharePartition, first: int, last: int, limits: DeliveryLimits = QUEUE_LIMITS) -> None:
+    engine.acknowledge("a", [AcknowledgementBatch(first, last, [ACCEPT])], limits, 0)
+
+
+def timed(first: int, last: int, *times: tuple[int, int, int]) -> LogBatch:
+    """A batch whose times are given as (offset, due after the dawn, expires after the dawn)."""
+    spread = [DeliveryTimes(offset, DAWN_MS + due if due else 0, DAWN_MS + end if end else 0) for offset, due, end in times]
+    return LogBatch(first, last, times=spread)
+
+
+def test_a_delayed_record_is_skipped_until_it_is_due_and_stops_nothing() -> None:
+    engine = SharePartition(0)
+    log = timed(0, 9, (0, 5_000, 0), (4, 900, 0)), LogBatch(10, 19)
+    assert take(engine, *log) == [(1, 3, 1), (5, 19, 1)]
+    accept(engine, 1, 3)
+    accept(engine, 5, 19)
+    assert (engine.start_offset, engine.delayed_count, engine.delivery_complete_count) == (0, 2, 18)
+    due_ms = engine.next_due_ms()
+    assert due_ms is not None
+    assert DAWN_MS + 900 <= due_ms < DAWN_MS + 900 + BUCKET_MS
+    assert not engine.wake_delayed(DAWN_MS + 899)
+    assert engine.next_fetch_offset(QUEUE_LIMITS) == 20
+    assert engine.wake_delayed(due_ms)
+    assert engine.next_fetch_offset(QUEUE_LIMITS) == 4
+    assert take(engine, *log, wall_ms=due_ms) == [(4, 4, 1)]
+    accept(engine, 4, 4)
+    assert engine.wake_delayed(DAWN_MS + 5_000)
+    assert take(engine, *log, wall_ms=DAWN_MS + 5_000) == [(0, 0, 1)]
+    accept(engine, 0, 0)
+    assert (engine.start_offset, engine.delayed_count, engine.next_due_ms()) == (20, 0, None)
+
+
+def test_a_delayed_record_has_one_entry_however_often_its_batch_is_read() -> None:
+    engine = SharePartition(0)
+    log = timed(0, 3, *[(offset, 1_000 * offset + 1_000, 0) for offset in range(4)])
+    assert take(engine, log) == []
+    for number in range(4):
+        wall_ms = DAWN_MS + 1_000 * (number + 1)
+        assert engine.wake_delayed(wall_ms)
+        assert take(engine, log, wall_ms=wall_ms) == [(number, number, 1)]
+        assert engine.delay_entry_count == 3 - number
+        assert not engine.wake_delayed(wall_ms)
+    assert engine.next_due_ms() is None
+
+
+def test_a_clock_that_goes_back_delays_again() -> None:
+    engine = SharePartition(0)
+    log = timed(0, 0, (0, 1_000, 0))
+    assert take(engine, log) == []
+    assert engine.wake_delayed(DAWN_MS + 1_000)
+    assert take(engine, log, wall_ms=DAWN_MS + 500) == []
+    assert engine.wake_delayed(DAWN_MS + 1_000)
+    assert take(engine, log, wall_ms=DAWN_MS + 1_000) == [(0, 0, 1)]
+
+
+def test_delays_are_found_again_after_a_reload() -> None:
+    engine = SharePartition(0)
+    log = timed(0, 9, (2, 1_000, 0), (5, 2_000, 0))
+    assert take(engine, log) == [(0, 1, 1), (3, 4, 1), (6, 9, 1)]
+    deliveries = engine.take_update()
+    assert deliveries is not None
+    assert deliveries.batches == ((0, 1, AVAILABLE, 1), (3, 4, AVAILABLE, 1), (6, 9, AVAILABLE, 1)), "they are counted at once"
+    accept(engine, 0, 1)
+    accept(engine, 3, 4)
+    update = engine.take_update()
+    assert update is not None
+    reloaded = SharePartition(update.start_offset, update.batches)
+    assert take(reloaded, log) == [(6, 9, 1)], "what was not settled comes again, and what is delayed does not"
+    assert reloaded.wake_delayed(DAWN_MS + 1_000)
+    assert take(reloaded, log, wall_ms=DAWN_MS + 1_000) == [(2, 2, 1)]
+
+
+def test_a_record_that_is_due_much_later_is_looked_at_again() -> None:
+    engine = SharePartition(0)
+    month_ms = 30 * 24 * 3_600_000
+    log = timed(0, 1, (0, month_ms, 0), (1, month_ms + 5_000_000, 0))
+    assert take(engine, log) == []
+    look_ms = engine.next_due_ms()
+    assert look_ms is not None
+    assert look_ms < DAWN_MS + month_ms
+    assert engine.wake_delayed(look_ms)
+    assert take(engine, log, wall_ms=look_ms) == []
+    assert engine.wake_delayed(DAWN_MS + month_ms)
+    assert take(engine, log, wall_ms=DAWN_MS + month_ms) == [(0, 0, 1)]
+
+
+def test_what_nobody_received_expires_and_what_somebody_received_does_not() -> None:
+    engine = SharePartition(0)
+    log = timed(0, 3, (0, 0, 500), (2, 0, 500), (3, 900, 500))
+    assert take(engine, log) == [(0, 2, 1)]
+    engine.acknowledge("a", [AcknowledgementBatch(0, 2, [RELEASE])], QUEUE_LIMITS, 0)
+    assert engine.wake_delayed(DAWN_MS + 900)
+    assert take(engine, log, wall_ms=DAWN_MS + 900) == [(0, 2, 2)]
+    assert engine.take_expired_count() == 1
+    assert [each.delivery_state for each in engine.states()] == [ACQUIRED, ARCHIVED]
+    accept(engine, 0, 2)
+    assert engine.start_offset == 4
+
+
+@pytest.mark.parametrize("buries", [True, False])
+def test_an_expired_record_becomes_a_dead_letter_only_where_the_queue_asks_for_it(*, buries: bool) -> None:
+    limits = QUEUE_LIMITS._replace(has_dead_letters=True, buries_expired=buries)
+    engine = SharePartition(0)
+    assert take(engine, timed(0, 1, (0, 0, 500)), wall_ms=DAWN_MS + 500, limits=limits) == [(1, 1, 1)]
+    assert engine.take_dead() == ([DeadRecords(0, 0, 0, CauseOfDeath.EXPIRED)] if buries else [])
+    assert engine.start_offset == (0 if buries else 1)
+
+
+def test_with_too_many_holes_only_what_leaves_no_more_of_them_is_handed_out() -> None:
+    engine = SharePartition(0)
+    limits = QUEUE_LIMITS._replace(ranges_max=3)
+    dues = dict.fromkeys(range(10), 5000) | {5: 1_000, 0: 2_000}
+    log = timed(0, 9, *[(offset, due, 0) for offset, due in dues.items()]), LogBatch(10, 11)
+    assert take(engine, log[0], limits=limits) == []
+    assert engine.wake_delayed(DAWN_MS + 1_000)
+    assert engine.range_count == 3
+    assert not engine.can_acquire(limits), "offset 5 would become a hole, and so would new ones"
+    assert engine.wake_delayed(DAWN_MS + 2_000)
+    assert take(engine, *log, wall_ms=DAWN_MS + 2_000, limits=limits) == [(0, 0, 1)]
+    accept(engine, 0, 0, limits)
+    assert not engine.can_acquire(limits)
+    assert engine.wake_delayed(DAWN_MS + 5_000)
+    assert engine.range_count == 1
+    assert take(engine, *log, wall_ms=DAWN_MS + 5_000, limits=limits) == [(1, 11, 1)]
+
+
+# -- order by key ------------------------------------------------------------------------------------------------------------
+
+
+def keyed(first: int, keys: str, *times: tuple[int, int, int]) -> LogBatch:
+    """A batch whose records have these keys of one letter; a dot is a record without a key."""
+    found = [RecordKey(first + number, key.encode()) for number, key in enumerate(keys) if key != "."]
+    return timed(first, first + len(keys) - 1, *times)._replace(keys=found)
+
+
+def ordered(start: int = 0, batches: Sequence[StateBatch] = ()) -> SharePartition:
+    return SharePartition(start, batches, is_ordered_by_key=True)
+
+
+def offsets(records: list[AcquiredRecords]) -> list[int]:
+    return [offset for first, last, _ in records for offset in range(first, last + 1)]
+
+
+def test_of_a_key_one_record_is_handed_out_at_a_time_in_its_order() -> None:
+    engine = ordered()
+    log = keyed(0, "aab.ab."), keyed(7, "ca")
+    assert offsets(take(engine, *log)) == [0, 2, 3, 6, 7]
+    assert take(engine, *log) == []
+    accept(engine, 3, 3)
+    accept(engine, 2, 2)
+    assert offsets(take(engine, *log)) == [5]
+    accept(engine, 0, 0)
+    assert offsets(take(engine, *log)) == [1]
+    accept(engine, 5, 7)
+    accept(engine, 1, 1)
+    assert offsets(take(engine, *log)) == [4]
+    accept(engine, 4, 4)
+    assert offsets(take(engine, *log)) == [8]
+    accept(engine, 8, 8)
+    assert (engine.start_offset, engine.range_count) == (9, 0)
+
+
+def test_a_released_record_keeps_its_turn_and_one_that_is_given_up_gives_it_on() -> None:
+    engine = ordered()
+    log = keyed(0, "aaa")
+    limits = QUEUE_LIMITS._replace(has_dead_letters=True)
+    assert offsets(take(engine, log, limits=limits)) == [0]
+    engine.acknowledge("a", [AcknowledgementBatch(0, 0, [RELEASE])], limits, 0)
+    assert take(engine, log, limits=limits) == [(0, 0, 2)]
+    engine.acknowledge("a", [AcknowledgementBatch(0, 0, [REJECT])], limits, 0)
+    assert take(engine, log, limits=limits) == [], "its letter is not written yet"
+    engine.archive_dead(0, 0)
+    assert take(engine, log, limits=limits) == [(1, 1, 1)]
+    assert engine.expire(limits, 1_000) == 1
+    assert take(engine, log, limits=limits) == [(1, 1, 2)]
+    assert engine.release_member("a", limits)
+    assert take(engine, log, limits=limits) == [(1, 1, 3)]
+
+
+def test_a_delayed_record_keeps_back_its_key_and_an_expired_one_gives_its_turn_on() -> None:
+    engine = ordered()
+    log = keyed(0, "aabb", (0, 1_000, 0), (2, 0, 500))
+    assert take(engine, log, wall_ms=DAWN_MS + 500) == []
+    assert offsets(take(engine, log, wall_ms=DAWN_MS + 500)) == [3]
+    assert engine.wake_delayed(DAWN_MS + 1_000)
+    assert offsets(take(engine, log, wall_ms=DAWN_MS + 1_000)) == [0]
+    accept(engine, 0, 0)
+    assert offsets(take(engine, log, wall_ms=DAWN_MS + 1_000)) == [1]
+
+
+def test_the_order_is_kept_after_a_reload_and_when_the_log_begins_later() -> None:
+    log = keyed(0, "abab"), keyed(4, "ab")
+    engine = ordered(0, [StateBatch(1, 1, ACKNOWLEDGED, 1)])
+    assert offsets(take(engine, *log)) == [0, 3]
+    assert engine.move_start(1)
+    assert engine.start_offset == 2
+    assert offsets(take(engine, *log)) == [2]
+    accept(engine, 2, 3)
+    assert offsets(take(engine, *log)) == [4, 5]
+
+
+def test_the_look_ahead_is_bounded() -> None:
+    engine = ordered()
+    limits = QUEUE_LIMITS._replace(acquired_max=100_000, ranges_max=100_000)
+    assert offsets(take(engine, keyed(0, "a"), limits=limits)) == [0]
+    first = 1
+    while engine.can_acquire(limits):
+        assert take(engine, keyed(first, "a" * 1_000), limits=limits) == []
+        first += 1_000
+    assert LOOK_AHEAD_MAX <= engine.end_offset <= LOOK_AHEAD_MAX + 1_000
+    accept(engine, 0, 0, limits)
+    assert engine.next_fetch_offset(limits) == 1

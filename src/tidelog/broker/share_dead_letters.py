@@ -1,5 +1,5 @@
 """Dead letters of share groups (KIP-1191): what was rejected, or delivered as often as the limit allows, gets a letter on another
-topic before it is archived.
+topic before it is archived. On a queue topic that asks for it, so does what expires.
 
 A letter names its record in headers (``__dlq.errors.topic``, ``.partition``, ``.offset``, ``.group``, ``.delivery.count`` and
 ``.message``, all of them text), and has the key, value and headers of the record if the group wants copies. Letters go to the
@@ -22,7 +22,7 @@ from tidelog.log.errors import OffsetOutOfRange, RecordTooLarge
 from tidelog.log.reading import Isolation, read
 from tidelog.ports.steps import Steps
 from tidelog.queues.records import SharePartitionKey
-from tidelog.queues.share_partition import DeadRecords
+from tidelog.queues.share_partition import CauseOfDeath, DeadRecords
 from tidelog.records.batch import build_batch, read_records
 from tidelog.records.header import iterate_headers
 from tidelog.records.record import Record
@@ -52,8 +52,11 @@ RECORDS_PER_STEP = 500
 
 GROUP_ENABLE = "errors.deadletterqueue.group.enable"
 HEADER_PREFIX = "__dlq.errors."
-REJECTED = "The record was rejected by a member of the group."
-EXHAUSTED = "The record has reached the delivery limit of the group."
+MESSAGES = {
+    CauseOfDeath.REJECTED: "The record was rejected by a member of the group.",
+    CauseOfDeath.EXHAUSTED: "The record has reached the delivery limit of the group.",
+    CauseOfDeath.EXPIRED: "The record expired before a member of the group received it.",
+}
 
 OnBuried = Callable[[Exception | None], None]
 
@@ -71,7 +74,7 @@ class Burial(NamedTuple):
 class _DeadRecord(NamedTuple):
     offset: int
     delivery_count: int
-    is_rejected: bool
+    cause: CauseOfDeath
 
 
 class DeadLetterWriter:
@@ -86,7 +89,7 @@ class DeadLetterWriter:
     def write(self, burial: Burial, on_buried: OnBuried) -> None:
         """Call back when every letter is durable, or when nobody wants them any more."""
         records = [
-            _DeadRecord(offset, each.delivery_count, each.is_rejected)
+            _DeadRecord(offset, each.delivery_count, each.cause)
             for each in burial.dead
             for offset in range(each.first_offset, each.last_offset + 1)
         ]
@@ -218,7 +221,7 @@ def _letter_headers(burial: Burial, record: _DeadRecord) -> tuple[tuple[str, byt
         "offset": str(record.offset),
         "group": burial.key.group_id,
         "delivery.count": str(record.delivery_count),
-        "message": REJECTED if record.is_rejected else EXHAUSTED,
+        "message": MESSAGES[record.cause],
     }
     return tuple((HEADER_PREFIX + name, text.encode()) for name, text in words.items())
 

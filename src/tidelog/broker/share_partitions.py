@@ -8,6 +8,10 @@ dropped and nothing is patched: the next fetch begins with what was written.
 A fetch that waits is woken when there may be something for it: records, released or expired locks, room in the window, or the
 loss of the partition. Waiting fetches are woken in the order in which they came, and no more of them than there are records.
 
+On a queue topic, the records that are read have times (``queues/record_times``), and the engine is told of them. Whoever waits is
+woken when a delayed record is due. What is due is decided by the wall clock, which may jump, so it is looked at every second
+while anything is delayed. The times of the last batches are kept, because one batch often has records for many fetches.
+
 When the last member of a group on this broker is gone, the group's leaders are dropped too: everything is released and written by
 then, and an administrator may change it. Only a leader whose dead letters are being written stays until they are: otherwise a
 record that kills its only member would be delivered for ever.
@@ -33,9 +37,19 @@ from tidelog.log.segments.indexes import AbortedTransaction
 from tidelog.ports.clock import Clock
 from tidelog.ports.steps import Steps
 from tidelog.queues.acknowledgements import AcknowledgementBatch, AcknowledgeType
+from tidelog.queues.key_order import read_record_keys
+from tidelog.queues.record_times import NO_TTL, DeliveryTimes, read_times
 from tidelog.queues.records import SharePartitionKey
 from tidelog.queues.share_coordinator import UNINITIALIZED_OFFSET, ShareState, ShareStateWrite
-from tidelog.queues.share_partition import AcquiredRecords, AcquireRequest, DeadRecords, LogBatch, SharePartition
+from tidelog.queues.share_partition import (
+    AcquiredRecords,
+    AcquireRequest,
+    DeadRecords,
+    DeliveryLimits,
+    LogBatch,
+    SharePartition,
+)
+from tidelog.records.errors import RecordError
 from tidelog.records.header import HEADER_SIZE, read_header
 from tidelog.replication.errors import NotLeader
 from tidelog.replication.partition import Partition
@@ -57,6 +71,17 @@ ITEMS_MAX = 2_000
 ITEMS_PER_READ = 10
 # Headers are read in pieces of this size: many small batches, or the header of a large one.
 HEADERS_READ_BYTES = 8192
+# A queue topic is read in pieces of this size, because all of it is searched for times.
+QUEUE_READ_BYTES = 64 << 10
+# One fetch decodes this many records, which takes some milliseconds. Then others have their turn.
+RECORDS_PER_TURN = 2_000
+# How many records with times are kept, besides those of the last batch, and for how many batches.
+TIMES_KEPT_MAX = 4_096
+BATCHES_KEPT_MAX = 256
+# Delayed records are looked at this often, in case that the wall clock has jumped.
+DUE_CHECK_MS_MAX = 1_000
+# And this far apart at least: what becomes due in between comes together, and other work has its turn.
+DUE_PAUSE_MS = 10
 
 OnSettled = Callable[[Exception | None], None]
 
@@ -102,19 +127,98 @@ class FetchBudget:
         return self.left <= 0
 
 
+class _UnfinishedTimes(NamedTuple):
+    """A batch whose records are being read, in several turns if there are many."""
+
+    first_offset: int
+    reading: Iterator[DeliveryTimes | None]
+    times: list[DeliveryTimes]
+
+
+class _KnownTimes:
+    """The times of the records in batches that were read lately."""
+
+    __slots__ = ("_by_batch", "_count", "_decoded", "_ttl_ms", "_unfinished")
+
+    def __init__(self) -> None:
+        self._by_batch: dict[int, Sequence[DeliveryTimes]] = {}
+        self._count = 0
+        self._ttl_ms = NO_TTL
+        self._decoded = 0
+        self._unfinished: _UnfinishedTimes | None = None
+
+    def begin_turn(self) -> None:
+        self._decoded = 0
+
+    @property
+    def is_turn_over(self) -> bool:
+        """Whether so many records have been decoded that others should have the loop."""
+        return self._decoded >= RECORDS_PER_TURN
+
+    def add_to(self, stored: Sequence[_StoredBatch], records: LogSlice, ttl_ms: int) -> list[_StoredBatch]:
+        """The batches with the times of their records, up to the first one that this turn was too short for."""
+        if ttl_ms != self._ttl_ms:
+            self._by_batch.clear()
+            self._count, self._ttl_ms, self._unfinished = 0, ttl_ms, None
+        known: list[_StoredBatch] = []
+        for each in stored:
+            if not each.batch.is_skipped:
+                times = self._find(each, records)
+                if times is None:
+                    break
+                each = each._replace(batch=each.batch._replace(times=times))
+            known.append(each)
+        return known
+
+    def _find(self, stored: _StoredBatch, records: LogSlice) -> Sequence[DeliveryTimes] | None:
+        first_offset = stored.batch.first_offset
+        found = self._by_batch.get(first_offset)
+        if found is not None:
+            return found
+        if self._unfinished is None or self._unfinished.first_offset != first_offset:
+            data = records.file.read(stored.position, stored.size)
+            self._unfinished = _UnfinishedTimes(first_offset, read_times(data, 0, read_header(data, 0), self._ttl_ms), [])
+        _, reading, times = self._unfinished
+        try:
+            for each in reading:
+                self._decoded += 1
+                if each is not None:
+                    times.append(each)
+                if self.is_turn_over:
+                    return None
+        except RecordError:
+            # Whoever reads the batch will say so. It must not be kept back for ever because of what it might say.
+            times.clear()
+        self._unfinished = None
+        self._keep(first_offset, times)
+        return times
+
+    def _keep(self, first_offset: int, times: Sequence[DeliveryTimes]) -> None:
+        known = self._by_batch
+        while known and (self._count + len(times) > TIMES_KEPT_MAX or len(known) >= BATCHES_KEPT_MAX):
+            self._count -= len(known.pop(next(iter(known))))
+        known[first_offset] = times
+        self._count += len(times)
+
+
 class ShareCounters:
     """What has happened in all share partitions of this broker since it began."""
 
-    __slots__ = ("expired", "released")
+    __slots__ = ("expired", "outlived", "released")
 
     def __init__(self) -> None:
         self.expired = 0
         """Records whose locks have ended."""
         self.released = 0
         """Records that members have released."""
+        self.outlived = 0
+        """Records that nobody received before their time to live was over."""
 
     def count_expired(self, records: int) -> None:
         self.expired += records
+
+    def count_outlived(self, records: int) -> None:
+        self.outlived += records
 
     def count_released(self, records: int) -> None:
         self.released += records
@@ -135,6 +239,8 @@ class ShareEnvironment(NamedTuple):
 class ShareLeader:
     __slots__ = (
         "_burials",
+        "_due_timer",
+        "_due_timer_ms",
         "_engine",
         "_environment",
         "_is_retiring",
@@ -144,7 +250,9 @@ class ShareLeader:
         "_partition",
         "_retry",
         "_state_epoch",
+        "_times",
         "_waiters",
+        "_wake_timer",
         "dropped_by",
         "key",
     )
@@ -165,6 +273,10 @@ class ShareLeader:
         self._waiters: dict[ShareWaiter, None] = {}
         self._lock_timer: Timer | None = None
         self._lock_timer_ms = 0
+        self._due_timer: Timer | None = None
+        self._due_timer_ms = 0
+        self._wake_timer: Timer | None = None
+        self._times = _KnownTimes()
         self._retry: Timer | None = None
         # How many times dead letters are being written, and whether the leader is dropped when they are.
         self._burials = 0
@@ -193,14 +305,14 @@ class ShareLeader:
         if state.start_offset == UNINITIALIZED_OFFSET:
             self._environment.work_slices.run(self._begin(), self._begun)
         else:
-            self._start(SharePartition(state.start_offset, state.batches))
+            self._start(SharePartition(state.start_offset, state.batches, is_ordered_by_key=self._is_ordered_by_key()))
 
     def _begin(self) -> Steps[None]:
         start_offset = yield from self._first_offset()
         if self.dropped_by is None:
             # Written at once: with ``latest``, whoever leads next would otherwise begin later and skip records.
             self._write(ShareStateWrite(self._state_epoch, self._partition.leader_epoch, start_offset, 0), None)
-            self._start(SharePartition(start_offset))
+            self._start(SharePartition(start_offset, is_ordered_by_key=self._is_ordered_by_key()))
 
     def _begun(self, error: Exception | None) -> None:
         if error is not None:
@@ -245,6 +357,12 @@ class ShareLeader:
             return 0
         return max(0, self._partition.log.high_watermark - engine.start_offset - engine.delivery_complete_count)
 
+    def _is_ordered_by_key(self) -> bool:
+        return self._environment.settings.is_ordered_by_key(self.key.group_id, self._partition.topic)
+
+    def _limits(self) -> DeliveryLimits:
+        return self._environment.settings.limits(self.key.group_id, self._partition.topic)
+
     def readable_bytes(self, bytes_max: int, budget: FetchBudget) -> int:
         """An estimate of what ``fetch`` would return: enough to know whether it is worth it."""
         engine = self._engine
@@ -254,45 +372,78 @@ class ShareLeader:
         if not self._has_records(engine):
             return 0
         budget.spend(ITEMS_PER_READ)
-        found = self._read(engine, bytes_max).records
+        found = self._read(engine.next_fetch_offset(self._limits()), bytes_max).records
         return 0 if found is None else found.length
 
-    def fetch(self, request: AcquireRequest, bytes_max: int, budget: FetchBudget) -> ShareFetched:
-        """Lock records for a member, and return where they are."""
+    def fetch(self, request: AcquireRequest, bytes_max: int, budget: FetchBudget, on_written: OnSettled) -> ShareFetched:
+        """Lock records for a member, and return where they are. The member may see them when ``on_written`` was called: on queue
+        topics, deliveries are counted before they happen."""
         engine = self._engine
         if engine is None:
+            on_written(None)
             return NOTHING_FETCHED
+        if engine.is_ordered_by_key != self._is_ordered_by_key():
+            self.drop(NotLeader("the order of the group has changed"))
+            self.check()
         self._follow_log_start(engine)
         if not self._has_records(engine):
+            on_written(None)
             return NOTHING_FETCHED
-        limits = self._environment.settings.limits(self.key.group_id)
+        limits = self._limits()
+        rules = self._environment.settings.queue_rules(self._partition.topic)
+        if rules is not None:
+            bytes_max = min(bytes_max, QUEUE_READ_BYTES)
+        clock = self._environment.clock
+        self._times.begin_turn()
         fetched = NOTHING_FETCHED
         for _ in range(READS_MAX):
             if budget.is_spent or not engine.can_acquire(limits):
                 break
-            offset = engine.next_fetch_offset()
-            found = self._read(engine, bytes_max)
+            offset = engine.next_fetch_offset(limits)
+            found = self._read(offset, bytes_max)
             if found.records is None:
                 break
             stored = _stored_batches(found, offset, request.records_max, budget.left)
-            now_ms = self._environment.clock.monotonic_ms()
+            if rules is not None:
+                stored = self._times.add_to(stored, found.records, rules.ttl_ms)
+            if engine.is_ordered_by_key:
+                stored = [_with_keys(each, found.records, engine.key_frontier) for each in stored]
+            batches = [each.batch for each in stored]
             may_acquire = request._replace(ranges_max=min(request.ranges_max, budget.left))
-            acquired = engine.acquire(may_acquire, [each.batch for each in stored], limits, now_ms)
+            acquired = engine.acquire(may_acquire, batches, limits, clock.monotonic_ms(), clock.now_ms())
             budget.spend(ITEMS_PER_READ + len(stored) + len(acquired))
             if acquired:
                 fetched = ShareFetched(acquired, _slices(found.records, stored, acquired))
                 self._partition.count_fetched(fetched.length)
                 break
-            if engine.next_fetch_offset() == offset:
+            if self._times.is_turn_over:
+                self._wake_later()
                 break
-        self._changed(wakes=False)
+            if engine.next_fetch_offset(limits) == offset:
+                break
+        else:
+            self._wake_later()
+        self._environment.counters.count_outlived(engine.take_expired_count())
+        is_counted = rules is not None and bool(fetched.acquired)
+        self._changed(on_written if is_counted else None, wakes=False, waits_for_letters=False)
+        if not is_counted:
+            on_written(None)
         return fetched
 
-    def _read(self, engine: SharePartition, bytes_max: int) -> LogRead:
+    def _wake_later(self) -> None:
+        """There may be more behind what was not for readers, or not for them yet."""
+        if self._wake_timer is None and self.dropped_by is None:
+            self._wake_timer = self._environment.timers.schedule(0, self._wake_again)
+
+    def _wake_again(self) -> None:
+        self._wake_timer = None
+        self._wake()
+
+    def _read(self, offset: int, bytes_max: int) -> LogRead:
         log = self._partition.log
         isolation = self._environment.settings.isolation(self.key.group_id)
         try:
-            return read(log, engine.next_fetch_offset(), min(bytes_max, READ_BYTES_MAX), isolation)
+            return read(log, offset, min(bytes_max, READ_BYTES_MAX), isolation)
         except OffsetOutOfRange:
             # The log was cut after an unclean election, and has not grown again to where the group is.
             return LogRead(None, log.high_watermark, [])
@@ -310,7 +461,7 @@ class ShareLeader:
             self.check()
             if engine is None:
                 raise ApiError(ErrorCode.INVALID_RECORD_STATE, "The records are not acquired: the state is being read.")
-            limits = self._environment.settings.limits(self.key.group_id)
+            limits = self._limits()
             engine.acknowledge(member_id, batches, limits, self._environment.clock.monotonic_ms())
         except Exception as error:
             on_settled(error)
@@ -328,7 +479,7 @@ class ShareLeader:
     def release_disowned(self) -> None:
         """Release what members held that are gone."""
         if self._engine is not None and self.dropped_by is None:
-            self._engine.release_disowned(self._environment.settings.limits(self.key.group_id))
+            self._engine.release_disowned(self._limits())
             self._changed()
 
     def _expire(self) -> None:
@@ -336,21 +487,34 @@ class ShareLeader:
         engine = self._engine
         if engine is None or self.dropped_by is not None:
             return
-        limits = self._environment.settings.limits(self.key.group_id)
+        limits = self._limits()
         self._environment.counters.count_expired(engine.expire(limits, self._environment.clock.monotonic_ms()))
         self._changed()
 
+    def _look_at_delayed(self) -> None:
+        self._due_timer = None
+        engine = self._engine
+        if engine is None or self.dropped_by is not None:
+            return
+        is_woken = engine.wake_delayed(self._environment.clock.now_ms())
+        self._set_due_timer(engine)
+        if is_woken:
+            self._wake()
+
     # -- what follows a change -----------------------------------------------------------------------------------------------
 
-    def _changed(self, on_written: OnSettled | None = None, *, wakes: bool = True) -> None:
-        """Write what has changed, set the timer of the locks, and wake those who wait."""
+    def _changed(self, on_written: OnSettled | None = None, *, wakes: bool = True, waits_for_letters: bool = True) -> None:
+        """Write what has changed, set the timer of the locks, and wake those who wait. ``on_written`` is called when all of it is
+        written, dead letters included unless ``waits_for_letters`` is false."""
         engine = self._engine
         if engine is None:
             return
         update = engine.take_update()
         dead = engine.take_dead()
-        if dead:
+        if dead and waits_for_letters:
             on_written = self._bury(engine, dead, on_written)
+        elif dead:
+            self._bury(engine, dead, None)
         if update is not None:
             start_offset, count, batches = update
             leader_epoch = self._partition.leader_epoch
@@ -358,6 +522,7 @@ class ShareLeader:
         elif on_written is not None:
             on_written(None)
         self._set_lock_timer(engine)
+        self._set_due_timer(engine)
         if wakes:
             self._wake()
 
@@ -398,6 +563,19 @@ class ShareLeader:
             delay_ms = max(0, due_ms - self._environment.clock.monotonic_ms())
             self._lock_timer = self._environment.timers.schedule(delay_ms, self._expire)
 
+    def _set_due_timer(self, engine: SharePartition) -> None:
+        due_ms = engine.next_due_ms()
+        if due_ms is None or self.dropped_by is not None:
+            return
+        clock = self._environment.clock
+        at_ms = clock.monotonic_ms() + min(max(DUE_PAUSE_MS, due_ms - clock.now_ms()), DUE_CHECK_MS_MAX)
+        if self._due_timer is not None:
+            if self._due_timer_ms <= at_ms:
+                return
+            self._due_timer.cancel()
+        self._due_timer_ms = at_ms
+        self._due_timer = self._environment.timers.schedule(at_ms - clock.monotonic_ms(), self._look_at_delayed)
+
     def _write(self, change: ShareStateWrite, on_written: OnSettled | None) -> None:
         def written(_: object, error: Exception | None) -> None:
             if error is not None:
@@ -424,18 +602,23 @@ class ShareLeader:
             self._wake()
 
     def _wake(self) -> None:
+        self._times.begin_turn()
         for waiter in list(self._waiters):
             engine = self._engine
             if engine is None or self.dropped_by is not None or not self._has_records(engine):
                 return
             if waiter in self._waiters:
                 waiter.on_available()
+            if self._times.is_turn_over:
+                self._wake_later()
+                return
 
     def _has_records(self, engine: SharePartition) -> bool:
         log = self._partition.log
         isolation = self._environment.settings.isolation(self.key.group_id)
         bound = log.last_stable_offset if isolation is Isolation.LAST_STABLE else log.high_watermark
-        return engine.next_fetch_offset() < bound and engine.can_acquire(self._environment.settings.limits(self.key.group_id))
+        limits = self._limits()
+        return engine.next_fetch_offset(limits) < bound and engine.can_acquire(limits)
 
     def retire(self) -> None:
         """Nobody of the group fetches here any more."""
@@ -453,7 +636,7 @@ class ShareLeader:
         self.dropped_by = reason.with_traceback(None)
         self._engine = None
         self._partition.remove_fetch_waiter(self)
-        for timer in (self._lock_timer, self._retry):
+        for timer in (self._lock_timer, self._due_timer, self._wake_timer, self._retry):
             if timer is not None:
                 timer.cancel()
         self._on_dropped(self)
@@ -603,6 +786,14 @@ def _aborted_by_producer(aborted: Sequence[AbortedTransaction]) -> dict[int, lis
 def _is_aborted(transactions: Sequence[AbortedTransaction], offset: int) -> bool:
     index = bisect_right(transactions, offset, key=attrgetter("first_offset")) - 1
     return index >= 0 and offset <= transactions[index].last_offset
+
+
+def _with_keys(stored: _StoredBatch, records: LogSlice, frontier: int) -> _StoredBatch:
+    batch = stored.batch
+    if batch.is_skipped or batch.last_offset < frontier:
+        return stored
+    data = records.file.read(stored.position, stored.size)
+    return stored._replace(batch=batch._replace(keys=read_record_keys(data, 0, read_header(data, 0))))
 
 
 def _slices(records: LogSlice, stored: Sequence[_StoredBatch], acquired: Sequence[AcquiredRecords]) -> list[LogSlice]:

@@ -149,7 +149,7 @@ class ShareSessions:
 
 def make_share_sessions(broker: "BrokerNode") -> ShareSessions:
     values = broker.config.values
-    settings = ShareSettings(broker.image, values)
+    settings = ShareSettings(broker.image, values, broker.settings)
     states = broker.coordinators.share_states
     letters = DeadLetterWriter(broker, settings)
     slices = broker.work_slices

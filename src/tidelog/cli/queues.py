@@ -22,12 +22,14 @@ from tidelog.cli.kafka import (
     no_such_topic,
     partitions_of,
     plaintext_options,
+    read_pairs,
 )
 from tidelog.cli.output import bytes_text, confirm, count_of, header_text, json_field, make_console, say, show_json, show_table
 from tidelog.client.admin import Admin, NewTopicSpec, PartitionBounds
-from tidelog.client.errors import TidelogError
+from tidelog.client.errors import InvalidTopic, TidelogError
 from tidelog.client.queue import Job, Queue
-from tidelog.client.queue.share_groups import LOCK_DURATION, OFFSET_RESET, ShareGroupAdmin, ShareOffset
+from tidelog.client.queue.schedule import QUEUE_ENABLE, QUEUE_TTL
+from tidelog.client.queue.share_groups import LOCK_DURATION, OFFSET_RESET, ORDER, ShareGroupAdmin, ShareOffset
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.client.wire.errors import BrokerError, ClientError
 from tidelog.wire.errors import ErrorCode
@@ -71,29 +73,71 @@ def create_command(
     deliveries: Annotated[
         int | None, typer.Option("--max-deliveries", min=2, help="How often a job is delivered before it is given up.")
     ] = None,
+    ttl: Annotated[
+        float | None, typer.Option("--ttl", min=1, help="Seconds after which a job that nobody has received is given up.")
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting of the topic; repeatable.")
+    ] = None,
+    order: Annotated[
+        str | None, typer.Option("--order", help="key: the jobs of one key are received in their order, one at a time.")
+    ] = None,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Make a queue of a topic that exists; its messages become jobs.")
+    ] = False,
     group: GroupOption = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PlaintextOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a queue: a topic, and the settings of its share group."""
+    """Create a queue: a topic that keeps delays and times to live, and the settings of its share group."""
+    configs = {QUEUE_ENABLE: "true", **read_pairs(config or [], "--config")}
+    if ttl is not None:
+        configs[QUEUE_TTL] = str(round(ttl * 1000))
     settings = {OFFSET_RESET: "earliest"}
     if visibility_timeout is not None:
         settings[LOCK_DURATION] = str(round(visibility_timeout * 1000))
     if deliveries is not None:
         settings["share.delivery.count.limit"] = str(deliveries)
+    if order is not None:
+        settings[ORDER] = order
     with _opened(bootstrap, properties) as (admin, groups):
-        if name in admin.describe_cluster().topics:
-            raise CommandFailed(f"there is a topic {name} already; to see it as a queue: tidelog queues describe {name}")
+        is_there = name in admin.describe_cluster().topics
+        if is_there and not adopt:
+            raise CommandFailed(
+                f"there is a topic {name} already; to see it as a queue: tidelog queues describe {name}; to make it one, with "
+                f"its messages as jobs: tidelog queues create {name} --adopt"
+            )
         # Before the topic, because a setting that is refused must not leave a topic behind.
         groups.set_settings(group or name, settings)
-        error = admin.create_topics([NewTopicSpec(name, partitions)])[name]
-        if error is not None:
-            raise error
+        if is_there:
+            admin.alter_topic(name, **configs)
+            partitions = len(partitions_of(admin, name))
+        else:
+            configs = _create_topic(admin, name, partitions, configs)
     if as_json:
-        show_json({"queue": name, "group": group or name, "partitions": partitions, "settings": settings})
-    else:
-        say(make_console(), f"Created {name}. To send a job: tidelog queues send {name} VALUE")
+        show_json({"queue": name, "group": group or name, "partitions": partitions, "settings": settings, "configs": configs})
+        return
+    console = make_console()
+    what = "Adopted" if is_there else "Created"
+    say(console, f"{what} {name}. To send a job: tidelog queues send {name} VALUE")
+    if QUEUE_ENABLE not in configs:
+        say(console, "The brokers are not Tidelog's: jobs cannot be delayed, and do not expire.")
+
+
+def _create_topic(admin: Admin, name: str, partitions: int, configs: dict[str, str]) -> dict[str, str]:
+    """Returns the settings of the topic that was created. Apache Kafka refuses those of queues, and has an ordinary topic."""
+    error = admin.create_topics([NewTopicSpec(name, partitions, configs=configs)])[name]
+    if (
+        isinstance(error, InvalidTopic)
+        and f"Unknown topic config name: {QUEUE_ENABLE}" in str(error)
+        and QUEUE_TTL not in configs
+    ):
+        configs = {key: text for key, text in configs.items() if key != QUEUE_ENABLE}
+        error = admin.create_topics([NewTopicSpec(name, partitions, configs=configs)])[name]
+    if error is not None:
+        raise error
+    return configs
 
 
 @app.command("list", epilog="Example: tidelog queues list --json")
@@ -155,6 +199,10 @@ def send_command(
         list[str] | None, typer.Argument(metavar="[VALUE]...", help="Jobs; by default, the lines of standard input.")
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all these jobs.")] = None,
+    delay: Annotated[float, typer.Option("--delay", min=0, help="Seconds before which nobody receives these jobs.")] = 0.0,
+    ttl: Annotated[
+        float | None, typer.Option("--ttl", help="Seconds after which those that nobody has received are given up.")
+    ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PlaintextOption = None,
     as_json: JsonOption = False,
@@ -162,7 +210,7 @@ def send_command(
     """Send jobs. Each is acknowledged by all in-sync replicas."""
     with _queue(bootstrap, properties, name, None) as queue:
         texts = values or (line.rstrip("\n") for line in sys.stdin)
-        deliveries = [queue.send(text, key=key) for text in texts]
+        deliveries = [queue.send(text, key=key, delay=delay, ttl=ttl) for text in texts]
         results = [delivery.result() for delivery in deliveries]
     if as_json:
         for each in results:

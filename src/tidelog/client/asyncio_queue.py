@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from datetime import datetime
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -92,10 +93,20 @@ class AsyncQueue:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    async def send(self, value: Any, *, key: Any = None, headers: Headers | None = None) -> Delivered:
-        """Send a job; returns when it is acknowledged by all in-sync replicas. Send many at once with ``asyncio.gather``."""
+    async def send(
+        self,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        delay: float = 0.0,
+        at: int | datetime | None = None,
+        ttl: float | None = None,
+    ) -> Delivered:
+        """Send a job; returns when it is acknowledged by all in-sync replicas. Send many at once with ``asyncio.gather``. See
+        ``Queue.send`` for the arguments."""
         queue = await self._opened()
-        delivery = await self._call(lambda: queue.send(value, key=key, headers=headers))
+        delivery = await self._call(lambda: queue.send(value, key=key, headers=headers, delay=delay, at=at, ttl=ttl))
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 

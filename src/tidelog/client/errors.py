@@ -135,6 +135,10 @@ class UnknownQueue(UnknownTopic):
     """There is no queue of that name."""
 
 
+class NotSupported(TidelogError):
+    """The brokers, or this topic, cannot do that. The message says why, and what would be needed."""
+
+
 class LockLost(TidelogError):
     """The job is no longer this worker's: its lock has expired, or was released when the connection ended. It is delivered again,
     perhaps to another worker, unless this was its last delivery. ``deliveries`` counts them, this one included."""

@@ -308,6 +308,8 @@ SHARE_RECORD_LOCKS = "share.partition.max.record.locks"
 SHARE_ISOLATION_LEVEL = "share.isolation.level"
 SHARE_RENEW_ENABLE = "share.renew.acknowledge.enable"
 SHARE_OFFSET_RESET = "share.auto.offset.reset"
+SHARE_ORDER = "tidelog.share.order"
+ORDER_BY_KEY = "key"
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 DEAD_LETTER_COPY = "errors.deadletterqueue.copy.record.enable"
 
@@ -406,6 +408,14 @@ GROUP = Definitions(
             "latest",
             "Where a share group begins in a partition that it has not read yet.",
             ShareOffsetReset(),
+        ),
+        Setting(
+            SHARE_ORDER,
+            SettingType.STRING,
+            "none",
+            "key: on queue topics, the messages of one key are handed out in their order, one at a time. Kafka has no such "
+            "setting.",
+            OneOf(("none", ORDER_BY_KEY)),
         ),
         Setting(
             DEAD_LETTER_TOPIC,

@@ -263,6 +263,37 @@ _DURABILITY = (
 )
 
 
+QUEUE_ENABLE = "tidelog.queue.enable"
+QUEUE_TTL = "tidelog.queue.ttl.ms"
+QUEUE_EXPIRED_TO_DEAD_LETTERS = "tidelog.queue.expired.dead.letters.enable"
+
+# Not Kafka's: it skips settings that it does not know.
+_QUEUES = (
+    Setting(
+        QUEUE_ENABLE,
+        SettingType.BOOLEAN,
+        False,
+        "Whether the topic is a queue: share groups keep its messages back until the time in the header tidelog.due, archive "
+        "them after the one in tidelog.expires, and are not stopped by a message that is not settled. tidelog queues create "
+        "sets it.",
+    ),
+    Setting(
+        QUEUE_TTL,
+        SettingType.LONG,
+        -1,
+        "On a queue: how long a message is handed out that nobody has received, from its timestamp on, or from when it is due. "
+        "-1 sets no limit.",
+        AtLeast(-1),
+    ),
+    Setting(
+        QUEUE_EXPIRED_TO_DEAD_LETTERS,
+        SettingType.BOOLEAN,
+        False,
+        "On a queue: whether what expires becomes a dead letter in groups that keep dead letters.",
+    ),
+)
+
+
 def _check_compaction_lags(values: Mapping[str, Value]) -> None:
     minimum, maximum = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     assert isinstance(minimum, int)
@@ -272,6 +303,6 @@ def _check_compaction_lags(values: Mapping[str, Value]) -> None:
 
 
 TOPIC = Definitions(
-    (*_RETENTION, *_COMPACTION, *_SEGMENTS, *_MESSAGES, *_DURABILITY),
+    (*_RETENTION, *_COMPACTION, *_SEGMENTS, *_MESSAGES, *_DURABILITY, *_QUEUES),
     (_check_compaction_lags,),
 )

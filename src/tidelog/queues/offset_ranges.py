@@ -22,7 +22,18 @@ FEW_ROWS = 8
 
 
 class OffsetRanges:
-    __slots__ = ("_counts", "_deadlines_ms", "_firsts", "_owners", "_states", "acquired", "end_offset", "final", "start_offset")
+    __slots__ = (
+        "_counts",
+        "_deadlines_ms",
+        "_firsts",
+        "_owners",
+        "_states",
+        "acquired",
+        "delayed",
+        "end_offset",
+        "final",
+        "start_offset",
+    )
 
     def __init__(self, start_offset: int) -> None:
         self.start_offset = start_offset
@@ -32,6 +43,8 @@ class OffsetRanges:
         """Offsets that are acquired."""
         self.final = 0
         """Offsets that are acknowledged or archived."""
+        self.delayed = 0
+        """Offsets that are not due yet."""
         self._firsts = array("q")
         self._states = bytearray()
         self._counts = array("H")
@@ -50,6 +63,14 @@ class OffsetRanges:
     def first_with(self, state: RecordState, index: int = 0) -> int:
         """The first row from ``index`` on that has the state; -1 if there is none."""
         return self._states.find(state, index)
+
+    def first_beside_final(self) -> int:
+        """The first available row that begins the window or follows on final offsets, so that settling what it begins with leaves
+        no more rows than there were; -1 if there is none."""
+        index = self._states.find(RecordState.AVAILABLE)
+        while index > 0 and self._states[index - 1] not in FINAL_STATES:
+            index = self._states.find(RecordState.AVAILABLE, index + 1)
+        return index
 
     def bounds(self, index: int) -> tuple[int, int]:
         """The first and the last offset of a row."""
@@ -116,10 +137,14 @@ class OffsetRanges:
             self.acquired -= length
         elif before in FINAL_STATES:
             self.final -= length
+        elif before == RecordState.DELAYED:
+            self.delayed -= length
         if state is RecordState.ACQUIRED:
             self.acquired += length
         elif state in FINAL_STATES:
             self.final += length
+        elif state is RecordState.DELAYED:
+            self.delayed += length
         self._states[index] = state
         self._counts[index] = count
         self._owners[index] = owner
@@ -170,6 +195,8 @@ class OffsetRanges:
                 self.acquired -= length
             elif self._states[index] in FINAL_STATES:
                 self.final -= length
+            elif self._states[index] == RecordState.DELAYED:
+                self.delayed -= length
         self._delete(0, keep)
         self.start_offset = offset
         self.end_offset = max(self.end_offset, offset)

@@ -21,7 +21,16 @@ it everything is done, above it everything is available. The start offset never 
 How much may be handed out at once depends on the topic. On ordinary topics it is the *width* of the window that is limited, as in
 Kafka, so that one record that nobody settles stops new ones after 2,000; what is inside the window can still be delivered again.
 On queue topics the records that are acquired and the rows of the table are limited instead, so that a stuck record stops
-nothing.
+nothing. With too many rows, the window stays as it is, and only such records are handed out whose settling adds no row.
+
+The records of a queue topic may have times (``DeliveryTimes``). One that is not due when the log shows it is DELAYED until it is:
+then it is available again, and the log is asked anew. One that nobody has received before it expires is archived. Both are
+decided when a record would be handed out, by the caller's wall clock, so neither comes early or late.
+
+On a queue topic every acquisition is written, as an available record with the raised count, and the caller hands nothing out
+before that is done. So what kills its member or the broker reaches the delivery limit, however often the broker restarts.
+
+In a group with an order by key (``KeyOrder``), a record is WAITING while an earlier one with its key is not settled.
 
 A record that fails again and again may have spoilt the others that were delivered with it. From half of the delivery limit on,
 fewer and fewer of them are delivered together, never with others, and the last attempt delivers one record alone.
@@ -31,13 +40,18 @@ returns. A change takes effect at once; if it cannot be written, the whole parti
 written, and locks are forgotten, as after a crash. Time is an argument.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Literal, NamedTuple, Protocol
 
 from tidelog.controller.errors import ApiError
 from tidelog.queues.acknowledgements import AcknowledgementBatch, AcknowledgeType
+from tidelog.queues.delays import DelayWheel
+from tidelog.queues.key_order import LOOK_AHEAD_MAX, KeyOrder, RecordKey
 from tidelog.queues.lock_wheel import LockWheel
 from tidelog.queues.offset_ranges import OffsetRanges
+from tidelog.queues.record_times import DeliveryTimes
 from tidelog.queues.states import FINAL_STATES, RecordState, StateBatch
 from tidelog.wire.errors import ErrorCode
 
@@ -58,6 +72,8 @@ class DeliveryLimits(NamedTuple):
     ranges_max: int = 120_000
     has_dead_letters: bool = False
     """Whether a letter is written about what is rejected or reaches the limit, before it is archived."""
+    buries_expired: bool = False
+    """Whether a letter is written about what expires, too."""
 
     @property
     def throttle_count(self) -> int:
@@ -72,6 +88,10 @@ class LogBatch(NamedTuple):
     last_offset: int
     is_skipped: bool = False
     """Whether it is not for readers: a transaction marker, or, for a group that reads committed records, an aborted batch."""
+    times: Sequence[DeliveryTimes] = ()
+    """The records that are not due before some time, or expire; only on queue topics."""
+    keys: Sequence[RecordKey] = ()
+    """The records that have keys, from the frontier on; only for a group with an order by key."""
 
 
 class AcquireRequest(NamedTuple):
@@ -100,14 +120,21 @@ class StateUpdate(NamedTuple):
     batches: tuple[StateBatch, ...]
 
 
+class CauseOfDeath(Enum):
+    REJECTED = "rejected"
+    EXHAUSTED = "exhausted"
+    """The delivery limit is reached."""
+    EXPIRED = "expired"
+    """Nobody received it before its time to live was over."""
+
+
 class DeadRecords(NamedTuple):
     """Consecutive offsets that need dead letters."""
 
     first_offset: int
     last_offset: int
     delivery_count: int
-    is_rejected: bool
-    """Whether a member has rejected them; otherwise they have reached the delivery limit."""
+    cause: CauseOfDeath
 
 
 class DeliveryOrder(Protocol):
@@ -132,9 +159,11 @@ OLDEST_FIRST = OldestFirst()
 class _Acquisition:
     """What one call of ``acquire`` has acquired so far."""
 
-    __slots__ = ("count", "deadline_ms", "is_full", "limits", "owner", "range_count", "records", "request")
+    __slots__ = ("count", "deadline_ms", "is_crowded", "is_full", "limits", "owner", "range_count", "records", "request")
 
-    def __init__(self, request: AcquireRequest, limits: DeliveryLimits, owner: int, deadline_ms: int) -> None:
+    def __init__(
+        self, request: AcquireRequest, limits: DeliveryLimits, owner: int, deadline_ms: int, *, is_crowded: bool
+    ) -> None:
         self.request = request
         self.limits = limits
         self.owner = owner
@@ -143,6 +172,7 @@ class _Acquisition:
         self.count = 0
         self.range_count = 0
         self.is_full = False
+        self.is_crowded = is_crowded
 
     @property
     def room(self) -> int:
@@ -166,8 +196,12 @@ class _Acquisition:
 class SharePartition:
     __slots__ = (
         "_dead",
+        "_delays",
         "_disowned",
+        "_expired",
+        "_freed",
         "_is_start_unwritten",
+        "_keys",
         "_member_count",
         "_members",
         "_order",
@@ -176,12 +210,24 @@ class SharePartition:
         "_wheel",
     )
 
-    def __init__(self, start_offset: int, batches: Sequence[StateBatch] = (), order: DeliveryOrder = OLDEST_FIRST) -> None:
+    def __init__(
+        self,
+        start_offset: int,
+        batches: Sequence[StateBatch] = (),
+        order: DeliveryOrder = OLDEST_FIRST,
+        *,
+        is_ordered_by_key: bool = False,
+    ) -> None:
         """``batches`` are what was written, in ascending order. Offsets between them were handed out and never settled before
         this broker took over, or never at all: they are available."""
         self._order = order
         self._ranges = OffsetRanges(start_offset)
         self._wheel = LockWheel()
+        self._delays = DelayWheel()
+        self._expired = 0
+        self._keys = KeyOrder(start_offset) if is_ordered_by_key else None
+        # Waiting records whose turn it is now.
+        self._freed: list[int] = []
         # Numbers of members that have locks, or had some.
         self._members: dict[str, int] = {}
         self._member_count = 0
@@ -216,6 +262,25 @@ class SharePartition:
         return self._ranges.acquired
 
     @property
+    def delayed_count(self) -> int:
+        """Offsets of the window that are not due yet. Those behind the window nobody has looked at."""
+        return self._ranges.delayed
+
+    @property
+    def is_ordered_by_key(self) -> bool:
+        return self._keys is not None
+
+    @property
+    def key_frontier(self) -> int:
+        """From this offset on, ``acquire`` has to be told the keys of records."""
+        return self.end_offset if self._keys is None else self._keys.frontier
+
+    @property
+    def delay_entry_count(self) -> int:
+        """The delayed records that take memory of their own, because they are due soon."""
+        return self._delays.entry_count
+
+    @property
     def range_count(self) -> int:
         """The number of rows of the table, which its size follows."""
         return len(self._ranges)
@@ -234,31 +299,54 @@ class SharePartition:
         """When ``expire`` is to be called next; None when no lock is held."""
         return self._wheel.next_deadline_ms()
 
+    def next_due_ms(self) -> int | None:
+        """When ``wake_delayed`` is to be called next, by the wall clock; None when nothing is delayed."""
+        return self._delays.next_ms()
+
+    def take_expired_count(self) -> int:
+        """How many records have expired since the last call."""
+        expired, self._expired = self._expired, 0
+        return expired
+
     # -- acquiring -----------------------------------------------------------------------------------------------------------
 
-    def next_fetch_offset(self) -> int:
-        return self._order.next_offset(self._ranges)
+    def next_fetch_offset(self, limits: DeliveryLimits) -> int:
+        if not self._is_crowded(limits):
+            return self._order.next_offset(self._ranges)
+        row = self._ranges.first_beside_final()
+        return self.end_offset if row < 0 else self._ranges.bounds(row)[0]
 
     def can_acquire(self, limits: DeliveryLimits) -> bool:
         """Whether there is anything in the window to deliver again, or room for new records."""
-        return self.next_fetch_offset() < self.end_offset or self._room(limits) > 0
+        if limits.width_max is None and self._ranges.acquired >= limits.acquired_max:
+            return False
+        return self.next_fetch_offset(limits) < self.end_offset or self._room(limits) > 0
+
+    def _is_crowded(self, limits: DeliveryLimits) -> bool:
+        # The order by key bounds the width, and so the rows.
+        return limits.width_max is None and self._keys is None and len(self._ranges) >= limits.ranges_max
 
     def _room(self, limits: DeliveryLimits) -> int:
         """How many new offsets may be handed out."""
         ranges = self._ranges
         if limits.width_max is not None:
             return limits.width_max - (ranges.end_offset - ranges.start_offset)
-        return limits.acquired_max - ranges.acquired if len(ranges) < limits.ranges_max else 0
+        if len(ranges) >= limits.ranges_max:
+            return 0
+        room = limits.acquired_max - ranges.acquired
+        return room if self._keys is None else min(room, LOOK_AHEAD_MAX - (ranges.end_offset - ranges.start_offset))
 
     def acquire(
-        self, request: AcquireRequest, batches: Sequence[LogBatch], limits: DeliveryLimits, now_ms: int
+        self, request: AcquireRequest, batches: Sequence[LogBatch], limits: DeliveryLimits, now_ms: int, wall_ms: int = 0
     ) -> list[AcquiredRecords]:
         """Lock records for a member. ``batches`` are what the log has from ``next_fetch_offset`` on, without holes except those
-        that compaction left: offsets that are missing there are archived, because no reader will ever settle them."""
+        that compaction left: offsets that are missing there are archived, because no reader will ever settle them. ``now_ms`` is
+        the time of locks, ``wall_ms`` that of the records."""
         if request.records_max <= 0:
             return []
-        acquisition = _Acquisition(request, limits, self._owner(request.member_id), now_ms + limits.lock_duration_ms)
-        position = self.next_fetch_offset()
+        owner, deadline_ms = self._owner(request.member_id), now_ms + limits.lock_duration_ms
+        acquisition = _Acquisition(request, limits, owner, deadline_ms, is_crowded=self._is_crowded(limits))
+        position = self.next_fetch_offset(limits)
         for batch in batches:
             if batch.last_offset < position:
                 continue
@@ -268,6 +356,12 @@ class SharePartition:
             if batch.is_skipped:
                 self._skip(position, batch.last_offset)
             else:
+                if (batch.times or self._keys is not None) and not self._take_in(batch, limits):
+                    break
+                if self._keys is not None:
+                    self._apply_keys(batch, self._keys)
+                if batch.times:
+                    self._apply_times(batch, position, limits, wall_ms)
                 self._acquire_known(acquisition, position, batch.last_offset)
                 if not acquisition.is_full and batch.last_offset >= self.end_offset:
                     self._acquire_new(acquisition, batch.last_offset)
@@ -284,6 +378,77 @@ class SharePartition:
             owner = self._members[member_id] = self._member_count
         return owner
 
+    def _take_in(self, batch: LogBatch, limits: DeliveryLimits) -> bool:
+        """Make the whole batch a part of the window, because its records are not all alike; returns whether there was room."""
+        ranges = self._ranges
+        if batch.last_offset >= ranges.end_offset:
+            if self._room(limits) <= 0:
+                return False
+            ranges.extend(batch.last_offset, RecordState.AVAILABLE)
+            ranges.merge(range(len(ranges) - 1, len(ranges)))
+        return True
+
+    def _apply_keys(self, batch: LogBatch, keys: KeyOrder) -> None:
+        """Let those records wait that are behind unsettled ones with the same key."""
+        ranges = self._ranges
+        for record in batch.keys:
+            offset = record.offset
+            if offset < max(keys.frontier, ranges.start_offset) or ranges.state(ranges.index_of(offset)) in FINAL_STATES:
+                continue
+            if keys.add(record):
+                rows = ranges.isolate(offset, offset)
+                ranges.set(rows.start, RecordState.WAITING, ranges.count(rows.start))
+                ranges.merge(rows)
+        keys.move_frontier(batch.last_offset + 1)
+
+    def _apply_times(self, batch: LogBatch, position: int, limits: DeliveryLimits, wall_ms: int) -> None:
+        """Delay what is not due and archive what has expired, of the records from ``position`` on that are available."""
+        ranges = self._ranges
+        offset = max(position, batch.first_offset, ranges.start_offset)
+        while offset <= batch.last_offset and offset < ranges.end_offset:
+            row = ranges.first_with(RecordState.AVAILABLE, ranges.index_of(offset))
+            if row < 0 or ranges.bounds(row)[0] > batch.last_offset:
+                return
+            row_first, row_last = ranges.bounds(row)
+            first, last, count = max(offset, row_first), min(row_last, batch.last_offset), ranges.count(row)
+            begin = bisect_left(batch.times, (first,))
+            times = batch.times[begin : bisect_left(batch.times, (last + 1,), begin)]
+            for run_first, run_last, state in _runs_of(times, wall_ms, may_expire=not count):
+                rows = ranges.isolate(run_first, run_last)
+                if state is RecordState.DELAYED:
+                    ranges.set(rows.start, RecordState.DELAYED, count)
+                else:
+                    self._end_life(rows.start, limits)
+                ranges.merge(rows)
+            for each in times:
+                if _state_of(each, wall_ms, may_expire=not count) is RecordState.DELAYED:
+                    self._delays.add(each.due_ms, each.offset, wall_ms)
+            offset = last + 1
+
+    def _end_life(self, row: int, limits: DeliveryLimits) -> None:
+        first, last = self._ranges.bounds(row)
+        self._expired += last - first + 1
+        if limits.has_dead_letters and limits.buries_expired:
+            self._bury(row, CauseOfDeath.EXPIRED)
+        else:
+            self._settle(row, RecordState.ARCHIVED)
+
+    def wake_delayed(self, wall_ms: int) -> bool:
+        """Make available what is due, and what has to be looked at again. Returns whether there was anything."""
+        ranges = self._ranges
+        is_woken = False
+        for first, last in self._delays.take_due(wall_ms):
+            first, last = max(first, ranges.start_offset), min(last, ranges.end_offset - 1)
+            if last < first:
+                continue
+            rows = ranges.isolate(first, last)
+            for row in rows:
+                if ranges.state(row) == RecordState.DELAYED and ranges.deadline_ms(row) <= wall_ms:
+                    ranges.set(row, RecordState.AVAILABLE, ranges.count(row))
+                    is_woken = True
+            ranges.merge(rows)
+        return is_woken
+
     def _acquire_known(self, acquisition: _Acquisition, first: int, last: int) -> None:
         """Acquire what is available in the window between two offsets."""
         ranges, limits = self._ranges, acquisition.limits
@@ -296,7 +461,14 @@ class SharePartition:
             position, end = max(position, range_first), min(range_last, last)
             if position > end:
                 return
+            if acquisition.is_crowded and index and ranges.state(index - 1) not in FINAL_STATES:
+                position = end + 1
+                continue
             count = ranges.count(index)
+            if limits.width_max is None and count >= limits.delivery_count_max:
+                self._give_up(position, end, limits)
+                position = end + 1
+                continue
             if count >= limits.throttle_count:
                 if acquisition.count:
                     acquisition.is_full = True
@@ -309,8 +481,19 @@ class SharePartition:
             if acquisition.request.is_limit_strict:
                 end = min(end, position + acquisition.room - 1)
                 acquisition.is_full = acquisition.is_full or end - position + 1 == acquisition.room
+            if limits.width_max is None:
+                room = limits.acquired_max - ranges.acquired
+                end = min(end, position + room - 1)
+                acquisition.is_full = acquisition.is_full or acquisition.is_crowded or end - position + 1 == room
             self._lock(acquisition, position, end)
             position = end + 1
+
+    def _give_up(self, first: int, last: int, limits: DeliveryLimits) -> None:
+        """Archive records whose last delivery was written, and ended with a crash instead of a release."""
+        rows = self._ranges.isolate(first, last)
+        for row in rows:
+            self._release(row, limits)
+        self._ranges.merge(rows)
 
     def _acquire_new(self, acquisition: _Acquisition, last: int) -> None:
         """Move the end of the window, by a whole batch unless the limit is strict. A batch that is wider than the window may be
@@ -320,7 +503,10 @@ class SharePartition:
             acquisition.is_full = True
             return
         first = self.end_offset
-        if acquisition.request.is_limit_strict and first + room - 1 < last:
+        if not acquisition.request.is_limit_strict:
+            # Whole batches, but no more records than a queue topic allows.
+            room = last - first + 1 if acquisition.limits.width_max is not None else self._room(acquisition.limits)
+        if first + room - 1 < last:
             last = first + room - 1
             acquisition.is_full = True
         width_max = acquisition.limits.width_max
@@ -337,7 +523,10 @@ class SharePartition:
         for row in rows:
             count = min(ranges.count(row) + 1, COUNT_MAX)
             ranges.set(row, RecordState.ACQUIRED, count, acquisition.owner, acquisition.deadline_ms)
-            acquisition.add(*ranges.bounds(row), count)
+            row_first, row_last = ranges.bounds(row)
+            acquisition.add(row_first, row_last, count)
+            if acquisition.limits.width_max is None:
+                self._note(row_first, row_last, RecordState.AVAILABLE, count)
         ranges.merge(rows)
         self._wheel.add(acquisition.deadline_ms, first, last)
 
@@ -399,7 +588,7 @@ class SharePartition:
             elif kind is AcknowledgeType.RELEASE:
                 self._release(row, limits)
             elif kind is AcknowledgeType.REJECT and limits.has_dead_letters:
-                self._bury(row, is_rejected=True)
+                self._bury(row, CauseOfDeath.REJECTED)
             else:
                 self._settle(row, RecordState.ACKNOWLEDGED if kind is AcknowledgeType.ACCEPT else RecordState.ARCHIVED)
         if kind is AcknowledgeType.RENEW:
@@ -409,20 +598,24 @@ class SharePartition:
     def _release(self, row: int, limits: DeliveryLimits) -> None:
         is_last = self._ranges.count(row) >= limits.delivery_count_max
         if is_last and limits.has_dead_letters:
-            self._bury(row, is_rejected=False)
+            self._bury(row, CauseOfDeath.EXHAUSTED)
         else:
             self._settle(row, RecordState.ARCHIVED if is_last else RecordState.AVAILABLE)
 
-    def _bury(self, row: int, *, is_rejected: bool) -> None:
+    def _bury(self, row: int, cause: CauseOfDeath) -> None:
         count = self._ranges.count(row)
         self._ranges.set(row, RecordState.ARCHIVING, count)
-        self._dead.append(DeadRecords(*self._ranges.bounds(row), count, is_rejected))
+        self._dead.append(DeadRecords(*self._ranges.bounds(row), count, cause))
 
     def _settle(self, row: int, state: RecordState) -> None:
         ranges = self._ranges
         count = ranges.count(row)
         ranges.set(row, state, count)
-        self._note(*ranges.bounds(row), state, count)
+        first, last = ranges.bounds(row)
+        self._note(first, last, state, count)
+        if self._keys is not None and state in FINAL_STATES:
+            freed = map(self._keys.settle, range(first, last + 1))
+            self._freed += [offset for offset in freed if offset is not None]
 
     def take_dead(self) -> list[DeadRecords]:
         """What has died since the last call. ``archive_dead`` ends it."""
@@ -496,11 +689,21 @@ class SharePartition:
             return False
         self._ranges.move_start(offset)
         self._is_start_unwritten = True
+        if self._keys is not None:
+            self._freed += self._keys.settle_below(offset)
         self._advance_start()
         return True
 
     def _advance_start(self) -> None:
         ranges = self._ranges
+        # Only here, because rows are split by it, and whoever settles goes through them.
+        freed, self._freed = self._freed, []
+        for offset in freed:
+            if ranges.start_offset <= offset < ranges.end_offset:
+                rows = ranges.isolate(offset, offset)
+                if ranges.state(rows.start) == RecordState.WAITING:
+                    ranges.set(rows.start, RecordState.AVAILABLE, ranges.count(rows.start))
+                ranges.merge(rows)
         if not ranges.acquired:
             self._wheel.clear()
         if len(ranges) and ranges.state(0) in FINAL_STATES:
@@ -530,3 +733,30 @@ class SharePartition:
         self._unwritten = []
         self._is_start_unwritten = False
         return StateUpdate(start, self.delivery_complete_count, tuple(batches))
+
+
+def _runs_of(
+    times: Sequence[DeliveryTimes], wall_ms: int, *, may_expire: bool
+) -> Iterator[tuple[int, int, Literal[RecordState.DELAYED, RecordState.ARCHIVED]]]:
+    """Which neighbouring records are delayed, and which have expired: (first, last, DELAYED or ARCHIVED)."""
+    first = last = -1
+    state = None
+    for each in times:
+        its = _state_of(each, wall_ms, may_expire=may_expire)
+        if its is not None and its is state and each.offset == last + 1:
+            last = each.offset
+            continue
+        if state is not None:
+            yield first, last, state
+        first, last, state = each.offset, each.offset, its
+    if state is not None:
+        yield first, last, state
+
+
+def _state_of(
+    times: DeliveryTimes, wall_ms: int, *, may_expire: bool
+) -> Literal[RecordState.DELAYED, RecordState.ARCHIVED] | None:
+    """What becomes of an available record; None if it may be handed out."""
+    if may_expire and times.expires_ms and times.expires_ms <= wall_ms:
+        return RecordState.ARCHIVED
+    return RecordState.DELAYED if times.due_ms > wall_ms else None

@@ -13,6 +13,10 @@ class RecordState(IntEnum):
     ARCHIVING = 3
     """Its dead letter is being written. It is archived when the letter is durable."""
     ARCHIVED = 4
+    DELAYED = 5
+    """It may not be handed out before it is due. Only on queue topics, and not one of Kafka's: it is written as available."""
+    WAITING = 6
+    """An earlier record with its key is not settled. Only in groups with an order by key, and written as available, too."""
 
 
 FINAL_STATES = frozenset((RecordState.ACKNOWLEDGED, RecordState.ARCHIVED))

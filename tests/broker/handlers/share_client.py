@@ -1,6 +1,6 @@
 """A member of a share group that speaks bytes to a broker on simulated ports."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.broker.handlers.group_clients import find_coordinator, wait_loaded
@@ -11,6 +11,9 @@ from tidelog.wire.protocol import ApiKey
 GROUP = "jobs"
 VERSION = 2
 EARLIEST = {"share.auto.offset.reset": "earliest"}
+
+QUEUE = {"tidelog_queue_enable": "true"}
+"""The setting of a queue topic, as ``create_topic`` takes it."""
 
 # (first offset, last offset, delivery count)
 Acquired = list[tuple[int, int, int]]
@@ -25,12 +28,15 @@ def configure(client: FakeClient, group: str = GROUP, **configs: str) -> int:
 
 
 def share_machine(
-    partitions: int = 1, settings: dict[str, str] | None = None, **configs: str
+    partitions: int = 1,
+    settings: dict[str, str] | None = None,
+    topic_configs: Mapping[str, str] | None = None,
+    **configs: str,
 ) -> tuple[Machine, FakeClient, bytes]:
     """A broker with the topic orders, and a group that begins at its beginning."""
     machine = Machine(settings)
     client = machine.client()
-    topic_id = client.create_topic("orders", partitions=partitions)
+    topic_id = client.create_topic("orders", partitions=partitions, **(topic_configs or {}))
     find_coordinator(client, GROUP)
     wait_loaded(machine)
     assert configure(client, share_auto_offset_reset="earliest", **configs) == 0

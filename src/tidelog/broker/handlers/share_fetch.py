@@ -4,6 +4,7 @@ The acknowledgements of a request take effect before it fetches. The answer wait
 least one, unless the time is up. A request that renews locks fetches nothing, because a lock might end before the answer.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.api import LARGE_WAIT_MS_MAX, Api, Pace, RequestContext
@@ -99,6 +100,8 @@ class ShareFetch:
         "_request",
         "_session",
         "_timer",
+        "_unwritten",
+        "_write_errors",
     )
 
     def __init__(
@@ -122,6 +125,9 @@ class ShareFetch:
         self._leaders: dict[TopicIndex, ShareLeader] = {}
         self._is_fetched = False
         self._timer: Timer | None = None
+        # How many partitions have locked records, and not written that yet; and those that failed to.
+        self._unwritten = 0
+        self._write_errors: dict[TopicIndex, Exception] = {}
 
     # -- acknowledgements ----------------------------------------------------------------------------------------------------
 
@@ -207,14 +213,22 @@ class ShareFetch:
                 max(1, request.batch_size),
                 is_limit_strict=request.share_acquire_mode == RECORD_LIMIT_MODE,
             )
+            self._unwritten += 1
             try:
-                fetched = leader.fetch(acquire, bytes_each, budget)
+                fetched = leader.fetch(acquire, bytes_each, budget, partial(self._written, which))
             except Exception as error:
+                self._unwritten -= 1
                 self._partition_errors[which] = self._context.code_of(error)
                 continue
             if fetched.acquired:
                 self._fetched[which] = fetched
                 records_left -= sum(each.last_offset - each.first_offset + 1 for each in fetched.acquired)
+
+    def _written(self, which: TopicIndex, error: Exception | None) -> None:
+        self._unwritten -= 1
+        if error is not None:
+            self._write_errors[which] = error
+        self._reply_if_done()
 
     def on_available(self) -> None:
         if not self._is_fetched and self._try():
@@ -246,9 +260,13 @@ class ShareFetch:
     # -- the response --------------------------------------------------------------------------------------------------------
 
     def _reply_if_done(self) -> None:
-        if not self._is_fetched or self._errors is None or self._context.session.is_closed:
+        if not self._is_fetched or self._errors is None or self._unwritten or self._context.session.is_closed:
             return
         context, errors = self._context, self._errors
+        for which, error in self._write_errors.items():
+            # The leader was dropped, and its locks with it: nobody may work on what it handed out.
+            self._fetched.pop(which, None)
+            self._partition_errors[which] = context.code_of(error)
         mentioned = dict.fromkeys((*self._acknowledged, *self._fetched, *self._partition_errors))
         if self._is_first:
             mentioned = dict.fromkeys((*self._session.partitions, *mentioned))

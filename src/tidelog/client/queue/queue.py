@@ -22,6 +22,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -39,7 +40,16 @@ from tidelog.client.queue.leader_session import (
     TopicIndex,
 )
 from tidelog.client.queue.membership import ShareMembership
-from tidelog.client.queue.share_groups import LOCK_DURATION, OFFSET_RESET, group_settings, set_group_settings
+from tidelog.client.queue.schedule import MessageTimes, QueueTopic
+from tidelog.client.queue.share_groups import (
+    LOCK_DURATION,
+    OFFSET_RESET,
+    ORDER,
+    ORDER_BY_KEY,
+    ORDERS,
+    group_settings,
+    set_group_settings,
+)
 from tidelog.client.tracing import extract, messaging_spans
 from tidelog.client.wire.brokers import NO_LEADER, Brokers
 from tidelog.client.wire.errors import BrokerError, ClientError, UnknownPartition, check_code, toolkit_errors
@@ -100,7 +110,9 @@ class Queue:
     ``share.record.lock.duration.ms`` of the group, for all its workers: the first ``receive`` changes it if it differs; None
     leaves it as it is (30 s by default). A group that has no ``share.auto.offset.reset`` of its own begins with the earliest
     message. ``renew=True`` renews the locks of jobs for as long as the application keeps them, so that a long job is not run
-    twice, while the jobs of a process that dies are free within one time-out.
+    twice, while the jobs of a process that dies are free within one time-out. ``order="key"`` hands out the jobs of one key in
+    their order, one at a time, to whichever worker; it is the setting ``tidelog.share.order`` of the group, changed by the first
+    ``receive``, and needs a queue topic of Tidelog. ``order="none"`` ends that.
 
     Opening asks a broker whether the queue exists: UnknownQueue, or BrokerUnavailable, which names the addresses.
     """
@@ -113,15 +125,19 @@ class Queue:
         visibility_timeout: float | None = None,
         *,
         renew: bool = False,
+        order: str | None = None,
         client_id: str = "tidelog-queue",
     ) -> None:
         if visibility_timeout is not None:
             _check_range("visibility_timeout", visibility_timeout, VISIBILITY_SECONDS_MIN, VISIBILITY_SECONDS_MAX)
+        if order not in (None, *ORDERS):
+            raise InvalidArgument(f"order={order!r}: expected one of {', '.join(ORDERS)}, or None to leave the group as it is")
         self.name = name
         self.group = group or name
         self._addresses = bootstrap_addresses(bootstrap)
         self._visibility_timeout = visibility_timeout
         self._renew = renew
+        self._order = order
         self._client_id = client_id
         self.spans = messaging_spans()
         self._is_closed = False
@@ -130,6 +146,7 @@ class Queue:
         self._receiving = threading.Lock()
         self._mutex = threading.Lock()
         self._producer: Producer | None = None
+        self._queue_topic: QueueTopic | None = None
         self._membership: ShareMembership | None = None
         self._keeper: threading.Thread | None = None
         self._sessions: dict[int, LeaderSession] = {}
@@ -167,14 +184,44 @@ class Queue:
 
     # -- sending -------------------------------------------------------------------------------------------------------------
 
-    def send(self, value: Any, *, key: Any = None, headers: Headers | None = None) -> Delivery:
+    def send(
+        self,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        delay: float = 0.0,
+        at: int | datetime | None = None,
+        ttl: float | None = None,
+    ) -> Delivery:
         """Send a job, with others, and return its future at once: ``.result()`` waits until the message is acknowledged by all
-        in-sync replicas. ``close`` waits for all."""
+        in-sync replicas. ``close`` waits for all.
+
+        With ``delay`` (seconds) or ``at`` (a datetime with a zone, or milliseconds since 1970) nobody receives it before that
+        time. With ``ttl`` (seconds from now on, or from when it is due) nobody receives it for the first time after that. All
+        three need a queue topic of Tidelog (``tidelog queues create``): NotSupported says so elsewhere. The times are this
+        computer's, and the broker compares them with its own.
+        """
+        times = MessageTimes.of(delay, at, ttl)
         with self._opening:
             self._check_open()
+            if times is not None:
+                self._check_times(times)
+                headers = times.added_to(headers)
             if self._producer is None:
                 self._producer = Producer(self._addresses)
         return self._producer.send(self.name, value, key=key, headers=headers)
+
+    def _check_times(self, times: MessageTimes) -> None:
+        if self._queue_topic is None:
+            with toolkit_errors(f"queue {self.name}", self._addresses):
+                # Connections of its own: those of the queue may wait for jobs.
+                brokers = self._new_brokers()
+                try:
+                    self._queue_topic = QueueTopic.find(brokers, self.name, times.argument)
+                finally:
+                    brokers.close()
+        self._queue_topic.check(times)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all jobs that were sent are acknowledged; see ``Producer.flush``."""
@@ -364,6 +411,11 @@ class Queue:
                 changes[LOCK_DURATION] = wanted
         if OFFSET_RESET not in there or not there[OFFSET_RESET].is_own:
             changes[OFFSET_RESET] = "earliest"
+        if self._order == ORDER_BY_KEY:
+            QueueTopic.find(self._brokers, self.name, f"order={self._order!r}")
+        # A broker that does not know the setting has no order anyway.
+        if self._order is not None and ORDER in there and there[ORDER].value != self._order:
+            changes[ORDER] = self._order
         if not changes:
             return
         try:

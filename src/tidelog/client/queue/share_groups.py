@@ -23,6 +23,9 @@ REQUEST_TIMEOUT_MS = 30_000
 
 LOCK_DURATION = "share.record.lock.duration.ms"
 OFFSET_RESET = "share.auto.offset.reset"
+ORDER = "tidelog.share.order"
+ORDER_BY_KEY = "key"
+ORDERS = ("none", ORDER_BY_KEY)
 SHARE_TYPE = "share"
 
 _GROUP_RESOURCE = 32
