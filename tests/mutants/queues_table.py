@@ -221,4 +221,11 @@ QUEUES_MUTANTS = (
         "            if limits.width_max is None and count >= limits.delivery_count_max:\n",
         "            if False:\n",
     ),
+    Mutant(
+        "shared: suspected poison is gathered with others",
+        "a message that may be poison is delivered by itself",
+        LEADER,
+        "                if acquired[-1].delivery_count > limits.throttle_count or engine.is_next_suspect(limits):\n",
+        "                if False:\n",
+    ),
 )

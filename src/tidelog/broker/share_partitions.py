@@ -100,6 +100,9 @@ class ShareFetched(NamedTuple):
     def length(self) -> int:
         return sum(part.length for part in self.records)
 
+    def with_more(self, acquired: Sequence[AcquiredRecords], records: Sequence[LogSlice]) -> "ShareFetched":
+        return ShareFetched((*self.acquired, *acquired), (*self.records, *records))
+
 
 NOTHING_FETCHED = ShareFetched()
 
@@ -391,8 +394,7 @@ class ShareLeader:
             return NOTHING_FETCHED
         limits = self._limits()
         rules = self._environment.settings.queue_rules(self._partition.topic)
-        if rules is not None:
-            bytes_max = min(bytes_max, QUEUE_READ_BYTES)
+        read_bytes = bytes_max if rules is None else min(bytes_max, QUEUE_READ_BYTES)
         clock = self._environment.clock
         self._times.begin_turn()
         fetched = NOTHING_FETCHED
@@ -400,7 +402,7 @@ class ShareLeader:
             if budget.is_spent or not engine.can_acquire(limits):
                 break
             offset = engine.next_fetch_offset(limits)
-            found = self._read(offset, bytes_max)
+            found = self._read(offset, read_bytes)
             if found.records is None:
                 break
             stored = _stored_batches(found, offset, request.records_max, budget.left)
@@ -413,9 +415,15 @@ class ShareLeader:
             acquired = engine.acquire(may_acquire, batches, limits, clock.monotonic_ms(), clock.now_ms())
             budget.spend(ITEMS_PER_READ + len(stored) + len(acquired))
             if acquired:
-                fetched = ShareFetched(acquired, _slices(found.records, stored, acquired))
-                self._partition.count_fetched(fetched.length)
-                break
+                fetched = fetched.with_more(acquired, _slices(found.records, stored, acquired))
+                request = request.after(acquired)
+                if rules is None or fetched.length >= bytes_max or not request.records_max:
+                    break
+                # What is due may be scattered over the log. Suspected poison is delivered by itself, and no batch is sent twice.
+                if acquired[-1].delivery_count > limits.throttle_count or engine.is_next_suspect(limits):
+                    break
+                if engine.next_fetch_offset(limits) <= stored[-1].batch.last_offset:
+                    break
             if self._times.is_turn_over:
                 self._wake_later()
                 break
@@ -423,6 +431,7 @@ class ShareLeader:
                 break
         else:
             self._wake_later()
+        self._partition.count_fetched(fetched.length)
         self._environment.counters.count_outlived(engine.take_expired_count())
         is_counted = rules is not None and bool(fetched.acquired)
         self._changed(on_written if is_counted else None, wakes=False, waits_for_letters=False)

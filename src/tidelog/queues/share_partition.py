@@ -104,6 +104,11 @@ class AcquireRequest(NamedTuple):
     ranges_max: int = 1_000
     """The limit for separate ranges of the window that are acquired at once: each takes a few microseconds."""
 
+    def after(self, acquired: "Sequence[AcquiredRecords]") -> "AcquireRequest":
+        """What is left of the request."""
+        count = sum(each.last_offset - each.first_offset + 1 for each in acquired)
+        return self._replace(records_max=max(0, self.records_max - count), ranges_max=max(1, self.ranges_max - len(acquired)))
+
 
 class AcquiredRecords(NamedTuple):
     first_offset: int
@@ -321,6 +326,11 @@ class SharePartition:
         if limits.width_max is None and self._ranges.acquired >= limits.acquired_max:
             return False
         return self.next_fetch_offset(limits) < self.end_offset or self._room(limits) > 0
+
+    def is_next_suspect(self, limits: DeliveryLimits) -> bool:
+        """Whether what comes next may be poison, and is not delivered with others."""
+        offset = self.next_fetch_offset(limits)
+        return offset < self.end_offset and self._ranges.count(self._ranges.index_of(offset)) >= limits.throttle_count
 
     def _is_crowded(self, limits: DeliveryLimits) -> bool:
         # The order by key bounds the width, and so the rows.

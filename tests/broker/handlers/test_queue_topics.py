@@ -157,6 +157,32 @@ def test_a_batch_of_many_messages_is_read_in_several_turns(compression: Compress
     assert acquired == [(count - 1, count - 1, 1)]
 
 
+def test_what_is_due_is_gathered_from_all_over_the_log() -> None:
+    machine, client, member = queue_machine()
+    for _ in range(5):
+        send(machine, client, (600_000, 0), (1_000, 0), (600_000, 0))
+        machine.client().append(records=build_batch([Record(0, 1, None, b"x" * 70_000)]))
+    assert member.acquired(max_records=100) == [(offset, offset, 1) for offset in range(3, 20, 4)]
+    for offset in range(3, 20, 4):
+        assert member.settle(offset, offset, ACCEPT) == 0
+    machine.run_for(1_500)
+    assert member.acquired(max_records=100) == [(offset, offset, 1) for offset in range(1, 20, 4)]
+
+
+def test_suspected_poison_is_not_gathered_with_others() -> None:
+    _, client, member = queue_machine()
+    big = build_batch([Record(0, 1, None, b"x" * 70_000)])
+    for _ in range(3):
+        client.append(records=big)
+    assert member.acquired(max_records=1) == [(0, 0, 1)]
+    for count in (2, 3):
+        assert member.settle(0, 0, RELEASE) == 0
+        assert member.acquired(max_records=1) == [(0, 0, count)]
+    assert member.settle(0, 0, RELEASE) == 0
+    assert member.acquired() == [(0, 0, 4)], "from the third delivery on it is suspected"
+    assert member.acquired() == [(1, 1, 1), (2, 2, 1)]
+
+
 def test_one_stuck_message_does_not_stop_those_behind_it() -> None:
     machine, client, topic_id = share_machine(topic_configs=QUEUE, share_partition_max_record_locks="100")
     member = ShareMember(machine, "worker", topic_id)
