@@ -10,9 +10,11 @@ from simulation.disk import Keep
 from tests.log.harness import batch
 from tidelog.broker.broker import BrokerNode
 from tidelog.broker.controller_role import ControllerRole
+from tidelog.controller.configs import ConfigChange, ResourceAlteration, ResourceChanges, incremental_alter_configs
 from tidelog.controller.reassignment import Reassignment, ReassignmentResult, alter_partition_reassignments
 from tidelog.controller.topics import NewTopic, create_topics
 from tidelog.log.partition_log import PartitionLog
+from tidelog.metadata.configs import ResourceType
 from tidelog.metadata.topics import PartitionImage
 from tidelog.records.header import HEADER_SIZE
 from tidelog.replication.partition import Partition
@@ -338,6 +340,23 @@ def move(cluster: ReplicatedCluster, replicas: tuple[int, ...] | None) -> None:
     assert answers == [[ErrorCode.NONE]]
 
 
+def set_texts(cluster: ReplicatedCluster, *resources: tuple[ResourceType, str, dict[str, str]]) -> None:
+    controller = cluster.broker(cluster.controller_id() or 0)
+    wanted = [
+        ResourceChanges(kind, name, tuple(ConfigChange(setting, text) for setting, text in texts.items()))
+        for kind, name, texts in resources
+    ]
+    answers: list[object] = []
+
+    def answered(response: list[ResourceAlteration] | None, error: Exception | None) -> None:
+        answers.append(error or [result.error for result in response or ()])
+
+    controller.controller.submit(lambda image: incremental_alter_configs(image, controller.static_config, wanted), answered)
+    cluster.wake()
+    cluster.run_until("the controller answers", lambda: bool(answers))
+    assert answers == [[ErrorCode.NONE] * len(resources)]
+
+
 def is_moving(cluster: ReplicatedCluster) -> bool:
     state = cluster.state()
     return bool(state.adding_replicas or state.removing_replicas)
@@ -412,3 +431,37 @@ def test_a_broker_that_was_down_deletes_what_was_moved_away_meanwhile() -> None:
     cluster.run_until("its copy is gone", lambda: holders(cluster) == set(others))
     on(cluster, 1, 2, 3)
     cluster.check()
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_throttled_move_takes_its_time_survives_its_controller_and_takes_its_throttle_along(side: str) -> None:
+    """Either side alone holds the rate: 60 batches of 20 kB at 100 kB per second."""
+    cluster = ReplicatedCluster(seed=10, replication=1, min_insync_replicas="1", max_message_bytes="100000")
+    source = cluster.state().leader
+    target = next(node_id for node_id in (1, 2, 3) if node_id not in (source, cluster.controller_id()))
+    rate, size, count = 100_000, 20_000, 60
+    for _ in range(count):
+        cluster.leader().append(batch(size=size), acks_all=True)
+    cluster.wake()
+    replica = {"leader": source, "follower": target}[side]
+    set_texts(
+        cluster,
+        (ResourceType.TOPIC, TOPIC, {f"{side}.replication.throttled.replicas": f"0:{replica}"}),
+        (ResourceType.BROKER, str(replica), {f"{side}.replication.throttled.rate": str(rate)}),
+    )
+    began_us = cluster.world.scheduler.now_us
+    move(cluster, (target,))
+    logs = cluster.broker(target).directory.logs
+    cluster.run_until("half of it is there", lambda: (TOPIC, 0) in logs and logs[TOPIC, 0].log_end_offset > count // 2)
+    assert is_moving(cluster)
+    if cluster.controller_id() not in (source, target):
+        cluster.world.nodes[cluster.controller_id() or 0].kill()
+    cluster.run_until("only the target has a log", lambda: holders(cluster) == {target}, 60)
+    seconds = (cluster.world.scheduler.now_us - began_us) / SECOND_US
+    assert seconds > size * count / rate - 1.5, "a second's worth and one response may go first"
+    assert cluster.log(target).log_end_offset == count
+    image = cluster.broker(target).image
+    cluster.run_until("the rate is gone", lambda: image.configs_of(ResourceType.BROKER, str(replica)) == {})
+    assert not any("throttled" in name for name in image.configs_of(ResourceType.TOPIC, TOPIC))
+    throttles = cluster.broker(replica).throttles
+    assert {"leader": throttles.leader, "follower": throttles.follower}[side].throttled_bytes >= size * count - rate

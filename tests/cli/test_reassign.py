@@ -1,12 +1,15 @@
 """``tidelog reassign``, ``tidelog drain`` and ``tidelog cluster status`` on a real cluster."""
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import Command
 from tests.faults.load import wait_until
+from tidelog import Producer
 from tidelog.testing import Cluster
 
 
@@ -48,11 +51,63 @@ def test_an_operator_moves_drains_and_asks_what_may_stop(
     assert command("reassign", "--plan", "--json").documents == [{"version": 1, "partitions": []}]
 
 
+def throttles(command: Command, topic: str, brokers: Sequence[int]) -> dict[str, set[str]]:
+    """The settings of throttles that were set."""
+    found: dict[str, set[str]] = {}
+    for words in (("--topic", topic), *(("--broker", str(broker)) for broker in brokers)):
+        for setting in command("configs", "describe", *words, "--json").documents:
+            if "replication.throttled" in setting["name"]:
+                found.setdefault(setting["name"], set()).update(setting["value"].split(","))
+    return found
+
+
+def test_a_throttled_move_shows_what_is_left_is_hurried_on_and_leaves_no_throttle(
+    tidelog_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = Command(tidelog_cluster.bootstrap_servers, capsys, monkeypatch)
+    assert command("topics", "create", "slow", "--partitions", "1", "--replication-factor", "1").code == 0
+    with Producer(tidelog_cluster.bootstrap_servers) as producer:
+        for _ in range(20):
+            producer.send("slow", value=os.urandom(100_000)).result()
+    ((source,),) = replicas_of(command, "slow")
+    target = source % 3 + 1
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "slow", "partition": 0, "replicas": [target]}]}))
+
+    assert command("reassign", "--execute", "--file", str(plan), "--throttle", "1kB").code == 0
+    shown = command("reassign", "--verify", "--json")
+    assert shown.code == 3
+    moving = json.loads(shown.out)
+    assert moving["moving"][0]["adding"] == [target]
+    assert moving["moving"][0]["bytes_left"] > 1_000_000
+    assert throttles(command, "slow", [source, target]) == {
+        "leader.replication.throttled.replicas": {f"0:{source}"},
+        "follower.replication.throttled.replicas": {f"0:{target}"},
+        "leader.replication.throttled.rate": {"1000"},
+        "follower.replication.throttled.rate": {"1000"},
+    }
+    assert "left to copy" in command("reassign", "--throttle", "50MB").out
+    wait_until(lambda: command("reassign", "--verify").code == 0, "the move has ended")
+    assert replicas_of(command, "slow") == [[target]]
+    wait_until(lambda: throttles(command, "slow", [1, 2, 3]) == {}, "no throttle is left")
+
+    # A move that is refused leaves none either, and neither does one that is cancelled.
+    assert command("configs", "alter", "--topic", "slow", "--set", "min.insync.replicas=1").code == 0
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "slow", "partition": 0, "replicas": [source]}]}))
+    assert command("reassign", "--execute", "--file", str(plan), "--throttle", "1kB").code == 0
+    assert "1 partition cancelled" in command("reassign", "--cancel").out
+    wait_until(lambda: throttles(command, "slow", [1, 2, 3]) == {}, "no throttle is left of the cancelled move")
+    assert replicas_of(command, "slow") == [[target]]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("reassign",), "give one of --plan, --execute, --verify and --cancel"),
         (("reassign", "--plan", "--file", "plan.json"), "--file belongs to --execute"),
+        (("reassign", "--execute", "--throttle", "fast"), "--throttle fast: expected bytes per second, such as 20000000 or 20MB"),
+        (("reassign", "--verify", "--throttle", "1MB"), "--throttle belongs to --execute"),
+        (("reassign", "--throttle", "1MB"), "nothing moves, so there is no rate to change"),
         (("drain", "1"), "has 1 replica(s), and only 0 other broker(s) could hold them"),
         (("drain", "9"), "there is no broker 9, and nothing is on it; running are 1"),
         (("cluster", "status", "--safe-to-stop", "9"), "there is no broker 9 to stop; running are 1"),

@@ -20,8 +20,10 @@ KAFKA_DEFAULTS = {
     "delete.retention.ms": 86_400_000,
     "file.delete.delay.ms": 60_000,
     "flush.messages": LONG_MAX,
+    "follower.replication.throttled.replicas": (),
     "flush.ms": LONG_MAX,
     "index.interval.bytes": 4096,
+    "leader.replication.throttled.replicas": (),
     "max.compaction.lag.ms": LONG_MAX,
     "max.message.bytes": 1_048_588,
     "message.timestamp.after.max.ms": 3_600_000,
@@ -52,7 +54,8 @@ def test_every_default_is_a_value_that_the_setting_takes() -> None:
 def test_every_setting_is_documented_and_has_a_broker_default() -> None:
     for setting in TOPIC.settings.values():
         assert setting.documentation.endswith("."), setting.name
-        assert setting.synonyms or setting.name in (DEAD_LETTERS, *QUEUES), setting.name
+        alone = setting.name in (DEAD_LETTERS, *QUEUES) or "throttled.replicas" in setting.name
+        assert setting.synonyms or alone, setting.name
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,11 @@ def test_every_setting_is_documented_and_has_a_broker_default() -> None:
         ("message.timestamp.type", "createtime", "message.timestamp.type=createtime: expected one of CreateTime, LogAppendTime"),
         ("flush.messages", "0", "flush.messages=0: expected at least 1"),
         ("retention.ms", "-2", "retention.ms=-2: expected at least -1"),
+        (
+            "leader.replication.throttled.replicas",
+            "0:1,2",
+            "leader.replication.throttled.replicas=0:1,2: expected * or a list of partition:broker, such as 0:1,0:2",
+        ),
         ("min.cleanable.dirty.ratio", "1.5", "min.cleanable.dirty.ratio=1.5: expected 0 to 1"),
     ],
 )

@@ -12,6 +12,7 @@ from tidelog.metadata.topics import PartitionImage, TopicImage
 from tidelog.replication.errors import FencedLeaderEpoch, UnknownLeaderEpoch
 from tidelog.replication.fetcher import RETRY_MS, FetcherOptions, FetcherPorts, FollowedPartition, FollowerPhase, ReplicaFetcher
 from tidelog.replication.partition import AppendTracker, Partition
+from tidelog.replication.throttle import ReplicationThrottle
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition, FetchRequest, FetchResponse
 
@@ -104,8 +105,9 @@ class Leader:
             self.partition.append(batch(), acks_all=False)
         self.store.wait_durable(self.partition.log)
 
-    def serve(self, request: FetchRequest) -> FetchResponse:
-        (wanted,) = [each for topic in request.topics for each in topic.partitions]
+    def serve(self, request: FetchRequest, partition: int | None = None) -> FetchResponse:
+        named = [each for topic in request.topics for each in topic.partitions]
+        (wanted,) = [each for each in named if partition in (None, each.partition)]
         found = self.partition.read_as_follower((FOLLOWER, 20), wanted, 1 << 20)
         log = self.partition.log
         return response(
@@ -163,6 +165,59 @@ def test_on_a_relaxed_topic_nobody_waits_for_the_disk() -> None:
     follower.follow()
     follower.fetcher.take_response(leader.serve(follower.poll()))
     assert follower.poll().topics[0].partitions[0].fetch_offset == 1
+
+
+def test_a_throttled_partition_leaves_the_session_until_its_time_comes_and_in_sync_nobody_waits() -> None:
+    leader, follower = Leader(isr=(LEADER,)), Follower()
+    leader.append(3)
+    throttle = ReplicationThrottle(follower.store.clock)
+    throttle.change_rate(100)
+    followed = follower.follow(isr=(LEADER,))
+    other = follower.follow(index=1, isr=(LEADER,))
+    followed.change_throttle(throttle)
+    request = follower.poll()
+    assert [each.bytes_max for each in request.topics[0].partitions] == [100, 1 << 20]
+    follower.fetcher.take_response(leader.serve(request, 0))
+    follower.settle()
+    assert throttle.throttled_bytes == follower.fetcher.fetched_bytes > 100
+    request = follower.poll()
+    assert (request.topics, [each.partitions for each in request.forgotten]) == ([], [[0]])
+    follower.fetcher.take_response(response())
+    deadline_ms = follower.fetcher.next_deadline_ms()
+    assert deadline_ms is not None
+    assert deadline_ms - follower.store.clock.monotonic_ms() == throttle.wait_ms() > 0
+    assert other.throttle is None
+    assert follower.poll().topics == [], "the other partition is asked for meanwhile"
+    follower.fetcher.take_response(response())
+    follower.store.scheduler.run_for(2_000_000)
+    assert [(each.partition, each.fetch_offset) for each in follower.poll().topics[0].partitions] == [(0, 3)]
+    follower.fetcher.take_response(response())
+    throttle.record(10_000)
+    followed.follow(FOLLOWER, state(1))
+    leader.append()
+    assert follower.poll().forgotten == [], "in sync, it is not throttled"
+
+
+def test_a_leader_sends_a_throttled_follower_no_more_than_it_may_but_hears_its_offset() -> None:
+    leader, follower = Leader(isr=(LEADER,)), Follower()
+    leader.append(3)
+    throttle = ReplicationThrottle(leader.store.clock)
+    throttle.change_rate(100)
+    leader.partition.change_throttle(throttle)
+    follower.follow(isr=(LEADER,))
+    wanted = follower.poll().topics[0].partitions[0]
+    one = leader.partition.read_as_follower((FOLLOWER, 20), wanted, 1 << 20).records
+    assert one is not None
+    assert one.length == 100
+    leader.partition.count_replicated(FOLLOWER, 1_000)
+    assert leader.partition.read_as_follower((FOLLOWER, 20), wanted, 1 << 20).records is None
+    assert leader.partition.in_sync.followers[0].fetch_offset == 0
+    leader.partition.follow(state(1))
+    everything = leader.partition.read_as_follower((FOLLOWER, 20), wanted, 1 << 20).records
+    assert everything is not None
+    assert everything.length == 3 * len(batch()), "a replica in sync is not throttled"
+    leader.partition.count_replicated(FOLLOWER, 1_000)
+    assert throttle.throttled_bytes == 1_000
 
 
 def test_a_session_names_only_what_changed() -> None:

@@ -33,6 +33,7 @@ from tidelog.broker.metadata_quorum import MetadataQuorum, QuorumPorts, raft_con
 from tidelog.broker.metadata_snapshots import ImageState, snapshot_policy
 from tidelog.broker.partitions import Partitions
 from tidelog.broker.replica_manager import ReplicaManager
+from tidelog.broker.replication_throttles import ReplicationThrottles
 from tidelog.broker.request_metrics import RequestMetrics
 from tidelog.broker.session import ClientSession, resume_nothing
 from tidelog.broker.share_sessions import make_share_sessions
@@ -107,7 +108,8 @@ class BrokerNode:
             options=config.directory_options,
             on_synced=self._on_synced,
         )
-        self.partitions = Partitions(config.node_id, self.image, self.directory, self.settings, report)
+        self.throttles = ReplicationThrottles(config, self.image, self.settings, clock)
+        self.partitions = Partitions(config.node_id, self.image, self.directory, self.settings, self.throttles, report)
         # The quorum that keeps the metadata, the controller that decides when this node leads it, and the ways to the active one.
         self.incarnation_id = randomness.token(16)
         self.static_config = StaticConfig(config.node_id, {**config.texts, "advertised.listeners": config.advertised_listeners})
@@ -133,9 +135,8 @@ class BrokerNode:
         self.client_metrics = ClientMetrics(self.image, clock, randomness, int(values["telemetry.max.bytes"]))
         self.validations = ValidationQueue(executor, self.timers, clock)
         self.backlog = DiskBacklog(self.directory.commit, self.partitions.appends)
-        self.throttling = Throttling(ClientQuotas(self.image.client_quotas, clock, *map(self._quota_window, ("", "controller."))))
+        self.throttling = self._make_throttling()
         self._make_coordinators(disk, executor)
-        # The lifecycle of this process.
         self.is_running = False
         self._is_stopping = False
         self._session_count = 0
@@ -175,6 +176,10 @@ class BrokerNode:
         quorum.watch(self._on_quorum_change, self._on_applied)
         return quorum
 
+    def _make_throttling(self) -> Throttling:
+        windows = self._quota_window(""), self._quota_window("controller.")
+        return Throttling(ClientQuotas(self.image.client_quotas, self.clock, *windows))
+
     def _quota_window(self, prefix: str) -> QuotaWindow:
         values = self.config.values
         return QuotaWindow(values[f"{prefix}quota.window.num"], values[f"{prefix}quota.window.size.seconds"])
@@ -199,6 +204,7 @@ class BrokerNode:
     def _begin_to_serve(self) -> None:
         """The image has all that was decided before this broker registered."""
         # The logs were opened before the metadata was known.
+        self.throttles.rates_changed()
         self.partitions.take_over_logs()
         self.is_running = True
         if self._commit_timer is not None:
@@ -391,7 +397,9 @@ class BrokerNode:
         for resource_type, name in delta.configs_changed:
             if resource_type == ResourceType.TOPIC:
                 self.partitions.settings_changed(name)
+                self.replicas.settings_changed(name)
             elif resource_type == ResourceType.BROKER:
+                self.throttles.rates_changed()
                 for topic in self.image.topics:
                     self.partitions.settings_changed(topic.name)
         if (delta.topics_deleted or delta.partitions_changed) and self._deletion is None:

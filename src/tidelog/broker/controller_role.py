@@ -30,6 +30,7 @@ from tidelog.controller.brokers import fence_broker
 from tidelog.controller.decision_queue import ControllerResult, Decide, DecisionQueue, IsWanted, OnDecided
 from tidelog.controller.election import REBALANCED_PARTITIONS_MAX, rebalance_leaders
 from tidelog.controller.election_counts import ElectionCounts
+from tidelog.controller.ended_throttles import with_ended_throttles_removed
 from tidelog.log.errors import StorageError
 from tidelog.metadata.brokers import BrokerImage
 from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION
@@ -88,7 +89,7 @@ class ControllerRole:
         def decide_if_active(image: ClusterImage) -> ControllerResult[Any]:
             if not self.is_active:
                 raise NotQuorumLeader(f"node {self._node.config.node_id} is not the active controller")
-            return decide(image)
+            return with_ended_throttles_removed(image, decide(image))
 
         self.decisions.submit(decide_if_active, on_decided, is_wanted)
 

@@ -235,6 +235,9 @@ def add_log_metrics(registry: Registry, broker: "BrokerNode") -> None:
     )
 
 
+# A cluster has fewer brokers than this, or a partition has fewer followers.
+FOLLOWERS_MAX = 100
+
 UNDER_REPLICATED = Description(
     "tidelog_partitions_under_replicated", Kind.GAUGE, "Partitions led here that have a replica which is not in sync."
 )
@@ -252,6 +255,31 @@ FOLLOWER_LAG_MS = Description(
     Kind.GAUGE,
     "For how long the slowest follower of a partition led here has not had everything.",
 )
+LED = Description("tidelog_partitions_led", Kind.GAUGE, "Partitions that this broker leads.")
+SLOW_FOLLOWER = Description(
+    "tidelog_slow_follower_milliseconds",
+    Kind.GAUGE,
+    "For how long this follower, a broker by its id, has not had everything of some partition led here.",
+    ("follower",),
+    FOLLOWERS_MAX,
+)
+PARTITIONS_THROTTLED = Description(
+    "tidelog_partitions_throttled", Kind.GAUGE, "Partitions led here whose new replicas are copied at a limited rate."
+)
+THROTTLE_RATE = Description(
+    "tidelog_replication_throttle_bytes_per_second",
+    Kind.GAUGE,
+    "The rate at which throttled partitions are sent (leader) and copied (follower); -1 where no rate is set.",
+    ("side",),
+    2,
+)
+THROTTLED_BYTES = Description(
+    "tidelog_replication_throttled_bytes_total",
+    Kind.COUNTER,
+    "Bytes of records that were sent (leader) or copied (follower) at a limited rate.",
+    ("side",),
+    2,
+)
 REPLICATED = Description(
     "tidelog_replicated_bytes_total", Kind.COUNTER, "Bytes of records sent to followers since this broker began to lead."
 )
@@ -259,9 +287,10 @@ REPLICATED = Description(
 
 def add_replication_metrics(registry: Registry, broker: "BrokerNode") -> None:
     registry.add(
-        [UNDER_REPLICATED, UNDER_MIN_ISR, MOVING, FOLLOWER_LAG, FOLLOWER_LAG_MS, REPLICATED],
+        [UNDER_REPLICATED, UNDER_MIN_ISR, MOVING, LED, FOLLOWER_LAG, FOLLOWER_LAG_MS, SLOW_FOLLOWER, REPLICATED],
         lambda: _collect_replication(broker),
     )
+    registry.add([PARTITIONS_THROTTLED, THROTTLE_RATE, THROTTLED_BYTES], lambda: _collect_throttles(broker))
     registry.add_value(
         Kind.GAUGE,
         "tidelog_partitions_followed",
@@ -289,25 +318,37 @@ def add_replication_metrics(registry: Registry, broker: "BrokerNode") -> None:
 
 
 def _collect_replication(broker: "BrokerNode") -> Iterator[Sample]:
-    under_replicated = under_min_isr = moving = lag = lag_ms = replicated = 0
+    under_replicated = under_min_isr = moving = led = lag = replicated = 0
+    behind_ms: dict[int, int] = {}
     now_ms = broker.clock.monotonic_ms()
     for partition in list(broker.partitions):
         in_sync = partition.in_sync
         under_replicated += len(in_sync.isr) < in_sync.settled_count
         under_min_isr += partition.is_under_min_isr
         moving += in_sync.is_moving
+        led += 1
         replicated += partition.replicated_bytes
         for follower in in_sync.followers:
             end_offset = partition.log.log_end_offset
             lag = max(lag, end_offset - max(0, follower.fetch_offset))
-            if follower.fetch_offset < end_offset:
-                lag_ms = max(lag_ms, now_ms - follower.last_caught_up_ms)
+            follower_ms = now_ms - follower.last_caught_up_ms if follower.fetch_offset < end_offset else 0
+            behind_ms[follower.broker_id] = max(behind_ms.get(follower.broker_id, 0), follower_ms)
     yield UNDER_REPLICATED, (), under_replicated
     yield UNDER_MIN_ISR, (), under_min_isr
     yield MOVING, (), moving
     yield FOLLOWER_LAG, (), lag
-    yield FOLLOWER_LAG_MS, (), lag_ms
+    yield LED, (), led
+    yield FOLLOWER_LAG_MS, (), max(behind_ms.values(), default=0)
+    for broker_id, milliseconds in behind_ms.items():
+        yield SLOW_FOLLOWER, (str(broker_id),), milliseconds
     yield REPLICATED, (), replicated
+
+
+def _collect_throttles(broker: "BrokerNode") -> Iterator[Sample]:
+    yield PARTITIONS_THROTTLED, (), sum(1 for partition in list(broker.partitions) if partition.throttle is not None)
+    for side, throttle in (("leader", broker.throttles.leader), ("follower", broker.throttles.follower)):
+        yield THROTTLE_RATE, (side,), throttle.rate if throttle.is_limited else -1
+        yield THROTTLED_BYTES, (side,), throttle.throttled_bytes
 
 
 def _collect_logs(broker: "BrokerNode") -> Iterator[Sample]:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from tidelog.broker.config import TopicSettings
+from tidelog.broker.replication_throttles import ReplicationThrottles
 from tidelog.controller.errors import ApiError
 from tidelog.log.data_directory import DataDirectory
 from tidelog.log.errors import LogOffline, StorageError
@@ -40,6 +41,7 @@ class Partitions:
         "_node_id",
         "_report",
         "_settings",
+        "_throttles",
         "_to_create",
         "_to_delete",
         "appends",
@@ -51,12 +53,14 @@ class Partitions:
         image: ClusterImage,
         directory: DataDirectory,
         settings: TopicSettings,
+        throttles: ReplicationThrottles,
         report: Callable[[str, dict[str, object]], None],
     ) -> None:
         self._node_id = node_id
         self._image = image
         self._directory = directory
         self._settings = settings
+        self._throttles = throttles
         self._report = report
         self.appends = AppendTracker()
         self._by_name: dict[str, dict[int, Partition]] = {}
@@ -93,6 +97,7 @@ class Partitions:
         if log.is_truncating:
             raise NotLeader(f"{name}-{index} is still being truncated, as its last leader asked")
         partition = Partition(topic, index, log, self._settings.min_insync_replicas(name), self.appends)
+        partition.change_throttle(self._throttles.of_leader(name, index))
         self._by_name.setdefault(name, {})[index] = partition
         return partition
 
@@ -243,6 +248,7 @@ class Partitions:
             partition = opened.get(index)
             if partition is not None:
                 partition.change_min_insync_replicas(min_insync)
+                partition.change_throttle(self._throttles.of_leader(name, index))
 
     def create_some(self) -> int | None:
         """Open or create a few of the missing logs. Returns the milliseconds until the next call; None when all logs exist."""

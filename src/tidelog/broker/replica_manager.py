@@ -69,7 +69,7 @@ _SETTLED = frozenset(
 class LeaderConnection:
     """A fetcher and its connection to the leader."""
 
-    __slots__ = ("_channel", "_node", "_timer", "fetcher")
+    __slots__ = ("_channel", "_deadline_ms", "_node", "_timer", "fetcher")
 
     def __init__(self, node: "BrokerNode", network: Network, address: tuple[str, int], ports: FetcherPorts) -> None:
         values = node.config.values
@@ -85,6 +85,7 @@ class LeaderConnection:
         peer_options = PeerOptions(client_id=f"broker-{node.config.node_id}-fetcher", backoff_ms_max=RETRY_MS)
         self._channel = PeerChannel(network, node.timers, *address, peer_options)
         self._timer: Timer | None = None
+        self._deadline_ms = 0
 
     def move_to(self, address: tuple[str, int]) -> None:
         self._channel.move_to(*address)
@@ -97,7 +98,10 @@ class LeaderConnection:
             encode = partial(encode_fetch_request, request=request)
             self._channel.send(PeerRequest(ApiKey.FETCH, FETCH_VERSIONS, encode, self._answered, self._failed, timeout_ms))
         deadline_ms = self.fetcher.next_deadline_ms()
-        if deadline_ms is not None and self._timer is None:
+        if deadline_ms is not None and (self._timer is None or deadline_ms < self._deadline_ms):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._deadline_ms = deadline_ms
             delay_ms = max(0, deadline_ms - self._node.clock.monotonic_ms())
             self._timer = self._node.timers.schedule(delay_ms, self._time_out)
 
@@ -180,6 +184,18 @@ class ReplicaManager:
         """The log of this replica, which could not be opened, is gone: copy it from its leader."""
         self._note(*key)
 
+    def settings_changed(self, name: str) -> None:
+        """The partitions of a topic may be throttled from now on, or no longer."""
+        topic = self._node.image.topic(name)
+        if topic is None:
+            return
+        for index in topic.partitions:
+            key = (topic.topic_id, index)
+            leader = self._leaders.get(self._leader_of.get(key, NO_LEADER))
+            followed = leader.fetcher.find(key) if leader is not None else None
+            if followed is not None:
+                followed.change_throttle(self._node.throttles.of_follower(name, index))
+
     def _note(self, topic_id: bytes, index: int) -> None:
         topic = self._node.image.topic_by_id(topic_id)
         state = topic.partitions.get(index) if topic is not None else None
@@ -241,7 +257,9 @@ class ReplicaManager:
             ports = self._fetcher_ports(state.leader)
             leader = self._leaders[state.leader] = LeaderConnection(node, self._network, address, ports)
         self._leader_of[key] = state.leader
-        leader.fetcher.add(FollowedPartition(*key, log, node.config.node_id, state))
+        followed = FollowedPartition(*key, log, node.config.node_id, state)
+        followed.change_throttle(node.throttles.of_follower(topic.name, key[1]))
+        leader.fetcher.add(followed)
         return True
 
     def _address_of(self, broker_id: int) -> tuple[str, int] | None:

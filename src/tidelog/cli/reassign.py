@@ -6,7 +6,9 @@ speaks plaintext only, and work on any Kafka since 2.4.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -15,10 +17,11 @@ import typer
 
 from tidelog.cli.errors import CommandFailed, ExitCode
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PlaintextOption, plaintext_options
-from tidelog.cli.output import count_of, make_console, say, show_json, show_table
+from tidelog.cli.output import count_of, format_bytes, make_console, say, show_json, show_table
 from tidelog.client.admin import Admin, ClusterDescription
 from tidelog.client.balance import PlanImpossible, balanced, with_replication_factor
 from tidelog.client.reassignment import MovingPartition, ReassignmentAdmin
+from tidelog.client.throttle import remove_throttles, throttle
 from tidelog.client.wire.errors import ClientError
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
@@ -29,6 +32,28 @@ PLAN_VERSION = 1
 app = typer.Typer()
 
 Plan = dict[tuple[str, int], tuple[int, ...]]
+
+_RATE = re.compile(r"([1-9][0-9]{0,14})([kMG]?)(B(/s)?)?")
+_UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+# How long the speed of the moves under way is measured.
+MEASURE_SECONDS = 1.0
+
+ThrottleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--throttle",
+        metavar="RATE",
+        help="Copy at most this much per second and broker, such as 20MB; alone, for what moves already.",
+    ),
+]
+
+
+def read_rate(text: str | None) -> int | None:
+    """Bytes per second."""
+    found = _RATE.fullmatch(text) if text is not None else None
+    if text is not None and found is None:
+        raise CommandFailed(f"--throttle {text}: expected bytes per second, such as 20000000 or 20MB")
+    return int(found[1]) * _UNITS[found[2]] if found is not None else None
 
 
 class OperatedCluster(NamedTuple):
@@ -46,11 +71,24 @@ class OperatedCluster(NamedTuple):
             )
         return {(topic, each.partition): each.replicas for topic, parts in description.topics.items() for each in parts}
 
-    def begin(self, plan: Plan, current: Plan) -> Plan:
+    def begin(self, plan: Plan, current: Plan, bytes_per_second: int | None, brokers: Collection[int]) -> Plan:
         """Begin the moves of a plan that differ from what is there, and return them."""
         changes = {key: replicas for key, replicas in sorted(plan.items()) if current[key] != replicas}
-        self.reassignments.alter(changes)
+        if bytes_per_second is None:
+            self.reassignments.alter(changes)
+            return changes
+        moves = {key: (current[key], tuple(set(replicas) - set(current[key]))) for key, replicas in changes.items()}
+        throttle(self.admin, brokers, {key: move for key, move in moves.items() if move[1]}, bytes_per_second)
+        try:
+            self.reassignments.alter(changes)
+        except ClientError:
+            self.remove_throttles(brokers, {topic for topic, _ in changes})
+            raise
         return changes
+
+    def remove_throttles(self, brokers: Collection[int], topics: Collection[str]) -> int:
+        """Remove what throttles partitions that do not move."""
+        return remove_throttles(self.admin, brokers, topics, self.reassignments.ongoing())
 
 
 @contextmanager
@@ -74,22 +112,25 @@ def reassign_command(
     is_internal: Annotated[
         bool, typer.Option("--internal", help="Only give internal topics the replicas that the cluster allows, 3 at most.")
     ] = False,
+    throttle_rate: ThrottleOption = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PlaintextOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Move partitions between brokers: plan, execute, verify, cancel."""
-    if [is_plan, is_execute, is_verify, is_cancel].count(True) != 1:
+    chosen = [is_plan, is_execute, is_verify, is_cancel].count(True)
+    is_change = throttle_rate is not None and not chosen
+    if chosen != 1 and not is_change:
         raise CommandFailed("give one of --plan, --execute, --verify and --cancel")
     if file is not None and (is_internal or not is_execute):
         raise CommandFailed("--file belongs to --execute, without --internal")
+    if throttle_rate is not None and not (is_execute or is_change):
+        raise CommandFailed("--throttle belongs to --execute, or stands alone to change the rate of what moves")
+    rate = read_rate(throttle_rate)
     wanted = None if file is None else read_plan(file)
     with operated_cluster(bootstrap, properties) as cluster:
-        if is_verify or is_cancel:
-            moving = cluster.reassignments.ongoing()
-            if is_cancel:
-                cluster.reassignments.alter(dict.fromkeys(moving))
-            return _show_moving(moving, "cancelled" if is_cancel else "moving", as_json)
+        if not (is_plan or is_execute):
+            return _look_after(cluster, rate, is_cancel, as_json)
         description = cluster.admin.describe_cluster()
         current = cluster.assignment(description)
         if wanted is None:
@@ -98,9 +139,46 @@ def reassign_command(
             plan = _checked(wanted, current, description)
         changes = {key: replicas for key, replicas in sorted(plan.items()) if current[key] != replicas}
         if is_execute:
-            cluster.begin(plan, current)
+            cluster.begin(plan, current, rate, description.brokers)
     show_plan(changes, current, "begun" if is_execute else "planned", as_json)
     return ExitCode.SUCCESS
+
+
+def _look_after(cluster: OperatedCluster, rate: int | None, is_cancel: bool, as_json: bool) -> int:
+    """Show what moves; cancel it, or change its rate."""
+    moving = cluster.reassignments.ongoing()
+    if is_cancel:
+        cluster.reassignments.alter(dict.fromkeys(moving))
+        description = cluster.admin.describe_cluster()
+        cluster.remove_throttles(description.brokers, description.topics)
+        return _show_moving(moving, "cancelled", as_json)
+    if rate is not None:
+        if not moving:
+            raise CommandFailed("nothing moves, so there is no rate to change; --throttle belongs to --execute")
+        brokers = cluster.admin.describe_cluster().brokers
+        moves = {key: (tuple(set(each.replicas) - set(each.adding)), each.adding) for key, each in moving.items()}
+        throttle(cluster.admin, brokers, moves, rate)
+    return _show_moving(moving, "moving", as_json, _progress(cluster, moving))
+
+
+class MoveProgress(NamedTuple):
+    """What the moves under way have yet to copy."""
+
+    bytes_left: Mapping[tuple[str, int], int]
+    seconds_left: int | None
+    """At the speed that was just measured; None where nothing was copied."""
+
+
+def _progress(cluster: OperatedCluster, moving: Mapping[tuple[str, int], MovingPartition]) -> MoveProgress | None:
+    if not moving:
+        return None
+    before = sum(cluster.reassignments.bytes_left(moving).values())
+    began = time.monotonic()
+    time.sleep(MEASURE_SECONDS)
+    left = cluster.reassignments.bytes_left(moving)
+    copied = before - sum(left.values())
+    seconds = round(sum(left.values()) * (time.monotonic() - began) / copied) if copied > 0 else None
+    return MoveProgress(left, seconds)
 
 
 def internal_plan(description: ClusterDescription, current: Plan) -> Plan:
@@ -155,16 +233,30 @@ def show_plan(changes: Plan, current: Plan, word: str, as_json: bool) -> None:
         show_table(console, ("Partition", "From", "To"), rows)
 
 
-def _show_moving(moving: Mapping[tuple[str, int], MovingPartition], word: str, as_json: bool) -> int:
+def _show_moving(
+    moving: Mapping[tuple[str, int], MovingPartition], word: str, as_json: bool, progress: MoveProgress | None = None
+) -> int:
+    left = progress.bytes_left if progress is not None else {}
     if as_json:
-        entries = [{"topic": key[0], "partition": key[1], **each._asdict()} for key, each in moving.items()]
-        show_json({word: entries})
+        entries = [
+            {"topic": key[0], "partition": key[1], **each._asdict(), **({"bytes_left": left[key]} if key in left else {})}
+            for key, each in moving.items()
+        ]
+        show_json({word: entries, **({"seconds_left": progress.seconds_left} if progress is not None else {})})
     else:
         console = make_console()
         say(console, f"{count_of(len(moving), 'partition')} {word}")
+        if progress is not None:
+            at = "nothing was copied within the last second"
+            if progress.seconds_left is not None:
+                at = f"about {count_of(progress.seconds_left, 'second')} at the speed of the last one"
+            say(console, f"{format_bytes(sum(left.values()))} left to copy, {at}")
         if moving:
-            rows = [(f"{key[0]}-{key[1]}", _text(each.adding), _text(each.removing)) for key, each in moving.items()]
-            show_table(console, ("Partition", "Adding", "Removing"), rows)
+            rows = [
+                (f"{key[0]}-{key[1]}", _text(each.adding), _text(each.removing), format_bytes(left[key]) if key in left else "")
+                for key, each in moving.items()
+            ]
+            show_table(console, ("Partition", "Adding", "Removing", "Left"), rows)
     return ExitCode.FOUND if moving and word == "moving" else ExitCode.SUCCESS
 
 

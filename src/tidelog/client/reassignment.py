@@ -6,6 +6,7 @@ raises ``ReassignmentsRefused`` with all refusals, and the other moves have begu
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -102,6 +103,27 @@ class ReassignmentAdmin:
             for partition in topic.partitions
         }
         return dict(sorted(found.items()))
+
+    def bytes_left(self, moving: Mapping[TopicPartition, MovingPartition]) -> dict[TopicPartition, int]:
+        """How many bytes the added brokers have yet to copy, as their directories and those of the others show. A broker that
+        does not answer is taken to have nothing."""
+        topics: dict[str, list[int]] = {}
+        for topic, index in moving:
+            topics.setdefault(topic, []).append(index)
+        fields = {"topics": [{"topic": name, "partitions": indexes} for name, indexes in topics.items()]}
+        sizes: dict[tuple[TopicPartition, int], int] = {}
+        for broker in sorted({replica for each in moving.values() for replica in each.replicas}):
+            with suppress(ClientError):
+                answer = self._brokers.request(broker, ApiKey.DESCRIBE_LOG_DIRS, fields)
+                for directory in answer.results:
+                    for topic in directory.topics:
+                        for found in topic.partitions:
+                            sizes[(topic.name, found.partition_index), broker] = found.partition_size
+        left = {}
+        for key, move in moving.items():
+            whole = max(sizes.get((key, replica), 0) for replica in move.replicas)
+            left[key] = sum(whole - sizes.get((key, replica), 0) for replica in move.adding)
+        return left
 
     def _ask(self, api: ApiKey, fields: Fields, failed: str) -> DecodedMessage:
         return retried(partial(self._ask_once, api, fields, failed), self._request_timeout_ms / 1000, is_worth_another_attempt)

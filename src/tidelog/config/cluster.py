@@ -13,13 +13,15 @@ from typing import NamedTuple
 
 from tidelog.config.definition import AnyOf, AtLeast, Setting
 from tidelog.config.listeners import ListenerAddress, read_listener
-from tidelog.config.types import InvalidSetting, SettingType, Value
+from tidelog.config.types import LONG_MAX, InvalidSetting, SettingType, Value
 
 PROCESS_ROLES = "process.roles"
 NODE_ID = "node.id"
 QUORUM_VOTERS = "controller.quorum.voters"
 BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
 NODE_ID_MAX = 2**31 - 1
+LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
+FOLLOWER_THROTTLED_RATE = "follower.replication.throttled.rate"
 
 
 class ProcessRole(StrEnum):
@@ -117,6 +119,24 @@ CLUSTER_SETTINGS = (
         SettingType.INT,
         10,
         "The controller acts if others lead more than this percentage of the partitions that prefer a broker.",
+        AtLeast(0),
+    ),
+    Setting(
+        LEADER_THROTTLED_RATE,
+        SettingType.LONG,
+        LONG_MAX,
+        "How many bytes per second this broker sends to followers out of sync, for the partitions that topics list in "
+        "leader.replication.throttled.replicas. It can change while the broker runs, and is removed when the last of these moves "
+        "ends.",
+        AtLeast(0),
+    ),
+    Setting(
+        FOLLOWER_THROTTLED_RATE,
+        SettingType.LONG,
+        LONG_MAX,
+        "How many bytes per second this broker copies while it is out of sync, for the partitions that topics list in "
+        "follower.replication.throttled.replicas. It can change while the broker runs, and is removed when the last of these "
+        "moves ends.",
         AtLeast(0),
     ),
     Setting("broker.rack", SettingType.STRING, None, "Where this broker stands; clients may prefer a replica in their own rack."),

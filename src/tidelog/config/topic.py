@@ -4,6 +4,7 @@ One default differs from Kafka's: ``flush.messages`` is 1, which means that a wr
 acks=all and before anyone reads it. A larger value gives Kafka's own behaviour, acknowledged from the page cache.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -219,6 +220,42 @@ _MESSAGES = (
     ),
 )
 
+LEADER_THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_THROTTLED_REPLICAS = "follower.replication.throttled.replicas"
+_THROTTLED_REPLICA = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
+EVERY_REPLICA = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottledReplicas:
+    def accepts(self, value: Value) -> bool:
+        if value == (EVERY_REPLICA,):
+            return True
+        return isinstance(value, tuple) and all(_THROTTLED_REPLICA.fullmatch(item) for item in value)
+
+    def describe(self) -> str:
+        return "* or a list of partition:broker, such as 0:1,0:2"
+
+
+_REPLICATION = (
+    Setting(
+        LEADER_THROTTLED_REPLICAS,
+        SettingType.LIST,
+        (),
+        "Replicas, as partition:broker or * for all, that are sent to followers out of sync at leader.replication.throttled.rate "
+        "at most. Entries of a partition are removed when its move to other brokers ends.",
+        ThrottledReplicas(),
+    ),
+    Setting(
+        FOLLOWER_THROTTLED_REPLICAS,
+        SettingType.LIST,
+        (),
+        "Replicas, as partition:broker or * for all, that are copied at follower.replication.throttled.rate at most while they "
+        "are out of sync. Entries of a partition are removed when its move to other brokers ends.",
+        ThrottledReplicas(),
+    ),
+)
+
 _DURABILITY = (
     Setting(
         "flush.messages",
@@ -303,6 +340,6 @@ def _check_compaction_lags(values: Mapping[str, Value]) -> None:
 
 
 TOPIC = Definitions(
-    (*_RETENTION, *_COMPACTION, *_SEGMENTS, *_MESSAGES, *_DURABILITY, *_QUEUES),
+    (*_RETENTION, *_COMPACTION, *_SEGMENTS, *_MESSAGES, *_DURABILITY, *_REPLICATION, *_QUEUES),
     (_check_compaction_lags,),
 )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tidelog.config.broker import BROKER
 from tidelog.config.client_metrics import CLIENT_METRICS
+from tidelog.config.cluster import FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE
 from tidelog.config.definition import Definitions, Setting, inherit, inherit_leniently
 from tidelog.config.groups import GROUP
 from tidelog.config.topic import NOT_INHERITED_BY_INTERNAL_TOPICS, TOPIC
@@ -22,9 +23,10 @@ from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import INTERNAL_TOPICS
 from tidelog.wire.errors import ErrorCode
 
-# The settings that can change while a broker runs: the defaults of topics. Only the first synonym can, as in Kafka, so that there
-# is one way to say it.
-DYNAMIC_BROKER_SETTINGS = frozenset(setting.synonyms[0].name for setting in TOPIC.settings.values() if setting.synonyms)
+# The settings that can change while a broker runs: the rates of replication, and the defaults of topics. Only the first synonym
+# can, as in Kafka, so that there is one way to say it.
+_TOPIC_DEFAULTS = frozenset(setting.synonyms[0].name for setting in TOPIC.settings.values() if setting.synonyms)
+DYNAMIC_BROKER_SETTINGS = _TOPIC_DEFAULTS | {LEADER_THROTTLED_RATE, FOLLOWER_THROTTLED_RATE}
 
 
 class ConfigSource(IntEnum):

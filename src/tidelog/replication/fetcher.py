@@ -16,7 +16,8 @@ What a replica in sync, or eligible, has below its high watermark is committed. 
 something is badly wrong, and the log goes offline instead. A replica outside of both sets follows whoever leads: after an unclean
 election it may have to give up more, and reports it.
 
-A partition that gets an error leaves the session for a while. The metadata decides who leads; an error alone never does.
+A partition that gets an error leaves the session for a while, and so does one whose throttle lets nothing pass. The metadata
+decides who leads; an error alone never does.
 """
 
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from tidelog.log.partition_log import PartitionLog
 from tidelog.metadata.topics import PartitionImage
 from tidelog.ports.clock import Clock
 from tidelog.records.errors import RecordError
+from tidelog.replication.throttle import ReplicationThrottle
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
 
@@ -59,14 +61,26 @@ class FollowerPhase(IntEnum):
     FETCHING = 1
     TRUNCATING = 2
     DELAYED = 3
-    """The last answer was an error."""
+    """The last answer was an error, or the throttle lets nothing pass."""
     OFFLINE = 4
 
 
 class FollowedPartition:
     """A partition that this broker copies in one leader epoch."""
 
-    __slots__ = ("index", "is_trusted", "leader", "leader_epoch", "log", "phase", "requested", "retry_at_ms", "topic_id")
+    __slots__ = (
+        "index",
+        "is_in_sync",
+        "is_trusted",
+        "leader",
+        "leader_epoch",
+        "log",
+        "phase",
+        "requested",
+        "retry_at_ms",
+        "throttle",
+        "topic_id",
+    )
 
     def __init__(self, topic_id: bytes, index: int, log: PartitionLog, node_id: int, state: PartitionImage) -> None:
         self.topic_id = topic_id
@@ -76,6 +90,9 @@ class FollowedPartition:
         self.leader_epoch = state.leader_epoch
         self.is_trusted = False
         """Whether everything below the high watermark is committed, for certain."""
+        self.is_in_sync = False
+        self.throttle: ReplicationThrottle | None = None
+        """The limit on what is copied while this broker is not in sync, if the partition has one."""
         self.phase = FollowerPhase.SYNCING
         self.requested: FetchPartition | None = None
         """What the leader was last asked for; None before the first request of this epoch."""
@@ -88,8 +105,16 @@ class FollowedPartition:
 
     def follow(self, node_id: int, state: PartitionImage) -> None:
         """Take over another in-sync set from the metadata, within the same leader epoch."""
-        is_member = node_id in state.isr or node_id in state.eligible_leader_replicas
+        self.is_in_sync = node_id in state.isr
+        is_member = self.is_in_sync or node_id in state.eligible_leader_replicas
         self.is_trusted = is_member and state.leader_recovery_state == RECOVERED and not self.log.settings.is_relaxed
+
+    def change_throttle(self, throttle: ReplicationThrottle | None) -> None:
+        self.throttle = throttle
+
+    @property
+    def is_throttled(self) -> bool:
+        return self.throttle is not None and self.throttle.is_limited and not self.is_in_sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +252,7 @@ class ReplicaFetcher:
             self._sync_then_fetch(partition)
         if self._is_in_flight or self._unsynced or self._retry_at_ms > now_ms:
             return None
+        self._hold_throttled(now_ms)
         if not self._changed and not self._in_session and not self._forgotten:
             return None
         self._retry_at_ms = 0
@@ -263,12 +289,30 @@ class ReplicaFetcher:
             rack_id="",
         )
 
+    def _hold_throttled(self, now_ms: int) -> None:
+        """Take the partitions whose throttle lets nothing pass out of the session until it does."""
+        for key in (*self._in_session, *self._changed):
+            partition = self._partitions[key]
+            if not partition.is_throttled:
+                continue
+            wait_ms = partition.throttle.wait_ms() if partition.throttle is not None else 0
+            if not wait_ms:
+                # The request has to say how much may pass now.
+                self._changed[key] = None
+                continue
+            self._leave_session(key)
+            partition.phase = FollowerPhase.DELAYED
+            partition.retry_at_ms = now_ms + wait_ms
+            self._delayed[key] = partition
+
     def _position(self, partition: FollowedPartition) -> FetchPartition:
-        log = partition.log
+        log, bytes_max = partition.log, self._options.partition_bytes_max
+        if partition.throttle is not None and partition.is_throttled:
+            bytes_max = min(bytes_max, partition.throttle.available())
         return FetchPartition(
             partition.index,
             log.log_end_offset,
-            self._options.partition_bytes_max,
+            bytes_max,
             partition.leader_epoch,
             log.epochs.latest_epoch,
             log.log_start_offset,
@@ -336,6 +380,8 @@ class ReplicaFetcher:
                 self._delay(partition, str(error))
                 return False
             self.fetched_bytes += len(result.records)
+            if partition.throttle is not None and partition.is_throttled:
+                partition.throttle.record(len(result.records))
             self._changed[partition.key] = None
         log.advance_high_watermark(result.high_watermark)
         if result.log_start_offset > log.log_start_offset:

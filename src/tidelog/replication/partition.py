@@ -35,6 +35,7 @@ from tidelog.replication.errors import (
     UnknownLeaderEpoch,
 )
 from tidelog.replication.in_sync_replicas import InSyncReplicas
+from tidelog.replication.throttle import ReplicationThrottle
 from tidelog.wire.fetch import FetchPartition
 
 OnReplicated = Callable[[Exception | None], None]
@@ -131,6 +132,7 @@ class Partition:
         "min_insync_replicas",
         "produced_bytes",
         "replicated_bytes",
+        "throttle",
         "topic",
         "topic_id",
     )
@@ -154,6 +156,8 @@ class Partition:
         self.produced_bytes = 0
         self.fetched_bytes = 0
         self.replicated_bytes = 0
+        self.throttle: ReplicationThrottle | None = None
+        """The limit on what followers that are not in sync are sent, if the partition has one."""
         self.closed_by: Exception | None = None
         """The reason why the partition is out of use, if it is: whoever still holds it gets this error."""
         self._appends = appends
@@ -226,18 +230,27 @@ class Partition:
     def count_fetched(self, length: int) -> None:
         self.fetched_bytes += length
 
-    def count_replicated(self, length: int) -> None:
+    def count_replicated(self, broker_id: int, length: int) -> None:
+        """Count what a follower is sent."""
         self.replicated_bytes += length
+        if self.throttle is not None and broker_id not in self.in_sync.isr:
+            self.throttle.record(length)
+
+    def change_throttle(self, throttle: ReplicationThrottle | None) -> None:
+        self.throttle = throttle
 
     def read_as_follower(
         self, follower: tuple[int, int], wanted: FetchPartition, bytes_max: int, at_least_one: bool = True
     ) -> FollowerRead:
         """Serve a fetch of a follower, given by its (broker id, broker epoch). What it says about its log counts only if its
-        history is ours."""
+        history is ours. A throttled follower may be sent nothing."""
         self.check_epoch(wanted.current_leader_epoch)
         diverging = self.diverging_epoch(wanted.fetch_offset, wanted.last_fetched_epoch)
         if diverging is not None:
             return FollowerRead(None, diverging)
+        if self.throttle is not None and follower[0] not in self.in_sync.isr:
+            available = self.throttle.available()
+            bytes_max, at_least_one = min(bytes_max, available), at_least_one and available > 0
         found = read(self.log, wanted.fetch_offset, bytes_max, Isolation.LOG_END, at_least_one)
         self.note_follower_fetch(*follower, wanted.fetch_offset, wanted.log_start_offset)
         return FollowerRead(found.records, None)

@@ -611,8 +611,10 @@ def _add_results(
     leaders: set[int] = set()
     for want, result in zip(wanted, results, strict=True):
         if result.records is not None and want.partition is not None:
-            count = want.partition.count_fetched if want.follower is None else want.partition.count_replicated
-            count(result.records.length)
+            if want.follower is None:
+                want.partition.count_fetched(result.records.length)
+            else:
+                want.partition.count_replicated(want.follower[0], result.records.length)
         elif result.error is not ErrorCode.NONE:
             context.count_error(result.error)
         if result.error in HINTED_ERRORS and version >= LEADER_HINTS_SINCE:
