@@ -15,7 +15,7 @@ SPARK := $(VENV)/.spark
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo picture test quick check bench bench-kafka bench-peers bench-scaling bench-pauses bench-spark bench-pipelines bench-cluster explore soak plug mutants mutants-all compat test-on-kafka test-portable wheel release-check check-manifests test-pythons clean
+.PHONY: help install run demo picture test quick check bench bench-kafka bench-peers bench-scaling bench-pauses bench-spark bench-pipelines bench-cluster explore soak chaos plug mutants mutants-all compat test-on-kafka test-portable wheel release-check check-manifests test-pythons clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,10 @@ soak: $(SPARK) ## Crash and compare for long (MINUTES=60)
 	TIDELOG_KILL_ROUNDS=100 $(BIN)/python -m pytest --timeout=0 tests/faults
 	for world in broker groups transactions quorum; do $(BIN)/python -m simulation.run --world $$world --seeds 1-1000 || exit 1; done
 	$(BIN)/python -m bench.plug tidelog --cuts 10
+
+chaos: $(INSTALLED) ## Kill, pause, stop and cut off brokers of a cluster under clients, and judge what is left (MINUTES=10)
+	$(BIN)/python -m tests.faults.chaos --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
+		$(if $(FAULTS),--faults $(FAULTS)) $(if $(EVERY),--every $(EVERY)) $(if $(HISTORY),--history $(HISTORY))
 
 plug: $(INSTALLED) ## Cut the power under Tidelog and its peers, into docs/DURABILITY.md (root, Linux, an hour)
 	$(PIP_INSTALL) --no-build-isolation --editable '.[peers]'
