@@ -163,15 +163,16 @@ def render(lines: list[Line]) -> str:
         for number, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
     )
     return f"""\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">
+<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" role="img"
+  viewBox="0 0 {width} {height}" width="{width}" height="{height}">
 <title>A first look at Tidelog in a terminal</title>
 <style>
 text {{ font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre;
-  opacity: 0; animation: appear 0.01s forwards; }}
+  animation: appear 0.01s backwards; }}
 .c {{ fill: #7ee787; font-weight: 600; }}
 .o {{ fill: #d6deeb; }}
-@keyframes appear {{ to {{ opacity: 1; }} }}
-@media (prefers-reduced-motion: reduce) {{ text {{ animation: none; opacity: 1; }} }}
+@keyframes appear {{ from {{ opacity: 0; }} }}
+@media (prefers-reduced-motion: reduce) {{ text {{ animation: none; }} }}
 </style>
 <rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>
 {dots}
