@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from tests.faults.load import wait_until
 from tidelog import Admin, Consumer
 from tidelog.cli.main import main
+from tidelog.client.errors import UnknownTopic
 from tidelog.client.quorum import QuorumAdmin
 from tidelog.ports.randomness import RealRandomness
 from tidelog.server.cluster_layout import make_layout, ports_from
@@ -73,8 +75,17 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def has_three_replicas(servers: str, topic: str) -> bool:
+    """Also false while the broker that is asked does not know the topic."""
+    with Admin(servers) as admin:
+        try:
+            return sorted(admin.describe_topic(topic).partitions[0].replicas) == [1, 2, 3]
+        except UnknownTopic:
+            return False
+
+
 def test_three_brokers_are_one_cluster_that_is_found_again(tmp_path: Path) -> None:
-    ids = []
+    ids: list[tuple[str, str]] = []
     for arguments in (("--brokers", "3", "--base-port", "0"), ()):
         with up(tmp_path, *arguments) as running:
             brokers = running.wait_until_ready()
@@ -83,6 +94,10 @@ def test_three_brokers_are_one_cluster_that_is_found_again(tmp_path: Path) -> No
             assert running.lines[-1] == f"bootstrap  {addresses}   (Ctrl-C stops all)"
             with QuorumAdmin(addresses) as admin:
                 assert admin.describe().leader_id in brokers
+            # Nobody has to ask for three replicas.
+            topic = f"orders-{len(ids)}"
+            assert main(["topics", "create", topic, "-b", addresses]) == 0
+            wait_until(partial(has_three_replicas, addresses, topic), "the broker that is asked knows the topic")
             stopped = running.stop()
             assert [line.split()[:3] for line in stopped] == [["broker", str(node_id), "stopped"] for node_id in (3, 2, 1)]
             assert not any(is_alive(pid) for _, pid in brokers.values())

@@ -1,8 +1,12 @@
 from collections import Counter
 
+import pytest
+
 from tests.controller.cluster import DIRECTORY, new_image, randomness
+from tidelog.controller.errors import ApiError
 from tidelog.controller.placement import new_partitions, place
 from tidelog.metadata.records import RegisterBrokerRecord
+from tidelog.wire.errors import ErrorCode
 
 
 def test_small_topics_do_not_all_begin_on_one_broker() -> None:
@@ -15,6 +19,22 @@ def test_every_partition_has_the_replicas_asked_for() -> None:
     for replication_factor in (1, 2, 3):
         placed = place(new_image((1, 2, 3)), 5, replication_factor, randomness())
         assert [len(set(replicas)) for replicas in placed] == [replication_factor] * 5
+
+
+def test_a_broker_that_is_down_gets_only_the_replicas_that_nobody_else_can_have() -> None:
+    image = new_image((1, 2, 3), fenced=(2,))
+    for replication_factor, with_the_second in ((1, 0), (2, 0), (3, 20)):
+        placed = place(image, 20, replication_factor, randomness())
+        assert all(replicas[0] != 2 for replicas in placed), "it cannot lead"
+        assert sum(2 in replicas for replicas in placed) == with_the_second
+        assert {len(set(replicas)) for replicas in placed} == {replication_factor}
+    for fenced, factor, reason in (
+        ((2,), 4, "only 3 broker\\(s\\) are registered"),
+        ((1, 2, 3), 1, "all brokers are currently fenced"),
+    ):
+        with pytest.raises(ApiError, match=reason) as refused:
+            place(new_image((1, 2, 3), fenced=fenced), 1, factor, randomness())
+        assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 def test_a_partition_whose_brokers_are_all_away_has_no_leader() -> None:

@@ -102,7 +102,7 @@ def test_a_manual_assignment_is_kept_and_led_by_who_is_there() -> None:
         (NewTopic("new", -2), ErrorCode.INVALID_PARTITIONS, "-2 partitions"),
         (NewTopic("new", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "factor of 0"),
         (NewTopic("new", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR, "factor of -2"),
-        (NewTopic("new", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR, "only 2 broker(s) are registered"),
+        (NewTopic("new", 1, 4), ErrorCode.INVALID_REPLICATION_FACTOR, "only 3 broker(s) are registered"),
         (NewTopic("new", 1, -1, ((0, (1,)),)), ErrorCode.INVALID_REQUEST, "partitions must be -1"),
         (NewTopic("new", -1, 1, ((0, (1,)),)), ErrorCode.INVALID_REQUEST, "replication factor must be -1"),
         (NewTopic("new", assignments=((1, (1,)),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "gap"),

@@ -54,6 +54,20 @@ def test_an_odd_number_votes(broker_count: int, voters: int) -> None:
     assert layout.first_voters.ids == tuple(range(1, voters + 1))
 
 
+@pytest.mark.parametrize(("broker_count", "replicas", "in_sync"), [(1, 1, 1), (2, 2, 2), (3, 3, 2), (5, 3, 2)])
+def test_topics_are_replicated_as_far_as_there_are_brokers(
+    tmp_path: Path, broker_count: int, replicas: int, in_sync: int
+) -> None:
+    layout = layout_of(broker_count)
+    values = parse(BROKER, {**layout.replication_settings({}), **layout.settings(1, str(tmp_path))})
+    assert (values["default.replication.factor"], values["min.insync.replicas"]) == (replicas, in_sync)
+    assert (values["offsets.topic.replication.factor"], values["transaction.state.log.min.isr"]) == (replicas, in_sync)
+    chosen = layout.replication_settings({"transaction.state.log.replication.factor": "1", "min.insync.replicas": "1"})
+    values = parse(BROKER, {**chosen, **layout.settings(1, str(tmp_path))})
+    assert (values["transaction.state.log.replication.factor"], values["transaction.state.log.min.isr"]) == (1, 1)
+    assert (values["default.replication.factor"], values["min.insync.replicas"]) == (replicas, 1)
+
+
 def test_every_node_gets_settings_that_a_broker_takes(tmp_path: Path) -> None:
     layout = layout_of(4)
     for node_id in layout.node_ids:

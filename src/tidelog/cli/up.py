@@ -149,7 +149,7 @@ def _check_settings(layout: ClusterLayout, path: str, settings: Mapping[str, str
         for name in settings:
             if name in own:
                 raise CommandFailed(f"{name}: tidelog up sets this for each broker itself; leave it out")
-        parse(BROKER, {**settings, **own})
+        parse(BROKER, {**layout.replication_settings(settings), **own})
 
 
 @contextmanager
@@ -308,7 +308,8 @@ class _Terminal:
         log_path = self._log_path(node_id)
         if os.path.exists(log_path) and os.path.getsize(log_path) > LOG_BYTES_MAX:
             os.replace(log_path, f"{log_path}.1")
-        settings = {**self._settings, **self._layout.settings(node_id, self._path)}
+        chosen = self._layout.replication_settings(self._settings)
+        settings = {**chosen, **self._layout.settings(node_id, self._path)}
         running = _BrokerProcess(settings, log_path)
         self._processes[node_id] = running
         self._selector.register(running.stdout, selectors.EVENT_READ, node_id)

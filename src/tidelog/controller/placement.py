@@ -1,8 +1,9 @@
 """Places new partitions on brokers.
 
 The active brokers take turns, starting with a random one, so that leaders are spread evenly and small topics do not all begin on
-the same broker. Replicas of a partition go to as many racks as there are (``broker.rack``), so that a whole rack may fail. If the
-client chose the assignment, it is checked instead.
+the same broker. A broker that is down gets a replica only where the active ones do not suffice, and copies it when it is back: a
+cluster that has lost a broker can create topics with as many replicas as before. Replicas of a partition go to as many racks as
+there are (``broker.rack``), so that a whole rack may fail. If the client chose the assignment, it is checked instead.
 """
 
 import itertools
@@ -19,21 +20,27 @@ Replicas = tuple[int, ...]
 
 def place(image: ClusterImage, partitions: int, replication_factor: int, randomness: Randomness) -> list[Replicas]:
     # A broker without a rack is a rack of its own.
-    racks = {broker.broker_id: broker.rack or broker.broker_id for broker in image.brokers if broker.is_active}
-    active = _alternating(racks)
-    if replication_factor > len(active):
+    racks = {broker.broker_id: broker.rack or broker.broker_id for broker in image.brokers}
+    active = _alternating({broker_id: rack for broker_id, rack in racks.items() if image.brokers.is_active(broker_id)})
+    away = _alternating({broker_id: rack for broker_id, rack in racks.items() if not image.brokers.is_active(broker_id)})
+    if not active or replication_factor > len(racks):
+        # Kafka's words, which scripts search for.
+        reason = f"only {len(racks)} broker(s) are registered" if active else "all brokers are currently fenced"
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            # Kafka's words, which scripts search for.
             f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {len(active)} broker(s) are registered.",
+            f"{replication_factor} cannot be reached because {reason}.",
         )
-    count = len(active)
-    start = randomness.integer(0, count - 1)
+    start = randomness.integer(0, len(active) - 1)
     return [
-        _spread([active[(start + partition + turn) % count] for turn in range(count)], racks, replication_factor)
+        _spread([*_rotated(active, start + partition), *_rotated(away, start + partition)], racks, replication_factor)
         for partition in range(partitions)
     ]
+
+
+def _rotated(brokers: Sequence[int], turn: int) -> list[int]:
+    at = turn % len(brokers) if brokers else 0
+    return [*brokers[at:], *brokers[:at]]
 
 
 def _alternating(racks: Mapping[int, str | int]) -> list[int]:

@@ -43,6 +43,15 @@ METADATA_DIRECTORY = names.partition_directory_name(METADATA_TOPIC, 0)
 BROKERS_MAX = 32
 # Five voters survive the loss of two; more only make every decision slower.
 VOTERS_MAX = 5
+# What topics have in a cluster that is large enough, and the settings that say so, for each kind of topic.
+REPLICAS = 3
+IN_SYNC_REPLICAS = 2
+_REPLICATION = (
+    ("default.replication.factor", "min.insync.replicas"),
+    ("offsets.topic.replication.factor", "min.insync.replicas"),
+    ("transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
+    ("share.coordinator.state.topic.replication.factor", "share.coordinator.state.topic.min.isr"),
+)
 # Where the ports of the listeners that clients do not use begin, above those for clients.
 INTER_BROKER_PORTS = 100
 CONTROLLER_PORTS = 200
@@ -121,6 +130,16 @@ class ClusterLayout:
             "controller.listener.names": CONTROLLER_LISTENER,
             "controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{each.controller}" for each in self.controllers),
         }
+
+    def replication_settings(self, chosen: Mapping[str, str]) -> dict[str, str]:
+        """The chosen settings, and what they leave open: how many replicas topics have in a cluster of this size, and how many of
+        them a write needs. Of three brokers any one may be lost: nothing is lost with it, and writes go on."""
+        replicas, in_sync = str(min(len(self.nodes), REPLICAS)), str(min(len(self.nodes), IN_SYNC_REPLICAS))
+        found: dict[str, str] = {}
+        for factor, needed in _REPLICATION:
+            if factor not in chosen:
+                found |= {factor: replicas, needed: in_sync}
+        return {**found, **chosen}
 
     def to_json(self) -> str:
         return json.dumps({"version": LAYOUT_VERSION, **asdict(self)}, indent=1) + "\n"
