@@ -310,6 +310,27 @@ def test_the_last_damaged_replica_is_kept_and_the_repair_is_named() -> None:
     assert cluster.state().leader in (last, -1), "who lacks records must not lead"
 
 
+def test_a_damaged_replica_is_kept_while_the_replica_that_leads_cannot_be_read_either() -> None:
+    """A power cut may damage both. What is sound of one may be what the other one lacks."""
+    cluster = ReplicatedCluster(seed=15, replication=2)
+    cluster.send(5)
+    first = cluster.state().leader
+    second = next(node_id for node_id in cluster.state().replicas if node_id != first)
+    damage(cluster, second)
+    cluster.run_until("the other is alone in sync", lambda: cluster.state().isr == (first,))
+    damage(cluster, first)
+    reported, discarded = events(cluster, "last_replica_offline"), events(cluster, "damaged_replica_discarded")
+    cluster.world.nodes[first].start()
+    cluster.run_until("the first has left both sets", lambda: cluster.state().leader == -1)
+    cluster.world.nodes[second].start()
+    cluster.run_until("the second is the last", lambda: bool(reported))
+    looked_us = cluster.world.scheduler.now_us + 3 * SECOND_US
+    cluster.run_until("the first has looked", lambda: cluster.world.scheduler.now_us >= looked_us)
+    assert cluster.state().leader == second
+    assert discarded == []
+    assert (TOPIC, 0) in cluster.broker(first).directory.offline
+
+
 # -- moves -----------------------------------------------------------------------------------------------------------------------
 
 

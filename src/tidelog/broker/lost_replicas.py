@@ -6,8 +6,10 @@ whose log goes offline stops fetching, and leaves the in-sync set by itself.) An
 broker starts: it was not opened, and the broker may still be eligible to lead it.
 
 Both are reported with AssignReplicasToDirs, as in a directory that is lost. The controller lets others lead and takes the replica
-out of both sets. When the answer has come and the image says so too, a damaged log is deleted and copied from the leader again.
-What went offline while the broker ran waits for its next start, which reads what the disk really holds.
+out of both sets. When the answer has come and the image says so too, the leader is asked whether it can read its own log: a power
+cut may have damaged both, and what is sound of one may be what the other one lacks. If it can, the damaged log is deleted and
+copied from the leader again. What went offline while the broker ran waits for its next start, which reads what the disk really
+holds.
 
 If nobody else may lead, the replica is kept as it is, offline, and an event names the command that repairs it. It is reported
 again when the partition has changed, because then somebody else may.
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import BrokerNode
 
 ASSIGN_REPLICAS_TO_DIRS = ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0
+# Any request that a leader whose log is offline refuses would do.
+OFFSET_FOR_LEADER_EPOCH = ApiKey.OFFSET_FOR_LEADER_EPOCH, 4
 # A leader whose disk has failed is replaced within this time and an election's. A look costs some nanoseconds per log.
 LOOK_MS = 250
 REPORT_MS_MAX = 10_000
@@ -37,7 +41,7 @@ ReplicaKey = tuple[bytes, int]
 
 
 class LostReplicas:
-    __slots__ = ("_answered", "_is_asking", "_is_running", "_node")
+    __slots__ = ("_answered", "_asked_leaders", "_is_asking", "_is_running", "_node")
 
     def __init__(self, node: "BrokerNode") -> None:
         self._node = node
@@ -45,6 +49,8 @@ class LostReplicas:
         self._is_asking = False
         # The partition epoch in which the controller answered, and whether it let the replica go.
         self._answered: dict[ReplicaKey, tuple[int, bool]] = {}
+        # The leaders that are being asked whether they can read their logs.
+        self._asked_leaders: set[int] = set()
 
     def start(self) -> None:
         self._is_running = True
@@ -57,7 +63,9 @@ class LostReplicas:
         if not self._is_running:
             return
         self._node.timers.schedule(LOOK_MS, self._look)
-        self._copy_damaged_again()
+        for key in [each for each in self._answered if self._node.image.topic_by_id(each[0]) is None]:
+            del self._answered[key]
+        self._ask_leaders()
         if not self._is_asking:
             lost = [*self._damaged(), *self._led_offline()]
             asked = [(key, state.partition_epoch) for key, state in lost if not self._is_answered(key, state)]
@@ -148,24 +156,50 @@ class LostReplicas:
 
     # -- copying again -------------------------------------------------------------------------------------------------------
 
-    def _copy_damaged_again(self) -> None:
-        node, node_id = self._node, self._node.config.node_id
-        for name, index in list(node.directory.offline):
+    def _ask_leaders(self) -> None:
+        """Ask the leaders of damaged replicas that were let go whether they can read what those replicas will copy."""
+        wanted: dict[int, list[tuple[str, int, int]]] = {}
+        for name, index in self._node.directory.offline:
             found = self._find(name, index) if name != METADATA_TOPIC else None
-            if found is None:
-                continue
-            key, state = found
-            others = {*state.isr, *state.eligible_leader_replicas}
-            if (
-                self._answered.get(key, (-1, False))[1]
-                and others
-                and node_id not in others
-                and state.leader
-                not in (
-                    node_id,
-                    NO_LEADER,
-                )
-            ):
-                node.report("damaged_replica_discarded", {"partition": f"{name}-{index}", "leader": state.leader})
-                node.partitions.discard_damaged(name, index)
-                node.replicas.follow_again(key)
+            if found is not None and self._is_let_go(*found) and found[1].leader not in self._asked_leaders:
+                wanted.setdefault(found[1].leader, []).append((name, index, found[1].leader_epoch))
+        for leader, replicas in wanted.items():
+            self._asked_leaders.add(leader)
+            topics: dict[str, list[dict[str, int]]] = {}
+            for name, index, epoch in replicas[:REPORTED_MAX]:
+                fields = {"partition": index, "current_leader_epoch": epoch, "leader_epoch": epoch}
+                topics.setdefault(name, []).append(fields)
+            request = {
+                "replica_id": self._node.config.node_id,
+                "topics": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()],
+            }
+            epochs = {(name, index): epoch for name, index, epoch in replicas}
+            replied, failed = partial(self._leader_answered, leader, epochs), partial(self._leader_failed, leader)
+            self._node.peers.request(leader, OFFSET_FOR_LEADER_EPOCH, request, replied, failed)
+
+    def _is_let_go(self, key: ReplicaKey, state: PartitionImage) -> bool:
+        """Whether the controller has let a replica go, so that this broker may discard it when its leader can be read."""
+        node_id, others = self._node.config.node_id, {*state.isr, *state.eligible_leader_replicas}
+        is_out = bool(others) and node_id not in others and state.leader not in (node_id, NO_LEADER)
+        return is_out and self._answered.get(key, (-1, False))[1]
+
+    def _leader_failed(self, leader: int, _: Exception) -> None:
+        self._asked_leaders.discard(leader)
+
+    def _leader_answered(self, leader: int, epochs: dict[tuple[str, int], int], response: DecodedMessage) -> None:
+        self._asked_leaders.discard(leader)
+        for topic in response.topics:
+            for answer in topic.partitions:
+                place = topic.topic, answer.partition
+                if answer.error_code == ErrorCode.NONE and place in epochs and self._is_running:
+                    self._copy_again(*place, leader, epochs[place])
+
+    def _copy_again(self, name: str, index: int, leader: int, leader_epoch: int) -> None:
+        node, found = self._node, self._find(name, index)
+        if (name, index) not in node.directory.offline or found is None or not self._is_let_go(*found):
+            return
+        key, state = found
+        if (state.leader, state.leader_epoch) == (leader, leader_epoch):
+            node.report("damaged_replica_discarded", {"partition": f"{name}-{index}", "leader": leader})
+            node.partitions.discard_damaged(name, index)
+            node.replicas.follow_again(key)
