@@ -18,7 +18,7 @@ from tidelog.log.errors import LogOffline, StorageError
 from tidelog.metadata.records import InconsistentRecord
 from tidelog.metadata.topics import METADATA_TOPIC
 from tidelog.raft.errors import CorruptMetadataLog, LeadershipLost, NotQuorumLeader, QuorumError
-from tidelog.raft.messages import EpochEnd, QuorumReply, Vote, VoteReply
+from tidelog.raft.messages import EpochEnd, QuorumReply, SnapshotId, Vote, VoteReply
 from tidelog.raft.quorum import RaftConfig
 from tidelog.raft.quorum_state import NO_DIRECTORY, QuorumState, QuorumStateFile, parse_state
 from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
@@ -310,6 +310,18 @@ def test_where_an_epoch_ends() -> None:
     ends = [log.end_offset_for_epoch(epoch) for epoch in (1, 2, 4, 5, 6)]
     assert ends == [EpochEnd(0, 0), EpochEnd(2, 2), EpochEnd(2, 2), EpochEnd(5, 3), EpochEnd(5, 3)]
     assert log.last_epoch == 5
+
+
+def test_snapshots_from_before_the_log_that_a_crash_brought_back_do_not_count() -> None:
+    """A follower whose epochs end before the log begins would be told to cut what it has committed."""
+    log = PartitionRaftLog(QuorumOnDisk().store.open())
+    for epoch in (2, 2, 5):
+        log.append(build_batch([Record(0, 0, None, b"value")]), epoch)
+    log.snapshots.add(SnapshotId(1, 2), 100)
+    log.snapshots.add(SnapshotId(3, 5), 100)
+    assert log.earliest_snapshot == SnapshotId(1, 2)
+    log.log.raise_start(3)
+    assert log.earliest_snapshot == SnapshotId(3, 5)
 
 
 # -- several nodes -----------------------------------------------------------------------------------------------------------

@@ -125,7 +125,9 @@ class PartitionRaftLog:
 
     @property
     def earliest_snapshot(self) -> SnapshotId | None:
-        return self.snapshots.earliest
+        # A crash may bring back snapshots from before the one at which the log begins. Who has nothing newer needs a snapshot.
+        at_start = [each for each in self.snapshots.ids if each.end_offset <= self.start_offset]
+        return at_start[-1] if at_start else self.snapshots.earliest
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         end_offset = self.end_offset
