@@ -19,7 +19,17 @@ from simulation.quorum_host import (
 from tests.raft.trace_cluster import LowRandomness
 from tidelog.raft import quorum
 from tidelog.raft.errors import CorruptMetadataLog, NotQuorumLeader, QuorumError, TooManyProposals
-from tidelog.raft.messages import LeaderNews, QuorumFetch, QuorumFetchReply, RemoveVoter, Vote, VoteReply
+from tidelog.raft.messages import (
+    AddVoter,
+    FetchSnapshot,
+    LeaderNews,
+    QuorumFetch,
+    QuorumFetchReply,
+    RemoveVoter,
+    SnapshotId,
+    Vote,
+    VoteReply,
+)
 from tidelog.raft.quorum import QuorumTimer, RaftConfig, RaftState, Request, RequestFailure
 from tidelog.raft.quorum_state import QuorumState
 from tidelog.raft.voters import KRaftVersion, VoterHistory, VotersRecord
@@ -119,6 +129,30 @@ def test_a_leader_resigns_when_the_fetch_time_out_has_passed_since_a_majority_la
         states.append(node.state)
     # Voter 2 has not fetched for 2,000 ms, and two of five are no majority.
     assert states == [RaftState.LEADER, RaftState.RESIGNED]
+
+
+def test_a_voter_that_fetches_a_snapshot_is_still_heard_of_when_the_voters_change() -> None:
+    host = new_host()
+    node = host.running()
+    node.expire(QuorumTimer.ELECTION)
+    host.collect()
+    for _ in ("pre-vote", "vote"):
+        requests = [message for message in host.take_messages() if isinstance(message, Request)]
+        node.receive(requests[0], VoteReply(ErrorCode.NONE, LeaderNews(node.epoch), True))
+        host.collect()
+        host.finish_disk_work()
+    node.tick(10)
+    node.step(QuorumFetch(node.epoch, replica(2), host.log.end_offset, node.epoch), "log")
+    host.collect()
+    host.finish_disk_work()
+    assert node.is_leading
+    node.tick(1_900)
+    node.step(FetchSnapshot(node.epoch, replica(2), SnapshotId(0, 0), 0, 1, "cluster"), "snapshot")
+    node.step(QuorumFetch(node.epoch, replica(4), host.log.end_offset, node.epoch), "observer")
+    node.step(AddVoter(replica(4), (endpoint(4),), 5_000, "cluster"), "admin")
+    assert node.voters.ids == (1, 2, 3, 4)
+    node.tick(2_100)
+    assert node.state is RaftState.LEADER
 
 
 def test_an_append_that_fails_is_not_in_the_log_and_leads_to_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

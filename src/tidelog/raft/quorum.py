@@ -1520,7 +1520,10 @@ class RaftNode:
         leadership.change = VoterChange(offset, reply_to, text)
         leadership.begin_pending |= set(voters.ids) - known_ids
         # What a new voter fetched as an observer counts: a lone voter has never had to hear of anybody.
-        leadership.fetched |= {key.node_id: each.fetched_at_ms for key, each in leadership.replicas.items() if voters.find(key)}
+        for key, each in leadership.replicas.items():
+            if voters.find(key) is not None:
+                # A voter that fetches a snapshot has been heard of since it last fetched from the log.
+                leadership.fetched[key.node_id] = max(each.fetched_at_ms, leadership.fetched.get(key.node_id, 0))
         self._extend_leadership(leadership)
         self._set_timer(QuorumTimer.VOTER_CHANGE, timeout_ms)
         self._note("voters", voters=voters.ids, offset=offset)
