@@ -8,8 +8,9 @@ from simulation.clock import SimulatedClock
 from simulation.scheduler import Scheduler
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
+from tidelog.queues import share_coordinator
 from tidelog.queues.records import RECORD_CODEC, SharePartitionKey, ShareSnapshotRecord, ShareUpdateRecord
-from tidelog.queues.share_coordinator import ShareCoordinator, ShareStateWrite
+from tidelog.queues.share_coordinator import RANGES_PER_SNAPSHOT, ShareCoordinator, ShareStateWrite
 from tidelog.queues.states import RecordState, StateBatch
 from tidelog.wire.errors import ErrorCode
 
@@ -152,3 +153,41 @@ def test_a_write_that_comes_late_takes_nothing_back(coordinator: Coordinator) ->
     assert last is not None
     assert last.value.start_offset == 5, "another reader of the log takes every record at its word"
     assert [batch[:2] for batch in last.value.state_batches] == [(5, 5), (8, 8), (10, 10)]
+
+
+def test_a_state_that_is_too_large_for_a_snapshot_can_still_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_coordinator, "SNAPSHOT_RANGES_MAX", RANGES_PER_SNAPSHOT + 2)
+    coordinator = Coordinator(updates_max=2)
+    for key in (KEY, OTHER):
+        coordinator.decide(coordinator.machine.initialize(key, 1, 0))
+    for offset in range(1, 14, 2):
+        coordinator.write(KEY, 0, StateBatch(offset, offset, RecordState.ACKNOWLEDGED, 1))
+    coordinator.write(OTHER, 3)
+    assert set(coordinator.kinds()[2:]) == {ShareUpdateRecord}
+    _, _, batches = state(coordinator.reload())
+    assert [batch.first_offset for batch in batches] == list(range(1, 14, 2))
+    coordinator.scheduler.schedule(1_000_000, "a second later", lambda: None)
+    coordinator.scheduler.step()
+    records = coordinator.machine.snapshot_cold(1_000).records
+    assert [record.key for record in records] == [OTHER], "one that is too large does not keep the others from theirs"
+    coordinator.write(KEY, 14)
+    while ShareSnapshotRecord not in coordinator.kinds()[2:]:
+        coordinator.write(KEY, 14)
+    assert len(coordinator.log) <= 14, "it fits again"
+
+
+def test_cold_snapshots_are_written_in_batches_that_the_log_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_coordinator, "SNAPSHOT_RANGES_MAX", 2 * RANGES_PER_SNAPSHOT)
+    coordinator = Coordinator()
+    for partition in range(5):
+        coordinator.decide(coordinator.machine.initialize(KEY._replace(partition=partition), 1, 0))
+    coordinator.write(KEY, 1)
+    coordinator.scheduler.schedule(1_000_000, "a second later", lambda: None)
+    coordinator.scheduler.step()
+    sizes = []
+    while records := coordinator.machine.snapshot_cold(1_000).records:
+        sizes.append(len(records))
+        coordinator.decide(CoordinatorResult(records))
+        if sum(sizes) < 5:
+            coordinator.write(KEY._replace(partition=4), 1)
+    assert sizes[:2] == [2, 2]

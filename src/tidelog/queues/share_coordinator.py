@@ -33,6 +33,10 @@ from tidelog.wire.errors import ErrorCode
 
 UNINITIALIZED_OFFSET = -1
 NO_EPOCH = -1
+# All snapshots of one decision are one batch of the log, which is refused above a MiB. A range takes 20 bytes of it, and what
+# comes with the ranges of a snapshot as much as ten of them and a long name of a group.
+SNAPSHOT_RANGES_MAX = 50_000
+RANGES_PER_SNAPSHOT = 30
 
 
 class ShareStateWrite(NamedTuple):
@@ -225,13 +229,17 @@ class ShareCoordinator:
         if not any(entry.updates for entry in self._entries.values()):
             return CoordinatorResult()
         now_ms = self._clock.now_ms()
-        return CoordinatorResult(
-            [
-                ShareSnapshotRecord(key, entry.snapshot(now_ms))
-                for key, entry in self._entries.items()
-                if now_ms - entry.write_timestamp >= age_ms
-            ]
-        )
+        snapshots: list[ShareSnapshotRecord] = []
+        room = SNAPSHOT_RANGES_MAX
+        for key, entry in self._entries.items():
+            if now_ms - entry.write_timestamp >= age_ms:
+                value = entry.snapshot(now_ms)
+                size = len(value.state_batches) + RANGES_PER_SNAPSHOT
+                # The others have their turn the next time, because these are not cold then.
+                if size <= room:
+                    room -= size
+                    snapshots.append(ShareSnapshotRecord(key, value))
+        return CoordinatorResult(snapshots)
 
     def redundant_offset(self) -> int:
         """Everything below this offset says nothing that later records do not say again."""
@@ -257,16 +265,24 @@ class ShareCoordinator:
         update = ShareUpdateValue(
             entry.snapshot_epoch, change.leader_epoch, start_offset, batches, change.delivery_complete_count
         )
-        if entry.updates < self._updates_max and change.state_epoch <= entry.state_epoch:
+        is_same_state = change.state_epoch <= entry.state_epoch
+        if is_same_state and not self._is_snapshot_due(entry):
             return ShareUpdateRecord(key, update)
         now_ms = self._clock.now_ms()
         # The state with this change in it; replay puts it in the place of the entry.
         changed = _Entry(entry.snapshot(now_ms), 0)
         changed.update(update)
         value = changed.snapshot(now_ms)
+        if is_same_state and len(value.state_batches) + RANGES_PER_SNAPSHOT > SNAPSHOT_RANGES_MAX:
+            # It would be refused, and so would every later write: nothing of the partition could be handed out any more.
+            return ShareUpdateRecord(key, update)
         return ShareSnapshotRecord(
             key, value._replace(snapshot_epoch=entry.snapshot_epoch + 1, state_epoch=max(entry.state_epoch, change.state_epoch))
         )
+
+    def _is_snapshot_due(self, entry: _Entry) -> bool:
+        """A snapshot that was too large is tried again after as many updates."""
+        return entry.updates >= self._updates_max and not entry.updates % max(1, self._updates_max)
 
     # -- the runtime ---------------------------------------------------------------------------------------------------------
 
