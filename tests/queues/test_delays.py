@@ -3,7 +3,7 @@
 import tracemalloc
 from random import Random
 
-from tidelog.queues.delays import HORIZON_MS, LOOK_AHEAD_MS, STRETCH_OFFSETS_MAX, DelayWheel
+from tidelog.queues.delays import HORIZON_MS, LOOK_AHEAD_MS, STRETCH_OFFSETS_MAX, TAKEN_MAX, DelayWheel
 from tidelog.queues.lock_wheel import BUCKET_MS
 
 NOW_MS = 1_700_000_000_000
@@ -59,3 +59,19 @@ def test_what_is_due_later_is_looked_at_again_a_minute_before_one_stretch_at_a_t
     assert sorted(each[0] for each in stretches[:3]) == [
         (number * STRETCH_OFFSETS_MAX, (number + 1) * STRETCH_OFFSETS_MAX - 1) for number in range(3)
     ]
+
+
+def test_what_is_due_at_once_is_taken_in_turns() -> None:
+    wheel = DelayWheel()
+    count = 2 * TAKEN_MAX + 7
+    for number in range(count):
+        wheel.add(NOW_MS + 1_000, 2 * number, NOW_MS)
+    taken = wheel.take_due(NOW_MS + 1_000)
+    assert len(taken) == TAKEN_MAX
+    wheel.add(NOW_MS + 1_000, 1, NOW_MS)
+    while wheel.next_ms() is not None:
+        assert wheel.next_ms() == 0, "there is more at once"
+        more = wheel.take_due(NOW_MS + 1_000)
+        assert len(more) <= TAKEN_MAX
+        taken += more
+    assert sorted(taken) == sorted([(1, 1), *[(2 * number, 2 * number) for number in range(count)]])

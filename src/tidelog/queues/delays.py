@@ -15,6 +15,7 @@ long ago: whoever takes it looks at the record's state.
 import heapq
 from array import array
 from collections.abc import Iterator
+from itertools import islice
 
 from tidelog.queues.lock_wheel import LockWheel
 
@@ -22,10 +23,12 @@ MINUTE_MS = 60_000
 HORIZON_MS = 15 * MINUTE_MS
 LOOK_AHEAD_MS = MINUTE_MS
 STRETCH_OFFSETS_MAX = 1_024
+# So many are taken in one turn: each may split the table of states or join it, which takes up to 50 microseconds in a large one.
+TAKEN_MAX = 500
 
 
 class DelayWheel:
-    __slots__ = ("_minutes", "_numbers", "_soon", "_stretch", "_stretches")
+    __slots__ = ("_has_more", "_minutes", "_numbers", "_soon", "_stretch", "_stretches", "_taking")
 
     def __init__(self) -> None:
         self._soon = LockWheel()
@@ -35,6 +38,9 @@ class DelayWheel:
         # (when to look again, first offset, last offset), as a heap; and the one that still grows.
         self._stretches: list[tuple[int, int, int]] = []
         self._stretch: tuple[int, int, int] | None = None
+        # What is due and was too much for one turn.
+        self._taking: Iterator[tuple[int, int]] = iter(())
+        self._has_more = False
 
     @property
     def entry_count(self) -> int:
@@ -71,6 +77,8 @@ class DelayWheel:
 
     def next_ms(self) -> int | None:
         """When ``take_due`` has something, or may have; None if there is nothing to wait for."""
+        if self._has_more:
+            return 0
         times = []
         soon_ms = self._soon.next_deadline_ms()
         if soon_ms is not None:
@@ -83,8 +91,17 @@ class DelayWheel:
             times.append(self._stretch[0])
         return min(times, default=None)
 
-    def take_due(self, now_ms: int) -> Iterator[tuple[int, int]]:
-        """Remove what is due and return its offsets: records that may be handed out, and at most one stretch to look at."""
+    def take_due(self, now_ms: int) -> list[tuple[int, int]]:
+        """Remove what is due and return its offsets: records that may be handed out, and at most one stretch to look at. What is
+        too much for one turn comes with the next calls."""
+        taken = list(islice(self._taking, TAKEN_MAX))
+        if len(taken) < TAKEN_MAX:
+            self._taking = self._due(now_ms)
+            taken += islice(self._taking, TAKEN_MAX - len(taken))
+        self._has_more = len(taken) == TAKEN_MAX
+        return taken
+
+    def _due(self, now_ms: int) -> Iterator[tuple[int, int]]:
         while self._numbers and self._numbers[0] * MINUTE_MS <= now_ms:
             minute = self._minutes.pop(heapq.heappop(self._numbers))
             for due_ms, offset in zip(minute[::2], minute[1::2], strict=True):
