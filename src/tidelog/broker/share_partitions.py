@@ -389,6 +389,8 @@ class ShareLeader:
             self.drop(NotLeader("the order of the group has changed"))
             self.check()
         self._follow_log_start(engine)
+        # The share coordinator may have refused the new start at once.
+        self.check()
         if not self._has_records(engine):
             on_written(None)
             return NOTHING_FETCHED
@@ -402,20 +404,21 @@ class ShareLeader:
             if budget.is_spent or not engine.can_acquire(limits):
                 break
             offset = engine.next_fetch_offset(limits)
-            found = self._read(offset, read_bytes)
-            if found.records is None:
+            try:
+                records, stored = self._look_at(engine, offset, read_bytes, request.records_max, budget)
+            except Exception:
+                if not fetched.acquired:
+                    raise
+                # What is locked already must reach its member. The next fetch begins with what cannot be read.
                 break
-            stored = _stored_batches(found, offset, request.records_max, budget.left)
-            if rules is not None:
-                stored = self._times.add_to(stored, found.records, rules.ttl_ms)
-            if engine.is_ordered_by_key:
-                stored = [_with_keys(each, found.records, engine.key_frontier) for each in stored]
+            if records is None:
+                break
             batches = [each.batch for each in stored]
             may_acquire = request._replace(ranges_max=min(request.ranges_max, budget.left))
             acquired = engine.acquire(may_acquire, batches, limits, clock.monotonic_ms(), clock.now_ms())
             budget.spend(ITEMS_PER_READ + len(stored) + len(acquired))
             if acquired:
-                fetched = fetched.with_more(acquired, _slices(found.records, stored, acquired))
+                fetched = fetched.with_more(acquired, _slices(records, stored, acquired))
                 request = request.after(acquired)
                 if rules is None or fetched.length >= bytes_max or not request.records_max:
                     break
@@ -438,6 +441,26 @@ class ShareLeader:
         if not is_counted:
             on_written(None)
         return fetched
+
+    def _look_at(
+        self, engine: SharePartition, offset: int, bytes_max: int, records_max: int, budget: FetchBudget
+    ) -> tuple[LogSlice | None, list[_StoredBatch]]:
+        """The batches from an offset on, with what the engine has to know of their records."""
+        found = self._read(offset, bytes_max)
+        if found.records is None:
+            return None, []
+        stored = _stored_batches(found, offset, records_max, budget.left)
+        rules = self._environment.settings.queue_rules(self._partition.topic)
+        if rules is not None:
+            stored = self._times.add_to(stored, found.records, rules.ttl_ms)
+        if engine.is_ordered_by_key:
+            stored = [_with_keys(each, found.records, engine.key_frontier) for each in stored]
+        return found.records, stored
+
+    def held_by(self, member_id: str, acquired: Sequence[AcquiredRecords]) -> list[AcquiredRecords]:
+        """What the member still holds of what it acquired."""
+        engine = self._engine
+        return [] if engine is None else [each for each in acquired if engine.is_held(member_id, each[0], each[1])]
 
     def _wake_later(self) -> None:
         """There may be more behind what was not for readers, or not for them yet."""
@@ -802,7 +825,12 @@ def _with_keys(stored: _StoredBatch, records: LogSlice, frontier: int) -> _Store
     if batch.is_skipped or batch.last_offset < frontier:
         return stored
     data = records.file.read(stored.position, stored.size)
-    return stored._replace(batch=batch._replace(keys=read_record_keys(data, 0, read_header(data, 0))))
+    try:
+        keys = read_record_keys(data, 0, read_header(data, 0))
+    except RecordError:
+        # Whoever reads the batch will say so. It must not keep back everything behind it for ever.
+        return stored
+    return stored._replace(batch=batch._replace(keys=keys))
 
 
 def _slices(records: LogSlice, stored: Sequence[_StoredBatch], acquired: Sequence[AcquiredRecords]) -> list[LogSlice]:

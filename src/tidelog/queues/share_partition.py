@@ -586,6 +586,13 @@ class SharePartition:
                 message = f"The range {max(first, batch.first_offset)} to {min(last, batch.last_offset)} {why}."
                 raise ApiError(ErrorCode.INVALID_RECORD_STATE, message)
 
+    def is_held(self, member_id: str, first: int, last: int) -> bool:
+        """Whether the member has the locks of all these offsets, apart from those that the log has lost."""
+        owner, ranges = self._members.get(member_id), self._ranges
+        return owner is not None and all(
+            ranges.state(row) == RecordState.ACQUIRED and ranges.owner(row) == owner for row in ranges.rows_between(first, last)
+        )
+
     def _apply(self, first: int, last: int, kind: AcknowledgeType, limits: DeliveryLimits, now_ms: int) -> None:
         if last < first:
             return

@@ -2,13 +2,20 @@
 
 import pytest
 
-from tests.broker.handlers.share_client import QUEUE, ShareMember, acquired_in, configure, share_machine
+from tests.broker.handlers.share_client import QUEUE, ShareMember, acquired_in, configure, partition_in, share_machine
 from tests.broker.handlers.test_share_dead_letters import DEAD, letters, story
 from tests.broker.handlers.test_share_groups import wait_ready
 from tests.broker.harness import FakeClient, Machine
+from tidelog.broker import share_partitions
 from tidelog.broker.share_partitions import RECORDS_PER_TURN
 from tidelog.broker.share_settings import QUEUE_ACQUIRED_MAX, QUEUE_RANGES_MAX
+from tidelog.broker.share_states import ShareStates
 from tidelog.config.topic import TOPIC
+from tidelog.controller.errors import ApiError
+from tidelog.coordinator.machine import OnDone
+from tidelog.log.partition_log import PartitionLog
+from tidelog.log.reading import Isolation, LogRead, read
+from tidelog.queues import key_order
 from tidelog.queues.acknowledgements import AcknowledgeType
 from tidelog.queues.records import RECORD_CODEC, SharePartitionKey, ShareSnapshotRecord, ShareSnapshotValue
 from tidelog.queues.states import StateBatch
@@ -315,3 +322,73 @@ def test_the_largest_state_of_a_queue_topic_fits_into_one_record() -> None:
     size_max = TOPIC.settings["max.message.bytes"].default
     assert isinstance(size_max, int)
     assert len(encoded) + len(value or b"") + 1_000 < size_max, "the rest of the batch fits, too"
+
+
+def test_what_others_may_have_by_now_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, client, member = queue_machine()
+    other = ShareMember(machine, "another", member.topic_id)
+    other.join()
+    send(machine, client, (0, 0))
+    assert member.acquired(max_records=0) == other.acquired(max_records=0) == []
+    write, late = ShareStates.write, []
+    with monkeypatch.context() as patch:
+        patch.setattr(ShareStates, "write", lambda *args: late.append(args))
+        correlations = []
+        for each in (member, other):
+            fields = each.fetch_fields()
+            correlations.append(each.client.send(ApiKey.SHARE_FETCH, 2, encode_request(ApiKey.SHARE_FETCH, 2, fields)))
+            machine.run_for(20_000 + 15_000 * (each is member))
+    for args in late:
+        write(*args)
+    machine.run_for(1_000)
+    found = []
+    for each, correlation in zip((member, other), correlations, strict=True):
+        frame, position = each.client.last_reply(ApiKey.SHARE_FETCH, 2, correlation)
+        found.append(acquired_in(decode_response(ApiKey.SHARE_FETCH, 2, frame, position)))
+    assert found == [[], [(0, 0, 2)]], "the first lock ended before its delivery was written"
+
+
+def test_a_fetch_is_answered_when_the_coordinator_refuses_the_new_start_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, client, member = queue_machine()
+    send(machine, client, (0, 0), (0, 0))
+    send(machine, client, (0, 0))
+    assert member.acquired(max_records=1, share_acquire_mode=1) == [(0, 0, 1)]
+    partition = {"partition_index": 0, "offset": 2}
+    client.call(ApiKey.DELETE_RECORDS, 2, topics=[{"name": "orders", "partitions": [partition]}], timeout_ms=1_000)
+
+    def refuse(_: ShareStates, __: object, ___: object, on_done: OnDone, ____: object) -> None:
+        on_done(None, ApiError(ErrorCode.FENCED_STATE_EPOCH))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShareStates, "write", refuse)
+        found = partition_in(member.fetch())
+    assert found is not None
+    assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert member.acquired() == [(2, 2, 1)]
+
+
+def test_a_batch_whose_keys_cannot_be_read_does_not_stop_an_ordered_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, client, member = queue_machine()
+    assert configure(client, tidelog_share_order="key") == 0
+    monkeypatch.setattr(key_order, "BATCH_RECORDS_MAX", 3)
+    for keys in ("aa", "aaaa", "a"):
+        send_keys(client, keys)
+    assert member.acquired() == [(0, 0, 1), (2, 5, 1)]
+
+
+def test_what_is_locked_is_handed_out_although_what_follows_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, client, member = queue_machine()
+    for _ in range(2):
+        client.append(records=build_batch([Record(0, 1, None, b"x" * 70_000)]))
+
+    def read_first(log: PartitionLog, offset: int, bytes_max: int, isolation: Isolation) -> LogRead:
+        if offset:
+            raise OSError("the disk is gone")
+        return read(log, offset, bytes_max, isolation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(share_partitions, "read", read_first)
+        assert member.acquired() == [(0, 0, 1)]
+    assert member.acquired() == [(1, 1, 1)]
+    machine.run_for(31_000)
+    assert member.acquired() == [(0, 0, 2), (1, 1, 2)], "their locks end"

@@ -90,6 +90,7 @@ class ShareFetch:
         "_acknowledged",
         "_bytes_min",
         "_context",
+        "_delayed",
         "_errors",
         "_fetched",
         "_is_fetched",
@@ -128,6 +129,8 @@ class ShareFetch:
         # How many partitions have locked records, and not written that yet; and those that failed to.
         self._unwritten = 0
         self._write_errors: dict[TopicIndex, Exception] = {}
+        # The partitions whose records were not handed out until that was written, which may have taken longer than a lock lasts.
+        self._delayed: list[TopicIndex] = []
 
     # -- acknowledgements ----------------------------------------------------------------------------------------------------
 
@@ -228,6 +231,8 @@ class ShareFetch:
         self._unwritten -= 1
         if error is not None:
             self._write_errors[which] = error
+        elif which in self._fetched:
+            self._delayed.append(which)
         self._reply_if_done()
 
     def on_available(self) -> None:
@@ -267,6 +272,7 @@ class ShareFetch:
             # The leader was dropped, and its locks with it: nobody may work on what it handed out.
             self._fetched.pop(which, None)
             self._partition_errors[which] = context.code_of(error)
+        self._keep_what_is_held()
         mentioned = dict.fromkeys((*self._acknowledged, *self._fetched, *self._partition_errors))
         if self._is_first:
             mentioned = dict.fromkeys((*self._session.partitions, *mentioned))
@@ -283,6 +289,16 @@ class ShareFetch:
             node_endpoints=endpoints,
         )
         context.reply_parts(encode_share_fetch_response(response))
+
+    def _keep_what_is_held(self) -> None:
+        """Locks may have ended while the deliveries were written: others may have these records by now."""
+        shares = self._context.broker.share_sessions.share_partitions
+        for which in self._delayed:
+            leader = shares.find_existing(self._key.group_id, *which)
+            acquired, records = self._fetched.pop(which)
+            held = [] if leader is None else leader.held_by(self._key.member_id, acquired)
+            if held:
+                self._fetched[which] = ShareFetched(held, records)
 
     def _result(self, which: TopicIndex, errors: AcknowledgeErrors, leaders: set[int]) -> ShareFetchResult:
         topic_id, index = which
