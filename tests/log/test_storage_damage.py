@@ -51,6 +51,7 @@ def assert_offline(world: World, path: str, position: int | None = None) -> None
     reason = world.directory.offline[KEY]
     assert path in reason
     assert "was durable" in reason
+    assert world.directory.damaged == {KEY}
     if position is not None:
         assert f"at byte {position}" in reason
     assert {name: contents(world.disk, name) for name in log_files(world.disk)} == before
@@ -69,6 +70,16 @@ def test_a_bit_flip_below_the_mark_takes_the_partition_offline(segment: int) -> 
     path = log_files(world.disk)[segment]
     world.disk.flip_bit(path, 100, 3)
     assert_offline(world, path, 0)
+
+
+@pytest.mark.parametrize("error_number", [errno.EMFILE, errno.ENOMEM, errno.EIO])
+def test_a_log_that_cannot_be_read_is_offline_and_not_called_damaged(error_number: int) -> None:
+    world = world_with_records()
+    world.crash("all")
+    world.disk.faults.fail("open", lambda path: path.startswith(DIRECTORY) and path.endswith(".log"), error_number)
+    world.open()
+    assert KEY in world.directory.offline
+    assert world.directory.damaged == set()
 
 
 def test_a_bit_flip_in_the_batch_behind_the_mark_is_cut_and_reported() -> None:

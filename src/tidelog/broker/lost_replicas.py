@@ -8,8 +8,8 @@ broker starts: it was not opened, and the broker may still be eligible to lead i
 Both are reported with AssignReplicasToDirs, as in a directory that is lost. The controller lets others lead and takes the replica
 out of both sets. When the answer has come and the image says so too, the leader is asked whether it can read its own log: a power
 cut may have damaged both, and what is sound of one may be what the other one lacks. If it can, the damaged log is deleted and
-copied from the leader again. What went offline while the broker ran waits for its next start, which reads what the disk really
-holds.
+copied from the leader again. What went offline while the broker ran, and what could not be read at its start although nothing
+says that it is damaged (a shortage of descriptors, say), waits for the next start, which reads what the disk really holds.
 
 If nobody else may lead, the replica is kept as it is, offline, and an event names the command that repairs it. It is reported
 again when the partition has changed, because then somebody else may.
@@ -159,7 +159,7 @@ class LostReplicas:
     def _ask_leaders(self) -> None:
         """Ask the leaders of damaged replicas that were let go whether they can read what those replicas will copy."""
         wanted: dict[int, list[tuple[str, int, int]]] = {}
-        for name, index in self._node.directory.offline:
+        for name, index in sorted(self._node.directory.damaged):
             found = self._find(name, index) if name != METADATA_TOPIC else None
             if found is not None and self._is_let_go(*found) and found[1].leader not in self._asked_leaders:
                 wanted.setdefault(found[1].leader, []).append((name, index, found[1].leader_epoch))
@@ -196,7 +196,7 @@ class LostReplicas:
 
     def _copy_again(self, name: str, index: int, leader: int, leader_epoch: int) -> None:
         node, found = self._node, self._find(name, index)
-        if (name, index) not in node.directory.offline or found is None or not self._is_let_go(*found):
+        if (name, index) not in node.directory.damaged or found is None or not self._is_let_go(*found):
             return
         key, state = found
         if (state.leader, state.leader_epoch) == (leader, leader_epoch):

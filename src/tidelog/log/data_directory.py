@@ -144,6 +144,7 @@ class DataDirectory:
         opened = open_logs(self.environment, self.path, state, settings_for, on_progress)
         self.logs = opened.logs
         self.offline = opened.offline
+        self.damaged = opened.damaged
         self._state = state
         self.was_stopped_cleanly = state.was_stopped_cleanly
         self.previous_broker_epoch = state.broker_epoch
@@ -296,6 +297,7 @@ class DataDirectory:
         retired = names.join(self.path, names.retired_directory_name(*key, self._randomness.token(16), state))
         self.disk.rename(names.join(self.path, names.partition_directory_name(*key)), retired)
         del self.offline[key]
+        self.damaged.discard(key)
         self._being_deleted.add(key)
         self._forget_partition(key, retired, 0 if state == "delete" else None, None)
 

@@ -27,7 +27,15 @@ from tidelog.log.durability.checkpoints import (
 from tidelog.log.durability.durable_marks import DurableMarks
 from tidelog.log.durability.sync_plan import NEVER_SYNCFS, SyncPlan, run_plans
 from tidelog.log.environment import LogEnvironment, Report, is_scarcity
-from tidelog.log.errors import CorruptCheckpoint, DirectoryLocked, DirectoryUnusable, StorageError
+from tidelog.log.errors import (
+    CorruptCheckpoint,
+    CorruptIndex,
+    CorruptLog,
+    CorruptSnapshot,
+    DirectoryLocked,
+    DirectoryUnusable,
+    StorageError,
+)
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.recovery.log_recovery import LogOpening, open_log
 from tidelog.log.retention.deletion_queue import remove_tree
@@ -37,6 +45,9 @@ from tidelog.ports.randomness import Randomness
 from tidelog.records.topic_partition import TopicPartition
 
 NO_TOPIC_ID = bytes(16)
+# The bytes on the disk were read, and they are wrong. Everything else (a shortage, a device that does not answer, a mistake of
+# ours) proves nothing about them.
+DAMAGE = (CorruptLog, CorruptIndex, CorruptSnapshot, CorruptCheckpoint)
 # A plan holds about five open files (segment, indexes, snapshot): ten thousand plans at once would exceed a process's limit.
 SYNC_LOGS_AT_ONCE = 128
 
@@ -57,6 +68,8 @@ class DirectoryState:
 class OpenedLogs:
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
     offline: dict[TopicPartition, str] = field(default_factory=dict)
+    damaged: set[TopicPartition] = field(default_factory=set)
+    """Those of them whose bytes are wrong. The others could not be read, and may well be sound."""
 
 
 def take_over(
@@ -169,6 +182,8 @@ def open_logs(
                 opened.logs[key] = _open_one(environment, path, directory, key, state, settings_for(parsed.topic))
             except Exception as error:  # Whatever is wrong with this partition's bytes, the others must open.
                 opened.offline[key] = str(error)
+                if isinstance(error, DAMAGE):
+                    opened.damaged.add(key)
                 environment.report("partition_offline", {"partition": name, "reason": str(error)})
         if on_progress is not None:
             on_progress(number + 1, len(directories))
