@@ -4,6 +4,7 @@ import contextlib
 import struct
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 
 import cramjam
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.log.harness import START_MS, batch
 from tidelog.log.append_check import (
+    QUEUE_BATCH_RECORDS_MAX,
     AppendOrigin,
     BatchValidation,
     ValidatedBatch,
@@ -163,6 +165,16 @@ def test_the_largest_message_that_may_be() -> None:
     check(batch(size=200), settings)
     with pytest.raises(RecordTooLarge, match=r"201 bytes is larger than max\.message\.bytes=200"):
         check(batch(size=201), settings)
+
+
+def test_a_queue_takes_no_batch_that_it_could_not_look_into() -> None:
+    one = Record(0, START_MS, None, b"")
+    most = [one._replace(offset=offset) for offset in range(QUEUE_BATCH_RECORDS_MAX + 1)]
+    data, settings = build_batch(most), LogSettings(message_bytes_max=1 << 22)
+    check(data, settings)
+    with pytest.raises(RecordTooLarge, match=r"20001 records is larger than a queue takes \(20000\); send smaller batches"):
+        check(data, replace(settings, is_queue=True))
+    check(build_batch(most[:-1]), replace(settings, is_queue=True))
 
 
 def test_what_the_broker_itself_writes_is_not_bound_by_the_topics_size() -> None:

@@ -56,6 +56,9 @@ RECORD_BYTES_MIN = 7
 DECODED_BYTES_PER_MESSAGE_BYTE_MAX = 64
 DECODED_BYTES_MAX = 128 * 1024 * 1024
 DECODED_BYTES_PER_MESSAGE_BYTE_MIN = 4
+# A queue looks into each record of a batch before it hands any of them out, and it must be able to: a batch whose times it could
+# not read would be handed out too early. No client makes batches of this size unless it is told to.
+QUEUE_BATCH_RECORDS_MAX = 20_000
 # The expansion to expect of a codec before its output is known.
 EXPANSION_GUESS = 8
 _TIMESTAMP_MIN, _TIMESTAMP_MAX = -(2**63), 2**63 - 1
@@ -410,6 +413,10 @@ def _check_client_header(header: BatchHeader, size: int, settings: LogSettings) 
         raise InvalidRecord("a produce request has exactly one record batch per partition")
     if size > settings.message_bytes_max:
         raise RecordTooLarge(f"a batch of {size} bytes is larger than max.message.bytes={settings.message_bytes_max}")
+    if settings.is_queue and header[12] > QUEUE_BATCH_RECORDS_MAX:
+        raise RecordTooLarge(
+            f"a batch of {header[12]} records is larger than a queue takes ({QUEUE_BATCH_RECORDS_MAX}); send smaller batches"
+        )
     attributes = header[5]
     if attributes & CONTROL_MASK:
         raise InvalidRecord("clients may not write control batches")

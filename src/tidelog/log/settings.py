@@ -58,6 +58,7 @@ class LogSettings:
     compact: bool = False
     delete: bool = True
     """Both are set by ``cleanup.policy``."""
+    is_queue: bool = _setting("tidelog.queue.enable")
     retention_ms: int = _setting("retention.ms")
     retention_bytes: int = _setting("retention.bytes")
     file_delete_delay_ms: int = _setting("file.delete.delay.ms")

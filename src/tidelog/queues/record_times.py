@@ -12,6 +12,7 @@ of memory, and no record is decoded.
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tidelog.log.append_check import DECODED_BYTES_MAX
 from tidelog.ports.disk import Buffer
 from tidelog.records.batch import read_records
 from tidelog.records.compression import CompressionType
@@ -25,8 +26,9 @@ NO_TIME = 0
 NO_TTL = -1
 # 4000 years; a number of more digits is a mistake.
 DIGITS_MAX = 15
-# A batch that a topic accepted is smaller. A damaged one must not exhaust the memory.
-BATCH_BYTES_MAX = 64 << 20
+# A queue accepts nothing larger, and fewer records in a batch; the batches of a topic that was adopted may have more. A damaged
+# one must not exhaust the memory.
+BATCH_BYTES_MAX = DECODED_BYTES_MAX
 BATCH_RECORDS_MAX = 1_000_000
 
 
