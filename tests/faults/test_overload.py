@@ -149,7 +149,7 @@ def overload(tmp_path: Path, seconds: float) -> None:
         assert during["tidelog_connections_refused_total"] > 0
         assert during["tidelog_throttled_reads_total"] > 0
         assert counts["metadata"] > 0
-        assert counts["acknowledged"] == len(acknowledged) > 100
+        assert counts["acknowledged"] == len(acknowledged) > 20
         # And it was borne.
         assert probe.rss_bytes_max < before + BOUND_BYTES
         assert max(probe.seconds) < ANSWER_SECONDS_MAX

@@ -75,5 +75,14 @@ def test_a_broker_that_stops_is_not_taken_for_one_that_requires_security(fake: F
         brokers.borrow(1)
 
 
+def test_a_broker_that_stops_at_the_first_request_of_a_connection_is_lost_as_well(fake: FakeBroker, brokers: Brokers) -> None:
+    """A listener that requires SASL answers nothing but the greeting; this cluster has answered more before."""
+    brokers.metadata()
+    fake.answer(ApiKey.LIST_TRANSACTIONS, HANG_UP)
+    connection = brokers.borrow(1)
+    with pytest.raises(ConnectionLost):
+        connection.request(ApiKey.LIST_TRANSACTIONS, {}, 10.0)
+
+
 def test_partitions_by_topic() -> None:
     assert by_topic([("b", 1), ("a", 0), ("b", 0)]) == {"b": [1, 0], "a": [0]}

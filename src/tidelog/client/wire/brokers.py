@@ -59,6 +59,8 @@ class Brokers:
         self._borrowed: list[BrokerConnection] = []
         self._has_answered = False
         self._speaks_plaintext = False
+        # Whether anything but the greeting was answered, which a listener that requires SASL would not do.
+        self._is_served = False
 
     def close(self) -> None:
         """End all connections, also those that are borrowed: reads that are under way raise an error."""
@@ -130,6 +132,8 @@ class Brokers:
             # plaintext it is one that stops, and comes back.
             raise ConnectionLost(f"{address[0]}:{address[1]} ended the connection at its first words") from error
         self._speaks_plaintext = True
+        if self._is_served:
+            connection.expect_answers()
         return connection
 
     def _request(self, address: Address, api: ApiKey, fields: Fields, version_min: int = 0) -> DecodedMessage:
@@ -137,11 +141,13 @@ class Brokers:
         if connection is None:
             connection = self._connections[address] = self._connect(address)
         try:
-            return connection.request(api, fields, self.request_seconds_max, version_min)
+            response = connection.request(api, fields, self.request_seconds_max, version_min)
         except ClientError:
             connection.close()
             del self._connections[address]
             raise
+        self._is_served = True
+        return response
 
     # -- connections for exclusive use ----------------------------------------------------------------------------------------
 
