@@ -9,6 +9,7 @@ from tidelog.queues.lock_wheel import BUCKET_MS
 NOW_MS = 1_700_000_000_000
 RECORDS = 100_000
 BYTES_MAX = 24
+TRIES = 5
 
 
 def test_every_record_comes_once_not_early_and_at_most_a_bucket_late() -> None:
@@ -31,6 +32,14 @@ def test_every_record_comes_once_not_early_and_at_most_a_bucket_late() -> None:
 def test_what_is_due_soon_takes_at_most_24_bytes_and_what_is_due_later_takes_none() -> None:
     random = Random(7)
     times = [NOW_MS + random.randrange(1, HORIZON_MS) for _ in range(RECORDS)]
+    # Threads of other tests in this process can only add to what is seen, so the least counts.
+    soon, later = (min(sizes) for sizes in zip(*(sizes_of(times) for _ in range(TRIES)), strict=True))
+    assert soon / RECORDS <= BYTES_MAX
+    assert later / RECORDS <= 1, "a stretch of a thousand records has one entry"
+
+
+def sizes_of(times: list[int]) -> tuple[int, int]:
+    """Bytes for records that are due at these times, and for as many a month later."""
     wheel = DelayWheel()
     tracemalloc.start()
     try:
@@ -42,9 +51,8 @@ def test_what_is_due_soon_takes_at_most_24_bytes_and_what_is_due_later_takes_non
         both, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert soon / RECORDS <= BYTES_MAX
-    assert (both - soon) / RECORDS <= 1, "a stretch of a thousand records has one entry"
     assert wheel.stretch_count == -(-RECORDS // STRETCH_OFFSETS_MAX)
+    return soon, both - soon
 
 
 def test_what_is_due_later_is_looked_at_again_a_minute_before_one_stretch_at_a_time() -> None:

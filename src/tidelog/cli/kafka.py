@@ -5,6 +5,7 @@ the address, because librdkafka waits and retries where a person wants an answer
 """
 
 import socket
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,6 +31,8 @@ BOOTSTRAP_VARIABLE = "TIDELOG_BOOTSTRAP"
 CONNECT_SECONDS_MAX = 2.0
 METADATA_SECONDS_MAX = 6.0
 REQUEST_SECONDS_MAX = 30.0
+NEW_TOPIC_SECONDS_MAX = 5.0
+LOOK_AGAIN_SECONDS = 0.05
 MILLISECONDS_MAX = 24 * 3_600_000
 
 
@@ -164,11 +167,14 @@ class KafkaCluster:
         )
 
 
-def partitions_of(admin: Admin, topic: str) -> list[TopicPartition]:
-    """The partitions of a topic that exists. This asks the cluster for all topics, because asking for one could create it."""
-    found = admin.describe_cluster().partitions(topic)
-    if not found:
-        raise no_such_topic(admin, topic)
+def partitions_of(admin: Admin, topic: str, *, is_new: bool = False) -> list[TopicPartition]:
+    """The partitions of a topic that exists. This asks the cluster for all topics, because asking for one could create it. Of
+    several brokers, the one that is asked may hear of a topic that ``is_new`` a moment after the one that created it."""
+    deadline = time.monotonic() + (NEW_TOPIC_SECONDS_MAX if is_new else 0.0)
+    while not (found := admin.describe_cluster().partitions(topic)):
+        if time.monotonic() >= deadline:
+            raise no_such_topic(admin, topic)
+        time.sleep(LOOK_AGAIN_SECONDS)
     return found
 
 

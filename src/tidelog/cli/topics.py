@@ -118,7 +118,7 @@ def create_command(
         is_new = not (if_not_exists and topic in admin.describe_cluster().topics)
         if is_new:
             admin.create_topic(topic, partitions=partitions, replication_factor=replication_factor, **configs)
-        partition_count = len(partitions_of(admin, topic))
+        partition_count = len(partitions_of(admin, topic, is_new=is_new))
     if as_json:
         show_json({"topic": topic, "partitions": partition_count, "created": is_new})
         return
