@@ -71,10 +71,10 @@ def create_command(
         float | None, typer.Option("--visibility-timeout", min=1, help="Seconds for which a received job is locked.")
     ] = None,
     deliveries: Annotated[
-        int | None, typer.Option("--max-deliveries", min=2, help="How often a job is delivered before it is given up.")
+        int | None, typer.Option("--max-deliveries", min=2, help="How many times a job is delivered at most.")
     ] = None,
     ttl: Annotated[
-        float | None, typer.Option("--ttl", min=1, help="Seconds after which a job that nobody has received is given up.")
+        float | None, typer.Option("--ttl", min=1, help="How many seconds a job waits for a worker before it expires.")
     ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting of the topic; repeatable.")

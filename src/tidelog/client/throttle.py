@@ -14,7 +14,7 @@ LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttle
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 
 Moves = Mapping[TopicPartition, tuple[Sequence[int], Sequence[int]]]
-"""Of each partition, the replicas that there are and those that are added."""
+"""For each partition, its present replicas and those that a move adds."""
 
 
 def throttle(admin: Admin, brokers: Collection[int], moves: Moves, bytes_per_second: int) -> None:

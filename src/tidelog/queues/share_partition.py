@@ -24,7 +24,7 @@ On queue topics the records that are acquired and the rows of the table are limi
 nothing. With too many rows, the window stays as it is, and only such records are handed out whose settling adds no row.
 
 The records of a queue topic may have times (``DeliveryTimes``). One that is not due when the log shows it is DELAYED until it is:
-then it is available again, and the log is asked anew. One that nobody has received before it expires is archived. Both are
+then it is available again, and the log is read again. One that nobody has received before it expires is archived. Both are
 decided when a record would be handed out, by the caller's wall clock, so neither comes early or late.
 
 On a queue topic every acquisition is written, as an available record with the raised count, and the caller hands nothing out

@@ -81,7 +81,7 @@ class _Uncertain(Exception):
 
 class ParsedValues(NamedTuple):
     fields: pa.StructArray
-    """Of each value; null for those without fields: uncertain ones, and messages without a value."""
+    """The fields of each value; null where there are none: for uncertain values, and for messages without a value."""
     is_certain: pa.BooleanArray
 
 
