@@ -12,7 +12,6 @@ from tidelog.controller.election import (
     broker_registered,
     broker_returned,
     elect_leaders,
-    leadership_of_returning_broker,
     rebalance_leaders,
     replica_lost,
     settings_changed,
@@ -117,29 +116,6 @@ def test_there_are_two_types() -> None:
     with pytest.raises(ApiError) as refused:
         elect_leaders(new_image(), RULES, 3, None)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
-
-
-def test_a_returning_broker_leads_again_in_a_new_epoch() -> None:
-    image = new_image((1, 2), orders=2)
-    assert list(leadership_of_returning_broker(image, 1, may_have_lost=lambda _: False)) == []
-    assert list(leadership_of_returning_broker(image, 2, may_have_lost=lambda _: True)) == []
-    replay(image, list(leadership_of_returning_broker(image, 1, may_have_lost=lambda _: True)))
-    assert [partition(image, index).leader_epoch for index in (0, 1)] == [1, 1]
-
-
-def test_a_returning_broker_takes_what_has_no_leader_if_it_has_the_records() -> None:
-    image = with_change(leader=-1, isr=(2,))
-    assert list(leadership_of_returning_broker(image, 1, may_have_lost=lambda _: False)) == []
-    replay(image, list(leadership_of_returning_broker(image, 2, may_have_lost=lambda _: False)))
-    assert (partition(image).leader, partition(image).isr) == (2, (2,))
-
-
-def test_a_returning_broker_that_left_last_as_kafka_writes_it() -> None:
-    image = with_change(leader=-1, isr=(), eligible_leader_replicas=(2,), last_known_elr=(2,))
-    assert list(leadership_of_returning_broker(image, 1, may_have_lost=lambda _: False)) == []
-    replay(image, list(leadership_of_returning_broker(image, 2, may_have_lost=lambda _: False)))
-    found = partition(image)
-    assert (found.leader, found.isr, found.eligible_leader_replicas, found.last_known_elr) == (2, (2,), (), ())
 
 
 # -- brokers come and go: tables of cases. A partition is on brokers 1, 2 and 3. --------------------------------------------
@@ -255,6 +231,15 @@ def test_a_smaller_minimum_ends_eligibility() -> None:
     assert topic is not None
     assert after(image, settings_changed(image, Rules(3), [topic])) == state(1, (1, 2), (3,))
     assert after(image, settings_changed(image, Rules(2), [topic])) == state(1, (1, 2))
+
+
+def test_who_is_eligible_is_decided_by_the_set_that_a_new_leader_begins_with() -> None:
+    """The minimum was lowered while nobody was there. One replica is now enough, and acknowledges alone."""
+    for elr in ((1, 2), (1, 2, 3)):
+        image = image_of(state(-1, (), elr, (1,)), fenced=(1, 2, 3))
+        assert after(image, broker_returned(image, Rules(1), 1)) == state(1, (1,))
+    image = image_of(state(-1, (), (1, 2, 3), (1,)), fenced=(1, 2, 3))
+    assert after(image, broker_returned(image, Rules(2), 1)) == state(1, (1,), (2, 3))
 
 
 @pytest.mark.parametrize(

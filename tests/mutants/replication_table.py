@@ -4,6 +4,7 @@ from tests.mutants.table import Mutant
 
 REPLICATION_TESTS = (
     "tests/controller/test_election.py",
+    "tests/controller/test_election_histories.py",
     "tests/controller/test_in_sync_set.py",
     "tests/controller/test_replica_directories.py",
     "tests/controller/test_ended_throttles.py",
@@ -117,6 +118,13 @@ REPLICATION_MUTANTS = (
         ELECTION,
         "        if len(isr) >= effective_min_insync(self.min_insync_replicas, assignment.settled):\n            return ()\n",
         "",
+    ),
+    Mutant(
+        "replication: eligibility is decided before the election and not after it",
+        "who missed what a new leader acknowledges alone is not eligible",
+        ELECTION,
+        "            eligible = self._eligible(isr, assignment)\n",
+        "            eligible = tuple(replica for replica in eligible if replica != leader)\n",
     ),
     Mutant(
         "replication: an older broker epoch joins the in-sync set",

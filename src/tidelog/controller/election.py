@@ -26,7 +26,7 @@ writable while it is copied.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -176,7 +176,10 @@ class PartitionChange:
         if is_unclean:
             isr, eligible, recovery_state = (leader,), (), RECOVERING
         elif leader not in isr and leader != NO_LEADER:
-            isr, eligible = (leader,), tuple(replica for replica in eligible if replica != leader)
+            # By this set, because the minimum may be lower than when the others became eligible: if the new leader alone is
+            # enough, it acknowledges what they lack.
+            isr = (leader,)
+            eligible = self._eligible(isr, assignment)
         last_known = self._last_known() if leader == NO_LEADER else ()
         record = PartitionChangeRecord(
             self.index,
@@ -374,34 +377,6 @@ def _change(
         isr=tuple(replica for replica in topic.partitions[index].isr if replica != without),
         election_type=ElectionType.UNCLEAN if rules.allows_unclean_election(topic.name) else ElectionType.ONLINE,
     )
-
-
-def leadership_of_returning_broker(
-    image: ClusterImage, broker_id: int, *, may_have_lost: Callable[[TopicImage], bool]
-) -> Iterator[PartitionChangeRecord]:
-    """Make a returning broker the leader of partitions that have no leader and whose records it certainly has (it was in sync, or
-    eligible when the last leader left).
-
-    Where it leads already it begins a new leader epoch only for topics of which it ``may_have_lost`` records that somebody had
-    read, which is how readers find out (KIP-320). Everywhere else what a crash lost had been seen by nobody, and a record for
-    each partition would make the metadata log grow with every crash."""
-    for topic in image.topics:
-        renew = may_have_lost(topic)
-        for index, partition in topic.partitions.items():
-            if partition.leader == broker_id:
-                if renew:
-                    yield PartitionChangeRecord(index, topic.topic_id, leader=broker_id)
-            elif partition.leader == NO_LEADER and broker_id in partition.isr:
-                yield PartitionChangeRecord(index, topic.topic_id, leader=broker_id)
-            elif partition.leader == NO_LEADER and not partition.isr and broker_id in partition.eligible_leader_replicas:
-                yield PartitionChangeRecord(
-                    index,
-                    topic.topic_id,
-                    isr=(broker_id,),
-                    leader=broker_id,
-                    eligible_leader_replicas=(),
-                    last_known_elr=(),
-                )
 
 
 # -- on request --------------------------------------------------------------------------------------------------------------
