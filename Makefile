@@ -35,7 +35,7 @@ test: check ## Check, then run all tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 # The folders whose tests need neither Spark nor a foreign program, and mostly no process of their own.
-QUICK := broker config controller coordinator groups log metadata metrics ports raft records replication server transactions wire
+QUICK := broker config controller coordinator groups log metadata metrics ports queues raft records replication server transactions wire
 
 quick: $(INSTALLED) ## The loop while editing: tests of the cores and the server, under two minutes, no Spark and no foreign suite
 	$(BIN)/ruff check

@@ -24,7 +24,7 @@ def test_offset_file_names_round_trip(base_offset: int, kind: str, state: str) -
 
 
 def test_names_of_files_as_kafka_writes_them() -> None:
-    assert names.log_file_name(42) == "00000000000000000042.log"
+    assert names.offset_file_name(42, names.LOG_SUFFIX) == "00000000000000000042.log"
     assert names.snapshot_file_name(2**63 - 1) == "09223372036854775807.snapshot"
     assert names.segment_path("/data/orders-3", 7, names.TIME_INDEX_SUFFIX) == "/data/orders-3/00000000000000000007.timeindex"
 
@@ -52,9 +52,9 @@ def test_other_files_are_not_taken_for_a_segments(name: str) -> None:
 
 def test_base_offsets_are_those_in_use_in_order() -> None:
     listing = [
-        names.log_file_name(30),
-        names.log_file_name(4),
-        names.log_file_name(5) + ".deleted",
+        names.offset_file_name(30, names.LOG_SUFFIX),
+        names.offset_file_name(4, names.LOG_SUFFIX),
+        names.offset_file_name(5, names.LOG_SUFFIX) + ".deleted",
         "00000000000000000001.index",
         "x",
     ]

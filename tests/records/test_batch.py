@@ -87,7 +87,7 @@ def test_golden_batches_are_read(name: str) -> None:
     assert (header.size, header.record_count, header.last_offset) == (len(batch), 5, 4)
     assert (header.base_timestamp, header.max_timestamp) == (1_700_000_000_000, 1_700_000_070_000)
     assert header.is_transactional is name.endswith("-transactional")
-    assert header.has_producer is name.endswith(("-transactional", "-idempotent"))
+    assert (header.producer_id >= 0) is name.endswith(("-transactional", "-idempotent"))
     known = {kind.name.lower(): kind for kind in CompressionType}
     assert header.compression is known.get(name.rpartition("-")[2], CompressionType.NONE)
     assert records_of(batch) == GOLDEN_RECORDS

@@ -68,8 +68,6 @@ def test_fields_are_read_where_they_stand(wrap: type[Buffer]) -> None:
 def test_what_follows_from_the_fields() -> None:
     header = FIELDS._replace(base_offset=100, last_offset_delta=9, batch_length=500)
     assert (header.size, header.last_offset, header.next_offset) == (512, 109, 110)
-    assert (header.has_producer, header._replace(producer_id=-1).has_producer) == (True, False)
-    assert header._replace(producer_id=0).has_producer
 
 
 @pytest.mark.parametrize(

@@ -793,7 +793,7 @@ def _stored_batches(found: LogRead, offset: int, records_max: int, batches_max: 
         if position + HEADER_SIZE > data_begin + len(data):
             data, data_begin = file.read(position, min(HEADERS_READ_BYTES, end - position)), position
         header = read_header(data, position - data_begin)
-        size = header.batch_length + 12
+        size = header.size
         if position + size > end:
             break
         is_aborted = header.is_transactional and _is_aborted(aborted.get(header.producer_id, ()), header.base_offset)

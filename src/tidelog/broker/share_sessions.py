@@ -90,7 +90,7 @@ class ShareSessions:
         self._by_key: dict[ShareSessionKey, ShareSession] = {}
         # The number of sessions of each group.
         self._members_of: dict[str, int] = {}
-        # Of all sessions.
+        # Counted over all sessions.
         self._partition_count = 0
 
     def __len__(self) -> int:

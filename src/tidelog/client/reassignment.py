@@ -14,14 +14,13 @@ from typing import NamedTuple, Self
 from tidelog.client.wire.brokers import Brokers
 from tidelog.client.wire.errors import ClientError, check_code, error_of
 from tidelog.client.wire.retries import is_worth_another_attempt, retried
+from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage, Fields
 from tidelog.wire.protocol import ApiKey
 
 CONNECT_TIMEOUT_MS = 3_000
 REQUEST_TIMEOUT_MS = 30_000
-
-TopicPartition = tuple[str, int]
 
 
 class MovingPartition(NamedTuple):

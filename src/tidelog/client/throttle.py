@@ -8,7 +8,7 @@ moves end; on Apache Kafka, ``remove_throttles`` does, once nothing moves.
 from collections.abc import Collection, Mapping, Sequence
 
 from tidelog.client.admin import Admin
-from tidelog.client.reassignment import TopicPartition
+from tidelog.records.topic_partition import TopicPartition
 
 LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")

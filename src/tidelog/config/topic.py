@@ -26,6 +26,8 @@ DAY_MS = 24 * HOUR_MS
 # relaxed the defaults of their own topics.
 NOT_INHERITED_BY_INTERNAL_TOPICS = frozenset(("flush.messages",))
 MEBIBYTE = 1 << 20
+# What stands before the bytes that a batch's length counts. Kafka adds it to its default, so that a batch of a mebibyte fits.
+_LOG_OVERHEAD = 12
 
 _RETENTION = (
     Setting(
@@ -189,7 +191,7 @@ _MESSAGES = (
     Setting(
         "max.message.bytes",
         SettingType.INT,
-        MEBIBYTE + 12,
+        MEBIBYTE + _LOG_OVERHEAD,
         "The largest record batch that is accepted, as it is stored (after compression, if there is any).",
         AtLeast(0),
         (Synonym("message.max.bytes"),),

@@ -434,9 +434,10 @@ def whole_batches_bytes(view: memoryview) -> int:
     """The number of leading bytes of ``view`` that are complete batches: a fetch may return an incomplete last batch."""
     end = len(view)
     position = 0
-    while position + 12 <= end:
-        size = int.from_bytes(view[position + 8 : position + 12], "big", signed=True) + 12
-        if size < 12 or position + size > end:
+    while position + LOG_OVERHEAD <= end:
+        batch_length = int.from_bytes(view[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
+        size = batch_length + LOG_OVERHEAD
+        if batch_length < 0 or position + size > end:
             break
         position += size
     return position

@@ -91,10 +91,6 @@ def offset_file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
-def log_file_name(base_offset: int) -> str:
-    return f"{base_offset:020d}.log"
-
-
 def snapshot_file_name(offset: int) -> str:
     return f"{offset:020d}.snapshot"
 

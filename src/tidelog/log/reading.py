@@ -17,6 +17,7 @@ from tidelog.log.segments.indexes import AbortedTransaction
 from tidelog.log.segments.segment import NO_TIMESTAMP, LogSegment
 from tidelog.ports.disk import DiskFile
 from tidelog.ports.steps import Steps
+from tidelog.records.header import LOG_OVERHEAD
 
 # A lookup by time pauses after this many segments.
 SEGMENTS_PER_STEP = 64
@@ -72,7 +73,7 @@ def read(log: PartitionLog, offset: int, bytes_max: int, isolation: Isolation, a
         if segment.base_offset == bound.segment_base_offset:
             # Compaction may have shortened the segment since the bound was noted; then all of it is below the bound.
             end = min(end, bound.position)
-        size = header.batch_length + 12
+        size = header.batch_length + LOG_OVERHEAD
         if position + size > end:
             break
         length = min(max(bytes_max, size) if at_least_one else bytes_max, end - position)

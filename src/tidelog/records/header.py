@@ -127,10 +127,6 @@ class BatchHeader(NamedTuple):
         """When compaction may drop this batch's tombstones and markers; stored in the field of the base timestamp."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_MASK else None
 
-    @property
-    def has_producer(self) -> bool:
-        return self.producer_id >= 0
-
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at ``position``; only its presence is checked."""

@@ -36,6 +36,10 @@ class Record(NamedTuple):
     headers: RecordHeaders = ()
 
 
+# The first byte of a varint says that more bytes follow (bit 7), or that the number is negative (bit 0): a null, or damage.
+_LONG_OR_NEGATIVE = 0x81
+
+
 def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
     """The records' bytes, one after the other."""
     parts: list[bytes] = []
@@ -163,14 +167,14 @@ def decode_records(
 
             length = data[position]
             key_end = position + 1 + (length >> 1)
-            if length & 0x81 or key_end > end:
+            if length & _LONG_OR_NEGATIVE or key_end > end:
                 key, position = _read_nullable(data, position, end, index, "key")
             else:
                 key, position = data[position + 1 : key_end], key_end
 
             length = data[position]
             value_end = position + 1 + (length >> 1)
-            if length & 0x81 or value_end > end:
+            if length & _LONG_OR_NEGATIVE or value_end > end:
                 value, position = _read_nullable(data, position, end, index, "value")
             else:
                 value, position = data[position + 1 : value_end], value_end

@@ -57,7 +57,7 @@ INTER_BROKER_PORTS = 100
 CONTROLLER_PORTS = 200
 PORT_MAX = 65_535
 
-# Of a node: clients, other brokers, controllers.
+# A node's three ports are for clients, other brokers and controllers.
 NodePorts = tuple[int, int, int]
 
 

@@ -106,7 +106,7 @@ def test_a_torn_tail_is_a_note() -> None:
 def test_segments_behind_a_torn_tail_are_named() -> None:
     store = crashed_store()
     change(store.disk, log_files(store.disk)[-1], lambda content: content.extend(b"torn"))
-    behind = f"{ORDERS}/{names.log_file_name(40)}"
+    behind = f"{ORDERS}/{names.offset_file_name(40, names.LOG_SUFFIX)}"
     write_file(store.disk, behind, b"")
     assert damages(store.disk) == []
     assert "the next start removes it" in [finding.meaning for finding in notes(store.disk) if finding.path == behind]

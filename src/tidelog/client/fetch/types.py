@@ -62,7 +62,7 @@ class FetchRange(NamedTuple):
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows that a read returns."""
+        """The columns of the rows that a read returns."""
         if self.columns is None:
             return SCHEMA_WITH_HEADERS if self.include_headers else SCHEMA
         return pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in self.columns])

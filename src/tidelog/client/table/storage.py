@@ -174,7 +174,7 @@ class SqliteStorage:
     def apply(
         self, changes: Sequence[tuple[bytes, bytes | None]], positions: Mapping[int, int], caught_up_ms: int | None
     ) -> None:
-        # Of several changes of one key only the last one counts.
+        # Where one key has several changes, only the last one counts.
         lasts = dict(changes)
         written = [(key, value) for key, value in lasts.items() if value is not None]
         removed = [(key,) for key, value in lasts.items() if value is None]

@@ -59,10 +59,6 @@ def _refresh_interval_ms(image: ClusterImage) -> int:
     return max(REFRESH_MS_MIN, len(image.topics) * REFRESH_MS_PER_TOPIC)
 
 
-def check_regex(regex: str) -> None:
-    _matcher(regex)
-
-
 def _match_topics(regexes: Iterable[str], image: ClusterImage, now_ms: int) -> dict[str, ConsumerGroupRegularExpressionValue]:
     """Return, for each expression, the topics whose whole name matches, in order."""
     names = sorted([topic.name for topic in image.topics])

@@ -120,7 +120,7 @@ def _check_types(schema: StructType, option: str) -> None:
 SECONDS_PER_DAY = 86_400
 _STRICT = {"mode": "PERMISSIVE", "allowSingleQuotes": "false", "allowNonNumericNumbers": "false", "timeZone": "UTC"}
 _CORRUPT = "corrupt"
-# Of messages whose JSON was parsed when they were read: the fields, and whether they are certain.
+# The columns of messages whose JSON was parsed when they were read: the fields, and whether they are certain.
 FIELDS, CERTAIN = "_fields", "_certain"
 
 

@@ -164,7 +164,7 @@ def write_raw(place: Path, positions: Mapping[str, int], batches: Iterable[pa.Re
         return TableMessage(writer.finish(), task.seen, task.next)
 
 
-# Of rows for Spark, with the message to the sink last.
+# The columns of rows for Spark; the message to the sink comes last.
 _RESULT = pa.schema([pa.field(MESSAGE_COLUMN, pa.binary()), *SCHEMA_WITH_HEADERS])
 
 
