@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tidelog.cli import hints
 from tidelog.cli import main as cli
 from tidelog.cli.errors import ExitCode
 from tidelog.cli.look import ReadableGroup, first_line
@@ -123,6 +124,15 @@ def test_without_a_broker_there_is_one_object_or_one_line(
     code, out, err = run([*words, "--json"], capsys)
     assert (code, out) == (ExitCode.ERROR, "")
     assert json.loads(err) == {"error": json.loads(err)["error"], "exit_code": 1}
+
+
+def test_hints_of_every_command_that_talks_to_a_broker_repeat_the_address() -> None:
+    names = [name for name, command in COMMANDS.items() if any("-b" in each.opts for each in command.params)]
+    with hints.remembering():
+        hints.remember("-b", "h:1")
+        for name in names:
+            if not name.startswith("profile"):
+                assert hints.completed(f"To see: tidelog {name} --all") == f"To see: tidelog {name} -b h:1 --all"
 
 
 def test_what_makes_no_sense_is_two(capsys: pytest.CaptureFixture[str]) -> None:

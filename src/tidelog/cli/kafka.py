@@ -40,7 +40,7 @@ MILLISECONDS_MAX = 24 * 3_600_000
 _properties: ContextVar[Mapping[str, str]] = ContextVar("properties", default=MappingProxyType({}))
 
 
-def _choose_bootstrap(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+def choose_bootstrap(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
     """``-b``, else ``TIDELOG_BOOTSTRAP``, else the profile in use, else the default."""
     _properties.set({})
     source = context.get_parameter_source(str(parameter.name))
@@ -56,7 +56,7 @@ def _choose_bootstrap(context: typer.Context, parameter: typer.CallbackParam, va
     return found.bootstrap
 
 
-def _remember_properties(values: list[str] | None) -> list[str] | None:
+def remember_properties(values: list[str] | None) -> list[str] | None:
     for value in values or ():
         hints.remember("-X", value)
     return values
@@ -71,7 +71,7 @@ BootstrapOption = Annotated[
         metavar="HOST:PORT",
         help="A broker, or several separated by commas.",
         envvar=BOOTSTRAP_VARIABLE,
-        callback=_choose_bootstrap,
+        callback=choose_bootstrap,
         show_default=f"the profile in use, or {DEFAULT_BOOTSTRAP}",
     ),
 ]
@@ -81,7 +81,7 @@ PropertiesOption = Annotated[
         "-X",
         metavar="NAME=VALUE",
         help="A librdkafka property, such as security.protocol=SASL_SSL; repeatable.",
-        callback=_remember_properties,
+        callback=remember_properties,
     ),
 ]
 PlaintextOption = Annotated[
@@ -90,7 +90,7 @@ PlaintextOption = Annotated[
         "-X",
         metavar="NAME=VALUE",
         help="client.id, socket.timeout.ms or socket.connection.setup.timeout.ms. Plaintext only.",
-        callback=_remember_properties,
+        callback=remember_properties,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one document per line.")]

@@ -4,22 +4,41 @@ Each pipeline defines its own options, so the words after its name are parsed on
 loaded. A run exits with 0, or with 3 if an audit found a difference.
 """
 
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.cli.errors import CommandFailed
-from tidelog.cli.kafka import JsonOption
+from tidelog.cli.kafka import JsonOption, KafkaCluster, choose_bootstrap, remember_properties
+from tidelog.cli.look import ReadableCommand
 from tidelog.cli.output import make_console, say, show_json, show_table
 from tidelog.client.errors import TidelogError
-from tidelog.spark.pipelines.command_line import CommandLineWrong, find, run_words
+from tidelog.spark.pipelines.command_line import CommandLineWrong, Surroundings, find, run_words
 from tidelog.spark.pipelines.pipeline import MODULES, UnknownPipeline
+
+if TYPE_CHECKING:
+    from tidelog.spark.pipelines.options import ClusterOptions
 
 app = typer.Typer(help="Run a pipeline on Spark: topics to tables and back.", no_args_is_help=True)
 
 # All words after the name belong to the pipeline, --help included.
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+
+
+def _connected(options: "ClusterOptions") -> "ClusterOptions":
+    """With the properties of the profile in use, and a broker that answers."""
+    cluster = KafkaCluster(options.bootstrap, options.kafka)
+    cluster.check_reachable()
+    return replace(options, kafka=tuple(f"{name}={value}" for name, value in cluster.properties.items()))
+
+
+_SURROUNDINGS = Surroundings(
+    command_class=ReadableCommand,
+    callbacks={"bootstrap": choose_bootstrap, "kafka": remember_properties},
+    connect=_connected,
+)
 
 
 @app.callback()
@@ -58,7 +77,7 @@ def run_command(
         typer.echo(context.get_help())
         return 0
     try:
-        return run_words(name, words or [], program="tidelog pipeline run")
+        return run_words(name, words or [], program="tidelog pipeline run", surroundings=_SURROUNDINGS)
     except UnknownPipeline as error:
         raise CommandLineWrong(str(error)) from error
     except TidelogError as error:

@@ -35,6 +35,7 @@ DefaultOption = Annotated[
 ]
 ValidateOption = Annotated[bool, typer.Option("--validate-only", help="Only ask the broker whether it would accept the change.")]
 TYPES = ("client-id", "user", "ip")
+_NONE = "No quotas are set. To set one: tidelog quotas set --client-id NAME producer_byte_rate=1048576"
 
 
 @app.command("list", epilog="Example: tidelog quotas list --client-id loader")
@@ -57,7 +58,10 @@ def list_command(
         return
     console = make_console()
     if not found:
-        say(console, "No quotas are set." if not entity else f"{_words(entity).capitalize()} has no quotas.")
+        say(
+            console,
+            _NONE if not entity else f"{_words(entity).capitalize()} has no quotas. To see all quotas: tidelog quotas list",
+        )
         return
     rows = [(_words(each.entity), key, _number(value)) for each in found for key, value in each.quotas.items()]
     show_table(console, ("Of", "Quota", "Value"), rows)

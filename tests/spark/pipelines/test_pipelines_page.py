@@ -32,7 +32,7 @@ def test_every_pipeline_has_its_section_and_a_command() -> None:
 def test_options_are_those_of_the_pipeline(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options: list[Any] = []
 
-    def build_only(_name: str, pipeline: Pipeline, given: Mapping[str, Any]) -> int:
+    def build_only(_name: str, pipeline: Pipeline, given: Mapping[str, Any], _around: object) -> int:
         options.append(build(pipeline.OPTIONS, given))
         return 0
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from tidelog.spark.pipelines.pipeline import PipelineOutcome
-from tidelog.spark.pipelines.reporters import BarReporter, PlainReporter, show_outcome
+from tidelog.spark.pipelines.reporters import BarReporter, PlainReporter, reporter, show_outcome
 
 
 def test_plain_lines_come_at_steps_now_and_then_and_at_the_end() -> None:
@@ -36,6 +36,26 @@ def test_a_bar_leaves_a_line_for_each_step_that_is_done() -> None:
         shown.progress(5, 10, "letters")
         shown.step("compacting")
     assert out.getvalue().splitlines() == ["✓ reading [orders] 5 of 10 letters (50 %)"]
+
+
+def test_no_path_is_cut_however_narrow_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    place = "lake/a-directory-with-a-long-name/and-another-one/orders"
+    show_outcome("archive", PipelineOutcome("3 rows", {"rows": 3, "files written": 20_000, "table": place}), as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "3 rows",
+        "",
+        "  rows                3",
+        "  files written  20,000",
+        f"  table          {place}",
+    ]
+
+
+def test_a_script_sees_nothing_but_the_outcome(capsys: pytest.CaptureFixture[str]) -> None:
+    with reporter(is_silent=True) as shown:
+        shown.step("starting Spark")
+        shown.progress(1, 1)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_outcome_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:

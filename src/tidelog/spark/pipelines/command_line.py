@@ -1,7 +1,8 @@
 """Runs a pipeline from a command line: it turns flags into options, opens a Spark session, runs the pipeline, and prints the
 outcome.
 
-Both ``tidelog pipeline run`` and ``spark-submit`` come here. Whatever the run raises leaves as one typed error.
+Both ``tidelog pipeline run`` and ``spark-submit`` come here; what only the former has (``Surroundings``) is handed in. Whatever
+the run raises leaves as one typed error.
 
 The flags are the fields of the options' dataclass, whose metadata has the help texts: ``table`` becomes ``--table``, a field
 without a default is required, a bool is a switch, and a ``tuple[str, ...]`` is an option that may be repeated. The metadata may
@@ -17,13 +18,15 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from tidelog.client.errors import InvalidArgument, TidelogError
 from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind
@@ -90,14 +93,33 @@ class CommandLineWrong(typer.TyperException):
     exit_code = 2
 
 
-def run_words(name: str, words: Sequence[str], *, program: str) -> int:
+def _as_given(options: Any) -> Any:
+    return options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a program adds to the command lines of pipelines. By itself a pipeline knows neither profiles nor hints."""
+
+    command_class: type[TyperCommand] | None = None
+    """How help looks."""
+    callbacks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """What typer calls with the value of a flag, by the name of the field."""
+    connect: Callable[[Any], Any] = _as_given
+    """Returns the options that the run gets, once their cluster has been found; called before Spark starts, which is slow."""
+
+
+def run_words(name: str, words: Sequence[str], *, program: str, surroundings: Surroundings | None = None) -> int:
     """``words`` are the flags. Returns the exit code; the caller shows typer's exceptions and typed errors."""
     pipeline = find(name)
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    around = surroundings or Surroundings()
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     command = function_with(
-        [*parameters_of(pipeline.OPTIONS), *_COMMON], lambda given: _run(name, pipeline, given), pipeline.SUMMARY
+        [*parameters_of(pipeline.OPTIONS, around.callbacks), *_COMMON],
+        lambda given: _run(name, pipeline, given, around),
+        pipeline.SUMMARY,
     )
-    app.command(name, epilog=f"Example: {pipeline.EXAMPLE}")(command)
+    app.command(name, cls=around.command_class, epilog=f"Example: {pipeline.EXAMPLE}")(command)
     result = app(list(words), prog_name=f"{program} {name}", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
@@ -113,13 +135,15 @@ def find(name: str) -> Pipeline:
         raise PipelineFailed(f"pipelines need {missing}, which is not installed: {EXTRA}") from error
 
 
-def _run(name: str, pipeline: Pipeline, given: Mapping[str, Any]) -> int:
+def _run(name: str, pipeline: Pipeline, given: Mapping[str, Any], around: Surroundings) -> int:
     try:
         options = build(pipeline.OPTIONS, given)
         config = read_settings(given["spark_config"] or ())
     except InvalidArgument as error:
         raise CommandLineWrong(str(error)) from error
-    with _terminated_is_interrupted(), _spark_log(given["spark_log"]) as log_file, reporter() as shown:
+    options = around.connect(options)
+    is_json = given["as_json"]
+    with _terminated_is_interrupted(), _spark_log(given["spark_log"]) as log_file, reporter(is_silent=is_json) as shown:
         shown.step("starting Spark")
         spark = _session(name, given["master"], config, log_file)
         try:
@@ -127,7 +151,7 @@ def _run(name: str, pipeline: Pipeline, given: Mapping[str, Any]) -> int:
         finally:
             spark.stop()
             _end_java()
-    show_outcome(name, outcome, as_json=given["as_json"])
+    show_outcome(name, outcome, as_json=is_json)
     return outcome.exit_code
 
 
@@ -216,17 +240,17 @@ Parameters = list[inspect.Parameter]
 _KIND = inspect.Parameter.KEYWORD_ONLY
 
 
-def parameters_of(options: type[Any]) -> Parameters:
+def parameters_of(options: type[Any], callbacks: Mapping[str, Callable[..., Any]] = MappingProxyType({})) -> Parameters:
     """The parameters of a function that takes the fields one by one, required ones first."""
     types = get_type_hints(options)
-    parameters = [_parameter(field, types[field.name]) for field in dataclasses.fields(options)]
+    parameters = [_parameter(each, types[each.name], callbacks.get(each.name)) for each in dataclasses.fields(options)]
     return sorted(parameters, key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
 
 def build(options: type[Any], given: Mapping[str, Any]) -> Any:
     """Build the dataclass from the command line's values; other parameters are ignored."""
     types = get_type_hints(options)
-    names = [field.name for field in dataclasses.fields(options)]
+    names = [each.name for each in dataclasses.fields(options)]
     return options(**{name: tuple(given[name] or ()) if _is_repeatable(types[name]) else given[name] for name in names})
 
 
@@ -243,25 +267,26 @@ def function_with(parameters: Parameters, called: Callable[[Mapping[str, Any]], 
     return command
 
 
-def _parameter(field: "dataclasses.Field[Any]", kind: Any) -> inspect.Parameter:
-    flag = f"--{field.name.replace('_', '-')}"
-    default = field.default
-    if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
+def _parameter(of: "dataclasses.Field[Any]", kind: Any, callback: Callable[..., Any] | None) -> inspect.Parameter:
+    flag = f"--{of.name.replace('_', '-')}"
+    default = of.default
+    if default is dataclasses.MISSING and of.default_factory is not dataclasses.MISSING:
+        default = of.default_factory()
     if _is_repeatable(kind):
         kind, default = (list[str], default) if default is dataclasses.MISSING else (list[str] | None, default or None)
     declaration = f"{flag}/--no-{flag[2:]}" if kind is bool and default is True else flag
-    metavar = field.metadata.get("metavar")
+    metavar = of.metadata.get("metavar")
     option = typer.Option(
         declaration,
-        *field.metadata.get("also", ()),
-        help=field.metadata.get("help", ""),
+        *of.metadata.get("also", ()),
+        help=of.metadata.get("help", ""),
         metavar=None if kind is bool else metavar,
-        envvar=field.metadata.get("variable"),
+        envvar=of.metadata.get("variable"),
+        callback=callback,
     )
     is_required = default is dataclasses.MISSING
     return inspect.Parameter(
-        field.name, _KIND, default=inspect.Parameter.empty if is_required else default, annotation=Annotated[kind, option]
+        of.name, _KIND, default=inspect.Parameter.empty if is_required else default, annotation=Annotated[kind, option]
     )
 
 

@@ -1,6 +1,7 @@
 """Shows a run: a bar on a terminal, occasional lines elsewhere, both on standard error. The outcome is printed.
 
-Lines appear at the start of a step and at most every ten seconds, so that the log of a night's run stays readable.
+Lines appear at the start of a step and at most every ten seconds, so that the log of a night's run stays readable. With
+``--json`` nothing appears but the outcome: a script reads standard error as JSON too.
 """
 
 import json
@@ -10,13 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
+from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter, Silent
 
 LINE_EVERY_SECONDS = 10.0
 
@@ -75,7 +74,10 @@ def progress_text(done: int, total: int | None, unit: str) -> str:
 
 
 @contextmanager
-def reporter() -> Iterator[Reporter]:
+def reporter(*, is_silent: bool = False) -> Iterator[Reporter]:
+    if is_silent:
+        yield Silent()
+        return
     console = Console(stderr=True)
     if not console.is_terminal:
         yield PlainReporter(sys.stderr)
@@ -96,16 +98,15 @@ def show_outcome(name: str, outcome: PipelineOutcome, *, as_json: bool) -> None:
         document = {"pipeline": name, "summary": outcome.summary, "figures": outcome.figures, "exit_code": outcome.exit_code}
         sys.stdout.write(json.dumps(document) + "\n")
         return
-    console = Console()
-    console = console if console.is_terminal else Console(width=200)
-    console.print(outcome.summary, markup=False, highlight=False, soft_wrap=True)
-    if outcome.figures:
-        table = Table(box=SIMPLE, show_header=False)
-        table.add_column()
-        table.add_column(justify="right", overflow="fold")
-        for figure, value in outcome.figures.items():
-            table.add_row(escape(figure), escape(figure_text(value)))
-        console.print(table, highlight=False)
+    texts = {figure: figure_text(value) for figure, value in outcome.figures.items()}
+    names_width = max(map(len, texts), default=0)
+    numbers = [len(text) for figure, text in texts.items() if not isinstance(outcome.figures[figure], str)]
+    lines = [outcome.summary, *([""] if texts else [])]
+    for figure, text in texts.items():
+        # Numbers are aligned to the right. A text, such as the path of a table, stays whole: somebody copies it.
+        width = 0 if isinstance(outcome.figures[figure], str) else max(numbers)
+        lines.append(f"  {figure:<{names_width}}  {text:>{width}}")
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def figure_text(value: int | float | str) -> str:
