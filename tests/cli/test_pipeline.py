@@ -236,7 +236,10 @@ def test_no_java(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 def test_without_the_extra_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_PYSPARK], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == "tidelog: pipelines need pyspark, which is not installed: pip install 'tidelog[pipelines]'\n"
+    assert done.stderr == (
+        "tidelog: pipelines need pyspark, which is not installed: install Tidelog with its extra pipelines, from a clone of its "
+        "repository or from its wheel: pip install '.[pipelines]'\n"
+    )
 
 
 def test_help_loads_no_spark() -> None:

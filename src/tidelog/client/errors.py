@@ -39,6 +39,11 @@ class TidelogError(Exception):
         self.is_seen = True
 
 
+def install_extra(extra: str) -> str:
+    """What to do about an optional dependency that is missing, as the end of a message. Tidelog is in no package index yet."""
+    return f"install Tidelog with its extra {extra}, from a clone of its repository or from its wheel: pip install '.[{extra}]'"
+
+
 class InvalidArgument(TidelogError, ValueError):
     """An argument has a wrong value, contradicts another one, or would break a promise of the class."""
 

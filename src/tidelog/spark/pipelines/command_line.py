@@ -28,12 +28,11 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from tidelog.client.errors import InvalidArgument, TidelogError
+from tidelog.client.errors import InvalidArgument, TidelogError, install_extra
 from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind
 from tidelog.spark.pipelines.pipeline import Pipeline, PipelineFailed, load
 from tidelog.spark.pipelines.reporters import reporter, show_outcome
 
-EXTRA = "pip install 'tidelog[pipelines]'"
 _OF_THE_EXTRA = ("pyspark", "pyarrow", "numpy", "deltalake", "jinja2")
 _PANEL = "Spark"
 
@@ -132,7 +131,7 @@ def find(name: str) -> Pipeline:
         missing = (error.name or "").partition(".")[0]
         if missing not in _OF_THE_EXTRA:
             raise
-        raise PipelineFailed(f"pipelines need {missing}, which is not installed: {EXTRA}") from error
+        raise PipelineFailed(f"pipelines need {missing}, which is not installed: {install_extra('pipelines')}") from error
 
 
 def _run(name: str, pipeline: Pipeline, given: Mapping[str, Any], around: Surroundings) -> int:

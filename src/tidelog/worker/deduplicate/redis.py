@@ -13,7 +13,7 @@ not marked as done is handled.
 import secrets
 from typing import Any
 
-from tidelog.client.errors import InvalidArgument
+from tidelog.client.errors import InvalidArgument, install_extra
 from tidelog.worker.deduplicate import Claim
 
 DONE = b"done"
@@ -80,7 +80,7 @@ def _connected(url: str) -> Any:
     try:
         import redis
     except ImportError as error:
-        raise InvalidArgument("deduplicate: the Redis client is not installed: pip install 'tidelog[redis]'") from error
+        raise InvalidArgument(f"deduplicate: the Redis client is not installed: {install_extra('redis')}") from error
     try:
         return redis.Redis.from_url(url)
     except ValueError as error:
