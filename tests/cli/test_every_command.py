@@ -52,6 +52,7 @@ ARGUMENTS = {
     "configs alter": ["--topic", "orders", "--set", "retention.ms=1"],
     "reassign": ["--plan"],
     "drain": ["3"],
+    "cluster remove": ["4"],
     "quorum add": ["4", "--listener", "CONTROLLER://10.0.0.4:9093"],
     "quorum remove": ["3", "--yes"],
     "quotas set": ["--client-id", "loader", "producer_byte_rate=1"],

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from tests.cli.command import Command
 from tests.faults.load import wait_until
 from tidelog import Producer
+from tidelog.client.admin import Admin
 from tidelog.testing import Cluster
 
 
@@ -135,3 +137,60 @@ def test_a_plan_that_does_not_fit(
     entries = [{"topic": name.replace("TOPIC", topic), "partition": part, "replicas": on} for name, part, on in partitions]
     plan.write_text(json.dumps({"version": 1, "partitions": entries}))
     assert message in command.fails("reassign", "--execute", "--file", str(plan))
+
+
+def test_one_move_that_is_refused_refuses_the_plan_and_a_broker_that_is_down_is_named(
+    tidelog_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = Command(tidelog_cluster.bootstrap_servers, capsys, monkeypatch)
+    with Admin(tidelog_cluster.bootstrap_servers) as admin:
+        topics = {"first": [[1]], "second": [[1, 3]], "third": [[2]], "alone": [[3]], "wide": [[1, 2, 3]]}
+        new = [NewTopic(name, 1, replica_assignment=replicas) for name, replicas in topics.items()]
+        for created in admin.handle.create_topics(new).values():
+            created.result(30)
+        admin.alter_configs("topic", "wide", {"min.insync.replicas": "2"})
+    wait_until(lambda: command("cluster", "status").code == 0, "the cluster is healthy")
+
+    def execute(*moves: tuple[str, list[int]]) -> str:
+        plan = tmp_path / "plan.json"
+        entries = [{"topic": name, "partition": 0, "replicas": replicas} for name, replicas in moves]
+        plan.write_text(json.dumps({"version": 1, "partitions": entries}))
+        return command.fails("reassign", "--execute", "--throttle", "1MB", "--file", str(plan))
+
+    refusal = execute(("first", [2]), ("wide", [1]))
+    assert "the plan puts wide-0 on [1], fewer than the 2 of its min.insync.replicas; nothing was moved" in refusal
+    assert replicas_of(command, "first") == [[1]]
+
+    tidelog_cluster.kill(3)
+    wait_until(lambda: "brokers down: 1 (3)" in command("cluster", "status").out, "broker 3 is missed")
+    wait_until(lambda: "voters silent: 1 (3)" in command("cluster", "status").out, "its vote is missed")
+    shown = command("cluster", "status", "--json")
+    status = json.loads(shown.out)
+    assert (shown.code, status["brokers"], status["brokers_down"], status["voters_silent"]) == (3, [1, 2], [3], [3])
+    assert status["without_leader"] == ["alone-0"]
+    # The quorum needs both votes that are left, whatever is on the broker.
+    stopped = json.loads(command("cluster", "status", "--safe-to-stop", "2", "--json").out)
+    assert sorted(stopped["cannot_do_without_2"]) == ["__cluster_metadata-0", "third-0", "wide-0"]
+
+    # Only the controller knows that nobody could lead the second, and the first has moved by then.
+    refusal = execute(("first", [2]), ("second", [3]))
+    assert "second-0: all brokers of the assignment [3] are fenced or shutting down; nothing was moved" in refusal
+    wait_until(lambda: command("reassign", "--verify").code == 0, "nothing moves")
+    assert (replicas_of(command, "first"), replicas_of(command, "second")) == ([[1]], [[1, 3]])
+    assert throttles(command, "first", [1, 2]) == {}
+    assert "only broker 3, which is down, has all of alone-0" in command.fails("drain", "3")
+    assert "broker 2 is running: stop it first" in command.fails("cluster", "remove", "2")
+    assert "broker 3 holds 3 replicas (alone-0), of 1 partition (alone-0) the only one" in command.fails("cluster", "remove", "3")
+    assert "there is no broker 9; registered are 1, 2, 3" in command.fails("cluster", "remove", "9")
+
+    # What can be lost is given up; what has copies moves; then the vote, and then the broker itself.
+    assert command("topics", "delete", "alone", "--yes").code == 0
+    assert "only 2 other broker(s) could hold them" in command.fails("drain", "3")
+    assert command("topics", "delete", "wide", "--yes").code == 0
+    assert command("drain", "3").code == 0
+    wait_until(lambda: command("reassign", "--verify").code == 0, "broker 3 holds nothing")
+    assert replicas_of(command, "second") == [[1, 2]]
+    assert "node 3 is a voter of the quorum" in command.fails("cluster", "remove", "3")
+    assert command("quorum", "remove", "3", "--yes").code == 0
+    assert command("cluster", "remove", "3").out == "Broker 3 is removed.\n"
+    wait_until(lambda: command("cluster", "status").code == 0, "two brokers are a healthy cluster")

@@ -1,10 +1,12 @@
-"""``tidelog cluster``: lists the brokers of a cluster, and tells whether it is healthy and which broker may be stopped."""
+"""``tidelog cluster``: lists the brokers of a cluster, tells whether it is healthy and which node may be stopped, and removes
+brokers that are gone."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from tidelog.cli.errors import CommandFailed, ExitCode
 from tidelog.cli.kafka import (
@@ -17,15 +19,12 @@ from tidelog.cli.kafka import (
 )
 from tidelog.cli.output import count_of, make_console, say, show_json, show_table
 from tidelog.cli.reassign import internal_plan, operated_cluster
-from tidelog.client.admin import Admin, ClusterDescription
+from tidelog.client.admin import ClusterDescription
+from tidelog.client.balance import BrokerPlaces
+from tidelog.client.quorum import METADATA_TOPIC
 from tidelog.client.reassignment import MovingPartition
 
-app = typer.Typer(help="Describe the cluster, and show whether it is healthy.", no_args_is_help=True)
-
-
-@app.callback()
-def _cluster() -> None:
-    """Describe the cluster, and show whether it is healthy."""
+app = typer.Typer(help="Describe the cluster, show whether it is healthy, and remove brokers.", no_args_is_help=True)
 
 
 @app.command("describe", epilog="Example: tidelog cluster describe --bootstrap 127.0.0.1:9092")
@@ -68,48 +67,57 @@ def describe_command(
 def status_command(
     safe_to_stop: Annotated[
         int | None,
-        typer.Option("--safe-to-stop", metavar="ID", help="Also tell whether the others can do without this broker."),
+        typer.Option("--safe-to-stop", metavar="ID", help="Also tell whether the others can do without this node."),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PlaintextOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show whether every partition has its leader and its replicas; exit code 3 if not."""
+    """Show whether every broker and voter is there and every partition has its replicas; exit code 3 if not."""
     with operated_cluster(bootstrap, properties) as cluster:
         description = cluster.admin.describe_cluster()
         moving = cluster.reassignments.ongoing()
-        minimums = _minimums(cluster.admin, description)
-    if safe_to_stop is not None and safe_to_stop not in description.brokers:
+        minimums = cluster.reassignments.min_insync_replicas(description.topics)
+        registered = cluster.brokers.describe()
+        quorum = cluster.quorum.describe()
+        current = {(topic, each.partition): each.replicas for topic, parts in description.topics.items() for each in parts}
+        places = BrokerPlaces(description.brokers, {each.broker_id: each.rack for each in registered.values()})
+        has_few_internal = not moving and internal_plan(places, current) != current
+    nodes = set(description.brokers) | {voter.node_id for voter in quorum.voters}
+    if safe_to_stop is not None and safe_to_stop not in nodes:
         running = ", ".join(map(str, sorted(description.brokers)))
         raise CommandFailed(f"there is no broker {safe_to_stop} to stop; running are {running}")
     findings = _findings(description, moving, minimums, safe_to_stop)
-    count = sum(map(len, description.topics.values()))
-    current = {(topic, each.partition): each.replicas for topic, parts in description.topics.items() for each in parts}
-    has_few_internal = not moving and internal_plan(description, current) != current
+    if safe_to_stop is not None and not quorum.has_majority_without(safe_to_stop):
+        # The name of the only partition of the quorum.
+        findings[f"cannot_do_without_{safe_to_stop}"].append(f"{METADATA_TOPIC}-0")
+    # Clients are not told of a broker that stops or is down; older clusters than Kafka 4.0 list no others.
+    held_by = {replica for replicas in current.values() for replica in replicas}
+    down = sorted(({each.broker_id for each in registered.values()} | held_by) - set(description.brokers))
+    silent = sorted(quorum.silent_voters())
+    count = len(current)
     if as_json:
-        document = {"brokers": sorted(description.brokers), "partitions": count, "moving": len(moving), **findings}
-        show_json({**document, "internal_topics_need_replicas": has_few_internal})
+        document: dict[str, object] = {"brokers": sorted(description.brokers), "brokers_down": down, "voters_silent": silent}
+        document |= {"partitions": count, "moving": len(moving), **findings, "internal_topics_need_replicas": has_few_internal}
+        show_json(document)
     else:
         console = make_console()
         brokers = count_of(len(description.brokers), "broker")
         say(console, f"{brokers}, {count_of(count, 'partition')}, {len(moving)} moving")
-        for name, places in findings.items():
-            shown = ", ".join(places[:PLACES_SHOWN_MAX]) + (" and others" if len(places) > PLACES_SHOWN_MAX else "")
-            say(console, f"{name.replace('_', ' ')}: {len(places)}" + (f" ({shown})" if places else ""))
+        shown = {"brokers_down": [str(each) for each in down], "voters_silent": [str(each) for each in silent], **findings}
+        for name, places_found in shown.items():
+            _say_finding(console, name.replace("_", " "), places_found)
         if has_few_internal:
             say(console, "internal topics have fewer replicas than they could: tidelog reassign --execute --internal")
-    return ExitCode.FOUND if any(findings.values()) else ExitCode.SUCCESS
+    return ExitCode.FOUND if down or silent or any(findings.values()) else ExitCode.SUCCESS
 
 
 PLACES_SHOWN_MAX = 5
 
 
-def _minimums(admin: Admin, description: ClusterDescription) -> dict[str, int]:
-    """``min.insync.replicas`` of each topic."""
-    found = {}
-    for topic in description.topics:
-        found[topic] = int(admin.describe_configs("topic", topic)["min.insync.replicas"].value or 1)
-    return found
+def _say_finding(console: Console, name: str, found: Sequence[str]) -> None:
+    shown = ", ".join(found[:PLACES_SHOWN_MAX]) + (" and others" if len(found) > PLACES_SHOWN_MAX else "")
+    say(console, f"{name}: {len(found)}" + (f" ({shown})" if found else ""))
 
 
 def _findings(
@@ -137,3 +145,40 @@ def _findings(
             if stopping is not None and stopping in each.isr and len(each.isr) - 1 < minimum:
                 findings[f"cannot_do_without_{stopping}"].append(place)
     return findings
+
+
+@app.command("remove", epilog="Example: tidelog cluster remove 4")
+def remove_command(
+    broker: Annotated[int, typer.Argument(metavar="ID", min=0, help="The id of a broker that was stopped, or is lost.")],
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the cluster forget a broker that is down and holds nothing."""
+    with operated_cluster(bootstrap, properties) as cluster:
+        registered = cluster.brokers.describe()
+        description = cluster.admin.describe_cluster()
+        found = registered.get(broker)
+        if found is None:
+            raise CommandFailed(f"there is no broker {broker}; registered are {', '.join(map(str, registered))}")
+        if not found.is_down:
+            raise CommandFailed(f"broker {broker} is running: stop it first, once tidelog drain {broker} has emptied it")
+        held = [
+            (f"{topic}-{each.partition}", len(each.replicas))
+            for topic, partitions in description.topics.items()
+            for each in partitions
+            if broker in each.replicas
+        ]
+        if held:
+            only = [place for place, count in held if count == 1]
+            lost = f", of {count_of(len(only), 'partition')} ({only[0]}) the only one" if only else ""
+            what = f"broker {broker} holds {count_of(len(held), 'replica')} ({held[0][0]}){lost}"
+            raise CommandFailed(f"{what}; move them to other brokers first: tidelog drain {broker}")
+        if any(voter.node_id == broker for voter in cluster.quorum.describe().voters):
+            what = f"node {broker} is a voter of the quorum"
+            raise CommandFailed(f"{what}; take its vote away first: tidelog quorum remove {broker}")
+        cluster.brokers.unregister(broker)
+    if as_json:
+        show_json({"broker": broker, "is_registered": False})
+    else:
+        say(make_console(), f"Broker {broker} is removed.")

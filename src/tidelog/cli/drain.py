@@ -7,7 +7,8 @@ import typer
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, PlaintextOption
 from tidelog.cli.reassign import ThrottleOption, operated_cluster, read_rate, show_plan
-from tidelog.client.balance import balanced
+from tidelog.client.admin import ClusterDescription
+from tidelog.client.balance import drained
 
 app = typer.Typer()
 
@@ -25,10 +26,20 @@ def drain_command(
     with operated_cluster(bootstrap, properties) as cluster:
         description = cluster.admin.describe_cluster()
         current = cluster.assignment(description)
-        held = {key: replicas for key, replicas in current.items() if broker in replicas}
-        if broker not in description.brokers and not held:
+        if broker not in description.brokers and not any(broker in replicas for replicas in current.values()):
             running = ", ".join(map(str, sorted(description.brokers)))
             raise CommandFailed(f"there is no broker {broker}, and nothing is on it; running are {running}")
-        plan = balanced(held, description.brokers, leaving=(broker,))
+        if broker not in description.brokers:
+            _check_copies(description, broker)
+        plan = drained(current, cluster.places(description), broker)
         changes = cluster.begin(plan, current, rate, description.brokers)
     show_plan(changes, current, "begun", as_json)
+
+
+def _check_copies(description: ClusterDescription, broker: int) -> None:
+    """A broker that is down has nothing to copy from: each of its partitions needs a copy elsewhere."""
+    for topic, partitions in description.topics.items():
+        for each in partitions:
+            if broker in each.replicas and set(each.isr) <= {broker}:
+                place = f"{topic}-{each.partition}"
+                raise CommandFailed(f"only broker {broker}, which is down, has all of {place}: start it first; nothing was moved")

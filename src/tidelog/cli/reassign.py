@@ -19,8 +19,10 @@ from tidelog.cli.errors import CommandFailed, ExitCode
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PlaintextOption, plaintext_options
 from tidelog.cli.output import count_of, format_bytes, make_console, say, show_json, show_table
 from tidelog.client.admin import Admin, ClusterDescription
-from tidelog.client.balance import PlanImpossible, balanced, with_replication_factor
-from tidelog.client.reassignment import MovingPartition, ReassignmentAdmin
+from tidelog.client.balance import BrokerPlaces, PlanImpossible, balanced, with_replication_factor
+from tidelog.client.quorum import QuorumAdmin
+from tidelog.client.reassignment import MovingPartition, ReassignmentAdmin, ReassignmentsRefused
+from tidelog.client.registered_brokers import RegisteredBrokersAdmin
 from tidelog.client.throttle import remove_throttles, throttle
 from tidelog.client.wire.errors import ClientError
 
@@ -61,6 +63,8 @@ class OperatedCluster(NamedTuple):
 
     admin: Admin
     reassignments: ReassignmentAdmin
+    brokers: RegisteredBrokersAdmin
+    quorum: QuorumAdmin
 
     def assignment(self, description: ClusterDescription) -> Plan:
         """The replicas of all partitions. Raises CommandFailed while some of them move."""
@@ -71,20 +75,36 @@ class OperatedCluster(NamedTuple):
             )
         return {(topic, each.partition): each.replicas for topic, parts in description.topics.items() for each in parts}
 
+    def places(self, description: ClusterDescription) -> BrokerPlaces:
+        """The brokers that run, the racks of all, and the bytes of each partition."""
+        racks = {each.broker_id: each.rack for each in self.brokers.describe().values()}
+        sizes: dict[tuple[str, int], int] = {}
+        for (key, _), size in self.reassignments.sizes(description.brokers).items():
+            sizes[key] = max(size, sizes.get(key, 0))
+        return BrokerPlaces(description.brokers, racks, sizes)
+
     def begin(self, plan: Plan, current: Plan, bytes_per_second: int | None, brokers: Collection[int]) -> Plan:
-        """Begin the moves of a plan that differ from what is there, and return them."""
+        """Begin the moves of a plan that differ from what is there, and return them. If one of them is refused, the others end
+        where they began, and this raises CommandFailed."""
         changes = {key: replicas for key, replicas in sorted(plan.items()) if current[key] != replicas}
-        if bytes_per_second is None:
-            self.reassignments.alter(changes)
-            return changes
-        moves = {key: (current[key], tuple(set(replicas) - set(current[key]))) for key, replicas in changes.items()}
-        throttle(self.admin, brokers, {key: move for key, move in moves.items() if move[1]}, bytes_per_second)
+        if bytes_per_second is not None:
+            moves = {key: (current[key], tuple(set(replicas) - set(current[key]))) for key, replicas in changes.items()}
+            throttle(self.admin, brokers, {key: move for key, move in moves.items() if move[1]}, bytes_per_second)
         try:
-            self.reassignments.alter(changes)
-        except ClientError:
-            self.remove_throttles(brokers, {topic for topic, _ in changes})
+            self._move_all(changes, current)
+        except (ClientError, CommandFailed):
+            if bytes_per_second is not None:
+                self.remove_throttles(brokers, {topic for topic, _ in changes})
             raise
         return changes
+
+    def _move_all(self, changes: Plan, current: Plan) -> None:
+        try:
+            self.reassignments.alter(changes)
+        except ReassignmentsRefused as error:
+            refused = {(refusal.topic, refusal.partition) for refusal in error.refusals}
+            self.reassignments.alter({key: current[key] for key in changes if key not in refused})
+            raise CommandFailed(f"{error}; nothing was moved") from error
 
     def remove_throttles(self, brokers: Collection[int], topics: Collection[str]) -> int:
         """Remove what throttles partitions that do not move."""
@@ -96,8 +116,14 @@ def operated_cluster(bootstrap: str, properties: Sequence[str] | None) -> Iterat
     options = plaintext_options(properties, "moves of partitions")
     cluster = KafkaCluster(bootstrap, properties)
     try:
-        with cluster.errors(), cluster.admin() as admin, ReassignmentAdmin(bootstrap, **options) as reassignments:
-            yield OperatedCluster(admin, reassignments)
+        with (
+            cluster.errors(),
+            cluster.admin() as admin,
+            ReassignmentAdmin(bootstrap, **options) as reassignments,
+            RegisteredBrokersAdmin(bootstrap, **options) as brokers,
+            QuorumAdmin(bootstrap, **options) as quorum,
+        ):
+            yield OperatedCluster(admin, reassignments, brokers, quorum)
     except (ClientError, PlanImpossible) as error:
         raise CommandFailed(str(error)) from error
 
@@ -133,10 +159,12 @@ def reassign_command(
             return _look_after(cluster, rate, is_cancel, as_json)
         description = cluster.admin.describe_cluster()
         current = cluster.assignment(description)
-        if wanted is None:
-            plan = internal_plan(description, current) if is_internal else balanced(current, description.brokers)
+        if wanted is not None:
+            plan = _checked(wanted, current, description, cluster.reassignments)
+        elif is_internal:
+            plan = internal_plan(cluster.places(description), current)
         else:
-            plan = _checked(wanted, current, description)
+            plan = balanced(current, cluster.places(description))
         changes = {key: replicas for key, replicas in sorted(plan.items()) if current[key] != replicas}
         if is_execute:
             cluster.begin(plan, current, rate, description.brokers)
@@ -181,10 +209,10 @@ def _progress(cluster: OperatedCluster, moving: Mapping[tuple[str, int], MovingP
     return MoveProgress(left, seconds)
 
 
-def internal_plan(description: ClusterDescription, current: Plan) -> Plan:
+def internal_plan(places: BrokerPlaces, current: Plan) -> Plan:
     """The replicas that internal topics should have in a cluster of this size."""
-    factor = min(INTERNAL_REPLICATION_FACTOR, len(description.brokers))
-    return with_replication_factor(current, INTERNAL_TOPICS, factor, description.brokers)
+    factor = min(INTERNAL_REPLICATION_FACTOR, len(places.brokers))
+    return with_replication_factor(current, INTERNAL_TOPICS, factor, places)
 
 
 def read_plan(file: str) -> Plan:
@@ -205,8 +233,9 @@ def _entry(fields: Mapping[str, Any]) -> tuple[tuple[str, int], tuple[int, ...]]
     return (str(fields["topic"]), int(fields["partition"])), tuple(int(replica) for replica in fields["replicas"])
 
 
-def _checked(plan: Plan, current: Plan, description: ClusterDescription) -> Plan:
+def _checked(plan: Plan, current: Plan, description: ClusterDescription, reassignments: ReassignmentAdmin) -> Plan:
     """The plan, if all of it fits the cluster: nothing moves before all of it was checked."""
+    minimums = reassignments.min_insync_replicas({topic for topic, _ in plan})
     for (topic, partition), replicas in plan.items():
         place = f"{topic}-{partition}"
         if (topic, partition) not in current:
@@ -217,6 +246,11 @@ def _checked(plan: Plan, current: Plan, description: ClusterDescription) -> Plan
         if any(replica not in current[topic, partition] for replica in unknown):
             running = ", ".join(map(str, sorted(description.brokers)))
             raise CommandFailed(f"the plan puts {place} on broker {unknown[0]}; running are {running}; nothing was moved")
+        # A topic may have fewer replicas than its minimum, and go on with as many.
+        minimum = min(minimums.get(topic, 1), len(current[topic, partition]))
+        if len(replicas) < minimum:
+            few = f"{list(replicas)}, fewer than the {minimum} of its min.insync.replicas"
+            raise CommandFailed(f"the plan puts {place} on {few}; nothing was moved")
     return plan
 
 

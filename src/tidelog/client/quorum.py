@@ -23,6 +23,8 @@ REQUEST_TIMEOUT_MS = 30_000
 METADATA_TOPIC = "__cluster_metadata"
 NO_DIRECTORY = bytes(16)
 NOBODY = -1
+# A voter that runs fetches from the leader at least twice a second.
+SILENT_MS_MIN = 3_000
 
 
 class QuorumListener(NamedTuple):
@@ -53,6 +55,17 @@ class QuorumDescription(NamedTuple):
     def lag(self, replica: QuorumReplica) -> int:
         leader = next((voter for voter in self.voters if voter.node_id == self.leader_id), None)
         return 0 if leader is None else max(0, leader.log_end_offset - replica.log_end_offset)
+
+    def silent_voters(self) -> set[int]:
+        """The voters that the leader has not heard from for some seconds, so that they cannot help to decide."""
+        now_ms = max((replica.last_fetch_ms for replica in (*self.voters, *self.observers)), default=-1)
+        heard_of = {voter.node_id for voter in self.voters if 0 <= now_ms - voter.last_fetch_ms < SILENT_MS_MIN}
+        return {voter.node_id for voter in self.voters} - heard_of - {self.leader_id}
+
+    def has_majority_without(self, node_id: int) -> bool:
+        """Whether the voters that are heard of decide without this node. A node that is no voter takes nothing from them."""
+        voters = {voter.node_id for voter in self.voters}
+        return len(voters - self.silent_voters() - {node_id}) > len(voters) // 2
 
 
 class QuorumAdmin:

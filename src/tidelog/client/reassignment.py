@@ -5,13 +5,13 @@ takes, and goes on without this client; ``ongoing`` tells what is left. Each mov
 raises ``ReassignmentsRefused`` with all refusals, and the other moves have begun nevertheless.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tidelog.client.wire.brokers import Brokers
+from tidelog.client.wire.brokers import Brokers, by_topic
 from tidelog.client.wire.errors import ClientError, check_code, error_of
 from tidelog.client.wire.retries import is_worth_another_attempt, retried
 from tidelog.records.topic_partition import TopicPartition
@@ -21,6 +21,12 @@ from tidelog.wire.protocol import ApiKey
 
 CONNECT_TIMEOUT_MS = 3_000
 REQUEST_TIMEOUT_MS = 30_000
+
+_TOPIC = 2
+_MINIMUM = "min.insync.replicas"
+
+Replica = tuple[TopicPartition, int]
+"""A partition, and the broker that holds a copy of it."""
 
 
 class MovingPartition(NamedTuple):
@@ -103,26 +109,44 @@ class ReassignmentAdmin:
         }
         return dict(sorted(found.items()))
 
-    def bytes_left(self, moving: Mapping[TopicPartition, MovingPartition]) -> dict[TopicPartition, int]:
-        """How many bytes the added brokers have yet to copy, as their directories and those of the others show. A broker that
-        does not answer is taken to have nothing."""
-        topics: dict[str, list[int]] = {}
-        for topic, index in moving:
-            topics.setdefault(topic, []).append(index)
-        fields = {"topics": [{"topic": name, "partitions": indexes} for name, indexes in topics.items()]}
-        sizes: dict[tuple[TopicPartition, int], int] = {}
-        for broker in sorted({replica for each in moving.values() for replica in each.replicas}):
+    def sizes(self, brokers: Iterable[int], topics: Mapping[str, Sequence[int]] | None = None) -> dict[Replica, int]:
+        """The bytes of each replica of these partitions, or of all, on these brokers. A broker that does not answer is taken to
+        have nothing."""
+        wanted = None if topics is None else [{"topic": name, "partitions": [*indexes]} for name, indexes in topics.items()]
+        found: dict[Replica, int] = {}
+        for broker in sorted(brokers):
             with suppress(ClientError):
-                answer = self._brokers.request(broker, ApiKey.DESCRIBE_LOG_DIRS, fields)
+                answer = self._brokers.request(broker, ApiKey.DESCRIBE_LOG_DIRS, {"topics": wanted})
                 for directory in answer.results:
                     for topic in directory.topics:
-                        for found in topic.partitions:
-                            sizes[(topic.name, found.partition_index), broker] = found.partition_size
+                        for partition in topic.partitions:
+                            found[(topic.name, partition.partition_index), broker] = partition.partition_size
+        return found
+
+    def bytes_left(self, moving: Mapping[TopicPartition, MovingPartition]) -> dict[TopicPartition, int]:
+        """How many bytes the added brokers have yet to copy, as their directories and those of the others show."""
+        brokers = {replica for each in moving.values() for replica in each.replicas}
+        sizes = self.sizes(brokers, by_topic(moving))
         left = {}
         for key, move in moving.items():
             whole = max(sizes.get((key, replica), 0) for replica in move.replicas)
             left[key] = sum(whole - sizes.get((key, replica), 0) for replica in move.adding)
         return left
+
+    def min_insync_replicas(self, topics: Collection[str]) -> dict[str, int]:
+        """``min.insync.replicas`` of each topic, with one request. A topic that does not exist is left out."""
+        if not topics:
+            return {}
+        resources = [{"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": [_MINIMUM]} for topic in topics]
+        fields = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+        answer = self._brokers.patiently(partial(self._brokers.request_any, ApiKey.DESCRIBE_CONFIGS, fields))
+        found = {}
+        for result in answer.results:
+            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            check_code(result.error_code, f"{_MINIMUM} of {result.resource_name}", result.error_message)
+            found[result.resource_name] = next((int(each.value or 1) for each in result.configs), 1)
+        return found
 
     def _ask(self, api: ApiKey, fields: Fields, failed: str) -> DecodedMessage:
         return retried(partial(self._ask_once, api, fields, failed), self._request_timeout_ms / 1000, is_worth_another_attempt)
