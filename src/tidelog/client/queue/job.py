@@ -143,9 +143,19 @@ class Job:
         return self._origin
 
     @property
+    def place(self) -> tuple[tuple[bytes, int], int]:
+        """The partition and the offset, as requests name them."""
+        return (self._origin.topic_id, self._origin.partition), self._record.offset
+
+    @property
     def is_held(self) -> bool:
         """Whether the job is neither settled nor known to be lost."""
         return self._state == _HELD
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the job is known to be somebody else's, or nobody's."""
+        return self._state == _LOST
 
     def check_held(self, verb: str) -> None:
         """AlreadySettled or LockLost if it is too late for ``verb``."""

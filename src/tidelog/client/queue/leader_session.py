@@ -5,19 +5,31 @@ member holds there, and the session is not opened again. The queue opens another
 
 Every request has the session's next epoch, so requests go out one after the other: whoever has the session's ``turn`` sends. A
 fetch that waits for records is the exception. ``begin_fetch`` sends it and gives the turn back, so that fetches wait at several
-brokers at the same time. The next one who has the turn takes its answer first, because answers come in order.
+brokers at the same time. The next one who has the turn reads its answer first, because answers come in order, and hands it to
+``on_fetched``.
+
+Locks are counted from when their fetch was sent. The broker locks records later than that, so it never frees one that this side
+believes to be locked, however long the answer took or lay unread.
+
+A broker tells members apart and not deliveries: when a lock has ended and this member has received the record again, settling
+the earlier delivery would settle the later one. So a session remembers the latest delivery of each record that somebody still
+has, and settles no other. It cannot miss one, because it reads what was fetched before it settles anything.
 
 Settlements of several threads share a request: each thread leaves what it wants in the outbox, and the first that has the turn
 sends all of it.
 """
 
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import IntEnum
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from weakref import WeakValueDictionary
 
+from tidelog.client.queue.job import Job
 from tidelog.client.wire.connection import BrokerConnection
 from tidelog.client.wire.errors import BrokerError, ClientError, error_of
 from tidelog.wire.errors import ErrorCode
@@ -26,6 +38,8 @@ from tidelog.wire.protocol import ApiKey
 
 TopicIndex = tuple[bytes, int]
 """A topic's id, and a partition."""
+Place = tuple[TopicIndex, int]
+"""A partition, and an offset in it."""
 
 FETCH_BYTES_MAX = 50 << 20
 RECORD_LIMIT_MODE = 1
@@ -62,7 +76,11 @@ class ShareFetchAnswer(NamedTuple):
     partitions: list[FetchedJobs]
     is_stale: bool
     """A partition is not led by this broker, or not known to it."""
-    lock_seconds: float
+    locked_until: float
+    """By the monotonic clock; at the broker the locks may last a little longer."""
+
+
+OnFetched = Callable[["LeaderSession", ShareFetchAnswer], None]
 
 
 class TurnLock:
@@ -94,31 +112,34 @@ class TurnLock:
 
 
 class _Outgoing:
-    """Records that one caller settles. ``failures`` has those that were refused."""
+    """What one caller settles. ``failures`` has the jobs that were refused."""
 
-    __slots__ = ("failures", "is_done", "kind", "records")
+    __slots__ = ("failures", "is_done", "jobs", "kind")
 
-    def __init__(self, kind: ShareSettlement, records: Sequence[tuple[TopicIndex, int]]) -> None:
+    def __init__(self, kind: ShareSettlement, jobs: Iterable[Job]) -> None:
         self.kind = kind
-        self.records = records
-        self.failures: dict[tuple[TopicIndex, int], str] = {}
+        self.jobs = list(jobs)
+        self.failures: dict[Job, str] = {}
         self.is_done = False
 
     def done(self) -> None:
         self.is_done = True
 
-    def fail(self, reason: str, records: Iterable[tuple[TopicIndex, int]] | None = None) -> None:
-        self.failures.update(dict.fromkeys(self.records if records is None else records, reason))
+    def fail(self, job: Job, reason: str) -> None:
+        self.failures[job] = reason
 
 
 class LeaderSession:
-    def __init__(self, node_id: int, connection: BrokerConnection, group: str, member_id: str, request_seconds: float) -> None:
-        self.node_id = node_id
+    def __init__(
+        self, connection: BrokerConnection, group: str, member_id: str, request_seconds: float, on_fetched: OnFetched
+    ) -> None:
+        """``on_fetched`` is called by whichever thread has read an answer, and must not settle anything."""
         self.lock_seconds = 0.0
         """How long locks last, as the broker said last; 0 before the first answer."""
         self._connection = connection
         self._identity = {"group_id": group, "member_id": member_id}
         self._request_seconds = request_seconds
+        self._on_fetched = on_fetched
         self._turn = TurnLock()
         self._epoch = INITIAL_EPOCH
         self._is_open = True
@@ -126,7 +147,9 @@ class LeaderSession:
         self._wanted: frozenset[TopicIndex] = frozenset()
         self._fetched: frozenset[TopicIndex] = frozenset()
         self._is_fetching = False
-        self._answers: list[ShareFetchAnswer] = []
+        self._asked_at = 0.0
+        self._latest: WeakValueDictionary[Place, Job] = WeakValueDictionary()
+        self._gaps: list[Place] = []
         self._outbox_mutex = threading.Lock()
         self._outbox: list[_Outgoing] = []
 
@@ -147,11 +170,16 @@ class LeaderSession:
 
     # -- fetching ------------------------------------------------------------------------------------------------------------
 
-    def begin_fetch(self, records_max: int, wait_ms: int) -> None:
-        """Ask for records, unless an answer is on its way or has come. ``end_fetch`` takes it."""
+    @property
+    def is_fetching(self) -> bool:
+        """Whether an answer is on its way, or has come and is not read."""
+        return self._is_fetching
+
+    def begin_fetch(self, records_max: int, wait_ms: int) -> bool:
+        """Ask for records, unless an answer is on its way. ``end_fetch`` reads it. Returns whether the broker was asked."""
         with self._turn:
-            if not self._is_open or self._is_fetching or self._answers:
-                return
+            if not self._is_open or self._is_fetching:
+                return False
             fields = {
                 **self._identity,
                 "share_session_epoch": self._epoch,
@@ -168,27 +196,22 @@ class LeaderSession:
             try:
                 version = self._connection.version_of(ApiKey.SHARE_FETCH)
                 body = encode_request(ApiKey.SHARE_FETCH, version, fields)
+                self._asked_at = time.monotonic()
                 self._connection.send(ApiKey.SHARE_FETCH, version, body, self._request_seconds)
             except ClientError as error:
                 self._end(str(error))
                 raise
             self._fetched = self._wanted
             self._is_fetching = True
+            return True
 
-    def end_fetch(self) -> list[ShareFetchAnswer]:
-        """The answers that have come, after waiting for one that is on its way."""
+    def end_fetch(self) -> None:
+        """Read the answer, after waiting for one that is on its way, unless somebody else has read it on the way to an answer of
+        their own."""
         with self._turn:
             self._finish_fetch()
-            answers, self._answers = self._answers, []
-            return answers
-
-    def take_answers(self) -> list[ShareFetchAnswer]:
-        """Answers that somebody else had to take on the way to an answer of their own."""
-        if not self._answers:
-            return []
-        with self._turn:
-            answers, self._answers = self._answers, []
-            return answers
+            if self._gaps:
+                self._send_outbox()
 
     def _finish_fetch(self) -> None:
         if not self._is_fetching:
@@ -204,13 +227,22 @@ class LeaderSession:
             raise
         self._advance()
         self.lock_seconds = answer.acquisition_lock_timeout_ms / 1000
-        self._answers.append(_fetched(answer, self.lock_seconds))
+        self._on_fetched(self, _fetched(answer, self._asked_at + self.lock_seconds))
+
+    def note(self, jobs: Iterable[Job]) -> None:
+        """For ``on_fetched``: these are the latest deliveries of their records."""
+        for job in jobs:
+            self._latest[job.place] = job
+
+    def skip(self, partition: TopicIndex, offsets: Iterable[int]) -> None:
+        """For ``on_fetched``: there are no records at these offsets. The broker is told with whatever is settled next."""
+        self._gaps += [(partition, offset) for offset in offsets]
 
     # -- settling ------------------------------------------------------------------------------------------------------------
 
-    def settle(self, kind: ShareSettlement, records: Sequence[tuple[TopicIndex, int]]) -> Mapping[tuple[TopicIndex, int], str]:
-        """Settle records, or renew their locks. Returns when that is durable, with a reason for each that was refused."""
-        outgoing = _Outgoing(kind, records)
+    def settle(self, kind: ShareSettlement, jobs: Iterable[Job]) -> Mapping[Job, str]:
+        """Settle jobs, or renew their locks. Returns when that is durable, with a reason for each that was refused."""
+        outgoing = _Outgoing(kind, jobs)
         with self._outbox_mutex:
             self._outbox.append(outgoing)
         with self._turn:
@@ -219,33 +251,49 @@ class LeaderSession:
         return outgoing.failures
 
     def _send_outbox(self) -> None:
+        # If this fails the session has ended, which is why everything below is refused.
+        with suppress(ClientError):
+            # First, because its answer comes first and advances the epoch, and because it may have later deliveries.
+            self._finish_fetch()
         with self._outbox_mutex:
             sending, self._outbox = self._outbox, []
-        renewals = [each for each in sending if each.kind is ShareSettlement.RENEW]
-        final = [each for each in sending if each.kind is not ShareSettlement.RENEW]
-        for group, is_renewal in ((final, False), (renewals, True)):
-            if group:
-                self._acknowledge(group, is_renewal)
+        gaps, self._gaps = self._gaps, []
+        final = dict.fromkeys(gaps, ShareSettlement.GAP)
+        renewed: dict[Place, ShareSettlement] = {}
         for each in sending:
+            for job in each.jobs:
+                if self._latest.get(job.place) is not job:
+                    each.fail(job, "its lock has expired, and this worker has received it again")
+                elif each.kind is ShareSettlement.RENEW:
+                    renewed[job.place] = each.kind
+                else:
+                    final[job.place] = each.kind
+        refused = [self._acknowledge(final, is_renewal=False), self._acknowledge(renewed, is_renewal=True)]
+        for each in sending:
+            reasons = refused[each.kind is ShareSettlement.RENEW]
+            for job in each.jobs:
+                if job not in each.failures and job.place in reasons:
+                    each.fail(job, reasons[job.place])
             each.done()
 
-    def _acknowledge(self, sending: list[_Outgoing], is_renewal: bool) -> None:
+    def _acknowledge(self, settled: Mapping[Place, ShareSettlement], *, is_renewal: bool) -> dict[Place, str]:
+        """Returns why records were refused."""
         by_partition: dict[TopicIndex, dict[int, ShareSettlement]] = {}
-        for each in sending:
-            for partition, offset in each.records:
-                by_partition.setdefault(partition, {})[offset] = each.kind
-        refused = self._request_acknowledge(by_partition, is_renewal)
-        for partition, reason in refused.items():
+        for (partition, offset), kind in settled.items():
+            by_partition.setdefault(partition, {})[offset] = kind
+        if not by_partition:
+            return {}
+        reasons: dict[Place, str] = {}
+        for partition, reason in self._request_acknowledge(by_partition, is_renewal).items():
             # The broker refuses all of a partition if it refuses one, so each is tried by itself.
             offsets = by_partition[partition]
-            reasons = {partition: reason}
+            refused = {partition: reason}
             for offset, kind in offsets.items():
                 if len(offsets) > 1:
-                    reasons = self._request_acknowledge({partition: {offset: kind}}, is_renewal)
-                if reasons:
-                    for each in sending:
-                        if (partition, offset) in each.records:
-                            each.fail(reasons[partition], [(partition, offset)])
+                    refused = self._request_acknowledge({partition: {offset: kind}}, is_renewal)
+                if refused:
+                    reasons[partition, offset] = refused[partition]
+        return reasons
 
     def _request_acknowledge(
         self, by_partition: Mapping[TopicIndex, Mapping[int, ShareSettlement]], is_renewal: bool
@@ -254,8 +302,6 @@ class LeaderSession:
         if not self._is_open:
             return dict.fromkeys(by_partition, self._closed_because)
         try:
-            # First, because its answer comes first and advances the epoch.
-            self._finish_fetch()
             fields = {
                 **self._identity,
                 "share_session_epoch": self._epoch,
@@ -270,6 +316,8 @@ class LeaderSession:
             self._end(str(error))
             return dict.fromkeys(by_partition, reason)
         self._advance()
+        # What a renewed lock lasts for: the setting may have changed since the last fetch.
+        self.lock_seconds = answer.acquisition_lock_timeout_ms / 1000 or self.lock_seconds
         return {
             (topic.topic_id, partition.partition_index): _reason(partition)
             for topic in answer.responses
@@ -309,7 +357,7 @@ def _reason(partition: DecodedMessage) -> str:
     return f"{partition.error_message or code.message} ({code.name})"
 
 
-def _fetched(answer: DecodedMessage, lock_seconds: float) -> ShareFetchAnswer:
+def _fetched(answer: DecodedMessage, locked_until: float) -> ShareFetchAnswer:
     found, is_stale = [], False
     for topic in answer.responses:
         for partition in topic.partitions:
@@ -317,7 +365,7 @@ def _fetched(answer: DecodedMessage, lock_seconds: float) -> ShareFetchAnswer:
             acquired = [AcquiredRange(*_range(each)) for each in partition.acquired_records]
             if acquired:
                 found.append(FetchedJobs((topic.topic_id, partition.partition_index), partition.records or b"", acquired))
-    return ShareFetchAnswer(found, is_stale, lock_seconds)
+    return ShareFetchAnswer(found, is_stale, locked_until)
 
 
 def _range(acquired: DecodedMessage) -> tuple[int, int, int]:

@@ -6,9 +6,10 @@ the message is delivered again: at least once, in no promised order.
 
 Who does what: the thread of the application fetches and settles, over one ``LeaderSession`` for each broker that leads partitions
 of this worker. One more thread, which starts with the first ``receive``, sends the heartbeats of the group, renews locks, and
-releases messages whose delay is over. Nothing is fetched ahead of ``receive``, so no lock runs while nobody works on its message.
-(With several brokers an answer may come while ``receive`` returns with another one's. Its jobs are handed out next, or are
-released if nobody asks for them.)
+releases messages whose delay is over. Nothing is fetched ahead of ``receive``, so no lock runs while nobody works on its message,
+and no delivery is counted that nobody sees: of several leaders with messages, only one is asked. When none has any, all are asked
+to wait for some, and a second one may answer while ``receive`` returns with the jobs of the first. Its jobs are handed out next,
+or are released when nobody asks for them within a second.
 
 A connection that is lost takes its locks with it: the broker gives the messages to others. Jobs that came over it are lost, which
 their ``ack`` says with ``LockLost``.
@@ -76,6 +77,8 @@ REQUEST_SECONDS_MAX = 30.0
 # same connection waits behind it.
 FETCH_WAIT_MS = 500
 FETCH_WAIT_HOLDING_MS = 50
+# Neither does it wait for more than this part of a lock, because locks are counted from when their fetch was sent.
+FETCH_WAIT_LOCK_PART = 0.1
 # How long the first receive waits to be assigned partitions.
 JOIN_SECONDS_MAX = 5.0
 # While the cluster restarts, receive returns nothing. After this time it says that there is no broker.
@@ -83,8 +86,11 @@ OUTAGE_SECONDS_MAX = 60.0
 PAUSE_SECONDS = 0.1
 # Locks are renewed when this part of their time is left, so that one that fails can be tried again.
 RENEW_AT = 2 / 3
-# So many redelivered jobs are remembered, to tell a delivery from an earlier one of the same job.
-REDELIVERED_MAX = 100_000
+# A leader that does not answer must not hold up the others for longer.
+STALL_SECONDS_MAX = 1.0
+# A job that nobody asks for is released after this time, so that another worker gets it. One that was delivered before has come
+# closer to its delivery limit, and stays until its lock has to be renewed.
+UNASKED_SECONDS_MAX = 1.0
 # A batch may be decompressed to this size and number of records.
 BATCH_BYTES_MAX = 256 << 20
 BATCH_RECORDS_MAX = 1 << 24
@@ -159,8 +165,10 @@ class Queue:
         self._delayed: list[_Delayed] = []
         self._held_until = 0.0
         self._held = 0
-        # The delivery counts of jobs that were received more than once and are not settled, the earliest first.
-        self._redelivered: dict[tuple[bytes, int, int], int] = {}
+        # When a receive has ended last, and how many of them have asked the leaders.
+        self._asked_at = 0.0
+        self._rounds = 0
+        self._broken: TidelogError | None = None
         with toolkit_errors(f"queue {name}", self._addresses):
             self._brokers = self._new_brokers()
             self._beats = self._new_brokers()
@@ -242,9 +250,12 @@ class Queue:
             self._check_open()
             if self._membership is None:
                 self._join()
+            is_first = True
             while True:
-                jobs = self._receive_once(max_messages, deadline)
+                jobs = self._receive_once(max_messages, deadline, is_first=is_first)
+                is_first = False
                 if jobs or time.monotonic() >= deadline:
+                    self._asked_at = time.monotonic()
                     self._check_outage()
                     if self.spans is not None and jobs:
                         self.spans.received([self.name], (extract(job.headers_list) for job in jobs), len(jobs), self.group)
@@ -252,23 +263,22 @@ class Queue:
 
     def give_back(self, jobs: Iterable[Job]) -> None:
         """Put back jobs that were received and that nobody has looked at: the next ``receive`` hands them out first."""
+        unseen = list(jobs)
         with self._mutex:
-            self._buffer.extendleft(reversed(list(jobs)))
+            self._held -= len(unseen)
+            self._buffer.extendleft(reversed(unseen))
 
-    def _receive_once(self, max_messages: int, deadline: float) -> list[Job]:
+    def _receive_once(self, max_messages: int, deadline: float, *, is_first: bool) -> list[Job]:
         self._check_open()
         if self._membership is not None and self._membership.refusal is not None:
             raise self._membership.refusal
         jobs = self._take_buffered(max_messages)
         if jobs:
             return jobs
-        left = deadline - time.monotonic()
-        is_holding = self._held > 0 and time.monotonic() < self._held_until
-        wait_ms = min(FETCH_WAIT_HOLDING_MS if is_holding else FETCH_WAIT_MS, max(0, int(left * 1000)))
         try:
             sessions = self._current_sessions()
             if sessions:
-                self._fetch(sessions, max_messages, wait_ms)
+                self._fetch(sessions, max_messages, deadline, is_first=is_first)
                 self._unreachable_since = None
         except BrokerError as error:
             self._pass_or_raise(error)
@@ -279,6 +289,9 @@ class Queue:
                 self._unreachable_since = time.monotonic()
                 _logger.info("queue %s: %s", self.name, error)
             sessions = []
+        broken, self._broken = self._broken, None
+        if broken is not None:
+            raise broken
         if not sessions or self._is_stale:
             self._stop.wait(max(0.0, min(PAUSE_SECONDS, deadline - time.monotonic())))
         return self._take_buffered(max_messages)
@@ -299,50 +312,80 @@ class Queue:
                 # A job that lay here until its lock has ended is somebody else's by now.
                 if job.is_held and job.locked_until > now and job.origin.session.is_open:
                     jobs.append(job)
-            if jobs:
+        ending = [job for job in jobs if _is_ending(job, now)]
+        if ending:
+            # Whoever gets a job has most of its time left.
+            self._renew_now(ending)
+            jobs = [job for job in jobs if job.is_held]
+        if jobs:
+            with self._mutex:
                 self._held += len(jobs)
                 self._held_until = max(self._held_until, jobs[-1].locked_until)
                 if self._renew:
                     self._renewed.update(jobs)
         return jobs
 
-    def _fetch(self, sessions: list[LeaderSession], max_messages: int, wait_ms: int) -> None:
-        """Ask all leaders, and return when the first has answered with records, or all have answered."""
-        asked = []
+    def _fetch(self, sessions: list[LeaderSession], max_messages: int, deadline: float, *, is_first: bool) -> None:
+        """Return when a leader has answered with records. First each is asked for what it has, one after the other; when none has
+        anything, all of them are asked to wait for records."""
+        if is_first and len(sessions) > 1:
+            self._rounds += 1
+            start = self._rounds % len(sessions)
+            self._fetch_in_turn([*sessions[start:], *sessions[:start]], max_messages)
+            if self._buffer or time.monotonic() >= deadline:
+                return
+        is_holding = self._held > 0 and time.monotonic() < self._held_until
+        left_ms = max(0, int((deadline - time.monotonic()) * 1000))
+        wait_ms = min(FETCH_WAIT_HOLDING_MS if is_holding else FETCH_WAIT_MS, left_ms)
         for session in sessions:
-            session.begin_fetch(max_messages, wait_ms)
-            asked.append(session)
+            lock_ms = (session.lock_seconds or VISIBILITY_SECONDS_MIN) * 1000
+            session.begin_fetch(max_messages, min(wait_ms, int(lock_ms * FETCH_WAIT_LOCK_PART)))
+        asked = list(sessions)
         while asked and not self._buffer:
-            readable = select.select([each for each in asked if each.fileno() >= 0], (), (), FETCH_WAIT_HOLDING_MS / 1000)[0]
-            for session in list(asked):
-                is_answered = session in readable or not session.is_open
-                answers = session.end_fetch() if is_answered else session.take_answers()
-                for answer in answers:
-                    self._take_answer(session, answer)
-                if answers or is_answered:
-                    asked.remove(session)
+            self._read_answers(asked, FETCH_WAIT_HOLDING_MS / 1000)
+
+    def _fetch_in_turn(self, sessions: list[LeaderSession], max_messages: int) -> None:
+        # Some may have waited for records since an earlier receive.
+        asked = [session for session in sessions if session.is_fetching]
+        self._read_answers(asked, 0)
+        for session in sessions:
+            if self._buffer:
+                return
+            if session.begin_fetch(max_messages, 0):
+                asked.append(session)
+                patience = time.monotonic() + STALL_SECONDS_MAX
+                while session in asked and not self._buffer and (left := patience - time.monotonic()) > 0:
+                    self._read_answers(asked, left)
+
+    def _read_answers(self, asked: list[LeaderSession], seconds: float) -> None:
+        """Wait until there is an answer, but no longer than so many seconds, and read all that are there. Those who have answered
+        are removed from ``asked``."""
+        poller = select.poll()
+        by_number = {session.fileno(): session for session in asked if session.is_open}
+        for number in by_number:
+            poller.register(number, select.POLLIN)
+        readable = [by_number[number] for number, _ in poller.poll(seconds * 1000)] if by_number else []
+        for session in list(asked):
+            if session in readable or not session.is_open or not session.is_fetching:
+                asked.remove(session)
+                session.end_fetch()
 
     def _take_answer(self, session: LeaderSession, answer: ShareFetchAnswer) -> None:
+        """Called by whichever thread has read the answer."""
         self._is_stale = self._is_stale or answer.is_stale
-        locked_until = time.monotonic() + answer.lock_seconds
         for fetched in answer.partitions:
             topic_id, index = fetched.partition
+            try:
+                found = self._records_of(fetched)
+            except TidelogError as error:
+                self._broken = error
+                continue
             origin = JobOrigin(self, session, self.name, topic_id, index)
-            found = self._records_of(fetched)
-            jobs = [Job(origin, record, deliveries, locked_until) for record, deliveries in found]
-            for job in jobs:
-                if job.deliveries > 1:
-                    self._note_redelivery(job)
-            gaps = _gaps(fetched.acquired, [record.offset for record, _ in found])
-            if gaps:
-                session.settle(ShareSettlement.GAP, [(fetched.partition, offset) for offset in gaps])
+            jobs = [Job(origin, record, deliveries, answer.locked_until) for record, deliveries in found]
+            session.note(jobs)
+            session.skip(fetched.partition, _gaps(fetched.acquired, [record.offset for record, _ in found]))
             with self._mutex:
                 self._buffer.extend(jobs)
-
-    def _note_redelivery(self, job: Job) -> None:
-        self._redelivered[_place(job)] = job.deliveries
-        if len(self._redelivered) > REDELIVERED_MAX:
-            del self._redelivered[next(iter(self._redelivered))]
 
     def _records_of(self, fetched: FetchedJobs) -> list[tuple[Record, int]]:
         """The acquired records with their delivery counts. A leader sends whole batches, of which only a part may be acquired.
@@ -451,7 +494,7 @@ class Queue:
             if node_id not in self._sessions:
                 connection = self._brokers.borrow(node_id)
                 self._sessions[node_id] = LeaderSession(
-                    node_id, connection, self.group, membership.member_id, REQUEST_SECONDS_MAX
+                    connection, self.group, membership.member_id, REQUEST_SECONDS_MAX, self._take_answer
                 )
         for node_id, session in self._sessions.items():
             session.want(frozenset(by_leader.get(node_id, ())))
@@ -508,49 +551,33 @@ class Queue:
         with self._mutex:
             self._held -= len(held)
         lost = self._send(held, kind)
-        for job in held:
-            if job.deliveries > 1:
-                self._redelivered.pop(_place(job), None)
         if lost:
             raise lost[0].lock_lost()
 
     def _checked(self, jobs: Iterable[Job], verb: str) -> list[Job]:
         """The jobs, if ``verb`` is possible for each. AlreadySettled or LockLost otherwise."""
         held = list(jobs)
-        if self._redelivered:
-            self._lose_earlier_deliveries(held)
         for job in held:
             job.check_held(verb)
         return held
 
-    def _lose_earlier_deliveries(self, jobs: Iterable[Job]) -> None:
-        """The broker tells members apart and not deliveries: settling a job that this worker has received again since would
-        settle the later delivery."""
-        for job in jobs:
-            if job.is_held and job.deliveries < self._redelivered.get(_place(job), 0):
-                job.lose("its lock has expired, and this worker has received it again")
-
-    def _send(self, jobs: Sequence[Job], kind: ShareSettlement) -> list[Job]:
+    def _send(self, jobs: Iterable[Job], kind: ShareSettlement) -> list[Job]:
         """Returns the jobs that were refused."""
         by_session: dict[LeaderSession, list[Job]] = {}
         for job in jobs:
             by_session.setdefault(job.origin.session, []).append(job)
         lost = []
         for session, its_jobs in by_session.items():
-            records = [((job.origin.topic_id, job.origin.partition), job.offset) for job in its_jobs]
-            failures = session.settle(kind, records)
-            if failures:
-                for job, record in zip(its_jobs, records, strict=True):
-                    if record in failures:
-                        job.lose(failures[record])
-                        lost.append(job)
+            for job, reason in session.settle(kind, its_jobs).items():
+                job.lose(reason)
+                lost.append(job)
         return lost
 
     def _renew_now(self, jobs: Sequence[Job]) -> None:
         now = time.monotonic()
-        lost = self._send(jobs, ShareSettlement.RENEW)
+        self._send(jobs, ShareSettlement.RENEW)
         for job in jobs:
-            if job not in lost:
+            if not job.is_lost:
                 job.lock_until(now + job.origin.session.lock_seconds)
 
     # -- the thread that keeps locks and membership --------------------------------------------------------------------------
@@ -562,6 +589,7 @@ class Queue:
             try:
                 if time.monotonic() >= membership.next_beat and membership.refusal is None:
                     membership.beat()
+                self._read_unasked()
                 self._keep_locks()
             except Exception:
                 # One failure must not end the heartbeats. What it was about shows where the application uses it.
@@ -573,27 +601,37 @@ class Queue:
             due = min([each.due for each in self._delayed], default=math.inf)
         left = min(membership.next_beat, due) - time.monotonic()
         # A job that begins to be held just after this look is seen at the next, with most of its lock left.
-        return max(0.01, min(left, lock_seconds / 10))
+        longest = lock_seconds / 10 if len(self._sessions) < 2 else min(lock_seconds / 10, UNASKED_SECONDS_MAX / 2)
+        return max(0.01, min(left, longest))
+
+    def _read_unasked(self) -> None:
+        """Read what has come since the last receive, so that its locks do not run unseen."""
+        if self._receiving.locked():
+            return
+        for session in list(self._sessions.values()):
+            if session.is_fetching:
+                try:
+                    self._read_answers([session], 0)
+                except ClientError as error:
+                    # The next receive opens another session.
+                    _logger.info("queue %s: %s", self.name, error)
 
     def _keep_locks(self) -> None:
         now = time.monotonic()
+        is_unasked = not self._receiving.locked() and now - self._asked_at > UNASKED_SECONDS_MAX
         with self._mutex:
-            delayed = [each.job for each in self._delayed if each.due <= now]
-            self._delayed = [each for each in self._delayed if each.due > now]
-            waiting = [each.job for each in self._delayed]
-            kept = [job for job in self._renewed if job.is_held and (self._renew or job.hold_until > now)]
-            idle = [job for job in self._buffer if _is_ending(job, now)]
+            delayed = [each.job for each in self._delayed if each.due <= now and not each.job.is_lost]
+            self._delayed = [each for each in self._delayed if each.due > now and not each.job.is_lost]
+            ending = [each.job for each in self._delayed if _is_ending(each.job, now)]
+            ending += [
+                job for job in self._renewed if job.is_held and (self._renew or job.hold_until > now) and _is_ending(job, now)
+            ]
+            idle = [job for job in self._buffer if _is_ending(job, now) or (is_unasked and job.deliveries == 1)]
             for job in idle:
                 self._buffer.remove(job)
-        if delayed:
-            self._send(delayed, ShareSettlement.RELEASE)
         # Jobs that nobody has asked for go to somebody who does.
-        if idle:
-            self._send(idle, ShareSettlement.RELEASE)
-        self._lose_earlier_deliveries(kept)
-        ending = [job for job in (*kept, *waiting) if _is_ending(job, now) and (job.is_held or job in waiting)]
-        if ending:
-            self._renew_now(ending)
+        self._send([*delayed, *idle], ShareSettlement.RELEASE)
+        self._renew_now(ending)
 
     # -- the end -------------------------------------------------------------------------------------------------------------
 
@@ -631,10 +669,6 @@ class Queue:
                 f"receive from {self.name}: no broker has answered at {self._addresses} for {OUTAGE_SECONDS_MAX:g} s: "
                 "check the address and that the broker runs"
             )
-
-
-def _place(job: Job) -> tuple[bytes, int, int]:
-    return job.origin.topic_id, job.partition, job.offset
 
 
 def _is_ending(job: Job, now: float) -> bool:
