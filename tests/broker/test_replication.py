@@ -7,6 +7,7 @@ import pytest
 from simulation.checker import noticed_problems
 from simulation.cluster_world import ClusterWorld, host_of
 from simulation.disk import Keep
+from tests.controller.cluster import new_image, replay, topic_id
 from tests.log.harness import batch
 from tidelog.broker.broker import BrokerNode
 from tidelog.broker.controller_role import ControllerRole
@@ -15,6 +16,7 @@ from tidelog.controller.reassignment import Reassignment, ReassignmentResult, al
 from tidelog.controller.topics import NewTopic, create_topics
 from tidelog.log.partition_log import PartitionLog
 from tidelog.metadata.configs import ResourceType
+from tidelog.metadata.records import PartitionChangeRecord
 from tidelog.metadata.topics import PartitionImage
 from tidelog.records.header import HEADER_SIZE
 from tidelog.replication.partition import Partition
@@ -196,6 +198,15 @@ def test_leadership_returns_to_the_preferred_replica(monkeypatch: pytest.MonkeyP
     cluster.run_until_in_sync(1, 2, 3)
     cluster.send(3)
     cluster.check()
+
+
+def test_a_new_controller_decides_who_is_eligible_by_its_own_settings() -> None:
+    cluster = ReplicatedCluster(seed=8)
+    controller = cluster.broker(cluster.controller_id() or 0).controller
+    image = new_image((1, 2, 3), orders=1)
+    replay(image, [PartitionChangeRecord(0, topic_id(TOPIC), isr=(1, 2), eligible_leader_replicas=(3,))])
+    change = PartitionChangeRecord(0, topic_id(TOPIC), eligible_leader_replicas=())
+    assert change in controller._first_decision(image).records, "two are enough"
 
 
 def test_a_proposal_that_the_metadata_settled_while_it_waited_does_not_spoil_the_next_one() -> None:

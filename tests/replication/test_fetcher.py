@@ -329,6 +329,26 @@ def test_a_follower_far_behind_starts_over_where_the_leader_begins() -> None:
     assert follower.log.log_end_offset == 3
 
 
+@pytest.mark.parametrize("keep", [None, "none", "all"])
+def test_a_leaders_log_that_starts_within_a_batch_is_copied(keep: Keep | None) -> None:
+    leader, follower = Leader(), Follower()
+    leader.partition.append(batch(3), acks_all=False)
+    leader.append()
+    leader.partition.note_follower_fetch(FOLLOWER, 20, 4, 0)
+    leader.store.directory.delete_records(leader.partition.log, 1, lambda error: None)
+    follower.follow()
+    follower.poll()
+    follower.fetcher.take_response(response(answer(error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=1)))
+    follower.settle()
+    assert (follower.log.log_start_offset, follower.log.log_end_offset) == (1, 1)
+    copy_all(leader, follower)
+    assert (follower.log.log_start_offset, follower.log.log_end_offset) == (1, 4)
+    assert whole(follower.log) == whole(leader.partition.log)
+    if keep is not None:
+        follower.store.crash(keep)
+        assert (follower.log.log_start_offset, follower.log.log_end_offset) == (1, 4)
+
+
 def test_the_leaders_log_start_is_taken_over() -> None:
     leader, follower = Leader(), Follower()
     leader.append(3)

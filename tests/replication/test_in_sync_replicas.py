@@ -1,5 +1,7 @@
 """The leader's view of its followers: who counts for the high watermark, who is proposed, and what an unknown outcome means."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.log.harness import Store, batch
@@ -211,6 +213,19 @@ def test_below_the_minimum_waiting_producers_are_told_so() -> None:
     partition.advance()
     assert partition.log.high_watermark == 0
     partition.follow(image((1, 2), partition_epoch=2))
+    assert partition.log.high_watermark == 1
+
+
+def test_while_others_are_eligible_nothing_is_acknowledged_whatever_the_minimum_is_here() -> None:
+    store = Store()
+    partition = led(store, minimum=1)
+    partition.append(batch(), acks_all=True)
+    sync(store)
+    partition.follow(replace(image((1,), partition_epoch=1), eligible_leader_replicas=(2,)))
+    assert partition.log.high_watermark == 0, "broker 2 has not fetched it, and may be elected"
+    with pytest.raises(NotEnoughReplicas, match="1 of 3 replicas in sync, which is too few for the controller"):
+        partition.append(batch(), acks_all=True)
+    partition.follow(image((1,), partition_epoch=2))
     assert partition.log.high_watermark == 1
 
 

@@ -6,8 +6,9 @@ it decides, one decision after the other (``DecisionQueue``), and only it knows 
 nothing of it was written, so it may be asked of another controller. If leadership is lost while records are being committed, the
 outcome is not known.
 
-A new controller first aborts what its predecessor left half-written and, in a new cluster, sets the features. It gives every
-broker a fresh session, and looks at once whether those brokers' listeners answer.
+A new controller first aborts what its predecessor left half-written, decides about eligible replicas by the settings that it was
+started with and, in a new cluster, sets the features. It gives every broker a fresh session, and looks at once whether those
+brokers' listeners answer.
 
 A broker is fenced when its session ends. Two things together prove sooner that its process is gone: the connection of its
 heartbeats ended, or this controller is new, *and* for ``GONE_AFTER_MS`` its listener refuses connections, which a machine does at
@@ -28,7 +29,7 @@ from tidelog.config.cluster import names_a_quorum
 from tidelog.controller.broker_sessions import BrokerSessions
 from tidelog.controller.brokers import fence_broker
 from tidelog.controller.decision_queue import ControllerResult, Decide, DecisionQueue, IsWanted, OnDecided
-from tidelog.controller.election import REBALANCED_PARTITIONS_MAX, rebalance_leaders
+from tidelog.controller.election import REBALANCED_PARTITIONS_MAX, rebalance_leaders, settings_changed
 from tidelog.controller.election_counts import ElectionCounts
 from tidelog.controller.ended_throttles import with_ended_throttles_removed
 from tidelog.log.errors import StorageError
@@ -173,6 +174,8 @@ class ControllerRole:
             records.append(NoOpRecord())
         if METADATA_VERSION not in image.features:
             records += [FeatureLevelRecord(name, level) for name, level in FIRST_LEVELS.items()]
+        # This controller may have been started with other settings than its predecessor.
+        records += settings_changed(image, self._node.settings, image.topics).records
         return ControllerResult(records, None)
 
     def _activated(self, response: None, error: Exception | None) -> None:  # noqa: ARG002 - there is nothing to say

@@ -31,6 +31,7 @@ from tidelog.log.partition_log import PartitionLog
 from tidelog.metadata.topics import PartitionImage
 from tidelog.ports.clock import Clock
 from tidelog.records.errors import RecordError
+from tidelog.records.header import HEADER_SIZE, read_header
 from tidelog.replication.throttle import ReplicationThrottle
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
@@ -374,20 +375,33 @@ class ReplicaFetcher:
         has_records = result.records is not None and len(result.records) > 0
         if has_records:
             assert result.records is not None
-            try:
-                log.append_as_follower(result.records)
-            except (LogError, RecordError, OSError) as error:
-                self._delay(partition, str(error))
+            if self._begins_within(log, result.records):
+                self._begin_with_batch(partition, result._replace(records=memoryview(bytes(result.records))))
                 return False
-            self.fetched_bytes += len(result.records)
-            if partition.throttle is not None and partition.is_throttled:
-                partition.throttle.record(len(result.records))
+            if not self._append(partition, result.records):
+                return False
             self._changed[partition.key] = None
+        self._follow_watermarks(partition, result)
+        return has_records
+
+    def _append(self, partition: FollowedPartition, records: memoryview) -> bool:
+        try:
+            partition.log.append_as_follower(records)
+        except (LogError, RecordError, OSError) as error:
+            self._delay(partition, str(error))
+            return False
+        self.fetched_bytes += len(records)
+        if partition.throttle is not None and partition.is_throttled:
+            partition.throttle.record(len(records))
+        return True
+
+    def _follow_watermarks(self, partition: FollowedPartition, result: FetchedPartition) -> None:
+        log = partition.log
         log.advance_high_watermark(result.high_watermark)
         if result.log_start_offset > log.log_start_offset:
             self._ports.raise_start(log, min(result.log_start_offset, log.high_watermark))
-            self._changed[partition.key] = None
-        return has_records
+            if partition.phase is FollowerPhase.FETCHING:
+                self._changed[partition.key] = None
 
     def _wait_durable(self, appended: list[FollowedPartition]) -> None:
         """One group commit for everything of a response; then the next request."""
@@ -438,7 +452,34 @@ class ReplicaFetcher:
         self._ports.report("committed_records_truncated", facts)
         return True
 
-    def _cut(self, partition: FollowedPartition, offset: int, cut: Callable[[PartitionLog, int, OnDone], None]) -> None:
+    @staticmethod
+    def _begins_within(log: PartitionLog, records: memoryview) -> bool:
+        """Whether this log is empty and begins within the first of these batches: where records were deleted, the leader's log
+        may start anywhere."""
+        if log.log_start_offset < log.log_end_offset or len(records) < HEADER_SIZE:
+            return False
+        return read_header(records, 0).base_offset < log.log_end_offset
+
+    def _begin_with_batch(self, partition: FollowedPartition, result: FetchedPartition) -> None:
+        """Let the empty log begin with the first batch of the answer. The leader does not serve that offset, so the records that
+        have come are kept until the log is ready for them."""
+        records = result.records
+        assert records is not None
+
+        def append() -> None:
+            if self._append(partition, records):
+                self._follow_watermarks(partition, result)
+                self._sync_then_fetch(partition)
+
+        self._cut(partition, read_header(records, 0).base_offset, self._ports.start_over, append)
+
+    def _cut(
+        self,
+        partition: FollowedPartition,
+        offset: int,
+        cut: Callable[[PartitionLog, int, OnDone], None],
+        go_on: Callable[[], None] | None = None,
+    ) -> None:
         partition.phase = FollowerPhase.TRUNCATING
         self._leave_session(partition.key)
         self._ports.report(
@@ -450,6 +491,8 @@ class ReplicaFetcher:
                 return
             if error is not None:
                 self._delay(partition, f"truncating it failed: {error}")
+            elif go_on is not None:
+                go_on()
             else:
                 self._sync_then_fetch(partition)
 

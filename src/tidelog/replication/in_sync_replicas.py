@@ -11,6 +11,8 @@ those whose addition was proposed. A removal counts once it is committed.
 - The high watermark is the lowest durable end in the maximal set.
 - It does not move while the *committed* set is smaller than the effective ``min.insync.replicas``. Additions in flight do not
   help: if they fail, the controller may elect an eligible replica that lacks what the larger set would have committed (KIP-966).
+- For the same reason it does not move while the controller names eligible replicas, whatever the minimum is by this broker's own
+  settings: brokers may have been started with different ones.
 
 A follower is added when it has everything below the high watermark and everything that the leader had when its epoch began: the
 leader's high watermark may be behind the previous leader's. A follower that has not had everything within
@@ -97,6 +99,7 @@ class InSyncReplicas:
         "_partition_epoch",
         "_waits_for_metadata",
         "epoch_start_offset",
+        "has_eligible",
         "is_moving",
         "isr",
         "maximal_followers",
@@ -120,6 +123,8 @@ class InSyncReplicas:
         """How many replicas there are without those that a move of the partition is adding."""
         self.is_moving = False
         self.isr = state.isr
+        self.has_eligible = False
+        """Whether replicas outside of the set may be elected, because they have everything below the high watermark."""
         self.maximal_followers: tuple[FollowerState, ...] = ()
         """The followers without which nothing is committed."""
         self.follow(state, now_ms)
@@ -148,6 +153,7 @@ class InSyncReplicas:
         self.settled_count = len(state.replicas) - len(state.adding_replicas)
         self.is_moving = bool(state.adding_replicas or state.removing_replicas)
         self.isr = state.isr
+        self.has_eligible = bool(state.eligible_leader_replicas)
         before = self._followers
         self._followers = {}
         for replica in state.replicas:

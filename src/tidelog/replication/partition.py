@@ -127,6 +127,7 @@ class Partition:
         "in_sync",
         "index",
         "is_internal",
+        "is_under_min_isr",
         "leader_epoch",
         "log",
         "min_insync_replicas",
@@ -145,13 +146,15 @@ class Partition:
         self.topic_id = topic.topic_id
         self.index = index
         self.log = log
-        self._min_insync_setting = min_insync_replicas
         self.is_internal = topic.is_internal
         state = topic.partitions[index]
         self.leader_epoch = state.leader_epoch
         self.in_sync = InSyncReplicas(state, log.log_end_offset, log.environment.clock.monotonic_ms())
-        self.min_insync_replicas = min(min_insync_replicas, self.in_sync.settled_count)
+        self._min_insync_setting = self.min_insync_replicas = 0
         """The effective minimum: the setting, but no more than there are replicas, without those that a move is adding."""
+        self.is_under_min_isr = False
+        """Whether too few replicas are in sync to acknowledge anything, by the minimum or because the controller thinks so."""
+        self._take_minimum(min_insync_replicas)
         # Bytes of records from and to clients, and to followers, since this broker began to lead the partition.
         self.produced_bytes = 0
         self.fetched_bytes = 0
@@ -177,22 +180,23 @@ class Partition:
         self.change_min_insync_replicas(self._min_insync_setting if min_insync_replicas is None else min_insync_replicas)
 
     def change_min_insync_replicas(self, setting: int) -> None:
-        self._min_insync_setting = setting
-        self.min_insync_replicas = min(setting, self.in_sync.settled_count)
+        self._take_minimum(setting)
         self.advance()
         if self.is_under_min_isr:
             self._fail_producers(NotEnoughReplicasAfterAppend(self._shortage()))
 
-    @property
-    def is_under_min_isr(self) -> bool:
-        return len(self.in_sync.isr) < self.min_insync_replicas
+    def _take_minimum(self, setting: int) -> None:
+        in_sync = self.in_sync
+        self._min_insync_setting = setting
+        self.min_insync_replicas = min(setting, in_sync.settled_count)
+        self.is_under_min_isr = len(in_sync.isr) < self.min_insync_replicas or in_sync.has_eligible
 
     def _shortage(self) -> str:
         in_sync = self.in_sync
-        return (
-            f"{self.log.name} has {len(in_sync.isr)} of {len(in_sync.replicas)} replicas in sync, min.insync.replicas is "
-            f"{self._min_insync_setting}"
-        )
+        count = f"{self.log.name} has {len(in_sync.isr)} of {len(in_sync.replicas)} replicas in sync"
+        if len(in_sync.isr) < self.min_insync_replicas:
+            return f"{count}, min.insync.replicas is {self._min_insync_setting}"
+        return f"{count}, which is too few for the controller: start all brokers with the same min.insync.replicas"
 
     def check_open(self) -> None:
         """Raise the error that closed the partition, if one did.
@@ -215,7 +219,7 @@ class Partition:
         self, records: Buffer | ValidatedBatch, acks_all: bool, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendResult:
         """Append records. They are written when this returns, and durable and visible when the high watermark has passed them."""
-        if acks_all and len(self.in_sync.isr) < self.min_insync_replicas:
+        if acks_all and self.is_under_min_isr:
             raise NotEnoughReplicas(self._shortage())
         log = self.log
         if log.environment.reserve.is_released:
@@ -293,9 +297,9 @@ class Partition:
         if log.offline_reason is not None:
             self._fail(log)
             return
-        in_sync = self.in_sync
-        if len(in_sync.isr) < self.min_insync_replicas:
+        if self.is_under_min_isr:
             return
+        in_sync = self.in_sync
         before = log.high_watermark
         stable_before = log.last_stable_offset if self._fetch_waiters else before
         end = log.log_end_offset if log.settings.is_relaxed else log.durable.offset
