@@ -258,7 +258,7 @@ class WaitingFollower:
         self.told = 0
 
     def on_data(self, partition: Partition) -> None:
-        assert partition.has_waiting_followers
+        assert partition.follower_waiters
         self.told += 1
 
 

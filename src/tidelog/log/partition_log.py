@@ -25,7 +25,7 @@ directory; only a restart, which reads from the disk itself, can bring it back.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -202,7 +202,11 @@ class PartitionLog:
             )
         settings = self.settings
         now_ms = self.environment.clock.now_ms()
-        view, batches = self._validated(records, origin, now_ms)
+        batches: Sequence[tuple[int, BatchHeader]]
+        if type(records) is ValidatedBatch and records.settings is settings:
+            view, batches = records.view, ((0, records.header),)
+        else:
+            view, batches = self._validated(records, origin, now_ms)
 
         next_offset = self.log_end_offset
         buffers: list[Buffer] = []
@@ -241,9 +245,8 @@ class PartitionLog:
     ) -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
         """The bytes to write, and (position, header) of each batch in them."""
         if type(records) is ValidatedBatch:
-            validated = records
-            if validated.settings is not self.settings:  # They have changed since.
-                validated = validate_batch(validated.view, self.settings, now_ms)
+            # The settings have changed since.
+            validated = validate_batch(records.view, self.settings, now_ms)
             return validated.view, [(0, validated.header)]
         assert not isinstance(records, ValidatedBatch)
         view = records if type(records) is memoryview else memoryview(records)
@@ -263,11 +266,16 @@ class PartitionLog:
         self._write([view], len(view), stamped, now_ms)
 
     def _write(self, buffers: list[Buffer], size: int, stamped: list[StampedBatch], now_ms: int) -> None:
-        _check_offsets(self.name, stamped)
-        last = stamped[-1]
+        first_offset, last_offset = stamped[0][2], stamped[-1][3]
+        if last_offset - first_offset > RELATIVE_OFFSET_MAX or last_offset > LAST_OFFSET_MAX:
+            # Batches that are written together lie in one segment, whose indexes reach only so far. The client states the record
+            # counts, and a few small batches can claim billions.
+            raise InvalidRecord(
+                f"{self.name}: batches with offsets from {first_offset} to {last_offset} cannot be written at once"
+            )
         segment = self.segments.active
-        if segment.should_roll(self.settings, self._jitter_ms, size, last.last_offset, stamped[0].max_timestamp, now_ms):
-            segment = self.roll(stamped[0].base_offset, last.last_offset)
+        if segment.should_roll(self.settings, self._jitter_ms, size, last_offset, stamped[0][4], now_ms):
+            segment = self.roll(first_offset, last_offset)
         try:
             position = segment.write(buffers, size)
         except OSError as error:
@@ -277,7 +285,7 @@ class PartitionLog:
         except Exception as error:
             # The bytes are in the file, but the log end is still before them: the next append would reuse their offsets.
             raise self.go_offline(f"{segment.path} was written, but could not be indexed: {error!r}") from error
-        self.log_end_offset = last.last_offset + 1
+        self.log_end_offset = last_offset + 1
         self.bytes_since_recovery_point += size
         unsynced = self._unsynced.segments
         if not unsynced or unsynced[-1] is not segment:
@@ -708,14 +716,6 @@ def _stamped_by_leader(
         )
         log_end_offset = last_offset + 1
     return stamped
-
-
-def _check_offsets(name: str, stamped: list[StampedBatch]) -> None:
-    """Batches that are written together lie in one segment, whose indexes reach only so far. The client states the record counts,
-    and a few small batches can claim billions."""
-    first_offset, last_offset = stamped[0].base_offset, stamped[-1].last_offset
-    if last_offset - first_offset > RELATIVE_OFFSET_MAX or last_offset > LAST_OFFSET_MAX:
-        raise InvalidRecord(f"{name}: batches with offsets from {first_offset} to {last_offset} cannot be written at once")
 
 
 def _cut_point(segment: LogSegment, offset: int) -> tuple[int, int]:

@@ -73,7 +73,7 @@ class AppendTracker:
         else:
             self._bytes_since_pass += length
             self.last_log = log
-        if partition.has_waiting_followers:
+        if partition.follower_waiters:
             self._awaited_by_followers[partition] = None
 
     def wake_followers(self) -> None:
@@ -119,11 +119,11 @@ class Partition:
     __slots__ = (
         "_appends",
         "_fetch_waiters",
-        "_follower_waiters",
         "_min_insync_setting",
         "_producers_waiting",
         "closed_by",
         "fetched_bytes",
+        "follower_waiters",
         "in_sync",
         "index",
         "is_internal",
@@ -167,7 +167,8 @@ class Partition:
         self._producers_waiting: deque[tuple[int, OnReplicated]] | None = None
         # Dictionaries, because they keep the order: which fetch is answered first must not depend on hashes.
         self._fetch_waiters: dict[FetchWaiter, None] | None = None
-        self._follower_waiters: dict[FetchWaiter, None] | None = None
+        self.follower_waiters: dict[FetchWaiter, None] | None = None
+        """The fetches of followers that wait for the log end to move."""
         log.add_durability_listener(self.advance)
         self.advance()
 
@@ -331,21 +332,17 @@ class Partition:
         if self._fetch_waiters is not None:
             self._fetch_waiters.pop(waiter, None)
 
-    @property
-    def has_waiting_followers(self) -> bool:
-        return bool(self._follower_waiters)
-
     def add_follower_waiter(self, waiter: FetchWaiter) -> None:
-        if self._follower_waiters is None:
-            self._follower_waiters = {}
-        self._follower_waiters[waiter] = None
+        if self.follower_waiters is None:
+            self.follower_waiters = {}
+        self.follower_waiters[waiter] = None
 
     def remove_follower_waiter(self, waiter: FetchWaiter) -> None:
-        if self._follower_waiters is not None:
-            self._follower_waiters.pop(waiter, None)
+        if self.follower_waiters is not None:
+            self.follower_waiters.pop(waiter, None)
 
     def wake_followers(self) -> None:
-        for waiter in list(self._follower_waiters or ()):
+        for waiter in list(self.follower_waiters or ()):
             waiter.on_data(self)
 
     def close(self, error: Exception) -> None:
@@ -353,7 +350,7 @@ class Partition:
         self.closed_by = error.with_traceback(None)
         self.log.remove_durability_listener(self.advance)
         self._fail_producers(error)
-        for waiter in (*(self._fetch_waiters or ()), *(self._follower_waiters or ())):
+        for waiter in (*(self._fetch_waiters or ()), *(self.follower_waiters or ())):
             waiter.on_data(self)
 
     def _fail_producers(self, error: Exception) -> None:

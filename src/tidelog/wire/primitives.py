@@ -403,7 +403,8 @@ def write_nullable_string(value: str | None) -> bytes:
 
 def write_compact_string(value: str) -> bytes:
     encoded = value.encode()
-    return write_unsigned_varint(len(encoded) + 1) + encoded
+    size = len(encoded) + 1
+    return (SMALL_UNSIGNED_VARINTS[size] if size < 1024 else _encode_unsigned_varint(size)) + encoded
 
 
 def write_compact_nullable_string(value: str | None) -> bytes:
@@ -417,7 +418,7 @@ def write_bytes_length(length: int) -> bytes:
 
 def write_compact_length(length: int) -> bytes:
     """The length of compact bytes or of a compact array."""
-    return write_unsigned_varint(length + 1)
+    return SMALL_UNSIGNED_VARINTS[length + 1] if -1 <= length < 1023 else _encode_unsigned_varint(length + 1)
 
 
 def write_tagged_field(tag: int, value: bytes | bytearray) -> bytes:

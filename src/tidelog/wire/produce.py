@@ -200,7 +200,14 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
         partitions = []
         for _ in range(partition_count - 1):
             (partition,) = _unpack_int32(view, position)
-            length, position = unsigned_varint_at(view, position + 4)
+            length = view[position + 4]
+            if length < 0x80:
+                position += 5
+            elif view[position + 5] < 0x80:
+                length += (view[position + 5] << 7) - 0x80
+                position += 6
+            else:
+                length, position = unsigned_varint_at(view, position + 4)
             records = None
             if length:
                 end = position + length - 1
@@ -249,13 +256,10 @@ def _encode_flexible(
     version: int, topics: Sequence[ProduceTopicResult], throttle_time_ms: int, node_endpoints: Sequence[NodeEndpoint]
 ) -> bytes:
     parts = [write_compact_length(len(topics))]
-    for topic in topics:
-        if version >= TOPIC_IDS_SINCE:
-            parts.append(topic.topic_id or ZERO_UUID)
-        else:
-            parts.append(write_compact_string(topic.name or ""))
-        parts.append(write_compact_length(len(topic.partitions)))
-        for result in topic.partitions:
+    for name, topic_id, partitions in topics:
+        parts.append((topic_id or ZERO_UUID) if version >= TOPIC_IDS_SINCE else write_compact_string(name or ""))
+        parts.append(write_compact_length(len(partitions)))
+        for result in partitions:
             partition, error, base_offset, append_time_ms, log_start_offset, message, record_errors, leader = result
             parts.append(_RESULT.pack(partition, error, base_offset, append_time_ms, log_start_offset))
             if not error and message is None and not record_errors and leader is None:

@@ -80,7 +80,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> None:
         return
     batches = _validate(context, request)
     for batch in batches:
-        if not batch.is_settled:
+        if batch.validation is not None:
             _validate_later(context, request, batches)
             return
     _submit(context, request, batches)
@@ -96,7 +96,7 @@ class _ProducedBatch:
         self.data = data
         self.partition: Partition | None = None
         self.validation: BatchValidation | None = None
-        """None unless the records need more than a look."""
+        """None unless the records need more than a look and their validation is not complete."""
         self.validated: ValidatedBatch | None = None
         self.error: Exception | None = None
         self.result = NO_RESULT
@@ -105,18 +105,15 @@ class _ProducedBatch:
         self.waiting: _Waiting | None = None
         """The request, while this batch waits to be replicated."""
 
-    @property
-    def is_settled(self) -> bool:
-        return self.validated is not None or self.error is not None
-
-    def find(self, partitions: Partitions) -> Partition:
-        """Find the partition, which may be gone or be led elsewhere since the request arrived."""
+    def find_partition(self, partitions: Partitions) -> Partition:
+        """Find the partition again, which may be gone or be led elsewhere since the request arrived."""
         topic = self.topic
         self.partition = partition = partitions.find(topic.name, topic.topic_id, self.data.partition)
         return partition
 
     def begin(self, partitions: Partitions, version: int) -> None:
-        partition = self.find(partitions)
+        topic = self.topic
+        self.partition = partition = partitions.find(topic.name, topic.topic_id, self.data.partition)
         if partition.is_internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic} is internal: clients may not write to it")
         records = self.data.records
@@ -127,9 +124,6 @@ class _ProducedBatch:
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"zstd needs version {ZSTD_SINCE} of Produce, and the request has version {version}",
             )
-        self._begin_validation(partition, records)
-
-    def _begin_validation(self, partition: Partition, records: memoryview) -> None:
         begun = partition.log.begin_validation(records)
         if isinstance(begun, BatchValidation):
             self.validation = begun
@@ -149,11 +143,14 @@ class _ProducedBatch:
     def find_again(self, partitions: Partitions) -> None:
         """Find the partition again after some time. If the settings of the topic have changed, the records have to be validated
         again."""
-        partition = self.find(partitions)
+        partition = self.find_partition(partitions)
         validated = self.validated
         if validated is not None and validated.settings is not partition.log.settings:
-            self.validated = None
-            self._begin_validation(partition, validated.view)
+            begun = partition.log.begin_validation(validated.view)
+            if isinstance(begun, BatchValidation):
+                self.validated, self.validation = None, begun
+            else:
+                self.validated = begun
 
     def refuse(self, error: Exception) -> None:
         """Keep the error without the frames that it refers to: they refer to this batch."""
@@ -239,17 +236,22 @@ def _append_or_repeat(context: RequestContext, request: ProduceRequest, batches:
             batch.find_again(context.broker.partitions)
         except Exception as error:
             batch.refuse(error)
-    if all(batch.is_settled for batch in batches):
-        _submit(context, request, batches)
-    else:
+    if any(batch.validation is not None for batch in batches):
         _validate_later(context, request, batches)
+    else:
+        _submit(context, request, batches)
 
 
 def _submit(context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch]) -> None:
-    """All batches are validated or refused: append, or, in a transaction, have its coordinator verify the partitions first."""
+    """All batches are validated or refused: append them."""
     if request.transactional_id is None:
         _append_all(context, request, batches, None)
-        return
+    else:
+        _append_verified(context, request, batches)
+
+
+def _append_verified(context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch]) -> None:
+    """Append the batches of a transaction once its coordinator has verified the partitions."""
 
     def append(codes: PartitionCodes) -> None:
         try:
@@ -270,13 +272,16 @@ def _submit(context: RequestContext, request: ProduceRequest, batches: list[_Pro
 def _append_all(
     context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch], codes: PartitionCodes | None
 ) -> None:
+    if request.acks == ACKS_ALL:
+        for batch in batches:
+            batch.result = _append(context, batch, codes)
+        _Waiting(context, request, batches).start()
+        return
     appends = context.broker.partitions.appends
     unsynced_before = appends.unsynced_bytes
     for batch in batches:
         batch.result = _append(context, batch, codes)
-    if request.acks == ACKS_ALL:
-        _Waiting(context, request, batches).start()
-    elif appends.unsynced_bytes > max(unsynced_before, context.broker.backlog.bytes_max):
+    if appends.unsynced_bytes > max(unsynced_before, context.broker.backlog.bytes_max):
         context.broker.backlog.hold(context, request.timeout_ms, partial(_answer, context, request, batches))
     else:
         _answer(context, request, batches)
@@ -300,7 +305,7 @@ def _append(context: RequestContext, batch: _ProducedBatch, codes: PartitionCode
         return _failed(context, batch, batch.error)
     try:
         # A transaction may have had to wait for its coordinator.
-        partition = batch.partition if codes is None else batch.find(context.broker.partitions)
+        partition = batch.partition if codes is None else batch.find_partition(context.broker.partitions)
         validated = batch.validated
         assert partition is not None
         assert validated is not None
@@ -311,7 +316,10 @@ def _append(context: RequestContext, batch: _ProducedBatch, codes: PartitionCode
         return _failed(context, batch, error)
     batch.end_offset = result.last_offset + 1
     log_start_offset = partition.log.log_start_offset
-    return ProduceResult(batch.data.partition, NO_ERROR, result.first_offset, result.append_time_ms, log_start_offset)
+    index = batch.data.partition
+    return _new_tuple(
+        ProduceResult, (index, NO_ERROR, result.first_offset, result.append_time_ms, log_start_offset, None, (), None)
+    )
 
 
 def _failed(context: RequestContext, batch: _ProducedBatch, error: Exception) -> ProduceResult:
@@ -347,21 +355,25 @@ def _failed_topic(topic: ProduceTopic, code: ErrorCode, message: str) -> Produce
 
 
 def _reply(context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch]) -> None:
-    results = [batch.result for batch in batches]
     topics = []
-    position = 0
+    leaders: set[int] = set()
+    remaining = iter(batches)
     for name, topic_id, partitions in request.topics:
-        end = position + len(partitions)
-        topics.append(_new_tuple(ProduceTopicResult, (name, topic_id, results[position:end])))
-        position = end
-    leaders = {result.current_leader[0] for result in results if result.current_leader is not None}
+        results = []
+        for batch in islice(remaining, len(partitions)):
+            result = batch.result
+            results.append(result)
+            if result.current_leader is not None:
+                leaders.add(result.current_leader[0])
+        topics.append(_new_tuple(ProduceTopicResult, (name, topic_id, results)))
     _reply_topics(context, topics, leaders)
 
 
 def _reply_topics(context: RequestContext, topics: list[ProduceTopicResult], leaders: set[int] | None = None) -> None:
     """``leaders`` are the brokers that the response names as leaders."""
     endpoints = leader_endpoints(context.broker.image, leaders, context.session.listener.name) if leaders else ()
-    context.reply_parts([encode_produce_response(context.header.api_version, topics, context.throttle_time_ms(), endpoints)])
+    throttle_time_ms = 0 if context.usage is None else context.throttle_time_ms()
+    context.reply_parts([encode_produce_response(context.header.api_version, topics, throttle_time_ms, endpoints)])
 
 
 def _note_acknowledged(
@@ -388,15 +400,17 @@ class _Waiting:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        appended = [batch for batch in self._batches if batch.result.error is NO_ERROR]
-        if not appended:
+        for batch in self._batches:
+            if batch.result.error is NO_ERROR:
+                batch.waiting = self
+                self._open_count += 1
+        if not self._open_count:
             _reply(self._context, self._request, self._batches)
             return
-        self._open_count = len(appended)
-        for batch in appended:
-            batch.waiting = self
-            assert batch.partition is not None
-            batch.partition.wait_replicated(batch.end_offset, batch.replicated)
+        for batch in self._batches:
+            if batch.waiting is not None:
+                assert batch.partition is not None
+                batch.partition.wait_replicated(batch.end_offset, batch.replicated)
         if self._open_count:
             self._timer = self._context.broker.timers.schedule(max(self._request.timeout_ms, 0), self._time_out)
 
