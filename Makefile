@@ -123,7 +123,7 @@ test-pythons: ## The suites of broker, client and worker on every Python from 3.
 	$(PYTHON) -m tests.release.pythons
 
 test-portable: $(INSTALLED) ## The suites of log, broker, server and client without what only Linux has
-	TIDELOG_TEST_WITHOUT=fdatasync,gathered,nowait,sendfile,fadvise,nice,uvloop,resource,linux \
+	TIDELOG_TEST_WITHOUT=fdatasync,gathered,nowait,sendfile,fadvise,nice,syncfs,prctl,uvloop,resource,linux \
 		PYTHONPATH=tests/portability/taken_away $(BIN)/python -m pytest tests/log tests/broker tests/server tests/client \
 		-k 'not (slices_arrive_intact or process_is_shown or series_that_exist or is_cached_and_what or reading_ahead_brings or not_taken_for_an_answer)'
 
@@ -136,9 +136,10 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make a virtual environment (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 
-# The build backend is installed first, at a pinned version, so that no unpinned copy of it is fetched for the build.
+# The build backends are installed first, at pinned versions, so that no unpinned copies are fetched for builds. A virtual
+# environment has no setuptools since Python 3.12.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) hatchling editables
+	$(PIP_INSTALL) hatchling editables setuptools
 	$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
 	@touch $@
 

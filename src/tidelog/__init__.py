@@ -5,7 +5,16 @@
 The classes are loaded on use: a broker that starts does not wait for a client to load. Their types are in ``__init__.pyi``.
 """
 
+import sys
 from importlib import import_module
+
+# Its own threads rely on the lock, and so do the libraries below it. Asked of the interpreter and not of its build, because one
+# that was built without the lock may run with it.
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    raise ImportError(
+        "Tidelog does not run without the global interpreter lock, and this is a free-threaded build of Python "
+        f"({sys.executable}): use an ordinary build"
+    )
 
 # The one place of the version; the build reads it from here. Not asked of the installed package: that takes 15 ms.
 __version__ = "0.1.0"

@@ -36,6 +36,16 @@ def test_type_checkers_see_the_same_names() -> None:
     assert seen == MODULES
 
 
+@pytest.mark.parametrize("imported", ["tidelog", "tidelog.client.producer", "tidelog.cli.main"])
+def test_an_interpreter_without_its_lock_is_refused(imported: str) -> None:
+    code = f"import sys; sys._is_gil_enabled = lambda: False; import {imported}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: Tidelog does not run without the global interpreter lock")
+    assert sys.executable in last
+
+
 def test_nothing_is_loaded_by_the_package_itself() -> None:
     code = "import sys, tidelog; print([name for name in sys.modules if 'kafka' in name or name.startswith('tidelog.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

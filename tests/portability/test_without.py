@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TAKEN_AWAY = Path(__file__).with_name("taken_away")
-ALL = ("fdatasync", "gathered", "nowait", "sendfile", "fadvise", "nice", "uvloop", "resource", "linux")
+ALL = ("fdatasync", "gathered", "nowait", "sendfile", "fadvise", "nice", "syncfs", "prctl", "uvloop", "resource", "linux")
 
 SERVES = """
 import sys, tempfile, os
@@ -71,3 +71,20 @@ def test_the_client_and_the_toolkit_can_be_imported_where_there_is_no_posix() ->
 def test_they_are_really_gone() -> None:
     script = "import os; from tidelog.ports import system; print(hasattr(os, 'fdatasync'), system._uvloop, system.IS_LINUX)"
     assert run(script, *ALL) == "False None False\n"
+    # On Linux itself, with a C library that lacks the two calls.
+    script = "from tidelog.ports import system; print(system.IS_LINUX, system._find_syncfs(), system.signal_at_end_of_parent(15))"
+    assert run(script, "syncfs", "prctl") == "True None False\n"
+
+
+def test_on_macos_a_sync_reaches_the_disk() -> None:
+    """Its ``fsync`` does not, and it has no ``fdatasync``. The number is Apple's."""
+    script = """
+import fcntl
+fcntl.F_FULLFSYNC = 51
+asked = []
+fcntl.fcntl = lambda *words: asked.append(words)
+from tidelog.ports import system
+system.sync_data(7)
+print(asked)
+"""
+    assert run(script, "fdatasync", "linux") == "[(7, 51)]\n"

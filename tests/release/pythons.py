@@ -28,7 +28,7 @@ def run(version: str, interpreter: str) -> bool:
     if not python.exists():
         subprocess.run([interpreter, "-m", "venv", environment], check=True)
     install = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--constraint", "constraints.txt"]
-    subprocess.run([*install, "hatchling", "editables"], cwd=ROOT, check=True)
+    subprocess.run([*install, "hatchling", "editables", "setuptools"], cwd=ROOT, check=True)
     subprocess.run([*install, "--no-build-isolation", "--editable", ".[dev]"], cwd=ROOT, check=True)
     return subprocess.run([python, "-m", "pytest", "-q", "-n", "2", *SUITES], cwd=ROOT, check=False).returncode == 0
 

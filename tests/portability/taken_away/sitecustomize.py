@@ -12,6 +12,7 @@ _OF_OS = {
     "fadvise": ("posix_fadvise",),
     "nice": ("nice",),
 }
+_OF_LIBC = {"syncfs": "syncfs", "prctl": "prctl"}
 _MODULES = {
     "uvloop": ("uvloop",),
     "resource": ("resource",),
@@ -24,6 +25,16 @@ for _name in filter(None, os.environ.get("TIDELOG_TEST_WITHOUT", "").split(","))
             delattr(os, _call)
     for _module in _MODULES.get(_name, ()):
         sys.modules[_module] = None  # type: ignore[assignment]  # an import of it fails, as where it does not exist
+    if _name in _OF_LIBC:
+        import ctypes
+
+        # A library is asked for a call once, as its attribute, and one that is missing is an AttributeError.
+        def _missing(self: object, asked: str, gone: str = _OF_LIBC[_name], before=ctypes.CDLL.__getattr__):  # type: ignore[no-untyped-def]
+            if asked == gone:
+                raise AttributeError(asked)
+            return before(self, asked)
+
+        ctypes.CDLL.__getattr__ = _missing  # type: ignore[method-assign]
     if _name == "linux":
         # No syncfs, no prctl, and no sendfile with Linux's arguments.
         _fields = os.uname_result(("Darwin", *os.uname()[1:]))
