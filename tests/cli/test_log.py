@@ -97,6 +97,21 @@ def test_verify_finds_damage_and_says_what_it_means(damaged: Path, capsys: Outpu
     assert "damaged (1)" in out
 
 
+def test_verify_can_be_quiet(damaged: Path, capsys: Output) -> None:
+    assert main(["log", "verify", "--quiet", str(damaged)]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("damage: ")
+    assert "1 damaged place found" in lines[-1]
+    assert [line for line in lines if line.startswith("note")] == []
+    # Undone; a crash has left notes, which are no damage.
+    flip(damaged / "orders-0" / "00000000000000000009.log", 150)
+    assert main(["log", "verify", str(damaged)]) == 0
+    assert "note: " in capsys.readouterr().out
+    for more in ([], ["--json"]):
+        assert main(["log", "verify", "--quiet", str(damaged), *more]) == 0
+        assert capsys.readouterr() == ("", "")
+
+
 def test_verify_of_one_segment_and_of_small_files(stopped: Path, capsys: Output) -> None:
     orders = stopped / "orders-0"
     flip(orders / "00000000000000000009.log", 150)

@@ -1,10 +1,13 @@
 """``tidelog worker run``: the application's worker until a signal, and one line for everything that is wrong with it."""
 
+import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -95,6 +98,43 @@ def test_it_runs_until_a_signal_and_a_second_one_stops_now(kafka: ToolkitBroker,
     assert ("will be handled again" in err) == is_slow
     committed = sum(max(offset, 0) for offset, _ in place.committed().values())
     assert committed == (0 if is_slow else 1)
+
+
+def test_concurrency_and_metrics_are_decided_at_the_start(kafka: ToolkitBroker, tmp_path: Path) -> None:
+    """Each of the two messages waits for the other one, which works only if both are handled at once."""
+    place = Place(kafka.bootstrap)
+    place.send(["a", "b"])
+    effects = tmp_path / "effects"
+    more = f"while len(open({str(effects)!r}).read().split()) < 2: time.sleep(0.01)"
+    text = MODULE.format(bootstrap=kafka.bootstrap, group=place.group, topic=place.topic, path=str(effects), more=more)
+    (tmp_path / "shop.py").write_text(text.replace("commit_interval=0.1", 'commit_interval=0.1, order="none"'))
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    options = ["--concurrency", "2", "--metrics-port", str(port), "--json"]
+    command = [sys.executable, "-m", "tidelog", "worker", "run", "shop:worker", *options]
+    environment = {**os.environ, "PYTHONPATH": ""}
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        handled = f'tidelog_worker_handled_total{{group="{place.group}"}} 2\n'
+        wait_until(lambda: handled in page(port, "/metrics") or process.poll() is not None, "both are handled", 120)
+        assert json.loads(page(port, "/health"))["alive"] is True
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, err
+    assert json.loads(out) == {"handled": 2, "retried": 0, "dead": 0, "is_drained": True}
+    assert {json.loads(line)["level"] for line in err.splitlines()} >= {"INFO"}
+
+
+def page(port: int, path: str) -> str:
+    """Nothing while nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+            return str(answer.read(), "utf-8")
+    except OSError:
+        return ""
 
 
 def test_a_topic_that_is_not_there_is_one_line(kafka: ToolkitBroker, module: str, capsys: pytest.CaptureFixture[str]) -> None:

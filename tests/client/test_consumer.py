@@ -3,6 +3,8 @@
 import gc
 import weakref
 from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -211,6 +213,16 @@ def test_unknown_topic_is_said_and_waited_for(kafka: ToolkitBroker) -> None:
         consumer.poll()
 
 
+@pytest.mark.parametrize(("arguments", "is_waited_for"), [({}, False), ({"fetch_min_bytes": 1_000_000, "fetch_wait": 2.0}, True)])
+def test_a_fetch_waits_for_bytes_or_for_its_time(kafka: ToolkitBroker, arguments: dict[str, Any], is_waited_for: bool) -> None:
+    topic = filled_topic(kafka, 3)
+    with Consumer(kafka.bootstrap, topics=[topic], **arguments) as consumer:
+        # The broker keeps a fetch of few bytes for that long.
+        began = monotonic()
+        assert texts(read(consumer, 3)) == ["0", "1", "2"]
+        assert not is_waited_for or monotonic() - began > 1.5
+
+
 def test_no_broker_is_named() -> None:
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
         Consumer("127.0.0.1:1", topics=["t"], connect_timeout=0.5)
@@ -234,6 +246,8 @@ def test_no_broker_is_named() -> None:
         ({"guarantee": "exactly-once", "isolation": "read_uncommitted"}, "exactly-once reads only committed"),
         ({"max_prefetch_bytes": 10}, "max_prefetch_bytes"),
         ({"max_prefetch_records": 0}, "max_prefetch_records"),
+        ({"fetch_min_bytes": 0}, "fetch_min_bytes is from 1 to"),
+        ({"fetch_wait": -0.1}, "fetch_wait is from 0 to"),
         ({"config": {"enable.auto.commit": True}}, "enable.auto.commit"),
         ({"config": {"no.such.setting": 1}}, "no.such.setting"),
     ],

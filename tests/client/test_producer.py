@@ -1,6 +1,7 @@
 """The producer on a real broker: what is sent is there, as it was sent; what cannot be sent says why."""
 
 import json
+import secrets
 import subprocess
 import sys
 import threading
@@ -205,6 +206,14 @@ def test_values_that_cannot_be_sent(kafka: ToolkitBroker, producer: Producer) ->
     with pytest.raises(InvalidArgument):
         producer.send(7, b"x")  # type: ignore[arg-type]  # the same
     read(kafka, topic, 0)
+
+
+def test_a_message_of_two_megabytes_goes_where_both_limits_allow_it(kafka: ToolkitBroker) -> None:
+    topic = new_topic(kafka, config={"max.message.bytes": "3000000"})
+    value = secrets.token_bytes(2_000_000)
+    with Producer(kafka.bootstrap, max_message_bytes=3_000_000) as producer:
+        assert producer.send(topic, value).result(60).offset == 0
+    assert [message.value() for message in read(kafka, topic, 1)] == [value]
 
 
 def test_a_message_that_the_topic_refuses_fails_in_its_future(kafka: ToolkitBroker) -> None:

@@ -155,6 +155,10 @@ def list_command(
             # A group that has received nothing yet belongs to the topic of its name.
             for topic in sorted(names or {listing.name} & set(topics)):
                 rows.append(_state(admin, groups, topic, listing.name))
+        # A queue that was created a moment ago has no group yet; its topic says what it is.
+        others = sorted(set(admin.list_topics()) - {row.name for row in rows})
+        created = [name for name, topic in admin.describe_topics(others).items() if topic.configs.get(QUEUE_ENABLE) == "true"]
+        rows += [_state(admin, groups, name, name) for name in created]
     if as_json:
         for each in rows:
             show_json(_document(each, with_partitions=False))

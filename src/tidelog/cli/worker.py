@@ -6,6 +6,7 @@ messages were still being handled; they will be handled again.
 """
 
 import importlib
+import json
 import logging
 import os
 import sys
@@ -22,6 +23,16 @@ from tidelog.worker.worker import Worker
 app = typer.Typer(help="Run a worker.", no_args_is_help=True)
 
 LEVELS = ("debug", "info", "warning", "error")
+
+
+class _JsonLine(logging.Formatter):
+    """With ``--json`` standard error is objects, the application's own log lines too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"time": self.formatTime(record), "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
 
 
 @app.callback()
@@ -47,7 +58,9 @@ def run_command(
     """Run a worker until it is stopped."""
     if log_level not in LEVELS:
         raise CommandFailed(f"--log-level {log_level}: expected any of {', '.join(LEVELS)}")
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log = logging.StreamHandler()
+    log.setFormatter(_JsonLine() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=log_level.upper(), handlers=[log])
     worker = load_worker(target)
     try:
         worker.configure(concurrency=concurrency, metrics_port=metrics_port)
