@@ -6,7 +6,7 @@ import pytest
 
 from simulation.checker import noticed_problems
 from simulation.cluster_world import ClusterWorld, host_of
-from simulation.disk import Keep
+from simulation.disk import Keep, SimulatedDisk
 from tests.controller.cluster import new_image, replay, topic_id
 from tests.log.harness import batch
 from tidelog.broker.broker import BrokerNode
@@ -72,6 +72,11 @@ class ReplicatedCluster:
         broker = self.world.nodes[state.leader].broker if state.leader >= 0 else None
         topic = broker.image.topic(TOPIC) if broker is not None else None
         return topic is not None and topic.partitions[0] == state
+
+    def epoch_of(self, node_id: int) -> int:
+        """The epoch of a broker, as the others know it."""
+        known = [node.broker.image.brokers.find(node_id) for node in self.world.nodes.values() if node.broker is not None]
+        return max(broker.broker_epoch for broker in known if broker is not None)
 
     def leader(self) -> Partition:
         return self.broker(self.state().leader).partitions.find(TOPIC, None, 0)
@@ -301,6 +306,36 @@ def test_a_damaged_replica_that_is_eligible_is_not_elected() -> None:
     cluster.send(3)
     assert cluster.contents(victim) == cluster.contents(leader)
     assert cluster.log(victim).log_end_offset == 8
+
+
+def eligible_after_a_crash(cluster: ReplicatedCluster, node_id: int, disk: SimulatedDisk | None = None) -> bool:
+    """Kill a broker, which is then eligible; start it again, on another disk if one is given; and return whether it still is
+    eligible when it has registered."""
+    node, (leader, _) = cluster.world.nodes[node_id], cluster.state().isr
+    node.kill()
+    cluster.run_until("it has left the in-sync set", lambda: cluster.state().isr == (leader,))
+    assert cluster.state().eligible_leader_replicas == (node_id,)
+    epoch = cluster.epoch_of(node_id)
+    if disk is not None:
+        node.disk = node.executor.disk = disk
+    node.start()
+    cluster.run_until("it is registered", lambda: cluster.epoch_of(node_id) != epoch)
+    is_eligible = node_id in cluster.state().eligible_leader_replicas
+    cluster.run_until_in_sync(leader, node_id)
+    cluster.send(3)
+    return is_eligible
+
+
+def test_after_a_crash_an_older_copy_of_the_disk_is_not_eligible() -> None:
+    """The copy was made while a broker ran on it, so it looks like the disk of one that has crashed."""
+    cluster = ReplicatedCluster(seed=16, replication=2)
+    cluster.send(3)
+    leader, other = cluster.state().isr
+    assert leader == cluster.state().leader
+    older = cluster.world.nodes[other].disk.crash_image(keep="all")
+    assert eligible_after_a_crash(cluster, other)
+    assert not eligible_after_a_crash(cluster, other, older)
+    assert cluster.contents(other) == cluster.contents(leader)
 
 
 def test_the_last_damaged_replica_is_kept_and_the_repair_is_named() -> None:

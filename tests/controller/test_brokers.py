@@ -10,6 +10,7 @@ from tidelog.controller.brokers import (
     BrokerHeartbeat,
     BrokerRegistration,
     HeartbeatResult,
+    epoch_of_crashed,
     fence_broker,
     process_heartbeat,
     register_broker,
@@ -188,6 +189,15 @@ def test_a_broker_that_has_other_data_does_not_lead() -> None:
     cluster.topic("clicks", 1)
     cluster.register(registration(1, b"j", 99))
     assert cluster.leader() == -1
+
+
+@pytest.mark.parametrize(("previous", "leads"), [(-1, True), (epoch_of_crashed(0), True), (epoch_of_crashed(7), False)])
+def test_a_broker_that_crashed_is_believed_if_its_data_is_that_of_the_last_process(previous: int, leads: bool) -> None:
+    cluster = Cluster(1, 2)
+    cluster.topic("orders", 1)
+    cluster.register(registration(1, b"j", previous))
+    cluster.heartbeat(1)
+    assert (cluster.leader() == 1) is leads
 
 
 def test_the_only_replica_of_a_relaxed_topic_begins_one_new_epoch_after_a_crash() -> None:

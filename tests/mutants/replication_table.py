@@ -3,6 +3,7 @@
 from tests.mutants.table import Mutant
 
 REPLICATION_TESTS = (
+    "tests/controller/test_brokers.py",
     "tests/controller/test_election.py",
     "tests/controller/test_election_histories.py",
     "tests/controller/test_in_sync_set.py",
@@ -146,6 +147,13 @@ REPLICATION_MUTANTS = (
         CONTROLLER,
         "        elif broker_epoch not in (ANY_BROKER_EPOCH, broker.broker_epoch):\n",
         "        elif False:\n",
+    ),
+    Mutant(
+        "replication: an older copy of a disk is trusted, because its broker seems to have crashed",
+        "a broker has what it had, or is trusted with nothing",
+        "tidelog/controller/brokers.py",
+        "    was_last = wanted.previous_broker_epoch in (NO_EPOCH, epoch_of_crashed(known.broker_epoch))\n",
+        "    was_last = wanted.previous_broker_epoch < 0\n",
     ),
     Mutant(
         "replication: a proposal for an older partition epoch is decided",

@@ -14,11 +14,13 @@ predecessor. Other refusals end the start.
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.controller_channel import ControllerChannel, ControllerRequest
 from tidelog.broker.timers import Timer
 from tidelog.config.listeners import ListenerRole, NamedListener
+from tidelog.controller.brokers import epoch_of_crashed
 from tidelog.controller.errors import ApiError
 from tidelog.metadata.features import SUPPORTED_FEATURES
 from tidelog.ports.network import Network
@@ -110,6 +112,14 @@ class BrokerLifecycle:
             return self.broker_epoch
         return NO_EPOCH if self._was_registration_sent else self._node.directory.previous_broker_epoch
 
+    @property
+    def _previous_epoch(self) -> int:
+        """What the registration says about the last process on this directory."""
+        directory = self._node.directory
+        if directory.previous_broker_epoch == NO_EPOCH and directory.last_broker_epoch != NO_EPOCH:
+            return epoch_of_crashed(directory.last_broker_epoch)
+        return directory.previous_broker_epoch
+
     # -- starting ------------------------------------------------------------------------------------------------------------
 
     def start(self, on_caught_up: Callable[[], None], on_running: OnDone) -> None:
@@ -118,7 +128,21 @@ class BrokerLifecycle:
         self.state = BrokerState.STARTING
         self._on_caught_up = on_caught_up
         self._on_running = on_running
-        self._register()
+        self._forget_epoch()
+
+    def _forget_epoch(self) -> None:
+        """From when the registration is sent until it is answered, nobody can tell the epoch of this directory."""
+
+        def forgotten(error: BaseException | None) -> None:
+            self._report_unwritten(error)
+            if self.state is BrokerState.STARTING:
+                self._register()
+
+        self._node.directory.forget_broker_epoch(forgotten)
+
+    def _report_unwritten(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._node.report("broker_epoch_not_written", {"error": str(error)})
 
     def _register(self) -> None:
         node, config = self._node, self._node.config
@@ -134,7 +158,7 @@ class BrokerLifecycle:
             "rack": config.values["broker.rack"],
             "is_migrating_zk_broker": False,
             "log_dirs": [directory_id] if directory_id is not None else [],
-            "previous_broker_epoch": node.directory.previous_broker_epoch,
+            "previous_broker_epoch": self._previous_epoch,
         }
         self._was_registration_sent = True
         self._channel.request(REGISTRATION, fields, self._registered, self._registration_failed, REQUEST_MS_MAX)
@@ -143,10 +167,7 @@ class BrokerLifecycle:
         if self.state is not BrokerState.STARTING:
             return
         if response.error_code == ErrorCode.NONE:
-            self.broker_epoch = response.broker_epoch
-            self.state = BrokerState.RECOVERY
-            self._is_caught_up = False
-            self.image_changed()
+            self._node.directory.note_broker_epoch(response.broker_epoch, partial(self._epoch_noted, response.broker_epoch))
             return
         code = ErrorCode(response.error_code)
         error = ApiError(code, f"the active controller refused to register broker {self._node.config.node_id}: {code.message}")
@@ -154,6 +175,15 @@ class BrokerLifecycle:
             self._registration_failed(error)
         else:
             self._fail(error)
+
+    def _epoch_noted(self, broker_epoch: int, error: BaseException | None) -> None:
+        """From now on the directory holds what this process writes. Without the note, a crash leaves its epoch unknown."""
+        self._report_unwritten(error)
+        if self.state is BrokerState.STARTING:
+            self.broker_epoch = broker_epoch
+            self.state = BrokerState.RECOVERY
+            self._is_caught_up = False
+            self.image_changed()
 
     def _registration_failed(self, error: Exception) -> None:
         self._refusal = str(error)
@@ -256,7 +286,7 @@ class BrokerLifecycle:
     def _register_again(self) -> None:
         self.broker_epoch = NO_EPOCH
         self.state = BrokerState.STARTING
-        self._timer = self._node.timers.schedule(RETRY_MS, self._register)
+        self._timer = self._node.timers.schedule(RETRY_MS, self._forget_epoch)
 
     # -- leaving -------------------------------------------------------------------------------------------------------------
 

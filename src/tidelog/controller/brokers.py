@@ -50,7 +50,7 @@ class BrokerRegistration:
     rack: str | None
     log_dirs: Ids
     previous_broker_epoch: int = NO_EPOCH
-    """The epoch of the last process if that stopped in order; -1 otherwise."""
+    """The epoch of the last process if that stopped in order, ``epoch_of_crashed`` of it if it crashed, -1 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,14 @@ def register_broker(
 def _condition(known: BrokerImage | None, wanted: BrokerRegistration) -> DataCondition:
     if known is None or wanted.previous_broker_epoch == known.broker_epoch:
         return DataCondition.STOPPED_IN_ORDER
-    return DataCondition.CRASHED if wanted.previous_broker_epoch == NO_EPOCH else DataCondition.OLDER_COPY
+    was_last = wanted.previous_broker_epoch in (NO_EPOCH, epoch_of_crashed(known.broker_epoch))
+    return DataCondition.CRASHED if was_last else DataCondition.OLDER_COPY
+
+
+def epoch_of_crashed(broker_epoch: int) -> int:
+    """The previous epoch in the registration of a broker whose last process crashed. Kafka sends -1 then; with the epoch the
+    controller also recognizes the restored copy of a directory that was copied while a broker ran on it."""
+    return -2 - broker_epoch
 
 
 def _check_features(image: ClusterImage, supported: tuple[SupportedFeature, ...]) -> None:

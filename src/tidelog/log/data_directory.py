@@ -1,7 +1,7 @@
 """A data directory: all partition logs of a broker, and what keeps them durable, small and recoverable (Kafka's LogManager).
 
     data/
-      .lock  meta.properties  durable-marks  disk-reserve  .kafka_cleanshutdown
+      .lock  meta.properties  durable-marks  disk-reserve  broker-epoch  .kafka_cleanshutdown
       recovery-point-offset-checkpoint  log-start-offset-checkpoint  replication-offset-checkpoint  cleaner-offset-checkpoint
       orders-0/  orders-1/  ...
 
@@ -20,7 +20,14 @@ from functools import partial
 
 from tidelog.log import names
 from tidelog.log.compaction.cleaner import Cleaner, CleanerPorts
-from tidelog.log.durability.checkpoints import CheckpointPorts, CheckpointWriter, format_partition_metadata, write_clean_shutdown
+from tidelog.log.durability.checkpoints import (
+    CheckpointPorts,
+    CheckpointWriter,
+    format_partition_metadata,
+    remove_broker_epoch,
+    write_broker_epoch,
+    write_clean_shutdown,
+)
 from tidelog.log.durability.disk_reserve import DiskReserve
 from tidelog.log.durability.durable_marks import MarkFlusher
 from tidelog.log.durability.group_commit import CommitPorts, GroupCommit
@@ -148,7 +155,20 @@ class DataDirectory:
         self._state = state
         self.was_stopped_cleanly = state.was_stopped_cleanly
         self.previous_broker_epoch = state.broker_epoch
+        """The epoch of the broker that stopped here in order; -1 if the last one did not, or it is not known."""
+        self.last_broker_epoch = state.last_broker_epoch
+        """The epoch of the last broker that ran on this directory, also if it crashed; -1 if it is not known."""
         self._finish_recovery()
+
+    def note_broker_epoch(self, broker_epoch: int, on_done: OnDone) -> None:
+        """A broker begins to run on this directory in this epoch. ``on_done`` is called when a crash cannot undo the note."""
+        write = partial(write_broker_epoch, self.disk, self.path, broker_epoch)
+        self._executor.submit(write, lambda completion: on_done(completion.error))
+
+    def forget_broker_epoch(self, on_done: OnDone) -> None:
+        """A broker is about to get another epoch, perhaps without ever hearing of it."""
+        remove = partial(remove_broker_epoch, self.disk, self.path)
+        self._executor.submit(remove, lambda completion: on_done(completion.error))
 
     def _open_cleaner(self, first_dirty_offsets: dict[TopicPartition, int]) -> None:
         options = self.options

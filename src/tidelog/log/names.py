@@ -34,7 +34,8 @@ HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_MARK = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
-# Tidelog's own files; Kafka ignores both.
+# Tidelog's own files; Kafka ignores them.
+BROKER_EPOCH = "broker-epoch"
 DURABLE_MARKS = "durable-marks"
 DISK_RESERVE = "disk-reserve"
 FAILED_SYNC_MARK = ".failed-sync"

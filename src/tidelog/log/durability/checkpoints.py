@@ -6,6 +6,7 @@ then ``<topic> <partition> <offset>`` per line. An empty file has no entries: Ka
 ``meta.properties`` names the owner of the directory: ``version=1``, ``cluster.id``, ``node.id``, ``directory.id``, as Java
 properties. ``partition.metadata`` holds a partition's topic id: ``version: 0`` and ``topic_id: <22 characters of base64url>``.
 ``.kafka_cleanshutdown`` exists only between a clean stop and the next start, and holds the broker's epoch as JSON.
+``broker-epoch``, which Kafka does not have, holds the epoch of the last process also after a crash.
 
 All of them are replaced as a whole. The bytes go to ``<path>.tmp``, are synced, and are renamed over the old file; then the
 directory is synced, so the new bytes are durable when the write returns. A crash leaves the old file or the new one, and perhaps
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from tidelog.log.durability.disk_reserve import DiskReserve
 from tidelog.log.environment import Report
 from tidelog.log.errors import CorruptCheckpoint
-from tidelog.log.names import CLEAN_SHUTDOWN_MARK, PARTITION_MAX, TEMPORARY_SUFFIX, join, topic_name_problem
+from tidelog.log.names import BROKER_EPOCH, CLEAN_SHUTDOWN_MARK, PARTITION_MAX, TEMPORARY_SUFFIX, join, topic_name_problem
 from tidelog.ports.disk import Disk, DiskFile
 from tidelog.ports.executor import Completion, Executor
 from tidelog.records.topic_partition import TopicPartition
@@ -206,10 +207,14 @@ def was_cleanly_shut_down(disk: Disk, directory: str) -> bool:
 
 def clean_shutdown_epoch(disk: Disk, directory: str) -> int:
     """The broker epoch of the process that stopped cleanly; -1 if the last stop was not clean, or the mark does not say."""
-    if not was_cleanly_shut_down(disk, directory):
+    return _read_epoch(disk, join(directory, CLEAN_SHUTDOWN_MARK))
+
+
+def _read_epoch(disk: Disk, path: str) -> int:
+    if not disk.exists(path):
         return -1
     try:
-        epoch = json.loads(read_whole(disk, join(directory, CLEAN_SHUTDOWN_MARK)) or b"")["brokerEpoch"]
+        epoch = json.loads(read_whole(disk, path) or b"")["brokerEpoch"]
     except (ValueError, KeyError, TypeError):
         return -1
     return epoch if isinstance(epoch, int) else -1
@@ -217,16 +222,39 @@ def clean_shutdown_epoch(disk: Disk, directory: str) -> int:
 
 def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
     """Blocks until it is durable. Everything that the mark vouches for must be durable already."""
+    _write_epoch(disk, join(directory, CLEAN_SHUTDOWN_MARK), broker_epoch)
+
+
+def _write_epoch(disk: Disk, path: str, broker_epoch: int) -> None:
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-    write_atomically(disk, join(directory, CLEAN_SHUTDOWN_MARK), text.encode())
+    write_atomically(disk, path, text.encode())
 
 
 def remove_clean_shutdown(disk: Disk, directory: str) -> None:
     """Blocks until the removal is durable: a crash after the first write must not bring the mark back."""
-    path = join(directory, CLEAN_SHUTDOWN_MARK)
+    _remove_durably(disk, directory, CLEAN_SHUTDOWN_MARK)
+
+
+def _remove_durably(disk: Disk, directory: str, name: str) -> None:
+    path = join(directory, name)
     if disk.exists(path):
         disk.remove(path)
         disk.sync_directory(directory)
+
+
+def last_broker_epoch(disk: Disk, directory: str) -> int:
+    """The epoch of the last process that ran on this directory, however it ended; -1 if it is not known."""
+    return _read_epoch(disk, join(directory, BROKER_EPOCH))
+
+
+def write_broker_epoch(disk: Disk, directory: str, broker_epoch: int) -> None:
+    """Note the epoch in which a process begins to run on this directory. Blocks until it is durable."""
+    _write_epoch(disk, join(directory, BROKER_EPOCH), broker_epoch)
+
+
+def remove_broker_epoch(disk: Disk, directory: str) -> None:
+    """Called before a registration whose answer may never come. Blocks until the removal is durable."""
+    _remove_durably(disk, directory, BROKER_EPOCH)
 
 
 def format_id(identifier: bytes) -> str:

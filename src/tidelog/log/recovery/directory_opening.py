@@ -15,6 +15,7 @@ from tidelog.log import names
 from tidelog.log.durability.checkpoints import (
     MetaProperties,
     clean_shutdown_epoch,
+    last_broker_epoch,
     read_meta_properties,
     read_offset_checkpoint,
     read_partition_metadata,
@@ -62,6 +63,8 @@ class DirectoryState:
     was_stopped_cleanly: bool
     broker_epoch: int
     """The epoch of the broker that stopped cleanly; -1 if it is not known."""
+    last_broker_epoch: int
+    """The same for a broker that may have crashed."""
 
 
 @dataclass(slots=True)
@@ -153,6 +156,7 @@ def read_state(disk: Disk, path: str, report: Report) -> DirectoryState:
         has_marks=disk.exists(names.join(path, names.DURABLE_MARKS)),
         was_stopped_cleanly=was_stopped_cleanly,
         broker_epoch=broker_epoch,
+        last_broker_epoch=last_broker_epoch(disk, path),
     )
 
 
