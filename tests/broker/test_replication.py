@@ -1,12 +1,15 @@
 """Replicated partitions on three whole brokers of a simulated cluster: copies, failover, crashes, controlled stops, moves."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import pytest
 
 from simulation.checker import noticed_problems
 from simulation.cluster_world import ClusterWorld, host_of
 from simulation.disk import Keep, SimulatedDisk
+from tests.broker.harness import FakeClient, Machine, fetch_request, offsets_in
 from tests.controller.cluster import new_image, replay, topic_id
 from tests.log.harness import batch
 from tidelog.broker.broker import BrokerNode
@@ -21,6 +24,7 @@ from tidelog.metadata.topics import PartitionImage
 from tidelog.records.header import HEADER_SIZE
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode
+from tidelog.wire.fetch import CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID, FetchedPartition
 
 TOPIC = "orders"
 SECOND_US = 1_000_000
@@ -126,6 +130,38 @@ def test_three_brokers_hold_what_was_acknowledged_byte_for_byte() -> None:
     assert all(cluster.log(node_id).durable.offset == 21 for node_id in (1, 2, 3))
     cluster.run_until_in_sync(1, 2, 3)
     cluster.check()
+
+
+def test_the_debugging_replica_reads_every_copy_and_a_consumer_only_that_of_the_leader() -> None:
+    cluster = ReplicatedCluster()
+    cluster.send(5)
+    cluster.run_until_in_sync(1, 2, 3)
+    leader = cluster.state().leader
+    for node_id in (1, 2, 3):
+        cluster.run_until("it knows what is committed", partial(has_committed, cluster, node_id, 5))
+        answers: dict[int, FetchedPartition] = {}
+        for replica_id in (CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID):
+            client = FakeClient(cast("Machine", Listening(cluster, node_id)))
+            ((answers[replica_id],),) = [
+                topic.partitions for topic in client.fetch(fetch_request(TOPIC, replica_id=replica_id), 12).topics
+            ]
+        assert (answers[CONSUMER_REPLICA_ID].error is ErrorCode.NONE) == (node_id == leader)
+        assert offsets_in(answers[DEBUGGING_REPLICA_ID].records) == [0, 1, 2, 3, 4]
+
+
+def has_committed(cluster: ReplicatedCluster, node_id: int, offset: int) -> bool:
+    return cluster.log(node_id).high_watermark == offset
+
+
+class Listening:
+    """A node of a cluster as ``FakeClient`` needs it."""
+
+    def __init__(self, cluster: ReplicatedCluster, node_id: int) -> None:
+        self.broker = cluster.broker(node_id)
+        self._cluster = cluster
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        self._cluster.run_until("answered", condition)
 
 
 @pytest.mark.parametrize("keep", ["all", "none"])

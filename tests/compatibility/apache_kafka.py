@@ -148,7 +148,7 @@ def _run(command: list[str], seconds_max: float) -> subprocess.CompletedProcess[
     )
 
 
-def _java(
+def java_command(
     main_class: str, *arguments: str, log_level: str = "ERROR", heap_flags: tuple[str, ...] = SMALL_HEAP_FLAGS
 ) -> list[str]:
     flags = (*heap_flags, f"-Dorg.apache.logging.log4j.level={log_level}")
@@ -158,7 +158,7 @@ def _java(
 def run_tool(main_class: str, *arguments: str) -> str:
     """Run one of Kafka's command-line classes to its end; its output, or KafkaFailed."""
     try:
-        result = _run(_java(main_class, *arguments), TOOL_SECONDS_MAX)
+        result = _run(java_command(main_class, *arguments), TOOL_SECONDS_MAX)
     except subprocess.TimeoutExpired:
         raise KafkaFailed(f"{main_class} did not end within {TOOL_SECONDS_MAX:.0f} s") from None
     if result.returncode != 0:
@@ -269,7 +269,7 @@ class ApacheKafka:
     def launch(self) -> None:
         """Start the process on what was formatted; it answers later."""
         properties = self.root / "server.properties"
-        command = _java("kafka.Kafka", str(properties), log_level="INFO", heap_flags=self._heap_flags)
+        command = java_command("kafka.Kafka", str(properties), log_level="INFO", heap_flags=self._heap_flags)
         if setpriv := shutil.which("setpriv"):
             command = [setpriv, "--pdeathsig", "KILL", *command]
         with self.output_path.open("wb") as output:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from tests.compatibility.apache_kafka import STOP_SECONDS_MAX, KafkaFailed, _free_port, _java, run_tool
+from tests.compatibility.apache_kafka import STOP_SECONDS_MAX, KafkaFailed, _free_port, java_command, run_tool
 from tidelog.log.recovery.formatting import read_format
 from tidelog.ports.real_disk import RealDisk
 from tidelog.testing.broker import Broker
@@ -32,7 +32,7 @@ class KafkaNode:
         run_tool(STORAGE_TOOL, "format", "-t", cluster_id, "-c", str(self._properties), *format_options)
 
     def __enter__(self) -> "KafkaNode":
-        command = _java("kafka.Kafka", str(self._properties), log_level="INFO")
+        command = java_command("kafka.Kafka", str(self._properties), log_level="INFO")
         if setpriv := shutil.which("setpriv"):
             command = [setpriv, "--pdeathsig", "KILL", *command]
         with self._output_path.open("wb") as output:

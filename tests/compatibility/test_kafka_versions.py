@@ -29,7 +29,6 @@ KAFKA_VERSIONS = {
 # The page says why.
 DIFFERENT_VERSIONS = {
     ApiKey.PRODUCE: (3, 13),
-    ApiKey.FETCH: (4, 17),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (0, 0),
     ApiKey.PUSH_TELEMETRY: (0, 0),
 }

@@ -86,6 +86,15 @@ class Partitions:
                 return partition
         return self._open(name, index)
 
+    def find_copy(self, name: str | None, topic_id: bytes | None, index: int) -> PartitionLog | None:
+        """The log of a partition that another broker leads; None if this broker has none that it follows with."""
+        topic = self._image.topic(name) if name is not None else self._image.topic_by_id(topic_id or b"")
+        state = topic.partitions.get(index) if topic is not None else None
+        if topic is None or state is None or self._node_id not in state.replicas or state.leader == self._node_id:
+            return None
+        log = self._directory.logs.get((topic.name, index))
+        return log if log is not None and log.topic_id == topic.topic_id and not log.is_truncating else None
+
     def _open(self, name: str, index: int) -> Partition:
         topic = self._image.topic(name)
         state = topic.partitions.get(index) if topic is not None else None

@@ -1,7 +1,8 @@
 """The codec of Fetch, written by hand: a response is a scatter list in which records are slices of files that nobody has read.
 
-Versions 4 to 17: log start offsets from 5, sessions from 7 (KIP-227), leader epochs from 9, racks from 11, flexible from 12,
+Versions 4 to 18: log start offsets from 5, sessions from 7 (KIP-227), leader epochs from 9, racks from 11, flexible from 12,
 topic ids instead of names from 13, the replica's state among the tagged fields from 15, leader hints from 16 (KIP-951).
+What 17 and 18 add is for replicas of the metadata quorum; it is skipped here.
 
 A request may name a hundred thousand partitions, and so does its response. The generators ``decode_fetch_in_slices`` and
 ``encode_fetch_in_slices`` pause after every few hundred of them; the plain functions run them to their end.
@@ -37,7 +38,7 @@ from tidelog.wire.primitives import (
 from tidelog.wire.produce import NODE_ENDPOINTS_TAG, NodeEndpoint, decode_leader, decode_node_endpoints, endpoints_tag
 from tidelog.wire.protocol import ApiKey, RequestHeader
 
-VERSIONS = (4, 17)
+VERSIONS = (4, 18)
 LOG_START_OFFSETS_SINCE = 5
 SESSIONS_SINCE = 7
 LEADER_EPOCHS_SINCE = 9
@@ -47,6 +48,8 @@ TOPIC_IDS_SINCE = 13
 REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
 CONSUMER_REPLICA_ID = -1
+# A tool that compares the copies of a partition. Unlike a consumer it may read from any replica.
+DEBUGGING_REPLICA_ID = -2
 FINAL_EPOCH = -1
 """The session epoch of a fetch outside of any session."""
 

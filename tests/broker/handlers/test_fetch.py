@@ -9,6 +9,7 @@ from tidelog.log.reading import LogRead, read
 from tidelog.records.control import ControlType
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import (
+    DEBUGGING_REPLICA_ID,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -27,7 +28,7 @@ def only(client: FakeClient, request: FetchRequest, version: int = 12) -> Fetche
     return result
 
 
-@pytest.mark.parametrize("version", range(4, 18))
+@pytest.mark.parametrize("version", range(4, 19))
 def test_every_version_reads(client: FakeClient, version: int) -> None:
     topic_id = client.create_topic()
     client.append(count=2)
@@ -82,6 +83,17 @@ def test_replicas_are_refused_on_the_client_listener(client: FakeClient, version
     topic_id = client.create_topic()
     request = fetch_request("orders", topic_id=topic_id, replica_id=1)
     assert client.fetch(request, version).error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("version", [12, 16])
+def test_the_debugging_replica_reads_like_a_consumer(client: FakeClient, machine: Machine, version: int) -> None:
+    topic_id = client.create_topic()
+    client.append(count=2)
+    request = fetch_request("orders" if version < 13 else None, topic_id=topic_id, replica_id=DEBUGGING_REPLICA_ID)
+    assert offsets_in(only(client, request, version).records) == [0, 1]
+    machine.executor.run_delay_us = (10**9, 10**9)
+    client.append(acks=1)
+    assert offsets_in(only(client, request, version).records) == [0, 1], "nobody reads what is not durable"
 
 
 def test_a_broker_that_is_not_a_replica_is_refused_between_brokers_too() -> None:

@@ -243,7 +243,7 @@ def test_an_unexpected_error_of_produce(machine: Machine, monkeypatch: Any, vers
     assert (result.error, result.base_offset) == (ErrorCode.UNKNOWN_SERVER_ERROR, -1)
 
 
-@pytest.mark.parametrize("version", range(4, 18))
+@pytest.mark.parametrize("version", range(4, 19))
 def test_an_unexpected_error_of_fetch(machine: Machine, monkeypatch: Any, version: int) -> None:
     broken = dataclasses.replace(TABLE[ApiKey.FETCH], handle=raise_unexpected)
     monkeypatch.setattr(machine.broker, "tables", {ListenerRole.CLIENT: {ApiKey.FETCH: broken}})
@@ -285,7 +285,7 @@ def test_the_table_is_the_one_that_the_protocol_notes_ask_for() -> None:
         "DESCRIBE_SHARE_GROUP_OFFSETS": (0, 1),
         "ALTER_SHARE_GROUP_OFFSETS": (0, 0),
         "DELETE_SHARE_GROUP_OFFSETS": (0, 0),
-        "FETCH": (4, 17),
+        "FETCH": (4, 18),
         "LIST_OFFSETS": (1, 11),
         "METADATA": (0, 13),
         "OFFSET_COMMIT": (2, 10),

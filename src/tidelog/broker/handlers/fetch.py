@@ -1,8 +1,10 @@
 """Fetch: sends slices of segment files up to the limits, or waits until there is something to send.
 
 The client listener serves consumers only: a request that claims to be a replica is refused, so that nobody moves a high watermark
-by pretending. On the listener between brokers a follower reads up to the log end, and its request tells the leader how far its
-own copy is durable (``Partition.read_as_follower``). It waits for the log end and not for the high watermark.
+by pretending. The debugging replica, a tool that compares copies, is a consumer that may also read what this broker only follows,
+as far as the leader has told it to be committed. On the listener between brokers a follower reads up to the log end, and its
+request tells the leader how far its own copy is durable (``Partition.read_as_follower``). It waits for the log end and not for
+the high watermark.
 
 Consumers that wait for records send the same bytes again and again, often the same as other consumers, and get the same bytes
 back. So small requests for a few partitions are decoded once, and empty responses about one partition are encoded once.
@@ -25,12 +27,14 @@ from tidelog.broker.error_mapping import error_code_of
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchSession, PartitionKey, SessionChoice
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.config.listeners import ListenerRole
+from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, LogRead, read
 from tidelog.ports.steps import Steps
 from tidelog.replication.partition import FetchWaiter, Partition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import (
     CONSUMER_REPLICA_ID,
+    DEBUGGING_REPLICA_ID,
     LEADER_HINTS_SINCE,
     TOPIC_IDS_SINCE,
     VERSIONS,
@@ -62,6 +66,8 @@ COARSE_STEP_MS = 10
 # A fetch session with more partitions is read in slices.
 SMALL_SESSION_PARTITIONS_MAX = 256
 PARTITIONS_PER_STEP = 32
+# Who reads without being a replica.
+READERS = (CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID)
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every request makes three.
 _new_tuple = tuple.__new__
 
@@ -77,6 +83,8 @@ class RequestedPartition(NamedTuple):
     error: tuple[ErrorCode, str] | None
     follower: tuple[int, int] | None
     """(broker id, broker epoch) of the follower that fetches; None for a consumer."""
+    copy: PartitionLog | None = None
+    """For the debugging replica: the log of a partition that another broker leads."""
 
     @property
     def bytes_max(self) -> int:
@@ -123,15 +131,16 @@ def _read_one(
     want: RequestedPartition, bytes_max: int, isolation: Isolation, at_least_one: bool, on_unexpected: Callable[[Exception], None]
 ) -> tuple[FetchResult, int]:
     partition = want.partition
-    if partition is None:
+    log = partition.log if partition is not None else want.copy
+    if log is None:
         code = want.error[0] if want.error is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return FetchResult(want.partition_index, code), 0
-    log = partition.log
     wanted = want.wanted
     try:
-        if want.follower is not None:
-            return _read_as_follower(partition, want.follower, wanted, bytes_max, at_least_one)
-        partition.check_epoch(wanted.current_leader_epoch)
+        if partition is not None:
+            if want.follower is not None:
+                return _read_as_follower(partition, want.follower, wanted, bytes_max, at_least_one)
+            partition.check_epoch(wanted.current_leader_epoch)
         found: LogRead = read(log, wanted.fetch_offset, bytes_max, isolation, at_least_one)
     except Exception as error:
         code, _ = error_code_of(error)
@@ -182,7 +191,7 @@ class FetchLimits(NamedTuple):
 
 
 def handle(context: RequestContext, request: FetchRequest) -> Steps[None] | None:
-    if request.replica_id != CONSUMER_REPLICA_ID and context.session.listener.role is not ListenerRole.INTER_BROKER:
+    if request.replica_id not in READERS and context.session.listener.role is not ListenerRole.INTER_BROKER:
         _reply_error(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return None
     if context.is_large:
@@ -195,6 +204,8 @@ def handle(context: RequestContext, request: FetchRequest) -> Steps[None] | None
     if choice.session is not None and len(choice.session.partitions) > SMALL_SESSION_PARTITIONS_MAX:
         return LargeFetch(context, choice, _limits(context, request)).steps(request)
     wanted = _wanted(context, request, choice)
+    if request.replica_id == DEBUGGING_REPLICA_ID:
+        wanted = [_with_copy(context, want) for want in wanted]
     limits = _limits(context, request)
     found = read_partitions(wanted, limits.bytes_max, limits.isolation, broker.on_unexpected_error)
     is_enough = found.bytes_read >= limits.bytes_min or found.has_error
@@ -219,7 +230,7 @@ def _limits(context: RequestContext, request: FetchRequest) -> FetchLimits:
     if context.usage is not None:
         bytes_max = context.broker.throttling.fetch_bytes_max(context, bytes_max)
     isolation = Isolation.LAST_STABLE if request.isolation_level == READ_COMMITTED else Isolation.HIGH_WATERMARK
-    if request.replica_id != CONSUMER_REPLICA_ID:
+    if request.replica_id not in READERS:
         isolation = Isolation.LOG_END
     # A minimum above what the response can hold would never be reached.
     return _new_tuple(FetchLimits, (min(request.bytes_min, bytes_max), bytes_max, isolation))
@@ -252,7 +263,7 @@ def _has_repeats(topics: list[FetchTopic]) -> bool:
 
 
 def _follower(request: FetchRequest) -> tuple[int, int] | None:
-    return None if request.replica_id == CONSUMER_REPLICA_ID else (request.replica_id, request.replica_epoch)
+    return None if request.replica_id in READERS else (request.replica_id, request.replica_epoch)
 
 
 def _find(
@@ -263,7 +274,14 @@ def _find(
         partition = context.broker.partitions.find(name, topic_id, want.partition)
     except Exception as failure:
         error = context.code_of(failure)
-    return _new_tuple(RequestedPartition, (name, topic_id, want.partition, want, partition, error, follower))
+    return _new_tuple(RequestedPartition, (name, topic_id, want.partition, want, partition, error, follower, None))
+
+
+def _with_copy(context: RequestContext, want: RequestedPartition) -> RequestedPartition:
+    if want.partition is not None:
+        return want
+    copy = context.broker.partitions.find_copy(want.topic, want.topic_id, want.partition_index)
+    return want if copy is None else want._replace(error=None, copy=copy)
 
 
 def _named_once(request: FetchRequest) -> Steps[dict[PartitionKey, FetchPartition]]:
@@ -509,7 +527,8 @@ class LargeFetch:
             which = yield from _named_once(request)
         for number, key in enumerate(list(which)):
             wanted = which.pop(key)
-            self._wanted.append(_find(self._context, key[0], key[1], wanted, _follower(request)))
+            found = _find(self._context, key[0], key[1], wanted, _follower(request))
+            self._wanted.append(_with_copy(self._context, found) if request.replica_id == DEBUGGING_REPLICA_ID else found)
             self._results.append(FetchResult(wanted.partition, ErrorCode.NONE))
             if not number % PARTITIONS_PER_STEP:
                 yield
