@@ -3,6 +3,7 @@ the calls. Python imports this module by its name, before anything else."""
 
 import os
 import sys
+from typing import Any
 
 _OF_OS = {
     "fdatasync": ("fdatasync",),
@@ -29,12 +30,12 @@ for _name in filter(None, os.environ.get("TIDELOG_TEST_WITHOUT", "").split(","))
         import ctypes
 
         # A library is asked for a call once, as its attribute, and one that is missing is an AttributeError.
-        def _missing(self: object, asked: str, gone: str = _OF_LIBC[_name], before=ctypes.CDLL.__getattr__):  # type: ignore[no-untyped-def]
+        def _missing(self: Any, asked: str, gone: str = _OF_LIBC[_name], before: Any = ctypes.CDLL.__getattr__) -> Any:
             if asked == gone:
                 raise AttributeError(asked)
             return before(self, asked)
 
-        ctypes.CDLL.__getattr__ = _missing  # type: ignore[method-assign]
+        setattr(ctypes.CDLL, "__getattr__", _missing)  # noqa: B010 - mypy does not let a method be replaced
     if _name == "linux":
         # No syncfs, no prctl, and no sendfile with Linux's arguments.
         _fields = os.uname_result(("Darwin", *os.uname()[1:]))
