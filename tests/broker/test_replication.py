@@ -18,6 +18,7 @@ from tidelog.controller.configs import ConfigChange, ResourceAlteration, Resourc
 from tidelog.controller.reassignment import Reassignment, ReassignmentResult, alter_partition_reassignments
 from tidelog.controller.topics import NewTopic, create_topics
 from tidelog.log.partition_log import PartitionLog
+from tidelog.log.retention.deletion_queue import remove_tree
 from tidelog.metadata.configs import ResourceType
 from tidelog.metadata.records import PartitionChangeRecord
 from tidelog.metadata.topics import PartitionImage
@@ -342,6 +343,48 @@ def test_a_damaged_replica_that_is_eligible_is_not_elected() -> None:
     cluster.send(3)
     assert cluster.contents(victim) == cluster.contents(leader)
     assert cluster.log(victim).log_end_offset == 8
+
+
+def remove_log(cluster: ReplicatedCluster, node_id: int) -> None:
+    """Kill a broker, and remove the directory of its replica, as somebody does to let it be copied again."""
+    noted_us = cluster.world.scheduler.now_us + 3 * SECOND_US
+    cluster.run_until("the mark is written", lambda: cluster.world.scheduler.now_us >= noted_us)
+    directory, node = cluster.log(node_id).directory, cluster.world.nodes[node_id]
+    node.kill()
+    remove_tree(node.disk, directory)
+
+
+def test_a_replica_whose_directory_was_removed_does_not_lead_with_an_empty_log() -> None:
+    """It was the last one to stop, so it would lead at once, and the other one would copy nothing from it."""
+    cluster = ReplicatedCluster(seed=17, replication=2)
+    cluster.send(5)
+    leader, other = cluster.state().isr
+    cluster.world.nodes[other].kill()
+    cluster.run_until("it has left the in-sync set", lambda: cluster.state().isr == (leader,))
+    remove_log(cluster, leader)
+    cluster.world.nodes[leader].start()
+    cluster.run_until("it is let go", lambda: leader not in (*cluster.state().isr, *cluster.state().eligible_leader_replicas))
+    cluster.world.nodes[other].start()
+    cluster.run_until_in_sync(leader, other)
+    cluster.send(3)
+    assert cluster.log(leader).log_end_offset == 8
+    assert cluster.contents(leader) == cluster.contents(other)
+
+
+def test_the_last_replica_stays_offline_when_its_directory_was_removed() -> None:
+    cluster = ReplicatedCluster(seed=18, replication=2, min_insync_replicas="1")
+    cluster.send(5)
+    leader, other = cluster.state().isr
+    cluster.world.nodes[other].kill()
+    cluster.run_until("it has left the in-sync set", lambda: cluster.state().isr == (leader,))
+    cluster.send(1)
+    remove_log(cluster, leader)
+    kept = events(cluster, "last_replica_offline")
+    for _ in range(2):
+        cluster.world.nodes[leader].start()
+        cluster.run_until("it is kept", lambda: bool(kept))
+        assert "put back" in str(kept.pop()["remedy"])
+        cluster.world.nodes[leader].kill()
 
 
 def eligible_after_a_crash(cluster: ReplicatedCluster, node_id: int, disk: SimulatedDisk | None = None) -> bool:

@@ -11,6 +11,7 @@ REPLICATION_TESTS = (
     "tests/controller/test_ended_throttles.py",
     "tests/replication",
     "tests/broker/test_coordinator_service.py",
+    "tests/broker/test_replication.py",
     "tests/simulation/test_explore_replication.py",
 )
 
@@ -182,6 +183,13 @@ REPLICATION_MUTANTS = (
         "tidelog/controller/replica_directories.py",
         "    if not {*partition.isr, *partition.eligible_leader_replicas} - {broker_id}:\n",
         "    if False:\n",
+    ),
+    Mutant(
+        "replication: a replica whose directory was removed leads with an empty log",
+        "who has lost what was acknowledged does not lead",
+        "tidelog/broker/partitions.py",
+        "            elif len(state.replicas) > 1:\n                self._directory.take_missing",
+        "            elif False:\n                self._directory.take_missing",
     ),
     Mutant(
         "replication: an earlier process reports a replica as lost",

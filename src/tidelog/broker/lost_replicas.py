@@ -146,7 +146,10 @@ class LostReplicas:
         topic = node.image.topic_by_id(key[0])
         if topic is not None:
             name = f"{topic.name}-{key[1]}"
-            remedy = f"restart the broker; if it reports damage, stop it and run: tidelog log repair {node.directory.path}/{name}"
+            directory = f"{node.directory.path}/{name}"
+            remedy = f"restart the broker; if it reports damage, stop it and run: tidelog log repair {directory}"
+            if not node.directory.disk.is_directory(directory):
+                remedy = f"stop the broker, put back {directory} from a copy, and start it again"
             facts: dict[str, object] = {
                 "partition": name,
                 "reason": "no other replica may lead, so this one is kept as it is",

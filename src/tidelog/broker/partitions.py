@@ -150,12 +150,26 @@ class Partitions:
             else:
                 self._report("stray_log", {"partition": log.name, "records": log.log_end_offset - log.log_start_offset})
                 self._retire(log)
+        self._take_over_missing()
         for key in list(self._directory.offline):
             topic = self._image.topic(key[0])
             if topic is None or topic_id_of(self._directory.disk, self._directory.path, key) not in (None, topic.topic_id):
                 # The log is damaged and its topic was deleted. It would block any later topic of that name forever.
                 self._report("stray_log", {"partition": f"{key[0]}-{key[1]}", "records": "unknown"})
                 self._take_out_offline(key, "stray")
+
+    def _take_over_missing(self) -> None:
+        """A replica whose directory was removed must not lead with an empty log, which its followers would copy. Where there are
+        no other replicas, the records are gone, and the partition begins again."""
+        for key, topic_id in list(self._directory.missing.items()):
+            topic = self._image.topic(key[0])
+            state = topic.partitions.get(key[1]) if topic is not None else None
+            if topic is None or state is None or topic.topic_id != topic_id or self._node_id not in state.replicas:
+                self._directory.forget_missing(key)
+            elif len(state.replicas) > 1:
+                self._directory.take_missing_offline(key)
+            else:
+                self._report("log_missing", {"partition": f"{key[0]}-{key[1]}", "directory": self._directory.path})
 
     def note_all_missing(self) -> None:
         for topic in self._image.topics:

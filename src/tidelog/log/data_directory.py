@@ -152,6 +152,7 @@ class DataDirectory:
         self.logs = opened.logs
         self.offline = opened.offline
         self.damaged = opened.damaged
+        self.missing = opened.missing
         self._state = state
         self.was_stopped_cleanly = state.was_stopped_cleanly
         self.previous_broker_epoch = state.broker_epoch
@@ -208,6 +209,7 @@ class DataDirectory:
         # meet, which does not hold in Kafka's directories. And entries of deleted partitions must not apply to new partitions of
         # the same name.
         known = {*self.logs, *self.offline}
+        marked = {names.partition_directory_name(*key) for key in (*known, *self.missing)}
         for name, writer in self._writers.items():
             is_stale = not known.issuperset(self._state.offsets_by_file[name])
             if is_stale or not self._state.has_marks or (recovered and writer is self.recovery_points):
@@ -215,7 +217,7 @@ class DataDirectory:
         for log in self.logs.values():
             if log.offline_reason is None and log.durable.offset:
                 self.marks.record(log)
-        self.marks.forget_all_but({names.partition_directory_name(*key) for key in known})
+        self.marks.forget_all_but(marked)
         try:
             self.marks.flush_now()
         except OSError as error:
@@ -274,7 +276,21 @@ class DataDirectory:
         log.note_unsynced_file(metadata)
         log.note_directory_change(self.path)
         self.logs[key] = log
+        self.missing.pop(key, None)
         return log
+
+    def forget_missing(self, key: TopicPartition) -> None:
+        """Nobody needs this partition, which has no directory any more."""
+        del self.missing[key]
+        self.marks.forget(names.partition_directory_name(*key))
+
+    def take_missing_offline(self, key: TopicPartition) -> None:
+        """A partition that should be here has no directory any more: it is as good as damaged."""
+        del self.missing[key]
+        name = names.partition_directory_name(*key)
+        self.offline[key] = reason = f"{names.join(self.path, name)} is not there any more, and it held records"
+        self.damaged.add(key)
+        self._report("partition_offline", {"partition": name, "reason": reason})
 
     def delete(self, log: PartitionLog, on_done: OnDone | None = None) -> None:
         """Delete a log: it is gone at once, its files are renamed now and removed later. ``on_done`` is called when a crash
@@ -315,7 +331,9 @@ class DataDirectory:
         """Remove a partition that could not be opened and no longer has a topic: "delete" it, or set it aside as "stray". Raises
         OSError if it stays."""
         retired = names.join(self.path, names.retired_directory_name(*key, self._randomness.token(16), state))
-        self.disk.rename(names.join(self.path, names.partition_directory_name(*key)), retired)
+        directory = names.join(self.path, names.partition_directory_name(*key))
+        if self.disk.is_directory(directory):
+            self.disk.rename(directory, retired)
         del self.offline[key]
         self.damaged.discard(key)
         self._being_deleted.add(key)

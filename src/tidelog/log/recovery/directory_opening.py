@@ -8,7 +8,7 @@ Each partition opens by itself: a damaged one stays offline with the reason, and
 deleted are removed. At the end one sync makes everything durable that recovery kept.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tidelog.log import names
@@ -73,6 +73,9 @@ class OpenedLogs:
     offline: dict[TopicPartition, str] = field(default_factory=dict)
     damaged: set[TopicPartition] = field(default_factory=set)
     """Those of them whose bytes are wrong. The others could not be read, and may well be sound."""
+    missing: dict[TopicPartition, bytes] = field(default_factory=dict)
+    """The topic ids of partitions that have no directory any more, although they held durable records: somebody removed it, or a
+    crash kept their deletion and lost the removal of their mark. Only the metadata can tell."""
 
 
 def take_over(
@@ -170,11 +173,14 @@ def open_logs(
     opened = OpenedLogs()
     disk = environment.disk
     directories = disk.list_directory(path)
+    retired: set[TopicPartition] = set()
     for number, name in enumerate(directories):
         directory = names.join(path, name)
         parsed = names.parse_partition_directory_name(name)
         if parsed is None or not disk.is_directory(directory):
             continue
+        if parsed.state:
+            retired.add((parsed.topic, parsed.partition))
         if parsed.state == "delete":
             try:
                 remove_tree(disk, directory)
@@ -191,7 +197,24 @@ def open_logs(
                 environment.report("partition_offline", {"partition": name, "reason": str(error)})
         if on_progress is not None:
             on_progress(number + 1, len(directories))
+    opened.missing = {
+        key: topic_id
+        for key, topic_id in _with_durable_records(state)
+        if key not in opened.logs and key not in opened.offline and key not in retired
+    }
     return opened
+
+
+def _with_durable_records(state: DirectoryState) -> Iterator[tuple[TopicPartition, bytes]]:
+    """The partitions that held durable records by their marks, with their topic ids."""
+    starts = state.offsets_by_file[names.LOG_START_OFFSET_CHECKPOINT]
+    for name in state.marks.names():
+        parsed = names.parse_partition_directory_name(name)
+        topic_id = state.marks.topic_id(name)
+        if parsed is not None and topic_id is not None:
+            key = parsed.topic, parsed.partition
+            if (state.marks.mark(name, topic_id) or 0) > starts.get(key, 0):
+                yield key, topic_id
 
 
 def _open_one(
