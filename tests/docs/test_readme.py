@@ -95,5 +95,11 @@ def test_the_worker(broker: Broker) -> None:
     assert "to b'customer-42' hello" in run_python(block)
 
 
+def test_the_queue(broker: Broker, tmp_path: Path) -> None:
+    (command,) = re.findall("`(tidelog queues create .*)`", README)
+    Shell(tmp_path, broker.bootstrap_servers).run(command + "\n")
+    assert run_python(program("Queue(").replace(ADDRESS, broker.bootstrap_servers)) == "resize cat.png\n"
+
+
 def test_the_broker_for_tests() -> None:
     assert run_python(program("tidelog.testing")).startswith("127.0.0.1:")
