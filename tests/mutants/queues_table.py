@@ -1,5 +1,5 @@
 """Planted bugs of queues: each breaks one promise of share groups, and each must be found by the tests of the engine, of the
-share coordinator, or of the wire."""
+share coordinator, or of the wire, or by a seed."""
 
 from tests.mutants.table import Mutant
 
@@ -8,6 +8,7 @@ QUEUES_TESTS = (
     "tests/broker/handlers/test_share_groups.py",
     "tests/broker/handlers/test_share_dead_letters.py",
     "tests/broker/handlers/test_queue_topics.py",
+    "tests/broker/test_share_seeds.py",
 )
 ENGINE = "tidelog/queues/share_partition.py"
 COORDINATOR = "tidelog/queues/share_coordinator.py"
@@ -71,8 +72,22 @@ QUEUES_MUTANTS = (
         "shared: where a group begins is not written",
         "a leader that follows skips nothing",
         LEADER,
-        "            self._write(ShareStateWrite(self._state_epoch, self._partition.leader_epoch, start_offset, 0), None)\n",
-        "            assert start_offset >= 0\n",
+        "            self._start_when_written(SharePartition(start_offset, is_ordered_by_key=self._is_ordered_by_key()), ())\n",
+        "            self._start(SharePartition(start_offset, is_ordered_by_key=self._is_ordered_by_key()))\n",
+    ),
+    Mutant(
+        "shared: a state outlives the records that it is about",
+        "records that got the offsets of lost ones are delivered",
+        LEADER,
+        "        kept = state.within(end_offset)\n",
+        "        kept = state\n",
+    ),
+    Mutant(
+        "shared: a state that is about lost records is measured when they have successors",
+        "records that got the offsets of lost ones are delivered",
+        LEADER,
+        "partition.in_sync.epoch_start_offset if is_inherited else",
+        "partition.log.log_end_offset if is_inherited else",
     ),
     Mutant(
         "shared: a reload forgets that the start has moved",

@@ -111,6 +111,31 @@ def test_late_leaders_and_late_states_are_fenced(coordinator: Coordinator) -> No
     assert raised.value.code is ErrorCode.FENCED_STATE_EPOCH
 
 
+def test_a_leader_whose_log_has_lost_records_starts_over_without_them(coordinator: Coordinator) -> None:
+    coordinator.write(KEY, 5, StateBatch(7, 9, RecordState.ACKNOWLEDGED, 1), StateBatch(12, 12, RecordState.ACKNOWLEDGED, 1))
+    whole = coordinator.machine.read(KEY, -1).response
+    assert whole.within(13) is whole
+    assert whole.within(12) == (2, 5, (StateBatch(7, 9, 2, 1),))
+    assert whole.within(4) == (2, 4, ())
+    cut = whole.within(8)
+    for _ in range(2):  # A leader that was not answered writes it again.
+        change = ShareStateWrite(cut.state_epoch, 3, cut.start_offset, 1, cut.batches)
+        coordinator.decide(coordinator.machine.write(KEY, change))
+        assert state(coordinator.machine) == state(coordinator.reload()) == (2, 5, (StateBatch(7, 7, 2, 1),))
+    with pytest.raises(ApiError) as raised:
+        coordinator.machine.write(KEY, ShareStateWrite(1, 3, 0, 0))
+    assert raised.value.code is ErrorCode.FENCED_STATE_EPOCH
+
+
+def test_a_summary_says_whether_all_of_a_state_is_from_earlier_leaders(coordinator: Coordinator) -> None:
+    coordinator.decide(coordinator.machine.initialize(KEY, 2, 100))
+    assert not coordinator.machine.summary(KEY).is_written_before(4), "an administrator has chosen where it begins"
+    coordinator.decide(coordinator.machine.read(KEY, 3))
+    coordinator.decide(coordinator.machine.write(KEY, ShareStateWrite(2, 3, 101, 0)))
+    assert coordinator.machine.summary(KEY).is_written_before(4)
+    assert not coordinator.machine.summary(KEY).is_written_before(3)
+
+
 def test_what_was_initialized_before_is_not_reset_by_a_repetition(coordinator: Coordinator) -> None:
     coordinator.write(KEY, 7)
     assert not coordinator.machine.initialize(KEY, 1, -1).records

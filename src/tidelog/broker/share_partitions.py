@@ -1,9 +1,13 @@
 """The share partitions that this broker leads: an engine for each group and partition, the log that it reads, and its state.
 
 A ``ShareLeader`` begins when a member first fetches: it reads what was written from the share coordinator, and resolves where the
-group begins if that was never done. Every change of its engine is written, and whoever asked for it is answered once that is
-committed. If a write fails, because another broker leads the partition or an administrator has set the offsets, the leader is
-dropped and nothing is patched: the next fetch begins with what was written.
+group begins if that was never done. It hands nothing out before that is written: with ``latest``, whoever leads next would
+otherwise begin later and skip records. A log may have lost records that were settled, by an unclean election, or by a power cut
+where the topic is not synced. What the state says about them is forgotten, because other records get their offsets.
+
+Every change of its engine is written, and whoever asked for it is answered once that is committed. If a write fails, because
+another broker leads the partition or an administrator has set the offsets, the leader is dropped and nothing is patched: the next
+fetch begins with what was written.
 
 A fetch that waits is woken when there may be something for it: records, released or expired locks, room in the window, or the
 loss of the partition. Waiting fetches are woken in the order in which they came, and no more of them than there are records.
@@ -49,6 +53,7 @@ from tidelog.queues.share_partition import (
     LogBatch,
     SharePartition,
 )
+from tidelog.queues.states import StateBatch
 from tidelog.records.errors import RecordError
 from tidelog.records.header import HEADER_SIZE, read_header
 from tidelog.replication.errors import NotLeader
@@ -237,6 +242,11 @@ class ShareEnvironment(NamedTuple):
     dead_letters: DeadLetterWriter
     counters: "ShareCounters"
     work_slices: WorkSlices
+    report: Callable[[str, dict[str, object]], None]
+
+    def report_cut(self, key: SharePartitionKey, topic: str, start_offset: int, end_offset: int) -> None:
+        facts = {"group": key.group_id, "topic": topic, "partition": key.partition}
+        self.report("share_state_cut", {**facts, "start_offset": start_offset, "log_end_offset": end_offset})
 
 
 class ShareLeader:
@@ -295,31 +305,48 @@ class ShareLeader:
         self._retry = None
         self._environment.states.read(self.key, self._partition.leader_epoch, self._loaded)
 
-    def _loaded(self, state: ShareState | None, error: Exception | None) -> None:
+    def _loaded(self, found: tuple[ShareState, bool] | None, error: Exception | None) -> None:
         if self.dropped_by is not None:
             return
         if isinstance(error, CoordinatorError):
             self._retry = self._environment.timers.schedule(RETRY_MS, self._load)
             return
-        if error is not None or state is None:
+        if error is not None or found is None:
             self.drop(_as_leader_error(error))
             return
+        state, is_inherited = found
         self._state_epoch = state.state_epoch
         if state.start_offset == UNINITIALIZED_OFFSET:
             self._environment.work_slices.run(self._begin(), self._begun)
+            return
+        partition = self._partition
+        # What earlier leaders have handed out, this one had when it began to lead. Since then others may have got those offsets.
+        end_offset = partition.in_sync.epoch_start_offset if is_inherited else partition.log.log_end_offset
+        kept = state.within(end_offset)
+        engine = SharePartition(kept.start_offset, kept.batches, is_ordered_by_key=self._is_ordered_by_key())
+        if kept is state:
+            self._start(engine)
         else:
-            self._start(SharePartition(state.start_offset, state.batches, is_ordered_by_key=self._is_ordered_by_key()))
+            self._state_epoch = kept.state_epoch
+            self._environment.report_cut(self.key, partition.topic, state.start_offset, end_offset)
+            self._start_when_written(engine, kept.batches)
 
     def _begin(self) -> Steps[None]:
         start_offset = yield from self._first_offset()
         if self.dropped_by is None:
-            # Written at once: with ``latest``, whoever leads next would otherwise begin later and skip records.
-            self._write(ShareStateWrite(self._state_epoch, self._partition.leader_epoch, start_offset, 0), None)
-            self._start(SharePartition(start_offset, is_ordered_by_key=self._is_ordered_by_key()))
+            self._start_when_written(SharePartition(start_offset, is_ordered_by_key=self._is_ordered_by_key()), ())
 
     def _begun(self, error: Exception | None) -> None:
         if error is not None:
             self.drop(error)
+
+    def _start_when_written(self, engine: SharePartition, batches: tuple[StateBatch, ...]) -> None:
+        def written(error: Exception | None) -> None:
+            if error is None:
+                self._start(engine)
+
+        leader_epoch, count = self._partition.leader_epoch, engine.delivery_complete_count
+        self._write(ShareStateWrite(self._state_epoch, leader_epoch, engine.start_offset, count, batches), written)
 
     def _start(self, engine: SharePartition) -> None:
         if self.dropped_by is None:
@@ -477,7 +504,7 @@ class ShareLeader:
         try:
             return read(log, offset, min(bytes_max, READ_BYTES_MAX), isolation)
         except OffsetOutOfRange:
-            # The log was cut after an unclean election, and has not grown again to where the group is.
+            # The watermark of a new leader has not grown again to where the group is.
             return LogRead(None, log.high_watermark, [])
 
     def _follow_log_start(self, engine: SharePartition) -> None:

@@ -153,5 +153,5 @@ def make_share_sessions(broker: "BrokerNode") -> ShareSessions:
     states = broker.coordinators.share_states
     letters = DeadLetterWriter(broker, settings)
     slices = broker.work_slices
-    environment = ShareEnvironment(broker.clock, broker.timers, states, settings, letters, ShareCounters(), slices)
+    environment = ShareEnvironment(broker.clock, broker.timers, states, settings, letters, ShareCounters(), slices, broker.report)
     return ShareSessions(SharePartitions(broker.partitions, environment), int(values["group.share.max.share.sessions"]))

@@ -30,7 +30,7 @@ from tidelog.log.data_directory import DataDirectory
 from tidelog.metadata.records import NO_LEADER
 from tidelog.metadata.topics import TopicImage
 from tidelog.queues.records import SharePartitionKey
-from tidelog.queues.share_coordinator import ShareCoordinator, ShareStateWrite
+from tidelog.queues.share_coordinator import ShareCoordinator, ShareState, ShareStateSummary, ShareStateWrite
 from tidelog.wire.messages import DecodedMessage
 
 if TYPE_CHECKING:
@@ -82,8 +82,22 @@ class ShareStates:
         self.service.with_topic(begin)
 
     def read(self, key: SharePartitionKey, leader_epoch: int, on_done: OnDone) -> None:
-        """``on_done`` gets a ShareState. It is asked once: a leader that begins asks again as long as it is one."""
-        self.ask(read_call(key, leader_epoch), on_done)
+        """``on_done`` gets a ShareState, and whether all of it is from earlier leaders. The coordinator is asked once: a leader
+        that begins asks again as long as it is one."""
+
+        def summarized(found: ShareStateSummary | None, error: Exception | None) -> None:
+            if found is None:
+                on_done(None, error)
+                return
+            is_inherited = found.is_written_before(leader_epoch)
+
+            def read(state: ShareState | None, error: Exception | None) -> None:
+                on_done(None if state is None else (state, is_inherited), error)
+
+            self.ask(read_call(key, leader_epoch), read)
+
+        # Asked first, because the state has the epoch of whoever has read it last.
+        self.ask(summary_call(key), summarized)
 
     def write(self, key: SharePartitionKey, change: ShareStateWrite, on_done: OnDone, is_wanted: IsWanted) -> None:
         """Repeated while ``is_wanted`` says so. A leader that was dropped has started over from what was written until then, and

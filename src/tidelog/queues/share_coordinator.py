@@ -10,6 +10,9 @@ FENCED_STATE_EPOCH, and begins again. Error messages are Kafka's.
 
 A write may come twice, or late and after others of the same leader, because a leader whose request was not answered sends it
 again. So nothing that is final becomes available again, and no delivery count falls, unless the state starts over.
+
+It starts over when it is initialized, and with a write of a later state epoch. A leader does that when its log has lost records
+that the state is about (``ShareState.within``): others will get their offsets, and nobody has received those.
 """
 
 from collections.abc import Iterable, Set
@@ -57,12 +60,30 @@ class ShareState(NamedTuple):
     """-1 until a leader has found out where the group begins."""
     batches: tuple[StateBatch, ...]
 
+    def within(self, end_offset: int) -> "ShareState":
+        """This state if it is about nothing from ``end_offset`` on. Otherwise one that starts over without that."""
+        if self.start_offset <= end_offset and (not self.batches or self.batches[-1].last_offset < end_offset):
+            return self
+        kept = [
+            each._replace(last_offset=min(each.last_offset, end_offset - 1))
+            for each in self.batches
+            if each.first_offset < end_offset
+        ]
+        # What does not fit into the snapshot is delivered again.
+        room = SNAPSHOT_RANGES_MAX - RANGES_PER_SNAPSHOT
+        return ShareState(self.state_epoch + 1, min(self.start_offset, end_offset), tuple(kept[:room]))
+
 
 class ShareStateSummary(NamedTuple):
     state_epoch: int = 0
     leader_epoch: int = 0
     start_offset: int = UNINITIALIZED_OFFSET
     delivery_complete_count: int = UNKNOWN_COUNT
+
+    def is_written_before(self, leader_epoch: int) -> bool:
+        """Whether a leader has written the state, and all of it is from earlier leaders than this one. What was only initialized
+        has no count, because only a leader knows how much it has settled."""
+        return self.delivery_complete_count != UNKNOWN_COUNT and self.leader_epoch < leader_epoch
 
 
 class _Entry:
@@ -269,8 +290,12 @@ class ShareCoordinator:
         if is_same_state and not self._is_snapshot_due(entry):
             return ShareUpdateRecord(key, update)
         now_ms = self._clock.now_ms()
-        # The state with this change in it; replay puts it in the place of the entry.
-        changed = _Entry(entry.snapshot(now_ms), 0)
+        # The state with this change in it, or that alone; replay puts it in the place of the entry.
+        value = entry.snapshot(now_ms)
+        if not is_same_state:
+            value = value._replace(start_offset=change.start_offset, state_batches=())
+            update = update._replace(start_offset=change.start_offset, state_batches=change.batches)
+        changed = _Entry(value, 0)
         changed.update(update)
         value = changed.snapshot(now_ms)
         if is_same_state and len(value.state_batches) + RANGES_PER_SNAPSHOT > SNAPSHOT_RANGES_MAX:

@@ -10,6 +10,8 @@ from tidelog.wire.protocol import ApiKey
 
 GROUP = "jobs"
 VERSION = 2
+# A group that has no records to hand out keeps its first fetch waiting for so long.
+BEGIN_MS_MAX = 100
 EARLIEST = {"share.auto.offset.reset": "earliest"}
 
 QUEUE = {"tidelog_queue_enable": "true"}
@@ -78,7 +80,8 @@ class ShareMember:
             "group_id": GROUP,
             "member_id": self.name,
             "share_session_epoch": self.epoch,
-            "max_wait_ms": 0,
+            # Nothing is handed out before it is written where the group begins.
+            "max_wait_ms": 0 if self.epoch else BEGIN_MS_MAX,
             "min_bytes": 1,
             "max_bytes": 1 << 20,
             "max_records": 500,

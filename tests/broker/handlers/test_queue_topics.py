@@ -158,6 +158,7 @@ def test_thousands_of_delayed_messages_are_passed_in_one_wait() -> None:
 def test_a_batch_of_many_messages_is_read_in_several_turns(compression: CompressionType) -> None:
     machine, client, member = queue_machine()
     count = 2 * RECORDS_PER_TURN + 100
+    assert member.acquired() == [], "the group begins"
     send(machine, client, *[(600_000, 0)] * (count - 1), (0, 0), compression=compression)
     assert member.acquired() == [], "one turn is too short"
     acquired, _ = wait_acquired(machine, member)
@@ -303,8 +304,8 @@ def test_a_message_that_kills_the_broker_reaches_its_limit(*, keeps_letters: boo
 
 def test_a_delivery_is_counted_on_disk_before_it_is_answered() -> None:
     machine, client, member = queue_machine()
+    assert member.acquired() == [], "the group begins"
     send(machine, client, (0, 0))
-    assert member.acquired(max_records=0) == []
     correlation = member.client.send(ApiKey.SHARE_FETCH, 2, encode_request(ApiKey.SHARE_FETCH, 2, member.fetch_fields()))
     before = len(member.client.replies)
     machine.broker.end_of_burst()
@@ -328,8 +329,8 @@ def test_what_others_may_have_by_now_is_not_handed_out(monkeypatch: pytest.Monke
     machine, client, member = queue_machine()
     other = ShareMember(machine, "another", member.topic_id)
     other.join()
+    assert member.acquired() == other.acquired() == [], "the group begins"
     send(machine, client, (0, 0))
-    assert member.acquired(max_records=0) == other.acquired(max_records=0) == []
     write, late = ShareStates.write, []
     with monkeypatch.context() as patch:
         patch.setattr(ShareStates, "write", lambda *args: late.append(args))

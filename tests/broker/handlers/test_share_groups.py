@@ -1,6 +1,7 @@
 """Share groups over the wire: what members get, what is settled when, sessions, crashes, and the exact code of every mistake."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.broker.handlers.share_client import GROUP, ShareMember, acquired_in, configure, partition_in, share_machine
 from tests.broker.harness import Machine, offsets_in
 from tidelog.broker import share_states
+from tidelog.broker.share_states import ShareStates
 from tidelog.coordinator.shard import Shard
 from tidelog.log.errors import StorageError
 from tidelog.queues.acknowledgements import AcknowledgeType
@@ -189,6 +191,50 @@ def test_a_group_that_says_nothing_begins_at_the_end() -> None:
     wait_ready(machine)
     machine.client().append(count=2)
     assert wait_for_records(machine, member_of(machine, topic_id)) == [(3, 4, 1)], "where it began is written at once"
+
+
+def test_nothing_is_handed_out_before_it_is_written_where_the_group_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, client, topic_id = share_machine()
+    client.append(count=3)
+    member = member_of(machine, topic_id)
+    held: list[Callable[[], None]] = []
+    write = ShareStates.write
+    monkeypatch.setattr(ShareStates, "write", lambda *arguments: held.append(partial(write, *arguments)))
+    assert member.acquired(max_wait_ms=500) == []
+    monkeypatch.undo()
+    (begin,) = held
+    begin()
+    assert wait_for_records(machine, member) == [(0, 2, 1)]
+
+
+@pytest.mark.parametrize("is_read_later", [False, True], ids=["read at once", "read when the log has grown again"])
+def test_what_was_settled_of_records_that_the_log_has_lost_says_nothing_about_their_successors(is_read_later: bool) -> None:
+    machine, client, topic_id = share_machine(topic_configs={"flush_messages": "1000000"})
+    client.append(count=2)
+    member = member_of(machine, topic_id)
+    assert member.acquired() == [(0, 1, 1)]
+    # Everything was synced when the topic of the states was created. What comes later is lost with the power.
+    client.append(count=4)
+    assert member.acquired() == [(2, 5, 1)]
+    assert member.settle(0, 0, ACCEPT) == member.settle(4, 4, ACCEPT) == ErrorCode.NONE
+    if is_read_later:
+        assert member.settle(1, 3, ACCEPT) == member.settle(5, 5, ACCEPT) == ErrorCode.NONE
+    machine.crash()
+    wait_ready(machine)
+    assert machine.broker.partitions.find("orders", None, 0).log.log_end_offset == 2
+    if is_read_later:
+        machine.client().append(count=7)
+    member = member_of(machine, topic_id)
+    if not is_read_later:
+        assert wait_for_records(machine, member) == [(1, 1, 1)], "what the log still has is as it was"
+        assert member.settle(1, 1, ACCEPT) == ErrorCode.NONE
+        machine.client().append(count=7)
+    assert wait_for_records(machine, member) == [(2, 8, 1)]
+    assert [each["start_offset"] for each in machine.facts("share_state_cut")] == [6 if is_read_later else 1]
+    assert member.settle(2, 8, ACCEPT) == ErrorCode.NONE
+    machine.crash("all")
+    wait_ready(machine)
+    assert member_of(machine, topic_id).acquired(max_wait_ms=500) == [], "what was settled since stays settled"
 
 
 def test_a_log_that_begins_later_takes_the_group_with_it() -> None:
