@@ -10,7 +10,8 @@ from tests.broker.handlers.group_clients import find_coordinator
 from tests.broker.harness import FakeClient, Machine, produce_request
 from tests.broker.loop_watch import watch_loop
 from tests.log.harness import START_MS, batch
-from tidelog.broker.session import DECODED_BYTES_PER_BYTE_MAX, LARGE_FRAME_BYTES_MAX, SMALL_FRAME_BYTES_MAX
+from tidelog.broker.handlers import TABLE
+from tidelog.broker.session import LARGE_FRAME_BYTES_MAX, SMALL_FRAME_BYTES_MAX
 from tidelog.broker.work_slices import STEPS_PER_SLICE
 from tidelog.ports.steps import Steps
 from tidelog.wire.fetch import (
@@ -177,7 +178,7 @@ def test_decoded_requests_are_bounded_together() -> None:
     # One that is gone before there was memory for it is forgotten.
     clients.pop().session.closed()
     machine.run_until(all_answered)
-    assert len(body) * DECODED_BYTES_PER_BYTE_MAX < most <= 1 << 20
+    assert len(body) * TABLE[ApiKey.FETCH].decoded_bytes_per_byte_max < most <= 1 << 20
     assert (slices.admitted_bytes, slices.waiting_count) == (0, 0)
 
 
@@ -245,8 +246,7 @@ def test_no_request_overtakes_a_large_one_that_waits_for_memory() -> None:
     client.send(ApiKey.METADATA, 12, metadata_of(1_500))
     assert slices.waiting_count == 1
     assert not client.session.wants_reading
-    machine.run_until(lambda: len(client.replies) == 1)
-    assert client.session.wants_reading
+    machine.run_until(lambda: len(client.replies) == 1 and client.session.wants_reading)
 
 
 def test_errors_of_helper_threads_reach_metered_work(machine: Machine) -> None:

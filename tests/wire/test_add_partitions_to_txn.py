@@ -135,7 +135,8 @@ def test_the_elements_of_a_frame_are_bounded() -> None:
 
 
 def test_counts_of_more_than_one_byte() -> None:
-    request = AddPartitionsToTxnRequest("id", 1, 0, [AddPartitionsToTxnTopic("t", tuple(range(300)))] * 150)
+    topics = [AddPartitionsToTxnTopic("t", tuple(range(300)))] * 30 + [AddPartitionsToTxnTopic("u", ())] * 120
+    request = AddPartitionsToTxnRequest("id", 1, 0, topics)
     assert decode(3, request_by_kio(3, request)) == request
     results: list[TopicResult] = [("t", [(index, ErrorCode.NONE) for index in range(300)])] * 150
     assert encode_add_partitions_to_txn_response(3, results) == response_by_kio(3, results)

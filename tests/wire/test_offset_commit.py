@@ -28,7 +28,7 @@ from tidelog.wire.offset_commit import (
     decode_offset_commit_request,
     encode_offset_commit_response,
 )
-from tidelog.wire.primitives import ELEMENTS_MAX, write_tagged_field
+from tidelog.wire.primitives import ELEMENTS_AT_ONCE_MAX, write_tagged_field
 from tidelog.wire.protocol import ApiKey, RequestHeader
 
 ALL_VERSIONS = range(VERSIONS[0], VERSIONS[1] + 1)
@@ -197,7 +197,7 @@ def test_null_where_it_is_not_allowed(body: bytes) -> None:
 
 
 def test_the_elements_of_a_frame_are_bounded() -> None:
-    count = ELEMENTS_MAX + 1
+    count = ELEMENTS_AT_ONCE_MAX + 1
     head = struct.pack(">hihhihi", 0, 1, 0, -1, 1, 0, count)
     with pytest.raises(MalformedRequest, match="array elements"):
         decode(7, head + struct.pack(">iqih", 0, 0, 0, -1) * count)
@@ -205,7 +205,9 @@ def test_the_elements_of_a_frame_are_bounded() -> None:
 
 def test_counts_of_more_than_one_byte() -> None:
     partitions = [OffsetCommitPartition(index, index, 0, "") for index in range(300)]
-    request = OffsetCommitRequest("g", 1, "m", None, -1, [OffsetCommitTopic("t", None, partitions)] * 150)
+    request = OffsetCommitRequest(
+        "g", 1, "m", None, -1, [OffsetCommitTopic("t", None, partitions)] * 30 + [OffsetCommitTopic("u", None, [])] * 120
+    )
     assert decode(8, request_by_kio(8, request)) == request
     results = [OffsetCommitTopicResult("t", None, [(index, ErrorCode.NONE) for index in range(300)])] * 150
     assert encode_offset_commit_response(8, results) == response_by_kio(8, results, 0)

@@ -20,9 +20,11 @@ from tests.wire.message_strategies import (
     text,
     topic_ids,
 )
-from tidelog.wire.errors import ErrorCode, MalformedRequest
-from tidelog.wire.primitives import write_tagged_field
+from tidelog.ports.steps import run_to_end
+from tidelog.wire.errors import ErrorCode, MalformedRequest, TooLongForOneTurn
+from tidelog.wire.primitives import ELEMENTS_MAX, write_tagged_field
 from tidelog.wire.produce import (
+    ELEMENTS_AT_ONCE_MAX,
     ELEMENTS_WITHOUT_RECORDS_MAX,
     FLEXIBLE_SINCE,
     LEADER_HINTS_SINCE,
@@ -35,10 +37,13 @@ from tidelog.wire.produce import (
     ProduceResult,
     ProduceTopic,
     ProduceTopicResult,
+    decode_produce_in_slices,
     decode_produce_request,
     decode_produce_response,
+    elements_max,
     encode_produce_request,
     encode_produce_response,
+    encode_produce_response_in_slices,
 )
 from tidelog.wire.protocol import RequestHeader
 
@@ -48,7 +53,18 @@ FLEXIBLE_VERSIONS = range(FLEXIBLE_SINCE, VERSIONS[1] + 1)
 
 
 def decode(version: int, body: bytes | memoryview) -> ProduceRequest:
-    return decode_produce_request(RequestHeader(0, version, 1, None, 0), memoryview(body))
+    """As the broker does: at once, or in slices if that would take long."""
+    header = RequestHeader(0, version, 1, None, 0)
+    try:
+        decoded = decode_produce_request(header, memoryview(body))
+    except TooLongForOneTurn:
+        return decode_in_slices(version, body)
+    assert decode_in_slices(version, body) == decoded
+    return decoded
+
+
+def decode_in_slices(version: int, body: bytes | memoryview) -> ProduceRequest:
+    return run_to_end(decode_produce_in_slices(RequestHeader(0, version, 1, None, 0), memoryview(body)))
 
 
 @st.composite
@@ -251,6 +267,37 @@ def test_the_elements_of_a_frame_are_bounded() -> None:
     partitions = struct.pack(">ii", 0, -1) * count
     with pytest.raises(MalformedRequest, match="array elements"):
         decode(3, struct.pack(">hhiihi", -1, 1, 0, 1, 0, count) + partitions)
+
+
+@every_version
+def test_the_elements_decoded_at_once_are_bounded(version: int) -> None:
+    for count, is_at_once in ((ELEMENTS_AT_ONCE_MAX - 1, True), (ELEMENTS_AT_ONCE_MAX, False)):
+        topic_id = bytes(16) if version >= TOPIC_IDS_SINCE else None
+        topic = ProduceTopic(None if topic_id else "t", topic_id, [ProducePartition(index, None) for index in range(count)])
+        body = memoryview(encode_produce_request(version, ProduceRequest(None, 1, 5, [topic])))
+        header = RequestHeader(0, version, 1, None, 0)
+        if is_at_once:
+            assert decode_produce_request(header, body).topics == [topic]
+        else:
+            with pytest.raises(TooLongForOneTurn):
+                decode_produce_request(header, body)
+        assert decode_in_slices(version, body).topics == [topic]
+
+
+def test_a_frame_of_any_size_has_a_limit_of_elements() -> None:
+    assert elements_max(6_100) == ELEMENTS_WITHOUT_RECORDS_MAX + 100
+    assert elements_max(100 << 20) == ELEMENTS_MAX
+
+
+@every_version
+def test_a_response_in_slices_is_the_same(version: int) -> None:
+    results = [ProduceResult(index, ErrorCode.NONE, index) for index in range(300)]
+    failed = ProduceResult(7, ErrorCode.INVALID_RECORD, error_message="no")
+    name, topic_id = (None, b"0123456789abcdef") if version >= TOPIC_IDS_SINCE else ("t", None)
+    topics = [ProduceTopicResult(name, topic_id, part) for part in (results, [], [failed], results[:1])]
+    pieces = run_to_end(encode_produce_response_in_slices(version, topics, 3, ()))
+    assert len(pieces) > 1
+    assert b"".join(pieces) == encode_produce_response(version, topics, 3)
 
 
 def test_counts_and_lengths_of_more_than_one_byte() -> None:

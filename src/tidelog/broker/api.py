@@ -41,6 +41,11 @@ Fields = Mapping[str, Any]
 DECISION_MS_MAX = 30_000
 # The array elements in one request, for handlers that treat them in one go: some five microseconds each.
 ELEMENTS_MAX = 5_000
+# What a decoded element takes in memory, with what its handler and its response take.
+DECODED_ELEMENT_BYTES = 700
+# The same for each byte of the frame, at most: an element takes three bytes there, for an empty name, an empty array, and no
+# tagged fields.
+DECODED_BYTES_PER_BYTE_MAX = 240
 # The limit of the wait of a large fetch. It holds memory that other large requests may wait for.
 LARGE_WAIT_MS_MAX = 1_000
 # A handler that works in slices pauses after this many things that take a few microseconds each.
@@ -163,6 +168,9 @@ class RequestContext:
             self.timing.answered(session.now_ns())
         session.send_ready()
 
+    def return_memory(self) -> None:
+        """Return the memory that a large request was admitted with, before it waits for something that may need it."""
+
     def fail(self, error: Exception) -> None:
         """Answer that the request as a whole failed."""
         self.session.fail(self, error)
@@ -248,7 +256,11 @@ class Api:
     """Whether its answer waits for requests of other clients. Those must not wait for the memory that this one holds, so it is
     handled at once; it has few elements."""
     has_records: bool = False
-    """Whether requests carry records: then a large one is as cheap as a small one, and is not decoded in slices."""
+    """Whether requests carry records: then most large ones are as cheap as small ones, and ``decode`` tells which are not."""
+    count_elements: Callable[[Any], int] | None = None
+    """Count the array elements of a request that ``decode`` returned; None if it has none."""
+    decoded_bytes_per_byte_max: int = DECODED_BYTES_PER_BYTE_MAX
+    """The bound on what a decoded request takes in memory, for each byte of its frame."""
     elements_max: int = ELEMENTS_MAX
     """The limit of array elements in a request. A request with more ends the connection, like any request that is malformed."""
     unsupported: Callable[[RequestContext], None] | None = None
@@ -276,6 +288,12 @@ class Pace:
         return not self._count % ITEMS_PER_STEP
 
 
+def count_topics_and_partitions(request: Any) -> int:
+    """For ``Api.count_elements``."""
+    topics = request.topics
+    return len(topics) + sum([len(topic.partitions) for topic in topics])
+
+
 def in_steps(items: Iterable[Any], make: Callable[[Any], Any], pace: Pace | None = None) -> Steps[list[Any]]:
     """Return what ``make`` makes of each item, as a list, with a pause after every few of them. Loops in loops share a pace."""
     pace = pace or Pace()
@@ -285,6 +303,26 @@ def in_steps(items: Iterable[Any], make: Callable[[Any], Any], pace: Pace | None
         if pace.is_pause_due():
             yield
     return made
+
+
+def free_in_slices(root: Any) -> Steps[None]:
+    """Free a large message, decoded or to be encoded, that nobody needs any more. To free all of it at once takes as long as many
+    steps. Its lists are emptied, so they must belong to nobody else."""
+    pace = Pace()
+    arrays = _lists_in(root, 0)
+    while arrays:
+        array = arrays[-1]
+        if array:
+            arrays += _lists_in(array.pop(), ITEMS_PER_STEP)
+        else:
+            arrays.pop()
+        if pace.is_pause_due():
+            yield
+
+
+def _lists_in(value: Any, longer_than: int) -> list[list[Any]]:
+    fields = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return [field for field in fields.values() if isinstance(field, list) and len(field) > longer_than]
 
 
 class ResultCollector:

@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.api import Api, Part, RequestContext
+from tidelog.broker.api import DECODED_ELEMENT_BYTES, Api, Part, RequestContext
 from tidelog.broker.request_metrics import RequestTiming
 from tidelog.config.listeners import ListenerAddress, ListenerRole, NamedListener
 from tidelog.coordinator.machine import Cancellable
 from tidelog.ports.steps import Steps
-from tidelog.wire.errors import MalformedRequest
+from tidelog.wire.errors import MalformedRequest, TooLongForOneTurn
 from tidelog.wire.messages import decode_request_in_slices, request_reader
 from tidelog.wire.primitives import Reader
 from tidelog.wire.protocol import RequestHeader, parse_request_header
@@ -39,12 +39,6 @@ SMALL_FRAME_BYTES_MAX = 4096
 # The limit for a request without records: a quarter of a million partitions with everything that can be said about them. Kafka
 # has one limit for all (``socket.request.max.bytes``), but a client that reaches this one is not a Kafka client.
 LARGE_FRAME_BYTES_MAX = 16 << 20
-# What a decoded element takes in memory, with what its handler and its response take.
-DECODED_ELEMENT_BYTES = 700
-# The same for each byte of its frame, at most: a partition of a Fetch request takes 16 bytes.
-DECODED_BYTES_PER_BYTE_MAX = 43
-
-
 _NOWHERE = ListenerAddress("", 0)
 # The listeners of requests that come from within: those that another broker forwarded for a client, and this broker's own.
 FORWARDED = NamedListener("FORWARDED", ListenerRole.CONTROLLER, _NOWHERE, _NOWHERE)
@@ -114,13 +108,13 @@ class LargeRequest(RequestContext):
     def answer(self, response: list[Part]) -> None:
         self.session.remove_delayed(self)
         super().answer(response)
-        self._return_memory()
+        self.return_memory()
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        self._return_memory()
+        self.return_memory()
 
-    def _return_memory(self) -> None:
+    def return_memory(self) -> None:
         self._frame = None
         if self._holds_memory:
             self._holds_memory = False
@@ -232,8 +226,6 @@ class ClientSession:
         try:
             if api.decode is not None:
                 request = api.decode(header, frame)
-                if not api.has_records:
-                    held_bytes *= DECODED_BYTES_PER_BYTE_MAX
             else:
                 reader = Reader(frame, header.body_position, api.elements_max)
                 request = request_reader(header)(reader)
@@ -241,6 +233,9 @@ class ClientSession:
         except MalformedRequest as error:
             self._refuse_malformed(context, error)
             return size
+        except TooLongForOneTurn:
+            self._pending.pop()
+            return self._receive_large(api, header, timing, frame)
         try:
             work = context.handle(request, frame)
         except Exception as error:
@@ -250,6 +245,8 @@ class ClientSession:
             self._handled(context)
         else:
             self.run_in_slices(context, work, self._handled)
+        if api.count_elements is not None and context.response is None:
+            held_bytes += api.count_elements(request) * DECODED_ELEMENT_BYTES
         return held_bytes
 
     def _handled(self, context: RequestContext) -> None:
@@ -271,10 +268,10 @@ class ClientSession:
 
     def _receive_large(self, api: Api, header: RequestHeader, timing: RequestTiming | None, frame: memoryview) -> int:
         size = len(frame)
-        if size > LARGE_FRAME_BYTES_MAX:
+        if size > LARGE_FRAME_BYTES_MAX and not api.has_records:
             self.end(f"a {api.name} request of {size} bytes, and at most {LARGE_FRAME_BYTES_MAX} are allowed")
             return 0
-        decoded_bytes = size + min(size * DECODED_BYTES_PER_BYTE_MAX, api.elements_max * DECODED_ELEMENT_BYTES)
+        decoded_bytes = size + min(size * api.decoded_bytes_per_byte_max, api.elements_max * DECODED_ELEMENT_BYTES)
         context = LargeRequest(self._broker, self, api, header, timing, frame, decoded_bytes)
         self._pending.append(context)
         if self._quotas.is_active:

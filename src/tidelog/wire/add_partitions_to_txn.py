@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tidelog.wire.errors import ErrorCode, MalformedRequest
 from tidelog.wire.primitives import (
-    ELEMENTS_MAX,
+    ELEMENTS_AT_ONCE_MAX,
     compact_array_length_at,
     compact_string_at,
     count_elements,
@@ -69,7 +69,7 @@ def _decode_legacy(data: bytes, position: int) -> tuple[AddPartitionsToTxnReques
     position += _PRODUCER.size
     (topic_count,) = _unpack_int32(data, position)
     position += 4
-    elements_left = count_elements(ELEMENTS_MAX, topic_count)
+    elements_left = count_elements(ELEMENTS_AT_ONCE_MAX, topic_count)
     topics = []
     for _ in range(topic_count):
         name, position = string_at(data, position)
@@ -85,7 +85,7 @@ def _decode_flexible(data: bytes, position: int) -> tuple[AddPartitionsToTxnRequ
     transactional_id, position = compact_string_at(data, position)
     producer_id, producer_epoch = _unpack_producer(data, position)
     topic_count, position = compact_array_length_at(data, position + _PRODUCER.size)
-    elements_left = count_elements(ELEMENTS_MAX, topic_count)
+    elements_left = count_elements(ELEMENTS_AT_ONCE_MAX, topic_count)
     topics = []
     for _ in range(topic_count):
         name, position = compact_string_at(data, position)

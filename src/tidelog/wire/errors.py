@@ -1,7 +1,8 @@
 """Kafka's error codes, and the one exception for malformed bytes from the network.
 
 ``ErrorCode`` is the one table: code, message, retriable. Names and codes are Kafka's; retriable means that a client may send the
-same request again. Whatever bytes come in, a decoder of this package raises only ``MalformedRequest``.
+same request again. Whatever bytes come in, a decoder of this package raises only ``MalformedRequest``, and one that reads the
+whole frame at once may refuse to because of its length (``TooLongForOneTurn``).
 """
 
 from enum import IntEnum
@@ -10,6 +11,10 @@ from typing import Self
 
 class MalformedRequest(Exception):
     """The bytes do not match their API and version, so the connection cannot be trusted any further."""
+
+
+class TooLongForOneTurn(Exception):
+    """The frame has more elements than may be decoded at once. Nothing is wrong with it so far: decode it in slices."""
 
 
 class ErrorCode(IntEnum):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tidelog.wire.errors import ErrorCode, MalformedRequest
 from tidelog.wire.primitives import (
-    ELEMENTS_MAX,
+    ELEMENTS_AT_ONCE_MAX,
     UUID_SIZE,
     ZERO_UUID,
     compact_array_length_at,
@@ -113,7 +113,7 @@ def _decode_legacy(data: bytes, position: int, version: int) -> tuple[OffsetComm
         position += 8
     (topic_count,) = _unpack_int32(data, position)
     position += 4
-    elements_left = count_elements(ELEMENTS_MAX, topic_count)
+    elements_left = count_elements(ELEMENTS_AT_ONCE_MAX, topic_count)
     topics = []
     for _ in range(topic_count):
         name, position = string_at(data, position)
@@ -145,7 +145,7 @@ def _decode_flexible(data: bytes, position: int, has_topic_ids: bool) -> tuple[O
     member_id, position = compact_string_at(data, position + 4)
     group_instance_id, position = compact_string_at(data, position)
     topic_count, position = compact_array_length_at(data, position)
-    elements_left = count_elements(ELEMENTS_MAX, topic_count)
+    elements_left = count_elements(ELEMENTS_AT_ONCE_MAX, topic_count)
     topics = []
     for _ in range(topic_count):
         name = topic_id = None

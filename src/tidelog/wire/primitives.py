@@ -28,6 +28,8 @@ from tidelog.wire.errors import MalformedRequest
 # decoded, so the size of the frame alone does not bound the memory. An element is a partition or a topic: this is enough for all
 # the partitions that a broker has by default (``max.partitions``), even if each belongs to a topic of its own.
 ELEMENTS_MAX = 200_000
+# The same for requests about partitions that are decoded and handled at once: a few microseconds each.
+ELEMENTS_AT_ONCE_MAX = 10_000
 # The limit of one section of tagged fields, most of which nobody reads. No message of Kafka's defines more than a handful.
 TAGGED_FIELDS_MAX = 100
 # An unsigned varint holds 32 bits in at most five bytes.

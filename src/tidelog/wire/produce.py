@@ -2,20 +2,24 @@
 
 Versions 3 to 13: log start offsets from 5, errors of single records from 8, flexible from 9, leader hints from 10 (KIP-951),
 topic ids instead of names from 13. The client's side, requests out and responses in, is at the end.
+
+Nearly every request has a handful of partitions and is decoded at once. One with more than ``ELEMENTS_AT_ONCE_MAX`` elements is
+decoded in slices, and so is its response encoded.
 """
 
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidelog.wire.errors import ErrorCode, MalformedRequest, known_error
+from tidelog.ports.steps import Steps
+from tidelog.wire.errors import ErrorCode, MalformedRequest, TooLongForOneTurn, known_error
 from tidelog.wire.primitives import (
+    ELEMENTS_MAX,
     NO_TAGGED_FIELDS,
     NULL_LENGTH,
     UUID_SIZE,
     ZERO_UUID,
     Reader,
-    count_elements,
     refuse_null,
     skip_tagged_fields_at,
     unsigned_varint_at,
@@ -41,6 +45,10 @@ TOPIC_IDS_SINCE = 13
 # forty times its size in memory, so it may have only a few that come without records.
 RECORDS_BYTES_MIN = 61
 ELEMENTS_WITHOUT_RECORDS_MAX = 1_000
+# To decode, validate and append one partition's records takes some 30 microseconds.
+ELEMENTS_AT_ONCE_MAX = 250
+# Of a larger request or response, what is decoded or encoded before a pause.
+ELEMENTS_PER_STEP = 128
 
 CURRENT_LEADER_TAG = 0
 NODE_ENDPOINTS_TAG = 0
@@ -107,7 +115,7 @@ class ProduceTopicResult(NamedTuple):
 
 
 def decode_produce_request(header: RequestHeader, frame: memoryview) -> ProduceRequest:
-    """Decode a request. The records are views of ``frame``."""
+    """Decode a request. The records are views of ``frame``. Raises TooLongForOneTurn if it has too many elements for that."""
     try:
         if header.api_version >= FLEXIBLE_SINCE:
             request, position = _decode_flexible(frame, header.body_position, header.api_version >= TOPIC_IDS_SINCE)
@@ -122,6 +130,57 @@ def decode_produce_request(header: RequestHeader, frame: memoryview) -> ProduceR
     return request
 
 
+def elements_max(frame_bytes: int) -> int:
+    """Return how many array elements a frame of this size may have."""
+    return min(ELEMENTS_MAX, ELEMENTS_WITHOUT_RECORDS_MAX + frame_bytes // RECORDS_BYTES_MIN)
+
+
+def decode_produce_in_slices(header: RequestHeader, frame: memoryview) -> Steps[ProduceRequest]:
+    """Decode a request of any length, whose frame must stay as it is until then."""
+    version = header.api_version
+    is_flexible = version >= FLEXIBLE_SINCE
+    reader = Reader(frame, header.body_position, elements_max(len(frame)))
+    transactional_id = reader.compact_nullable_string() if is_flexible else reader.nullable_string()
+    acks, timeout_ms = reader.int16(), reader.int32()
+    topics: list[ProduceTopic] = []
+    count = 0
+    for _ in range(reader.compact_array_length(2) if is_flexible else reader.array_length(6)):
+        name = topic_id = None
+        if version >= TOPIC_IDS_SINCE:
+            topic_id = reader.uuid()
+        else:
+            name = reader.compact_string() if is_flexible else reader.string()
+        partitions: list[ProducePartition] = []
+        topics.append(ProduceTopic(name, topic_id, partitions))
+        for _ in range(reader.compact_array_length(6) if is_flexible else reader.array_length(8)):
+            index = reader.int32()
+            partitions.append(
+                ProducePartition(index, reader.compact_nullable_bytes() if is_flexible else reader.nullable_bytes())
+            )
+            if is_flexible:
+                reader.skip_tagged_fields()
+            count += 1
+            if not count % ELEMENTS_PER_STEP:
+                yield
+        if is_flexible:
+            reader.skip_tagged_fields()
+        count += 1
+        if not count % ELEMENTS_PER_STEP:
+            yield
+    if is_flexible:
+        reader.skip_tagged_fields()
+    reader.expect_end()
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _count_at_once(elements_left: int, count: int) -> int:
+    if count > elements_left:
+        raise TooLongForOneTurn
+    if count < 0:
+        refuse_null()
+    return elements_left - count
+
+
 def _decode_legacy(view: memoryview, position: int) -> tuple[ProduceRequest, int]:
     transactional_id = None
     (length,) = _unpack_int16(view, position)
@@ -133,7 +192,7 @@ def _decode_legacy(view: memoryview, position: int) -> tuple[ProduceRequest, int
         raise MalformedRequest(f"a transactional id of {length} bytes")
     acks, timeout_ms, topic_count = _unpack_acks_timeout_count(view, position)
     position += 10
-    elements_left = count_elements(ELEMENTS_WITHOUT_RECORDS_MAX + len(view) // RECORDS_BYTES_MIN, topic_count)
+    elements_left = _count_at_once(ELEMENTS_AT_ONCE_MAX, topic_count)
     topics = []
     for _ in range(topic_count):
         (length,) = _unpack_int16(view, position)
@@ -144,7 +203,7 @@ def _decode_legacy(view: memoryview, position: int) -> tuple[ProduceRequest, int
         position += length
         (partition_count,) = _unpack_int32(view, position)
         position += 4
-        elements_left = count_elements(elements_left, partition_count)
+        elements_left = _count_at_once(elements_left, partition_count)
         partitions = []
         for _ in range(partition_count):
             partition, length = _unpack_partition_length(view, position)
@@ -175,7 +234,7 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
     position += 7
     if topic_count >= 0x80:
         topic_count, position = unsigned_varint_at(view, position - 1)
-    elements_left = count_elements(ELEMENTS_WITHOUT_RECORDS_MAX + len(view) // RECORDS_BYTES_MIN, topic_count - 1)
+    elements_left = _count_at_once(ELEMENTS_AT_ONCE_MAX, topic_count - 1)
     topics = []
     for _ in range(topic_count - 1):
         name = topic_id = None
@@ -196,7 +255,7 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
         position += 1
         if partition_count >= 0x80:
             partition_count, position = unsigned_varint_at(view, position - 1)
-        elements_left = count_elements(elements_left, partition_count - 1)
+        elements_left = _count_at_once(elements_left, partition_count - 1)
         partitions = []
         for _ in range(partition_count - 1):
             (partition,) = _unpack_int32(view, position)
@@ -227,22 +286,74 @@ def encode_produce_response(
     throttle_time_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytes:
-    if version >= FLEXIBLE_SINCE:
-        return _encode_flexible(version, topics, throttle_time_ms, node_endpoints)
-    parts = [write_bytes_length(len(topics))]
+    is_flexible = version >= FLEXIBLE_SINCE
+    add_results = _add_flexible_results if is_flexible else _add_legacy_results
+    parts = [_array_length(version, len(topics))]
     for topic in topics:
-        if topic.name is None:
-            raise MalformedRequest(f"Produce version {version} names its topics")
-        parts += (write_string(topic.name), write_bytes_length(len(topic.partitions)))
-        for result in topic.partitions:
-            parts.append(_fixed_fields(version, result))
-            if version >= RECORD_ERRORS_SINCE:
-                parts.append(write_bytes_length(len(result.record_errors)))
-                for batch_index, message in result.record_errors:
-                    parts += (_INT32.pack(batch_index), write_nullable_string(message))
-                parts.append(write_nullable_string(result.error_message))
-    parts.append(_INT32.pack(throttle_time_ms))
+        _add_topic_start(parts, version, topic)
+        add_results(parts, version, topic.partitions)
+        if is_flexible:
+            parts.append(NO_TAGGED_FIELDS)
+    parts.append(_end(version, throttle_time_ms, node_endpoints))
     return b"".join(parts)
+
+
+def encode_produce_response_in_slices(
+    version: int, topics: Sequence[ProduceTopicResult], throttle_time_ms: int, node_endpoints: Sequence[NodeEndpoint]
+) -> Steps[list[bytes]]:
+    """Encode a response of any length. The generator returns the same bytes in pieces."""
+    is_flexible = version >= FLEXIBLE_SINCE
+    add_results = _add_flexible_results if is_flexible else _add_legacy_results
+    pieces: list[bytes] = []
+    parts = [_array_length(version, len(topics))]
+    for topic in topics:
+        _add_topic_start(parts, version, topic)
+        for start in range(0, len(topic.partitions), ELEMENTS_PER_STEP):
+            add_results(parts, version, topic.partitions[start : start + ELEMENTS_PER_STEP])
+            if len(parts) >= ELEMENTS_PER_STEP:
+                pieces.append(b"".join(parts))
+                parts = []
+                yield
+        if is_flexible:
+            parts.append(NO_TAGGED_FIELDS)
+    parts.append(_end(version, throttle_time_ms, node_endpoints))
+    pieces.append(b"".join(parts))
+    return pieces
+
+
+def _array_length(version: int, count: int) -> bytes:
+    return write_compact_length(count) if version >= FLEXIBLE_SINCE else write_bytes_length(count)
+
+
+def _add_topic_start(parts: list[bytes], version: int, topic: ProduceTopicResult) -> None:
+    """Add what precedes the results of a topic: its name or its id, and their number."""
+    name, topic_id, results = topic
+    if version >= TOPIC_IDS_SINCE:
+        parts.append(topic_id or ZERO_UUID)
+    elif version >= FLEXIBLE_SINCE:
+        parts.append(write_compact_string(name or ""))
+    elif name is None:
+        raise MalformedRequest(f"Produce version {version} names its topics")
+    else:
+        parts.append(write_string(name))
+    parts.append(_array_length(version, len(results)))
+
+
+def _end(version: int, throttle_time_ms: int, node_endpoints: Sequence[NodeEndpoint]) -> bytes:
+    if version < FLEXIBLE_SINCE:
+        return _INT32.pack(throttle_time_ms)
+    tagged = endpoints_tag(node_endpoints) if node_endpoints and version >= LEADER_HINTS_SINCE else NO_TAGGED_FIELDS
+    return _INT32.pack(throttle_time_ms) + tagged
+
+
+def _add_legacy_results(parts: list[bytes], version: int, results: Sequence[ProduceResult]) -> None:
+    for result in results:
+        parts.append(_fixed_fields(version, result))
+        if version >= RECORD_ERRORS_SINCE:
+            parts.append(write_bytes_length(len(result.record_errors)))
+            for batch_index, message in result.record_errors:
+                parts += (_INT32.pack(batch_index), write_nullable_string(message))
+            parts.append(write_nullable_string(result.error_message))
 
 
 def _fixed_fields(version: int, result: ProduceResult) -> bytes:
@@ -252,28 +363,18 @@ def _fixed_fields(version: int, result: ProduceResult) -> bytes:
     return _RESULT_V4.pack(partition, error, base_offset, append_time_ms)
 
 
-def _encode_flexible(
-    version: int, topics: Sequence[ProduceTopicResult], throttle_time_ms: int, node_endpoints: Sequence[NodeEndpoint]
-) -> bytes:
-    parts = [write_compact_length(len(topics))]
-    for name, topic_id, partitions in topics:
-        parts.append((topic_id or ZERO_UUID) if version >= TOPIC_IDS_SINCE else write_compact_string(name or ""))
-        parts.append(write_compact_length(len(partitions)))
-        for result in partitions:
-            partition, error, base_offset, append_time_ms, log_start_offset, message, record_errors, leader = result
-            parts.append(_RESULT.pack(partition, error, base_offset, append_time_ms, log_start_offset))
-            if not error and message is None and not record_errors and leader is None:
-                parts.append(_NO_FAULTS)
-                continue
-            parts.append(write_compact_length(len(record_errors)))
-            for batch_index, batch_message in record_errors:
-                parts += (_INT32.pack(batch_index), write_compact_nullable_string(batch_message), NO_TAGGED_FIELDS)
-            parts.append(write_compact_nullable_string(message))
-            parts.append(_leader_tag(leader) if leader is not None and version >= LEADER_HINTS_SINCE else NO_TAGGED_FIELDS)
-        parts.append(NO_TAGGED_FIELDS)
-    parts.append(_INT32.pack(throttle_time_ms))
-    parts.append(endpoints_tag(node_endpoints) if node_endpoints and version >= LEADER_HINTS_SINCE else NO_TAGGED_FIELDS)
-    return b"".join(parts)
+def _add_flexible_results(parts: list[bytes], version: int, results: Sequence[ProduceResult]) -> None:
+    for result in results:
+        partition, error, base_offset, append_time_ms, log_start_offset, message, record_errors, leader = result
+        parts.append(_RESULT.pack(partition, error, base_offset, append_time_ms, log_start_offset))
+        if not error and message is None and not record_errors and leader is None:
+            parts.append(_NO_FAULTS)
+            continue
+        parts.append(write_compact_length(len(record_errors)))
+        for batch_index, batch_message in record_errors:
+            parts += (_INT32.pack(batch_index), write_compact_nullable_string(batch_message), NO_TAGGED_FIELDS)
+        parts.append(write_compact_nullable_string(message))
+        parts.append(_leader_tag(leader) if leader is not None and version >= LEADER_HINTS_SINCE else NO_TAGGED_FIELDS)
 
 
 def _leader_tag(leader: tuple[int, int]) -> bytes:

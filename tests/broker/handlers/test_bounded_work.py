@@ -22,13 +22,15 @@ from tidelog.broker.handlers import TABLE, TABLES
 from tidelog.config.listeners import ListenerRole
 from tidelog.wire.fetch import FetchPartition, FetchRequest, FetchTopic, encode_fetch_request
 from tidelog.wire.messages import Direction, encode_request, message_struct
+from tidelog.wire.primitives import ELEMENTS_MAX
+from tidelog.wire.produce import RECORDS_BYTES_MIN, ProducePartition, ProduceRequest, ProduceTopic, encode_produce_request
 from tidelog.wire.protocol import ApiKey, request_header
 from tidelog.wire.schema import Struct
 
 TURN_MS_MAX = 50
 ATTEMPTS_MAX = 4
-# Handlers that work in slices take more elements than this, but their turns do not get longer.
-ELEMENTS = 6_000
+# Of one element again and again. Of different ones there are as many as a request may have.
+EQUAL_MAX = 6_000
 OWN_CODECS = (ApiKey.PRODUCE, ApiKey.FETCH)
 # What brokers and controllers serve to each other only.
 BETWEEN_NODES = [
@@ -98,7 +100,7 @@ def send(machine: Machine, watch: LoopWatch, api_key: int, version: int, body: b
     client.session.apis = TABLES[role]
     frame = memoryview(bytearray(request_header(api_key, version, 1, "test") + body)).toreadonly()
     watch.timed(client.session.receive)(frame, 0)
-    machine.run_until(lambda: bool(client.replies) or client.closed is not None)
+    machine.run_until(lambda: (bool(client.replies) and client.session.wants_reading) or client.closed is not None)
     watch.timed(client.session.closed)()
     return client
 
@@ -130,8 +132,8 @@ def requests_of(api: Api, template: dict[str, Any]) -> Iterator[tuple[str, bytes
     for path in [path for path in arrays_in(template) if _at(template, path)]:
         one = enlarged(template, path, 1, is_distinct=False)
         per_element = elements_in(enlarged(template, path, 2, is_distinct=False)) - elements_in(one)
-        count = (min(api.elements_max, ELEMENTS) - elements_in(one)) // per_element
-        for is_distinct in (True, False):
+        for is_distinct, elements in ((True, api.elements_max), (False, min(api.elements_max, EQUAL_MAX))):
+            count = (elements - elements_in(one)) // per_element
             fields = enlarged(template, path, count, is_distinct)
             yield f"{count} {'different' if is_distinct else 'equal'} {path[-1]}", encode_request(api.key, version, fields)
 
@@ -165,6 +167,18 @@ def test_share_fetches_of_partitions_that_exist_leave_the_loop_to_others() -> No
 
 @pytest.mark.parametrize("is_distinct", [False, True], ids=["equal", "different"])
 def test_a_fetch_of_many_partitions_leaves_the_loop_to_others(machine: Machine, is_distinct: bool) -> None:
-    wanted = [FetchPartition(number if is_distinct else 0, 0, 1 << 20) for number in range(ELEMENTS)]
+    wanted = [FetchPartition(number if is_distinct else 0, 0, 1 << 20) for number in range(ELEMENTS_MAX - 1)]
     request = FetchRequest(-1, 0, 1, 1 << 20, 0, 0, -1, [FetchTopic("orders", None, wanted)], [], "")
     assert longest_turn_ms(machine, ApiKey.FETCH, 12, encode_fetch_request(12, request)) < TURN_MS_MAX
+
+
+@pytest.mark.parametrize("what", ["equal", "different", "existing"])
+def test_a_produce_of_many_partitions_leaves_the_loop_to_others(what: str) -> None:
+    machine = Machine()
+    machine.client().create_topic("orders", PARTITIONS)
+    # As many as a frame may have whose records are no longer than the header of a batch.
+    count = PARTITIONS if what == "existing" else ELEMENTS_MAX - 1
+    records = memoryview(batch(1) if what == "existing" else bytes(RECORDS_BYTES_MIN))
+    data = [ProducePartition(0 if what == "equal" else number, records) for number in range(count)]
+    body = encode_produce_request(9, ProduceRequest(None, -1, 1000, [ProduceTopic("orders", None, data)]))
+    assert longest_turn_ms(machine, ApiKey.PRODUCE, 9, body) < TURN_MS_MAX

@@ -4,14 +4,22 @@ import pytest
 
 from tests.broker.harness import HOST, NODE_ID, PORT, FakeClient, Machine, offsets_in, produce_request
 from tests.log.harness import START_MS, batch
+from tidelog.broker.api import DECODED_ELEMENT_BYTES
 from tidelog.metadata.records import BrokerEndpoint, PartitionChangeRecord, RegisterBrokerRecord
 from tidelog.records.batch import build_batch, read_records, rebuild_batch
 from tidelog.records.compression import CompressionType
 from tidelog.records.header import HEADER_SIZE, crc_is_valid, read_header
 from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.produce import ProducePartition, ProduceRequest, ProduceTopic, decode_produce_response, encode_produce_request
-from tidelog.wire.protocol import ApiKey
+from tidelog.wire.produce import (
+    ELEMENTS_AT_ONCE_MAX,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+    decode_produce_response,
+    encode_produce_request,
+)
+from tidelog.wire.protocol import ApiKey, request_header
 
 UNKNOWN_ID = b"0123456789abcdef"
 
@@ -108,15 +116,15 @@ def test_a_relaxed_topic_acknowledges_and_shows_from_the_page_cache(client: Fake
 
 
 def test_each_partition_stands_for_itself(client: FakeClient) -> None:
-    client.create_topic("orders", 2)
+    client.create_topic("orders", 3)
     good = memoryview(batch())
     damaged = bytearray(good)
     damaged[-1] ^= 1
     data = [
         ProducePartition(0, good),
         ProducePartition(1, memoryview(damaged)),
-        ProducePartition(2, good),
-        ProducePartition(0, None),
+        ProducePartition(3, good),
+        ProducePartition(2, None),
     ]
     request = ProduceRequest(None, -1, 1000, [ProduceTopic("orders", None, data), ProduceTopic("missing", None, data[:1])])
     orders, missing = client.produce(request).topics
@@ -127,6 +135,145 @@ def test_each_partition_stands_for_itself(client: FakeClient) -> None:
         ErrorCode.INVALID_RECORD,
     ]
     assert [result.error for result in missing.partitions] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_nothing_is_written_to_a_partition_that_is_named_twice(client: FakeClient, machine: Machine) -> None:
+    topic_id = client.create_topic("orders", 2)
+    data = [ProducePartition(index, memoryview(batch())) for index in (0, 1, 0)]
+    by_name = [ProduceTopic("orders", None, data)]
+    by_id = [ProduceTopic(None, topic_id, [each]) for each in data]
+    for version, topics in ((9, by_name), (13, by_id)):
+        answered = client.produce(ProduceRequest(None, -1, 1000, topics), version).topics
+        results = [result for topic in answered for result in topic.partitions]
+        assert [(result.partition, result.error) for result in results] == [
+            (0, ErrorCode.INVALID_REQUEST),
+            (1, ErrorCode.NONE),
+            (0, ErrorCode.INVALID_REQUEST),
+        ]
+    ends = [machine.broker.partitions.find("orders", None, index).log.log_end_offset for index in (0, 1)]
+    assert ends == [0, 2]
+
+
+# -- many partitions ---------------------------------------------------------------------------------------------------------
+
+MANY = ELEMENTS_AT_ONCE_MAX + 50
+
+
+def many(count: int = MANY, *, acks: int = -1, topics: tuple[str, ...] = ("orders",)) -> ProduceRequest:
+    data = [ProducePartition(index, memoryview(batch())) for index in range(count // len(topics))]
+    return ProduceRequest(None, acks, 1000, [ProduceTopic(name, None, data[:]) for name in topics])
+
+
+@pytest.fixture(scope="module")
+def many_machine() -> Machine:
+    machine = Machine()
+    for name in ("orders", "other"):
+        machine.client().create_topic(name, MANY)
+    return machine
+
+
+def ends_of(machine: Machine, name: str = "orders", count: int = MANY) -> list[int]:
+    return [machine.broker.partitions.find(name, None, index).log.log_end_offset for index in range(count)]
+
+
+@pytest.mark.parametrize("version", [8, 9, 12])
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_request_with_many_partitions_is_answered_for_each(many_machine: Machine, version: int, acks: int) -> None:
+    client = many_machine.client()
+    before = ends_of(many_machine)
+    orders, other = client.produce(many(2 * MANY, acks=acks, topics=("orders", "other")), version).topics
+    assert (orders.name, other.name) == ("orders", "other")
+    assert [(result.partition, result.error, result.base_offset) for result in orders.partitions] == [
+        (index, ErrorCode.NONE, end) for index, end in enumerate(before)
+    ]
+    assert len(other.partitions) == MANY
+    assert ends_of(many_machine) == [end + 1 for end in before]
+    many_machine.run_until(lambda: client.session.wants_reading)
+    assert many_machine.broker.work_slices.admitted_bytes == 0
+
+
+def test_a_later_request_does_not_overtake_one_with_many_partitions(many_machine: Machine) -> None:
+    client, other = many_machine.client(), many_machine.client()
+    before = ends_of(many_machine)
+    client.send(ApiKey.PRODUCE, 9, encode_produce_request(9, many(acks=0)))
+    assert not client.session.wants_reading, "the records of its last partition are not appended yet"
+    assert other.read().error is ErrorCode.NONE, "others are served"
+    assert ends_of(many_machine)[-1] == before[-1]
+    many_machine.run_until(lambda: client.session.wants_reading)
+    assert ends_of(many_machine) == [end + 1 for end in before]
+    assert (client.replies, client.closed) == ([], None)
+
+
+def test_the_faults_of_single_partitions_among_many(many_machine: Machine) -> None:
+    client = many_machine.client()
+    before = ends_of(many_machine)
+    request = many()
+    data = request.topics[0].partitions
+    data[1] = data[1]._replace(partition=7)
+    data[2] = data[2]._replace(records=None)
+    data[3] = data[3]._replace(partition=MANY)
+    data[4] = data[4]._replace(records=memoryview(batch(5, compression=CompressionType.ZSTD, size=2_000_000)))
+    results = client.produce(request).topics[0].partitions
+    twice, unknown = ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [result.error for result in results[:9]] == [0, twice, ErrorCode.INVALID_RECORD, unknown, 0, 0, 0, twice, 0]
+    grown = [end - start for start, end in zip(before, ends_of(many_machine), strict=True)]
+    assert grown[:9] == [1, 0, 0, 0, 5, 1, 1, 0, 1]
+    # The rest was appended although a batch had to be decompressed elsewhere.
+    assert grown[9:] == [1] * (MANY - 9)
+
+
+def test_many_partitions_with_unknown_acks_are_refused(many_machine: Machine) -> None:
+    before = ends_of(many_machine)
+    results = many_machine.client().produce(many(acks=5)).topics[0].partitions
+    assert [result.error for result in results] == [ErrorCode.INVALID_REQUIRED_ACKS] * MANY
+    assert ends_of(many_machine) == before
+
+
+def test_many_partitions_that_are_not_replicated_in_time(many_machine: Machine) -> None:
+    client = many_machine.client()
+    delay = many_machine.executor.run_delay_us
+    many_machine.executor.run_delay_us = (10**8, 10**8)
+    try:
+        results = client.produce(many()).topics[0].partitions
+    finally:
+        many_machine.executor.run_delay_us = delay
+    assert [result.error for result in results] == [ErrorCode.REQUEST_TIMED_OUT] * MANY
+    log = many_machine.broker.partitions.find("orders", None, MANY - 1).log
+    many_machine.run_until(lambda: log.high_watermark == log.log_end_offset)
+    assert client.append().error is ErrorCode.NONE
+
+
+def test_a_connection_that_ends_leaves_nothing_of_many_partitions(many_machine: Machine) -> None:
+    client = many_machine.client()
+    before = ends_of(many_machine)
+    client.send(ApiKey.PRODUCE, 9, encode_produce_request(9, many()))
+    client.session.closed()
+    many_machine.run_for(100)
+    assert ends_of(many_machine)[-1] == before[-1]
+    assert (many_machine.broker.work_slices.admitted_bytes, len(many_machine.broker.work_slices)) == (0, 0)
+
+
+def test_waiting_for_replicas_holds_no_memory_that_their_fetches_need(many_machine: Machine) -> None:
+    client = many_machine.client()
+    delay = many_machine.executor.run_delay_us
+    many_machine.executor.run_delay_us = (10**5, 10**5)
+    try:
+        client.send(ApiKey.PRODUCE, 9, encode_produce_request(9, many()))
+        assert many_machine.broker.work_slices.admitted_bytes
+        many_machine.run_until(lambda: client.session.wants_reading)
+        assert not client.replies
+        assert many_machine.broker.work_slices.admitted_bytes == 0
+    finally:
+        many_machine.executor.run_delay_us = delay
+    many_machine.run_until(lambda: bool(client.replies))
+
+
+def test_what_waits_is_counted_with_its_decoded_partitions(many_machine: Machine) -> None:
+    client = many_machine.client()
+    frame = request_header(ApiKey.PRODUCE, 9, 1, "test") + encode_produce_request(9, many(100))
+    held_bytes = client.session.receive(memoryview(frame))
+    assert held_bytes == len(frame) + 101 * DECODED_ELEMENT_BYTES
+    many_machine.run_until(lambda: bool(client.replies))
 
 
 def test_gotcha_12_max_message_bytes_is_enforced(client: FakeClient) -> None:
@@ -151,10 +298,12 @@ def test_the_producer_is_told_which_records_were_refused(client: FakeClient) -> 
 
 def test_refused_records_of_a_whole_request_are_named_within_one_bound(client: FakeClient) -> None:
     """Each of a hundred small batches could have ten thousand: seconds of the loop, and a hundred times the request in memory."""
-    client.create_topic("orders")
+    client.create_topic("orders", 51)
     refused = memoryview(batch(200, timestamps=[START_MS + 10**9] * 200, compression=CompressionType.ZSTD))
     for count, named in (1, 200), (50, 200), (51, 0):
-        request = ProduceRequest(None, 1, 1000, [ProduceTopic("orders", None, [ProducePartition(0, refused)])] * count)
+        request = ProduceRequest(
+            None, 1, 1000, [ProduceTopic("orders", None, [ProducePartition(index, refused)]) for index in range(count)]
+        )
         results = [result for topic in client.produce(request).topics for result in topic.partitions]
         assert [result.error for result in results] == [ErrorCode.INVALID_TIMESTAMP] * count
         assert {len(result.record_errors) for result in results} == {named}

@@ -3,9 +3,10 @@
 import pytest
 
 from tests.broker.harness import Machine
-from tests.broker.transactional import ID, ORDERS, TransactionalProducer, log_of, wait_loaded
+from tests.broker.transactional import ID, ORDERS, TransactionalProducer, log_of, transactional_machine, wait_loaded
 from tidelog.broker.transactions import transactional_produce
 from tidelog.wire.errors import ErrorCode
+from tidelog.wire.produce import ELEMENTS_AT_ONCE_MAX
 
 
 def error_of(producer: TransactionalProducer, sequence: int, count: int = 1, **fields: int) -> ErrorCode:
@@ -96,3 +97,20 @@ def test_a_log_that_knows_the_producer_needs_no_help(machine: Machine) -> None:
     unload(machine)
     assert error_of(producer, 1) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert machine.broker.transactional_produce._postponed == {}
+
+
+@pytest.mark.parametrize("is_v2", [False, True])
+def test_a_request_with_many_partitions_is_verified_in_parts(is_v2: bool) -> None:
+    count = ELEMENTS_AT_ONCE_MAX + 10
+    machine = transactional_machine(partitions=count)
+    producer = TransactionalProducer(machine, is_v2=is_v2).started()
+    partitions = [("orders", index) for index in range(count)]
+    other = TransactionalProducer(machine, "other", is_v2=is_v2).started()
+    producer.write(*partitions)
+    # What the coordinator does not know is refused, in every part.
+    refused = {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if is_v2 else ErrorCode.INVALID_TXN_STATE}
+    assert {result.error for result in other.produce(*partitions, sequence=5)} == refused
+    assert producer.end() is ErrorCode.NONE
+    for _, index in partitions:
+        log = machine.broker.partitions.find("orders", None, index).log
+        machine.run_until(lambda log=log: log.last_stable_offset == 2)  # type: ignore[misc]  # bound at once

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tidelog.broker.api import Api, Pace, RequestContext
+from tidelog.broker.api import Api, Pace, RequestContext, count_topics_and_partitions
 from tidelog.broker.transactions.client_errors import ClientKind, coordinator_error
 from tidelog.metadata.topics import GROUPS_TOPIC, INTERNAL_TOPICS
 from tidelog.ports.steps import Steps
@@ -24,6 +24,7 @@ from tidelog.wire.add_partitions_to_txn import (
 )
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage, decode_request
+from tidelog.wire.primitives import ELEMENTS_AT_ONCE_MAX
 from tidelog.wire.protocol import ApiKey, RequestHeader
 
 FENCED_SINCE = 2
@@ -174,6 +175,12 @@ def _failure(request: AddPartitionsToTxnRequest | DecodedMessage, code: ErrorCod
     return {"error_code": code, "results_by_topic_v3_and_below": _fields(results)}
 
 
+def _count_elements(request: AddPartitionsToTxnRequest | DecodedMessage) -> int:
+    if isinstance(request, AddPartitionsToTxnRequest):
+        return count_topics_and_partitions(request)
+    return sum([1 + count_topics_and_partitions(transaction) for transaction in request.transactions])
+
+
 API = Api(
     key=ApiKey.ADD_PARTITIONS_TO_TXN,
     name="AddPartitionsToTxn",
@@ -181,4 +188,6 @@ API = Api(
     handle=handle,
     failure=_failure,
     decode=decode,
+    count_elements=_count_elements,
+    elements_max=ELEMENTS_AT_ONCE_MAX,
 )

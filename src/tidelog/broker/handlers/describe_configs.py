@@ -5,7 +5,7 @@ of each.
 from collections.abc import Collection
 from typing import Any
 
-from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
+from tidelog.broker.api import ALL_LISTENERS, Api, Pace, RequestContext, free_in_slices
 from tidelog.controller.config_sources import (
     DescribedConfig,
     describe_broker,
@@ -38,13 +38,21 @@ def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
         return {**who, "configs": [_config_fields(config, request) for config in configs]}
 
     # Describe each resource once: repeating a resource costs a client a few bytes but would cost the broker a whole answer.
-    resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    resources = {}
+    pace = Pace()
+    for resource in request.resources:
+        resources[resource.resource_type, resource.resource_name] = resource
+        if pace.is_pause_due():
+            yield
     results = []
     for number, resource in enumerate(resources.values(), 1):
         results.append(resource_fields(resource))
         if not number % RESOURCES_PER_STEP:
             yield
-    yield from context.reply_in_slices({"results": results})
+    fields = {"results": results}
+    yield from context.reply_in_slices(fields)
+    yield from free_in_slices(fields)
+    yield from free_in_slices(request)
 
 
 def _describe(

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidelog.broker.api import LARGE_WAIT_MS_MAX, Api, RequestContext
+from tidelog.broker.api import LARGE_WAIT_MS_MAX, Api, RequestContext, count_topics_and_partitions
 from tidelog.broker.error_mapping import error_code_of
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchSession, PartitionKey, SessionChoice
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
@@ -728,6 +728,9 @@ API = Api(
     handle=handle,
     failure=_failure,
     decode=_decode,
+    count_elements=count_topics_and_partitions,
+    # A partition takes sixteen bytes in the frame; a topic without partitions takes three, and is forgotten when it is decoded.
+    decoded_bytes_per_byte_max=48,
     decode_in_slices=decode_fetch_in_slices,
     elements_max=ELEMENTS_MAX,
 )

@@ -9,7 +9,7 @@ A question about a time reads the records of a batch, which may be a quarter of 
 
 from typing import Any, NamedTuple
 
-from tidelog.broker.api import Api, Pace, RequestContext
+from tidelog.broker.api import Api, Pace, RequestContext, free_in_slices
 from tidelog.controller.errors import ApiError
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import TimestampedOffset, offset_for_timestamp, offset_of_max_timestamp
@@ -86,7 +86,10 @@ def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
             if pace.is_pause_due():
                 yield
         topics.append({"name": topic.name, "partitions": partitions})
-    yield from context.reply_in_slices({"topics": topics})
+    fields = {"topics": topics}
+    yield from context.reply_in_slices(fields)
+    yield from free_in_slices(fields)
+    yield from free_in_slices(request)
 
 
 def _check_version(timestamp: int, version: int) -> None:

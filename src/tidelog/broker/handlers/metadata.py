@@ -10,7 +10,7 @@ request may create creates none.
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from tidelog.broker.api import Api, Pace, RequestContext
+from tidelog.broker.api import Api, Pace, RequestContext, free_in_slices
 from tidelog.broker.error_mapping import error_code_of
 from tidelog.broker.response_fields import (
     CLUSTER_OPERATIONS,
@@ -26,7 +26,7 @@ from tidelog.log.names import topic_name_problem
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import INTERNAL_TOPICS, METADATA_TOPIC, TopicImage
 from tidelog.ports.disk import Buffer
-from tidelog.ports.steps import Steps, run_to_end
+from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage, encode_response_in_slices
 from tidelog.wire.primitives import ELEMENTS_MAX, INT32, ZERO_UUID
@@ -71,6 +71,8 @@ def _answer(
     fields = yield from _response(context, request, topics, _NO_ERRORS)
     if question is None or _has_error(fields):
         yield from context.reply_in_slices(fields)
+        yield from free_in_slices(fields)
+        yield from free_in_slices(request)
         return
     body = yield from encode_response_in_slices(ApiKey.METADATA, version, fields)
     if context.broker.image.version == image_version:
@@ -150,7 +152,7 @@ def _create(
 
     def answer(errors: Errors) -> None:
         shown = {name: code for name, code in errors.items() if broker.image.topic(name) is None}
-        context.reply_later(lambda: run_to_end(_response(context, request, topics, shown)))
+        context.continue_in_slices(_reply_created(context, request, topics, shown))
 
     def replied(response: DecodedMessage) -> None:
         codes = {result.name: ErrorCode(result.error_code) for result in response.topics}
@@ -171,6 +173,13 @@ def _create(
 
     client = context.header.client_id or "", context.session.client_host
     broker.forwarding.request(AUTO_CREATE, fields, replied, failed, AUTO_CREATE_MS_MAX, client)
+
+
+def _reply_created(
+    context: RequestContext, request: DecodedMessage, topics: Sequence[DecodedMessage] | None, errors: Errors
+) -> Steps[None]:
+    fields = yield from _response(context, request, topics, errors)
+    yield from context.reply_in_slices(fields)
 
 
 def _timed_out(codes: Mapping[str, ErrorCode]) -> list[str]:

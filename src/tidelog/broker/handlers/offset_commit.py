@@ -7,7 +7,7 @@ may use it.
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import Api, RequestContext, count_topics_and_partitions
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.errors import DecisionTooLarge
 from tidelog.wire.errors import ErrorCode
@@ -18,6 +18,7 @@ from tidelog.wire.offset_commit import (
     decode_offset_commit_request,
     encode_offset_commit_response,
 )
+from tidelog.wire.primitives import ELEMENTS_AT_ONCE_MAX
 from tidelog.wire.protocol import ApiKey
 
 
@@ -59,4 +60,6 @@ API = Api(
     handle=handle,
     failure=_failure,
     decode=decode_offset_commit_request,
+    count_elements=count_topics_and_partitions,
+    elements_max=ELEMENTS_AT_ONCE_MAX,
 )

@@ -5,7 +5,7 @@ truncated.
 from functools import partial
 from typing import Any
 
-from tidelog.broker.api import Api, Pace, RequestContext, in_steps
+from tidelog.broker.api import Api, Pace, RequestContext, free_in_slices, in_steps
 from tidelog.log.reading import end_offset_for_epoch
 from tidelog.ports.steps import Steps
 from tidelog.wire.errors import ErrorCode
@@ -29,7 +29,10 @@ def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     for topic in request.topics:
         partitions = yield from in_steps(topic.partitions, partial(partition_fields, topic.topic), pace)
         topics.append({"topic": topic.topic, "partitions": partitions})
-    yield from context.reply_in_slices({"topics": topics})
+    fields = {"topics": topics}
+    yield from context.reply_in_slices(fields)
+    yield from free_in_slices(fields)
+    yield from free_in_slices(request)
 
 
 def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - the response has no place for words

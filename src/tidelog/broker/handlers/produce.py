@@ -9,14 +9,17 @@ Every batch is validated before anything is written (``log.append_check``). Most
 the request's frame. If that would take too long, the request waits in the ``ValidationQueue`` with copies of its records, and no
 later request of its connection is handled. Partitions and settings are looked up again afterwards. The batches of a transaction
 are then verified by its coordinator (``transactional_produce``), which may take time too.
+
+A request with many partitions (``LargeProduce``) is split into parts, which are handled one after the other as if each were a
+request, and answered together.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.api import Api, RequestContext
+from tidelog.broker.api import DECODED_ELEMENT_BYTES, Api, Pace, RequestContext, count_topics_and_partitions
 from tidelog.broker.partitions import Partitions
 from tidelog.broker.request_metrics import RequestTiming
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
@@ -26,21 +29,27 @@ from tidelog.controller.errors import ApiError
 from tidelog.log.append_check import BatchValidation, ValidatedBatch, WorkBudget
 from tidelog.log.durability.group_commit import GroupCommit
 from tidelog.log.errors import RecordsRefused
+from tidelog.ports.steps import Steps, run_to_end
 from tidelog.records.compression import CompressionType
 from tidelog.records.header import COMPRESSION_MASK, TRANSACTIONAL_MASK
 from tidelog.replication.partition import AppendTracker, Partition
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.primitives import ZERO_UUID
+from tidelog.wire.primitives import ELEMENTS_MAX, ZERO_UUID
 from tidelog.wire.produce import (
+    ELEMENTS_PER_STEP,
     LEADER_HINTS_SINCE,
+    RECORDS_BYTES_MIN,
     VERSIONS,
+    NodeEndpoint,
     ProducePartition,
     ProduceRequest,
     ProduceResult,
     ProduceTopic,
     ProduceTopicResult,
+    decode_produce_in_slices,
     decode_produce_request,
     encode_produce_response,
+    encode_produce_response_in_slices,
 )
 from tidelog.wire.protocol import ApiKey
 
@@ -64,26 +73,62 @@ NAMED_RECORDS_MAX = 10_000
 # waits in the ``ValidationQueue``.
 RECORDS_AT_ONCE_MAX = 4_000
 CODEC_BYTES_AT_ONCE_MAX = 256 * 1024
+# The partitions and topics of a part of a large request, and the bytes of their records: some three milliseconds.
+PARTITIONS_PER_PART = 64
+BYTES_PER_PART = 2 * 1024 * 1024
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every request makes two.
 _new_tuple = tuple.__new__
 
 
-def handle(context: RequestContext, request: ProduceRequest) -> None:
+def handle(context: RequestContext, request: ProduceRequest) -> Steps[None] | None:
     if context.usage is not None:
         context.broker.throttling.received(context)
-    acks = request.acks
-    if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
-        code = ErrorCode.INVALID_REQUIRED_ACKS
-        context.count_error(code)
-        message = f"acks is {acks}; only 0, 1 and -1 (all) are known"
-        _reply_topics(context, [_failed_topic(topic, code, message) for topic in request.topics])
-        return
-    batches = _validate(context, request)
+    if context.is_large:
+        return LargeProduce(context, request).start()
+    if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        error = _unknown_acks(request.acks)
+        context.count_error(error.code)
+        _reply_topics(context, [_failed_topic(topic, error) for topic in request.topics])
+        return None
+    topics = request.topics
+    is_single = len(topics) == 1 and len(topics[0].partitions) == 1
+    _handle_part(context, request, _finish, () if is_single else _named_twice(topics))
+    return None
+
+
+def _unknown_acks(acks: int) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; only 0, 1 and -1 (all) are known")
+
+
+# A topic, by its name or its id, and the number of a partition.
+_PartitionKey = tuple[str | bytes | None, int]
+
+
+def _named_twice(topics: list[ProduceTopic]) -> Collection[_PartitionKey]:
+    """Return the partitions that a request names more than once. A client could not tell which of their results is whose."""
+    seen: set[_PartitionKey] = set()
+    twice: set[_PartitionKey] = set()
+    for topic in topics:
+        identity = topic.name or topic.topic_id
+        for data in topic.partitions:
+            key = identity, data.partition
+            (twice if key in seen else seen).add(key)
+    return twice
+
+
+def _handle_part(
+    context: RequestContext, request: ProduceRequest, on_appended: "OnAppended", named_twice: Collection[_PartitionKey]
+) -> None:
+    """Validate and append the records of a whole request, or of a part of a large one."""
+    batches = _validate(context, request, named_twice)
     for batch in batches:
         if batch.validation is not None:
-            _validate_later(context, request, batches)
+            _validate_later(context, request, batches, on_appended)
             return
-    _submit(context, request, batches)
+    _submit(context, request, batches, on_appended)
+
+
+_NO_TOPIC = ProduceTopic(None, None, [])
 
 
 class _ProducedBatch:
@@ -165,6 +210,11 @@ class _ProducedBatch:
         elif self.validated is not None and not isinstance(self.validated.view.obj, bytes):
             self.validated = self.validated._replace(view=memoryview(bytes(self.validated.view)))
 
+    def forget_records(self) -> None:
+        """The result is known, and the batch may have to wait for its replication."""
+        self.topic, self.data = _NO_TOPIC, ProducePartition(self.data.partition, None)
+        self.validated = self.error = None
+
     @property
     def kept_data(self) -> ProducePartition:
         """The part of the request with records that outlive its frame; without records if they were refused."""
@@ -181,7 +231,11 @@ def _codec_of(records: memoryview) -> int:
     return records[ATTRIBUTES_POSITION] & COMPRESSION_MASK if len(records) > ATTRIBUTES_POSITION else 0
 
 
-def _validate(context: RequestContext, request: ProduceRequest) -> list[_ProducedBatch]:
+OnAppended = Callable[[RequestContext, ProduceRequest, list[_ProducedBatch], int], None]
+"""Gets the batches with their results, and the bytes that were not synced before they were appended."""
+
+
+def _validate(context: RequestContext, request: ProduceRequest, named_twice: Collection[_PartitionKey]) -> list[_ProducedBatch]:
     """Validate the batches as far as the budget of a request allows."""
     budget: WorkBudget | None = None
     partitions, version = context.broker.partitions, context.header.api_version
@@ -191,6 +245,8 @@ def _validate(context: RequestContext, request: ProduceRequest) -> list[_Produce
             batch = _ProducedBatch(topic, data)
             batches.append(batch)
             try:
+                if named_twice and (topic.name or topic.topic_id, data.partition) in named_twice:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this partition more than once")
                 batch.begin(partitions, version)
                 if batch.validation is not None:
                     budget = budget or WorkBudget(RECORDS_AT_ONCE_MAX, CODEC_BYTES_AT_ONCE_MAX)
@@ -200,7 +256,9 @@ def _validate(context: RequestContext, request: ProduceRequest) -> list[_Produce
     return batches
 
 
-def _validate_later(context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch]) -> None:
+def _validate_later(
+    context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch], on_appended: OnAppended
+) -> None:
     """Validate the rest in slices and in a helper thread. Until then the connection is held: neither its later records nor their
     answers may overtake these."""
     for batch in batches:
@@ -212,9 +270,9 @@ def _validate_later(context: RequestContext, request: ProduceRequest, batches: l
 
     def validated() -> None:
         try:
-            _append_or_repeat(context, request, batches)
+            _append_or_repeat(context, request, batches, on_appended)
         except Exception as error:
-            context.fail(error)
+            _fail(context, error)
         finally:
             session.remove_delayed(job)
             session.release()
@@ -225,7 +283,19 @@ def _validate_later(context: RequestContext, request: ProduceRequest, batches: l
     session.add_delayed(job)
 
 
-def _append_or_repeat(context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch]) -> None:
+def _fail(context: RequestContext, error: Exception) -> None:
+    """Something unexpected went wrong in a callback that belongs to nobody else. The parts of a large request have been
+    taken apart by then, so there is nothing left to answer for each partition."""
+    if context.is_large:
+        context.broker.report_unexpected(context.api.name, error)
+        context.session.end("a large produce request failed")
+    else:
+        context.fail(error)
+
+
+def _append_or_repeat(
+    context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch], on_appended: OnAppended
+) -> None:
     """Append what was validated. Time has passed: partitions may be gone, and a topic may have other settings, under which its
     batch has to be validated again."""
     for batch in batches:
@@ -237,27 +307,29 @@ def _append_or_repeat(context: RequestContext, request: ProduceRequest, batches:
         except Exception as error:
             batch.refuse(error)
     if any(batch.validation is not None for batch in batches):
-        _validate_later(context, request, batches)
+        _validate_later(context, request, batches, on_appended)
     else:
-        _submit(context, request, batches)
+        _submit(context, request, batches, on_appended)
 
 
-def _submit(context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch]) -> None:
+def _submit(context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch], on_appended: OnAppended) -> None:
     """All batches are validated or refused: append them."""
     if request.transactional_id is None:
-        _append_all(context, request, batches, None)
+        _append_all(context, request, batches, None, on_appended)
     else:
-        _append_verified(context, request, batches)
+        _append_verified(context, request, batches, on_appended)
 
 
-def _append_verified(context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch]) -> None:
+def _append_verified(
+    context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch], on_appended: OnAppended
+) -> None:
     """Append the batches of a transaction once its coordinator has verified the partitions."""
 
     def append(codes: PartitionCodes) -> None:
         try:
-            _append_all(context, request, batches, codes)
+            _append_all(context, request, batches, codes, on_appended)
         except Exception as error:
-            context.fail(error)  # The request may have waited, and then an exception would reach nobody else.
+            _fail(context, error)
 
     for batch in batches:
         batch.keep()
@@ -270,17 +342,26 @@ def _append_verified(context: RequestContext, request: ProduceRequest, batches: 
 
 
 def _append_all(
-    context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch], codes: PartitionCodes | None
+    context: RequestContext,
+    request: ProduceRequest,
+    batches: list[_ProducedBatch],
+    codes: PartitionCodes | None,
+    on_appended: OnAppended,
 ) -> None:
-    if request.acks == ACKS_ALL:
-        for batch in batches:
-            batch.result = _append(context, batch, codes)
-        _Waiting(context, request, batches).start()
-        return
-    appends = context.broker.partitions.appends
-    unsynced_before = appends.unsynced_bytes
+    unsynced_before = 0 if request.acks == ACKS_ALL else context.broker.partitions.appends.unsynced_bytes
     for batch in batches:
         batch.result = _append(context, batch, codes)
+    on_appended(context, request, batches, unsynced_before)
+
+
+def _finish(context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch], unsynced_before: int) -> None:
+    """The records of the whole request are appended: answer, now or later."""
+    if request.acks == ACKS_ALL:
+        waiting = _Waiting(context, request, batches)
+        waiting.add(batches)
+        waiting.wait()
+        return
+    appends = context.broker.partitions.appends
     if appends.unsynced_bytes > max(unsynced_before, context.broker.backlog.bytes_max):
         context.broker.backlog.hold(context, request.timeout_ms, partial(_answer, context, request, batches))
     else:
@@ -330,7 +411,7 @@ def _failed(context: RequestContext, batch: _ProducedBatch, error: Exception) ->
     if code in HINTED_ERRORS and context.header.api_version >= LEADER_HINTS_SINCE:
         leader = current_leader(context.broker.image, topic.name, topic.topic_id, index)
     record_errors: list[tuple[int, str]] = []
-    if isinstance(error, RecordsRefused):
+    if isinstance(error, RecordsRefused) and not context.is_large:
         # All partitions of the request share the records that may be named.
         partition_count = sum(len(topic.partitions) for topic in context.request.topics)
         if len(error.record_errors) <= NAMED_RECORDS_MAX // partition_count:
@@ -349,8 +430,8 @@ def _check_verdict(partition: Partition, codes: PartitionCodes | None) -> None:
         raise ApiError(code, f"{partition.log.name} could not be verified as part of the transaction: {code.message}")
 
 
-def _failed_topic(topic: ProduceTopic, code: ErrorCode, message: str) -> ProduceTopicResult:
-    results = [ProduceResult(data.partition, code, error_message=message) for data in topic.partitions]
+def _failed_topic(topic: ProduceTopic, error: ApiError) -> ProduceTopicResult:
+    results = [ProduceResult(data.partition, error.code, error_message=str(error)) for data in topic.partitions]
     return ProduceTopicResult(topic.name, topic.topic_id, results)
 
 
@@ -371,9 +452,13 @@ def _reply(context: RequestContext, request: ProduceRequest, batches: list[_Prod
 
 def _reply_topics(context: RequestContext, topics: list[ProduceTopicResult], leaders: set[int] | None = None) -> None:
     """``leaders`` are the brokers that the response names as leaders."""
-    endpoints = leader_endpoints(context.broker.image, leaders, context.session.listener.name) if leaders else ()
+    endpoints = _endpoints(context, leaders)
     throttle_time_ms = 0 if context.usage is None else context.throttle_time_ms()
     context.reply_parts([encode_produce_response(context.header.api_version, topics, throttle_time_ms, endpoints)])
+
+
+def _endpoints(context: RequestContext, leaders: set[int] | None) -> Sequence[NodeEndpoint]:
+    return leader_endpoints(context.broker.image, leaders, context.session.listener.name) if leaders else ()
 
 
 def _note_acknowledged(
@@ -390,53 +475,258 @@ def _note_acknowledged(
 class _Waiting:
     """A request with acks=all that waits for its partitions' high watermarks."""
 
-    __slots__ = ("_batches", "_context", "_open_count", "_request", "_timer")
+    __slots__ = ("_batches", "_context", "_is_over", "_large", "_open_count", "_request", "_timer")
 
-    def __init__(self, context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch]) -> None:
+    def __init__(
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        batches: list[_ProducedBatch],
+        large: "LargeProduce | None" = None,
+    ) -> None:
+        """A large request adds to ``batches`` until ``wait`` is called, and answers by itself."""
         self._context = context
         self._request = request
         self._batches = batches
-        self._open_count = 0
+        self._large = large
+        # The batches that are not replicated, and one more until all are appended.
+        self._open_count = 1
+        self._is_over = False
         self._timer: Timer | None = None
 
-    def start(self) -> None:
-        for batch in self._batches:
+    def add(self, batches: list[_ProducedBatch]) -> None:
+        """Wait for those that were just appended."""
+        for batch in batches:
             if batch.result.error is NO_ERROR:
-                batch.waiting = self
                 self._open_count += 1
-        if not self._open_count:
-            _reply(self._context, self._request, self._batches)
-            return
-        for batch in self._batches:
-            if batch.waiting is not None:
+                batch.waiting = self
                 assert batch.partition is not None
                 batch.partition.wait_replicated(batch.end_offset, batch.replicated)
+
+    def wait(self) -> None:
+        """All records of the request are appended."""
+        self._open_count -= 1
         if self._open_count:
             self._timer = self._context.broker.timers.schedule(max(self._request.timeout_ms, 0), self._time_out)
+        else:
+            self._answer(None)
 
     def replicated(self, batch: _ProducedBatch, error: Exception | None) -> None:
-        context = self._context
         if error is not None:
-            self._set_error(batch, *context.code_of(error))
+            self._set_error(batch, *self._context.code_of(error))
         self._open_count -= 1
-        if not self._open_count:
+        if not self._open_count and not self._is_over:
             if self._timer is not None:
                 self._timer.cancel()
-            _reply(context, self._request, self._batches)
-            if context.timing is not None:
-                _note_acknowledged(context, context.timing, self._batches, batch)
+            self._answer(batch)
+
+    def _answer(self, last: _ProducedBatch | None) -> None:
+        self._is_over = True
+        context = self._context
+        if self._large is not None:
+            self._large.reply(last)
+            return
+        _reply(context, self._request, self._batches)
+        if context.timing is not None:
+            _note_acknowledged(context, context.timing, self._batches, last)
 
     def _time_out(self) -> None:
+        self._is_over = True
+        if self._large is not None:
+            self._context.continue_in_slices(self._give_up())
+        else:
+            run_to_end(self._give_up())
+
+    def _give_up(self) -> Steps[None]:
         message = f"not replicated within {self._request.timeout_ms} ms; it still may be"
+        pace = Pace()
         for batch in self._batches:
             if batch.waiting is not None:
                 batch.waiting = None
                 self._set_error(batch, ErrorCode.REQUEST_TIMED_OUT, message)
-        _reply(self._context, self._request, self._batches)
+            if pace.is_pause_due():
+                yield
+        if self._large is not None:
+            self._large.reply(None)
+        else:
+            _reply(self._context, self._request, self._batches)
 
     def _set_error(self, batch: _ProducedBatch, code: ErrorCode, message: str) -> None:
         self._context.count_error(code)
         batch.result = ProduceResult(batch.data.partition, code, error_message=message)
+
+
+class LargeProduce:
+    """A request with so many partitions that it would hold the loop, and with it every other client.
+
+    It is handled in parts of ``PARTITIONS_PER_PART``, and between two of them other clients are served. A part may have to wait
+    for its validation or for the coordinator of its transaction; meanwhile the session is held, because no later request may
+    overtake the parts that follow. When all are appended nothing of the frame is left, and the memory is returned: followers
+    fetch these records, and their requests may need it.
+
+    If the connection ends in the middle, the remaining parts are not appended. None of the records was acknowledged."""
+
+    __slots__ = (
+        "_batches",
+        "_context",
+        "_counts",
+        "_is_part_open",
+        "_is_waiting_for_part",
+        "_named_twice",
+        "_request",
+        "_topics",
+        "_unsynced_before",
+        "_waiting",
+    )
+
+    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
+        self._context = context
+        self._request = request
+        # What is left of the request, the next one at the end, so that the parts can be cut off without moving the rest.
+        self._topics = request.topics
+        # Of each topic, its name or its id, and how many partitions the request named.
+        self._counts: list[tuple[str | None, bytes | None, int]] = []
+        self._batches: list[_ProducedBatch] = []
+        self._waiting = _Waiting(context, request, self._batches, self) if request.acks == ACKS_ALL else None
+        self._named_twice: set[_PartitionKey] = set()
+        self._unsynced_before = 0
+        # Whether the part that was begun last is not appended yet, and whether that is why no other part is begun.
+        self._is_part_open = False
+        self._is_waiting_for_part = False
+
+    def start(self) -> Steps[None]:
+        self._context.session.hold()
+        self._unsynced_before = self._context.broker.partitions.appends.unsynced_bytes
+        return self._guarded(self._begin())
+
+    def _guarded(self, steps: Steps[None]) -> Steps[None]:
+        try:
+            yield from steps
+        except Exception as error:
+            _fail(self._context, error)
+
+    def _begin(self) -> Steps[None]:
+        pace = Pace()
+        seen: dict[str | bytes | None, set[int]] = {}
+        for topic in self._topics:
+            identity = topic.name or topic.topic_id
+            indexes = seen.setdefault(identity, set())
+            for data in topic.partitions:
+                if data.partition in indexes:
+                    self._named_twice.add((identity, data.partition))
+                indexes.add(data.partition)
+                if pace.is_pause_due():
+                    yield
+            self._counts.append((topic.name, topic.topic_id, len(topic.partitions)))
+            topic.partitions.reverse()
+            if pace.is_pause_due():
+                yield
+        self._topics.reverse()
+        yield
+        yield from self._handle_parts()
+
+    def _handle_parts(self) -> Steps[None]:
+        while self._topics:
+            part = self._request._replace(topics=self._next_topics())
+            self._is_part_open = True
+            if part.acks in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+                _handle_part(self._context, part, self._appended, self._named_twice)
+            else:
+                self._refuse(part)
+            if self._is_part_open:
+                self._is_waiting_for_part = True
+                return
+            yield
+        self._finish()
+
+    def _next_topics(self) -> list[ProduceTopic]:
+        """Cut off the next part."""
+        topics: list[ProduceTopic] = []
+        count = size = 0
+        while self._topics and count < PARTITIONS_PER_PART and size < BYTES_PER_PART:
+            topic = self._topics[-1]
+            partitions: list[ProducePartition] = []
+            while topic.partitions and count < PARTITIONS_PER_PART and size < BYTES_PER_PART:
+                data = topic.partitions.pop()
+                partitions.append(data)
+                count += 1
+                size += 0 if data.records is None else len(data.records)
+            topics.append(topic._replace(partitions=partitions))
+            if not topic.partitions:
+                self._topics.pop()
+                count += 1
+        return topics
+
+    def _refuse(self, part: ProduceRequest) -> None:
+        batches = [_ProducedBatch(topic, data) for topic in part.topics for data in topic.partitions]
+        for batch in batches:
+            batch.result = _failed(self._context, batch, _unknown_acks(part.acks))
+        self._appended(self._context, part, batches, 0)
+
+    def _appended(self, context: RequestContext, _: ProduceRequest, batches: list[_ProducedBatch], __: int) -> None:
+        self._is_part_open = False
+        self._batches += batches
+        if self._waiting is not None:
+            self._waiting.add(batches)
+        for batch in batches:
+            batch.forget_records()
+        if self._is_waiting_for_part:
+            self._is_waiting_for_part = False
+            context.continue_in_slices(self._guarded(self._handle_parts()))
+
+    def _finish(self) -> None:
+        """All records are appended."""
+        context, request = self._context, self._request
+        context.session.release()
+        context.return_memory()
+        appends, backlog = context.broker.partitions.appends, context.broker.backlog
+        if self._waiting is not None:
+            self._waiting.wait()
+        elif appends.unsynced_bytes > max(self._unsynced_before, backlog.bytes_max):
+            backlog.hold(context, request.timeout_ms, self.reply)
+        else:
+            self.reply()
+
+    def reply(self, last: _ProducedBatch | None = None) -> None:
+        """``last`` is the batch whose replication the answer waited for last."""
+        if self._request.acks == ACKS_NONE:
+            _answer(self._context, self._request, self._batches)
+        else:
+            self._context.continue_in_slices(self._guarded(self._reply(last)))
+
+    def _reply(self, last: _ProducedBatch | None) -> Steps[None]:
+        context, batches = self._context, self._batches
+        pace = Pace()
+        leaders: set[int] = set()
+        topics = []
+        remaining = iter(batches)
+        for name, topic_id, count in self._counts:
+            results = []
+            for batch in islice(remaining, count):
+                results.append(batch.result)
+                if batch.result.current_leader is not None:
+                    leaders.add(batch.result.current_leader[0])
+                if pace.is_pause_due():
+                    yield
+            topics.append(ProduceTopicResult(name, topic_id, results))
+            if pace.is_pause_due():
+                yield
+        endpoints = _endpoints(context, leaders)
+        pieces = yield from encode_produce_response_in_slices(
+            context.header.api_version, topics, context.throttle_time_ms(), endpoints
+        )
+        context.reply_parts([*pieces])
+        # Freeing all of this takes as long as a slice does.
+        while batches:
+            freed = batches[-ELEMENTS_PER_STEP:]
+            del batches[-ELEMENTS_PER_STEP:]
+            if context.timing is not None:
+                _note_acknowledged(context, context.timing, freed, last)
+            yield
+        for topic in topics:
+            while topic.partitions:
+                del topic.partitions[-8 * ELEMENTS_PER_STEP :]
+                yield
 
 
 def _failure(request: ProduceRequest, code: ErrorCode, message: str) -> dict[str, Any]:
@@ -462,7 +752,11 @@ API = Api(
     handle=handle,
     failure=_failure,
     decode=decode_produce_request,
+    decode_in_slices=decode_produce_in_slices,
     has_records=True,
+    count_elements=count_topics_and_partitions,
+    decoded_bytes_per_byte_max=DECODED_ELEMENT_BYTES // RECORDS_BYTES_MIN + 1,
+    elements_max=ELEMENTS_MAX,
     # Older librdkafka assumes that a broker that does not list version 0 cannot compress.
     advertised_versions=(0, VERSIONS[1]),
 )
