@@ -6,10 +6,32 @@ BOUNDS_TESTS = (
     "tests/broker/test_work_slices.py",
     "tests/broker/handlers/test_share_bounds.py",
     "tests/broker/handlers/test_bounded_work.py",
+    "tests/broker/handlers/test_produce.py",
     "tests/server/test_limits.py",
 )
 
 BOUNDS_MUTANTS = (
+    Mutant(
+        "bounds: a Produce of any length is handled at once",
+        "no request holds the loop",
+        "tidelog/wire/produce.py",
+        "    if count > elements_left:\n        raise TooLongForOneTurn\n",
+        "",
+    ),
+    Mutant(
+        "bounds: the decoded partitions of a Produce that waits are not counted",
+        "what is decoded and not answered is accounted for",
+        "tidelog/broker/session.py",
+        "        if api.count_elements is not None and context.response is None:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "bounds: a large Produce keeps its memory while it waits for followers",
+        "a request that waits for others holds no memory that they need",
+        "tidelog/broker/handlers/produce.py",
+        "        context.return_memory()\n",
+        "",
+    ),
     Mutant(
         "bounds: a slice never ends",
         "long work leaves the loop to others",

@@ -7,7 +7,7 @@ BROKER_MUTANTS = (
         "broker: acks=all answered at the append",
         "acks=all is answered when the records are durable",
         "tidelog/broker/handlers/produce.py",
-        "        _Waiting(context, request, batches).start()\n",
+        "        waiting.wait()\n",
         "        _reply(context, request, batches)\n",
     ),
     Mutant(
