@@ -38,6 +38,7 @@ from tidelog.ports.real_disk import RealDisk
 from tidelog.server.cluster_layout import (
     BROKERS_MAX,
     HOST,
+    CannotShrink,
     ClusterLayout,
     NodePorts,
     data_path_of,
@@ -46,6 +47,7 @@ from tidelog.server.cluster_layout import (
     make_layout,
     ports_from,
     read_layout,
+    shrink_layout,
 )
 from tidelog.server.supervisor import Announce, KillBroker, Order, StartBroker, StopBroker, Supervisor
 
@@ -64,7 +66,11 @@ def up_command(
     brokers: Annotated[
         int | None,
         typer.Option(
-            "--brokers", min=1, max=BROKERS_MAX, help="How many brokers; more than there are make it grow.", show_default="3"
+            "--brokers",
+            min=1,
+            max=BROKERS_MAX,
+            help="How many brokers; if there are others, it grows or shrinks.",
+            show_default="3",
         ),
     ] = None,
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="The cluster's directory; made if missing.")] = DEFAULT_DATA,
@@ -95,6 +101,8 @@ def up_command(
         _check_settings(layout, path, settings)
         if brokers is not None and brokers > len(layout.nodes):
             layout = _grown(disk, path, layout, brokers - len(layout.nodes))
+        if brokers is not None and brokers < len(layout.nodes):
+            layout = _shrunk(disk, path, layout, brokers)
         with _reserved([port for node in layout.nodes for port in node.ports]):
             format_nodes(disk, RealRandomness(), RealClock(), path, layout)
             return _Terminal(layout, path, settings, as_json).run()
@@ -111,11 +119,8 @@ def _find_layout(path: str, brokers: int | None, base_port: int | None) -> Clust
     if layout is None:
         return make_layout(RealRandomness(), _choose_ports(brokers or DEFAULT_BROKERS, base_port))
     first = layout.nodes[0].client
-    if brokers is not None and brokers < len(layout.nodes):
-        count = count_of(len(layout.nodes), "broker")
-        raise CommandFailed(f"{path} holds a cluster of {count}, which can only grow; leave out --brokers to run it")
-    if brokers is not None and brokers > len(layout.nodes) and not layout.is_formatted:
-        raise CommandFailed(f"the cluster in {path} has never been started; leave out --brokers once, then let it grow")
+    if brokers not in (None, len(layout.nodes)) and not layout.is_formatted:
+        raise CommandFailed(f"the cluster in {path} has never been started; leave out --brokers once, then change it")
     if base_port not in (None, 0, first):
         raise CommandFailed(f"the cluster in {path} has its clients at port {first}; leave out --base-port to run it")
     return layout
@@ -130,6 +135,14 @@ def _grown(disk: RealDisk, path: str, layout: ClusterLayout, added: int) -> Clus
         ports = ()
     is_in_order = ports[:count] == tuple(node.ports for node in layout.nodes)
     return grow_layout(disk, RealRandomness(), path, layout, ports[count:] if is_in_order else _choose_ports(added, 0))
+
+
+def _shrunk(disk: RealDisk, path: str, layout: ClusterLayout, brokers: int) -> ClusterLayout:
+    try:
+        return shrink_layout(disk, path, layout, brokers)
+    except CannotShrink as error:
+        count = count_of(len(layout.nodes), "broker")
+        raise CommandFailed(f"the cluster of {count} in {path} cannot do with {brokers}: {error}") from error
 
 
 def _choose_ports(broker_count: int, base_port: int | None) -> tuple[NodePorts, ...]:

@@ -61,6 +61,10 @@ PORT_MAX = 65_535
 NodePorts = tuple[int, int, int]
 
 
+class CannotShrink(Exception):
+    """Why a cluster cannot do without some of its nodes."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
     node_id: int
@@ -173,6 +177,32 @@ def grow_layout(
     grown = replace(layout, nodes=(*layout.nodes, *added), voter_count=len(layout.controllers))
     write_atomically(disk, os.path.join(path, LAYOUT_FILE), grown.to_json().encode())
     return grown
+
+
+def shrink_layout(disk: Disk, path: str, layout: ClusterLayout, count: int) -> ClusterLayout:
+    """Leave out all nodes but the first ``count``, and write the layout. Their directories stay. The brokers must be stopped.
+
+    Raises CannotShrink if one of those nodes votes, or still has a partition on its disk: it might be the only copy."""
+    smaller = replace(layout, nodes=layout.nodes[:count])
+    if smaller.controllers != layout.controllers:
+        least = next(number for number in range(count + 1, len(layout.nodes) + 1) if _keeps_voters(layout, number))
+        raise CannotShrink(f"its voters are nodes of a cluster of at least {least}")
+    for node in layout.nodes[count:]:
+        data_path = data_path_of(path, node.node_id)
+        held = [
+            name
+            for name in (disk.list_directory(data_path) if disk.exists(data_path) else [])
+            if (found := names.parse_partition_directory_name(name)) and not found.state and found.topic != METADATA_TOPIC
+        ]
+        if held:
+            drain = f"run all {len(layout.nodes)} and empty it with tidelog drain {node.node_id}"
+            raise CannotShrink(f"broker {node.node_id} has {min(held)} on its disk; {drain}")
+    write_atomically(disk, os.path.join(path, LAYOUT_FILE), smaller.to_json().encode())
+    return smaller
+
+
+def _keeps_voters(layout: ClusterLayout, count: int) -> bool:
+    return replace(layout, nodes=layout.nodes[:count]).controllers == layout.controllers
 
 
 def read_layout(path: str) -> ClusterLayout | None:
