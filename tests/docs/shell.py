@@ -12,7 +12,7 @@ ADDRESS = "127.0.0.1:9092"
 # Commands without an address of their own go to the broker of the test instead of the default one.
 WRAPPER = """#!/bin/sh
 case "$1 $2" in
-  "log "*|"worker "*|"storage "*) exec {python} -m tidelog "$@" ;;
+  "log "*|"worker "*|"storage "*|"profile "*) exec {python} -m tidelog "$@" ;;
   *) exec {python} -m tidelog "$@" --bootstrap {address} ;;
 esac
 """
