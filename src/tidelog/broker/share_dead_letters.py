@@ -6,9 +6,9 @@ A letter names its record in headers (``__dlq.errors.topic``, ``.partition``, ``
 partition with the number of the record's own, modulo the partitions of their topic, wherever that is led.
 
 The record is archived only when its letter is durable. As long as the letter cannot be written, because the topic is missing or
-its leader is away, the record stays where it is, neither delivered nor archived, and the letter is tried again. A crash in
-between delivers the record again and may write a second letter; topic, partition and offset in the headers are the letter's
-identity.
+its leader is away, the record stays where it is, neither delivered nor archived, and the letter is tried again. Whoever waits for
+it is told so: at once where only an administrator can help, and after 15 seconds otherwise. A crash in between delivers the
+record again and may write a second letter; topic, partition and offset in the headers are the letter's identity.
 """
 
 from collections import deque
@@ -40,6 +40,8 @@ PRODUCE = ApiKey.PRODUCE, 11
 PRODUCE_MS_MAX = 5_000
 ACKS_ALL = -1
 RETRY_MS = 1_000
+# Whoever waits is told after so many failures.
+FAILURES_MAX = 15
 # Letters of one batch: a slice of the loop's time, and far below the smallest limit of a batch that anybody sets.
 LETTERS_MAX = 100
 COPY_BYTES_MAX = 256 << 10
@@ -69,6 +71,15 @@ class Burial(NamedTuple):
     dead: Sequence[DeadRecords]
     is_wanted: Callable[[], bool]
     """Whether the leader that asks is still in use."""
+    on_stuck: OnBuried
+    """Called once, with the reason, if the letters are still tried when nobody should wait for them any longer."""
+
+
+class _NoPlaceForLetters(ApiError):
+    """Something is wrong with the topic, which only an administrator can put right."""
+
+    def __init__(self, topic: str, why: str) -> None:
+        super().__init__(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic of dead letters, {topic}, {why}.")
 
 
 class _DeadRecord(NamedTuple):
@@ -128,9 +139,13 @@ class DeadLetterWriter:
         broker = self._broker
         name = self._settings.dead_letter_topic(burial.key.group_id)
         topic = broker.image.topic(name)
-        if topic is None or not broker.settings.values(name)[GROUP_ENABLE]:
-            why = "does not exist" if topic is None else f"does not have {GROUP_ENABLE}=true"
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic of dead letters, {name}, {why}.")
+        if topic is None:
+            raise _NoPlaceForLetters(name, "does not exist")
+        if name == burial.partition.topic:
+            # Each letter would be delivered as a record, to be rejected in turn.
+            raise _NoPlaceForLetters(name, "is the topic of the records themselves")
+        if not broker.settings.values(name)[GROUP_ENABLE]:
+            raise _NoPlaceForLetters(name, f"does not have {GROUP_ENABLE}=true")
         index = burial.key.partition % len(topic.partitions)
         leader = topic.partitions[index].leader
         batch = build_batch(letters)
@@ -169,7 +184,7 @@ class DeadLetterWriter:
 class _Writing:
     """The letters of one burial, batch by batch."""
 
-    __slots__ = ("_burial", "_has_copies", "_left", "_on_buried", "_sent", "_writer")
+    __slots__ = ("_burial", "_failures", "_has_copies", "_is_stuck", "_left", "_on_buried", "_sent", "_writer")
 
     def __init__(self, writer: DeadLetterWriter, burial: Burial, records: list[_DeadRecord], on_buried: OnBuried) -> None:
         self._writer = writer
@@ -178,6 +193,8 @@ class _Writing:
         self._on_buried = on_buried
         self._has_copies = True
         self._sent = 0
+        self._failures = 0
+        self._is_stuck = False
 
     def go_on(self) -> None:
         if not self._left or not self._writer.keeps_letters(self._burial.key.group_id):
@@ -207,7 +224,16 @@ class _Writing:
             self._has_copies = False
             self.go_on()
         else:
+            self._failures += 1
+            if not self._is_stuck and (isinstance(error, _NoPlaceForLetters) or self._failures >= FAILURES_MAX):
+                self._is_stuck = True
+                self._burial.on_stuck(_stuck(error))
             self._writer.failed(self._burial, error, self.go_on)
+
+
+def _stuck(error: Exception) -> ApiError:
+    code, message = error_code_of(error)
+    return ApiError(code, f"The records are kept back until their dead letters can be written. {message}")
 
 
 def _is_too_large(error: Exception) -> bool:

@@ -587,10 +587,11 @@ class ShareLeader:
 
     def _bury(self, engine: SharePartition, dead: Sequence[DeadRecords], on_written: OnSettled | None) -> OnSettled | None:
         """Write dead letters, and archive their records when they are durable. Returns the callback for whatever else has
-        changed: ``on_written`` waits for both."""
+        changed: ``on_written`` waits for both, or until it is said that the letters cannot be written for now."""
         both = None
         if on_written is not None:
             both = ResultCollector(2, lambda errors: on_written(errors[0] if errors[0] is not None else errors[1]))
+        is_told = False
         self._burials += 1
 
         def buried(error: Exception | None) -> None:
@@ -603,12 +604,17 @@ class ShareLeader:
 
         def archived(error: Exception | None) -> None:
             self._burials -= 1
-            if both is not None:
-                both.put(1, error)
+            tell(error)
             if self._is_retiring:
                 self.retire()
 
-        burial = Burial(self.key, self._partition, dead, lambda: self.dropped_by is None)
+        def tell(error: Exception | None) -> None:
+            nonlocal is_told
+            if both is not None and not is_told:
+                is_told = True
+                both.put(1, error)
+
+        burial = Burial(self.key, self._partition, dead, lambda: self.dropped_by is None, tell)
         self._environment.dead_letters.write(burial, buried)
         return None if both is None else lambda error: both.put(0, error)
 

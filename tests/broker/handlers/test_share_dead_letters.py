@@ -2,9 +2,13 @@
 
 from typing import Any
 
+import pytest
+
 from tests.broker.handlers.share_client import GROUP, ShareMember, configure, share_machine
 from tests.broker.handlers.test_share_groups import member_of, wait_ready
 from tests.broker.harness import FakeClient, Machine
+from tidelog.broker.share_dead_letters import DeadLetterWriter
+from tidelog.coordinator.errors import CoordinatorNotAvailable
 from tidelog.queues.acknowledgements import AcknowledgeType
 from tidelog.records.batch import read_records
 from tidelog.records.header import iterate_headers
@@ -88,15 +92,49 @@ def test_a_record_whose_letter_cannot_be_written_is_neither_delivered_nor_archiv
     client.append(count=2)
     member, other = member_of(machine, topic_id), member_of(machine, topic_id, "other")
     assert member.acquired() == [(0, 1, 1)]
-    ask_later(member, 0, 0, REJECT)
-    before = len(member.client.replies)
+    assert member.settle(0, 0, REJECT) == ErrorCode.INVALID_TOPIC_EXCEPTION, "nobody waits for what only an administrator can do"
     assert other.acquired(max_wait_ms=2_000) == []
-    assert len(member.client.replies) == before, "answered, and not durable"
     refused = machine.facts("dead_letter_not_written")
     assert refused[0]["error"] == "INVALID_TOPIC_EXCEPTION: The topic of dead letters, orders.dead, does not exist."
     client.create_topic(DEAD, errors_deadletterqueue_group_enable="true")
-    machine.run_until(lambda: len(member.client.replies) > before)
+    machine.run_until(lambda: bool(letters(machine)))
     assert [story(letter)["offset"] for letter in letters(machine)] == ["0"]
+    assert member.settle(1, 1, REJECT) == ErrorCode.NONE
+    assert [story(letter)["offset"] for letter in letters(machine)] == ["0", "1"]
+
+
+def test_a_topic_is_not_the_topic_of_its_own_dead_letters() -> None:
+    machine, client, topic_id = share_machine(
+        topic_configs={"errors_deadletterqueue_group_enable": "true"}, errors_deadletterqueue_topic_name="orders"
+    )
+    client.append(count=1)
+    member = member_of(machine, topic_id)
+    assert member.acquired() == [(0, 0, 1)]
+    response = member.acknowledge((0, 0, 0, [REJECT]))
+    (refused,) = response.responses[0].partitions
+    assert (refused.error_code, refused.error_message) == (
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "The records are kept back until their dead letters can be written. "
+        "The topic of dead letters, orders, is the topic of the records themselves.",
+    )
+    assert [record.offset for record in letters(machine, "orders")] == [0], "no letter"
+
+
+def test_a_rejection_waits_for_a_leader_of_the_letters_that_is_away_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, _, member = dead_machine()
+
+    def is_away(*_: object) -> None:
+        raise CoordinatorNotAvailable("broker 2 does not answer")
+
+    before = len(member.client.replies)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadLetterWriter, "send", is_away)
+        ask_later(member, 0, 0, REJECT)
+        machine.run_for(10_000)
+        assert len(member.client.replies) == before
+        machine.run_for(6_000)
+        assert len(member.client.replies) == before + 1
+    machine.run_until(lambda: bool(letters(machine)))
 
 
 def test_a_record_that_kills_its_only_member_reaches_its_letter() -> None:

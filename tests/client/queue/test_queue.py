@@ -88,6 +88,18 @@ def test_a_released_job_comes_again_and_a_rejected_one_does_not(kafka: ToolkitBr
         assert queue.receive(wait=0.2) == []
 
 
+@pytest.mark.tidelog_only
+def test_a_rejection_says_that_there_is_no_topic_for_its_dead_letter(kafka: ToolkitBroker, name: str) -> None:
+    with Queue(kafka.bootstrap, name) as queue, ShareGroupAdmin(kafka.bootstrap) as admin:
+        admin.set_settings(name, {"errors.deadletterqueue.topic.name": "nowhere"})
+        send(queue, "bad", "worse")
+        bad = receive(queue, 2)
+        with pytest.raises(LockLost, match="The topic of dead letters, nowhere, does not exist"):
+            queue.reject(bad)
+        send(queue, "good")
+        receive(queue, 1)[0].ack()
+
+
 def test_close_releases_what_was_not_acknowledged(kafka: ToolkitBroker, name: str) -> None:
     with Queue(kafka.bootstrap, name) as queue:
         send(queue, "done", "left")

@@ -111,6 +111,18 @@ class TurnLock:
                 self._is_taken = False
 
 
+# A rejection waits for its dead letter, and what comes with it would share its answer. Renewals are requests by themselves.
+_REQUEST_OF = {ShareSettlement.RELEASE: ShareSettlement.ACCEPT}
+
+
+class _Refusal(NamedTuple):
+    """Why a partition of an acknowledgement was refused."""
+
+    reason: str
+    is_for_one: bool = False
+    """The broker refuses all records of a partition because of one, so each is tried by itself."""
+
+
 class _Outgoing:
     """What one caller settles. ``failures`` has the jobs that were refused."""
 
@@ -258,19 +270,21 @@ class LeaderSession:
         with self._outbox_mutex:
             sending, self._outbox = self._outbox, []
         gaps, self._gaps = self._gaps, []
-        final = dict.fromkeys(gaps, ShareSettlement.GAP)
-        renewed: dict[Place, ShareSettlement] = {}
+        requests: dict[ShareSettlement, dict[Place, ShareSettlement]] = {}
+        if gaps:
+            requests[ShareSettlement.ACCEPT] = dict.fromkeys(gaps, ShareSettlement.GAP)
         for each in sending:
+            settled = requests.setdefault(_REQUEST_OF.get(each.kind, each.kind), {})
             for job in each.jobs:
-                if self._latest.get(job.place) is not job:
-                    each.fail(job, "its lock has expired, and this worker has received it again")
-                elif each.kind is ShareSettlement.RENEW:
-                    renewed[job.place] = each.kind
+                if self._latest.get(job.place) is job:
+                    settled[job.place] = each.kind
                 else:
-                    final[job.place] = each.kind
-        refused = [self._acknowledge(final, is_renewal=False), self._acknowledge(renewed, is_renewal=True)]
+                    each.fail(job, "its lock has expired, and this worker has received it again")
+        refused = {
+            kind: self._acknowledge(settled, is_renewal=kind is ShareSettlement.RENEW) for kind, settled in requests.items()
+        }
         for each in sending:
-            reasons = refused[each.kind is ShareSettlement.RENEW]
+            reasons = refused[_REQUEST_OF.get(each.kind, each.kind)]
             for job in each.jobs:
                 if job not in each.failures and job.place in reasons:
                     each.fail(job, reasons[job.place])
@@ -284,23 +298,22 @@ class LeaderSession:
         if not by_partition:
             return {}
         reasons: dict[Place, str] = {}
-        for partition, reason in self._request_acknowledge(by_partition, is_renewal).items():
-            # The broker refuses all of a partition if it refuses one, so each is tried by itself.
+        for partition, refusal in self._request_acknowledge(by_partition, is_renewal).items():
             offsets = by_partition[partition]
-            refused = {partition: reason}
             for offset, kind in offsets.items():
-                if len(offsets) > 1:
+                refused = {partition: refusal}
+                if refusal.is_for_one and len(offsets) > 1:
                     refused = self._request_acknowledge({partition: {offset: kind}}, is_renewal)
                 if refused:
-                    reasons[partition, offset] = refused[partition]
+                    reasons[partition, offset] = refused[partition].reason
         return reasons
 
     def _request_acknowledge(
         self, by_partition: Mapping[TopicIndex, Mapping[int, ShareSettlement]], is_renewal: bool
-    ) -> dict[TopicIndex, str]:
+    ) -> dict[TopicIndex, _Refusal]:
         """One request. Returns why partitions were refused."""
         if not self._is_open:
-            return dict.fromkeys(by_partition, self._closed_because)
+            return dict.fromkeys(by_partition, _Refusal(self._closed_because))
         try:
             fields = {
                 **self._identity,
@@ -314,12 +327,12 @@ class LeaderSession:
         except ClientError as error:
             reason = f"{error}; whether this settlement took effect is not known, and the locks of this connection are released"
             self._end(str(error))
-            return dict.fromkeys(by_partition, reason)
+            return dict.fromkeys(by_partition, _Refusal(reason))
         self._advance()
         # What a renewed lock lasts for: the setting may have changed since the last fetch.
         self.lock_seconds = answer.acquisition_lock_timeout_ms / 1000 or self.lock_seconds
         return {
-            (topic.topic_id, partition.partition_index): _reason(partition)
+            (topic.topic_id, partition.partition_index): _refusal(partition)
             for topic in answer.responses
             for partition in topic.partitions
             if partition.error_code != ErrorCode.NONE
@@ -350,11 +363,12 @@ class LeaderSession:
             self._closed_because = f"{reason}, and with the connection its locks were released"
 
 
-def _reason(partition: DecodedMessage) -> str:
+def _refusal(partition: DecodedMessage) -> _Refusal:
     code = error_of(partition.error_code)
     if code is ErrorCode.INVALID_RECORD_STATE:
-        return "its lock has expired, or somebody else has settled it; allow more time with visibility_timeout= or renew=True"
-    return f"{partition.error_message or code.message} ({code.name})"
+        why = "its lock has expired, or somebody else has settled it; allow more time with visibility_timeout= or renew=True"
+        return _Refusal(why, is_for_one=True)
+    return _Refusal(f"{partition.error_message or code.message} ({code.name})")
 
 
 def _fetched(answer: DecodedMessage, locked_until: float) -> ShareFetchAnswer:
