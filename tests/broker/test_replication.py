@@ -236,7 +236,7 @@ def test_leadership_returns_to_the_preferred_replica(monkeypatch: pytest.MonkeyP
     cluster.run_until("another one leads", lambda: bool(stopped) and cluster.state().leader not in (preferred, -1))
     cluster.world.nodes[preferred].start()
     cluster.run_until("the preferred one leads again", lambda: cluster.state().leader == preferred)
-    assert any(node.broker is not None and node.broker.controller.elections.clean for node in cluster.world.nodes.values())
+    assert any(node.broker is not None and node.broker.controller.counts.clean_elections for node in cluster.world.nodes.values())
     cluster.run_until_in_sync(1, 2, 3)
     cluster.send(3)
     cluster.check()

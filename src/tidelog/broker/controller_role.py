@@ -30,13 +30,14 @@ from tidelog.controller.broker_sessions import BrokerSessions
 from tidelog.controller.brokers import fence_broker
 from tidelog.controller.decision_queue import ControllerResult, Decide, DecisionQueue, IsWanted, OnDecided
 from tidelog.controller.election import REBALANCED_PARTITIONS_MAX, rebalance_leaders, settings_changed
-from tidelog.controller.election_counts import ElectionCounts
 from tidelog.controller.ended_throttles import with_ended_throttles_removed
+from tidelog.controller.partition_change_counts import PartitionChangeCounts
 from tidelog.log.errors import StorageError
 from tidelog.metadata.brokers import BrokerImage
 from tidelog.metadata.features import FIRST_LEVELS, METADATA_VERSION
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import (
+    NO_LEADER,
     FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
@@ -75,12 +76,23 @@ class ControllerRole:
         self._was_active = False
         self._session_timer: Timer | None = None
         self._balance_timer: Timer | None = None
-        self.elections = ElectionCounts()
+        self.counts = PartitionChangeCounts()
         self._probes: dict[int, BrokerProbe] = {}
 
     @property
     def is_active(self) -> bool:
         return self._node.quorum.is_leader
+
+    # -- what metrics show ---------------------------------------------------------------------------------------------------
+
+    def count_without_leader(self) -> int:
+        """Partitions that nobody leads; 0 on a node that is not the active controller, so that a sum over nodes is right."""
+        if not self.is_active:
+            return 0
+        return sum(state.leader == NO_LEADER for topic in self._image.topics for state in topic.partitions.values())
+
+    def count_fenced(self) -> int:
+        return sum(each.fenced for each in self._image.brokers) if self.is_active else 0
 
     # -- decisions -----------------------------------------------------------------------------------------------------------
 
@@ -100,16 +112,16 @@ class ControllerRole:
             # What is left of the disk is for decisions that make room.
             on_done(StorageError("the disk is full: delete topics or lower their retention before you create others"))
         else:
-            self._proposals.propose(records, self._counting_elections(records, on_done))
+            self._proposals.propose(records, self._counting(records, on_done))
 
-    def _counting_elections(self, records: Sequence[MetadataRecord], on_done: OnDone) -> OnDone:
-        elected = self.elections.find(self._image, records)
-        if not elected:
+    def _counting(self, records: Sequence[MetadataRecord], on_done: OnDone) -> OnDone:
+        changes = self.counts.find(self._image, records)
+        if not changes:
             return on_done
 
         def done(error: Exception | None) -> None:
             if error is None:
-                for facts in self.elections.count(elected):
+                for facts in self.counts.count(changes):
                     self._node.report("unclean_election", facts)
             on_done(error)
 

@@ -307,13 +307,37 @@ def add_replication_metrics(registry: Registry, broker: "BrokerNode") -> None:
         Kind.COUNTER,
         "tidelog_leader_elections_total",
         "Leaders that this node elected as the active controller from replicas that had every record.",
-        lambda: broker.controller.elections.clean,
+        lambda: broker.controller.counts.clean_elections,
     )
     registry.add_value(
         Kind.COUNTER,
         "tidelog_unclean_leader_elections_total",
         "Leaders that this node elected as the active controller although records may be lost by it.",
-        lambda: broker.controller.elections.unclean,
+        lambda: broker.controller.counts.unclean_elections,
+    )
+    registry.add_value(
+        Kind.COUNTER,
+        "tidelog_isr_shrinks_total",
+        "Partitions that lost a replica from their in-sync set, as this node decided as the active controller.",
+        lambda: broker.controller.counts.isr_shrinks,
+    )
+    registry.add_value(
+        Kind.COUNTER,
+        "tidelog_isr_expansions_total",
+        "Partitions that got a replica into their in-sync set, as this node decided as the active controller.",
+        lambda: broker.controller.counts.isr_expansions,
+    )
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_partitions_without_leader",
+        "Partitions of the cluster that nobody can read or write, for want of a leader; only the active controller counts them.",
+        lambda: broker.controller.count_without_leader(),
+    )
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_brokers_down",
+        "Registered brokers that are fenced; only the active controller counts them.",
+        lambda: broker.controller.count_fenced(),
     )
 
 
