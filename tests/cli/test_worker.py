@@ -110,7 +110,7 @@ def test_concurrency_and_metrics_are_decided_at_the_start(kafka: ToolkitBroker, 
     (tmp_path / "shop.py").write_text(text.replace("commit_interval=0.1", 'commit_interval=0.1, order="none"'))
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
-    options = ["--concurrency", "2", "--metrics-port", str(port), "--json"]
+    options = ["--concurrency", "2", "--metrics-port", str(port), "--metrics-host", "127.0.0.2", "--json"]
     command = [sys.executable, "-m", "tidelog", "worker", "run", "shop:worker", *options]
     environment = {**os.environ, "PYTHONPATH": ""}
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -131,7 +131,7 @@ def test_concurrency_and_metrics_are_decided_at_the_start(kafka: ToolkitBroker, 
 def page(port: int, path: str) -> str:
     """Nothing while nobody listens."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.2:{port}{path}", timeout=30) as answer:
             return str(answer.read(), "utf-8")
     except OSError:
         return ""

@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
+from tests.cli.test_every_command import COMMANDS
 from tests.docs.shell import ROOT
-from tidelog import __version__
+from tidelog import Worker, __version__
 from tidelog.config.file import text_of
 
 OBJECTS: dict[str, Any] = {each["kind"]: each for each in yaml.safe_load_all((ROOT / "ops" / "kubernetes.yml").read_text())}
@@ -48,6 +49,30 @@ def test_names_and_labels_meet() -> None:
     assert SETTINGS["advertised.listeners"] == f"PLAINTEXT://{host}"
     assert OBJECTS["ScaledObject"]["spec"]["triggers"][0]["metadata"]["bootstrapServers"] == host
     assert CONTAINER["image"] == f"tidelog:{__version__}"
+
+
+def test_the_workers_are_those_that_are_scaled() -> None:
+    deployment, scaled = OBJECTS["Deployment"], OBJECTS["ScaledObject"]["spec"]
+    assert scaled["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    pod = deployment["spec"]["template"]
+    assert deployment["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
+    assert "replicas" not in deployment["spec"], "whoever applies the file again would undo what KEDA decided"
+    (container,) = pod["spec"]["containers"]
+    (port,) = container["ports"]
+    program, *words = container["command"]
+    assert program == "tidelog"
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    assert options == {"--metrics-port": str(port["containerPort"]), "--metrics-host": "0.0.0.0"}
+    assert set(options) <= {option for each in COMMANDS["worker run"].params for option in each.opts}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/health", "port": port["name"]}
+    # The comment says how the worker is made; a drain must fit into the time that Kubernetes gives it.
+    text = (ROOT / "ops" / "kubernetes.yml").read_text()
+    (made,) = re.findall(r"`worker = (Worker\(.*\))`", text)
+    metadata = scaled["triggers"][0]["metadata"]
+    worker = eval(made, {"Worker": Worker})
+    assert (worker._options.group, worker._options.topics) == (metadata["consumerGroup"], (metadata["topic"],))
+    assert worker._options.addresses == metadata["bootstrapServers"]
+    assert worker._options.drain_timeout < pod["spec"]["terminationGracePeriodSeconds"]
 
 
 def test_the_data_and_the_settings_are_where_the_broker_looks() -> None:

@@ -2,7 +2,8 @@
 
 The version is in ``src/tidelog/__init__.py`` and nowhere else. A release is a commit with a clean tree, an entry of that version
 in the changelog, and the tag ``v<version>``; its wheel is what ``make wheel`` built. The wheel is installed into an empty
-environment, with its dependencies as ``constraints.txt`` pins them, and has to start a broker and pass a message through it.
+environment, with its dependencies as ``constraints.txt`` pins them. There every module and every command has to load without an
+extra, and a broker has to start and pass a message on.
 """
 
 import re
@@ -15,8 +16,28 @@ from tidelog import __version__
 
 ROOT = Path(__file__).parents[2]
 TRY = """
+import importlib, pkgutil, subprocess, sys
+from pathlib import Path
+
+import tidelog
+from tidelog import *
 from tidelog import Consumer, Producer
+from tidelog.cli.main import COMMANDS
 from tidelog.testing import Broker
+
+# What a reader of the wheel sees: the public classes, their types, and every module that needs no extra.
+assert {*tidelog.__all__} <= {*dir(tidelog)} & {*globals()}
+package = Path(tidelog.__file__).parent
+assert (package / "py.typed").is_file() and (package / "__init__.pyi").is_file()
+of_extras = {"pyspark", "pyarrow", "numpy", "deltalake", "jinja2", "redis", "opentelemetry", "pytest"}
+for module in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
+    try:
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        assert error.name.partition(".")[0] in of_extras, f"{module.name}: {error}"
+for name in COMMANDS:
+    subprocess.run([sys.executable, "-m", "tidelog", name, "--help"], stdout=subprocess.DEVNULL, check=True)
 with Broker() as broker:
     with Producer(broker.bootstrap_servers) as producer:
         producer.send("greetings", "hello").result(30)

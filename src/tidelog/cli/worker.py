@@ -53,6 +53,9 @@ def run_command(
     metrics_port: Annotated[
         int | None, typer.Option(metavar="PORT", help="Serve /metrics and /health over HTTP on this port.")
     ] = None,
+    metrics_host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Serve them on this address: 0.0.0.0 in a container.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one document per line.")] = False,
 ) -> int:
     """Run a worker until it is stopped."""
@@ -63,7 +66,7 @@ def run_command(
     logging.basicConfig(level=log_level.upper(), handlers=[log])
     worker = load_worker(target)
     try:
-        worker.configure(concurrency=concurrency, metrics_port=metrics_port)
+        worker.configure(concurrency=concurrency, metrics_port=metrics_port, metrics_host=metrics_host)
         is_drained = worker.run()
     except TidelogError as error:
         raise CommandFailed(str(error)) from error

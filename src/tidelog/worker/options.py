@@ -203,7 +203,9 @@ def checked_options(bootstrap: str | Sequence[str], topics: str | Sequence[str],
     return options
 
 
-def changed_options(options: WorkerOptions, concurrency: int | None, metrics_port: int | None) -> WorkerOptions:
+def changed_options(
+    options: WorkerOptions, concurrency: int | None, metrics_port: int | None, metrics_host: str | None
+) -> WorkerOptions:
     """The options with those values that are not None."""
     if concurrency is not None:
         _check_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
@@ -211,6 +213,8 @@ def changed_options(options: WorkerOptions, concurrency: int | None, metrics_por
     if metrics_port is not None:
         _check_number("metrics_port", metrics_port, 0, 65_535)
         options = options._replace(metrics_port=metrics_port)
+    if metrics_host is not None:
+        options = options._replace(metrics_host=metrics_host)
     return options
 
 

@@ -266,10 +266,12 @@ class Worker:
             self._is_stop_wanted = self._is_hurried = False
             self._lock.release()
 
-    def configure(self, *, concurrency: int | None = None, metrics_port: int | None = None) -> None:
+    def configure(
+        self, *, concurrency: int | None = None, metrics_port: int | None = None, metrics_host: str | None = None
+    ) -> None:
         """Change what whoever runs the worker decides, as ``tidelog worker run`` does; None leaves a value as it is. It counts
         from the next run on. InvalidArgument if a value is out of range."""
-        self._options = changed_options(self._options, concurrency, metrics_port)
+        self._options = changed_options(self._options, concurrency, metrics_port, metrics_host)
 
     def _open_endpoint(self) -> WorkerEndpoint | None:
         options = self._options
