@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from simulation.quorum_host import endpoint
-from tidelog.raft.messages import AddVoter, QuorumReply, QuorumRequest, RemoveVoter
+from tidelog.raft.messages import AddVoter, QuorumReply, QuorumRequest, RemoveVoter, UpgradeKRaftVersion
 from tidelog.raft.voters import ReplicaKey
 from tidelog.wire.errors import ErrorCode
 
@@ -202,9 +202,12 @@ class QuorumNemesis:
     def change_voters(self) -> bool:
         world = self.world
         leader = world.any_leader()
-        if leader is None or world.is_static:
-            self._is_waiting_for_leader = not world.is_static
+        if leader is None:
+            self._is_waiting_for_leader = True
             return False
+        if world.is_static:
+            # The voters move from the configuration into the log, once.
+            return world.ask(leader, UpgradeKRaftVersion(1, 1_000, cluster_id="cluster"))
         return self._change_voters(leader)
 
     def leader_elected(self) -> None:

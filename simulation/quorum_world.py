@@ -31,6 +31,7 @@ from tidelog.raft.messages import (
     QuorumFetchReply,
     QuorumReply,
     RemoveVoter,
+    UpgradeKRaftVersion,
     Vote,
     VoteReply,
 )
@@ -128,6 +129,8 @@ class QuorumWorld:
         self.node_ids = list(range(1, voters + draw(0, 3) + 1))
         self.is_static = draw(0, 3) == 0
         self.has_long_waits = draw(0, 1) == 1
+        # Nodes that become voters by themselves, while the operator changes the voters too.
+        self.joins_by_itself = draw(0, 2) == 0
         self.nodes: dict[int, QuorumMember] = {}
         self._draw = self.randomness.fork("world").integer
         self._decisions = 0
@@ -157,6 +160,7 @@ class QuorumWorld:
             endpoints=(endpoint(node_id),),
             static_voters=static_voters,
             bootstrap_servers=tuple((f"n{each}", 9093) for each in self.node_ids if each != node_id),
+            auto_join=self.joins_by_itself,
             fetch_max_wait_ms=500 if self.has_long_waits else 50,
             snapshot_piece_max=40,
         )
@@ -438,12 +442,13 @@ class QuorumWorld:
             self.act(node, node.incarnation, propose)
         self._propose_later()
 
-    def ask(self, leader: QuorumMember, request: AddVoter | RemoveVoter) -> bool:
+    def ask(self, leader: QuorumMember, request: AddVoter | RemoveVoter | UpgradeKRaftVersion) -> bool:
         """An operator's request, to a node that leads."""
         if leader.is_paused:
             return False
         origin = Origin(NOBODY, Request(RaftPeer(leader.config.node_id, "", 0), request, 0), 0)
-        self.scheduler.record(f"operator {type(request).__name__} {request.voter.node_id}")
+        what = request.version if isinstance(request, UpgradeKRaftVersion) else request.voter.node_id
+        self.scheduler.record(f"operator {type(request).__name__} {what}")
         self.act(leader, leader.incarnation, lambda core: core.step(request, origin))
         return True
 

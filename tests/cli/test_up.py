@@ -230,6 +230,8 @@ def test_one_broker_becomes_three_and_its_topics_get_replicas(tmp_path: Path, ca
         capsys.readouterr()
         assert main(["cluster", "status", "-b", servers]) == 0
         assert re.search("tidelog reassign .*--execute --internal", capsys.readouterr().out)
+        with QuorumAdmin(servers) as quorum:
+            wait_until(lambda: [voter.node_id for voter in quorum.describe().voters] == [1, 2, 3], "all three vote")
         for words in (["--internal"], []):
             assert main(["reassign", "--execute", *words, "-b", servers]) == 0
             wait_until(lambda: main(["reassign", "--verify", "-b", servers]) == 0, "nothing moves any more")

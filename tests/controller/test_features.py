@@ -20,11 +20,16 @@ def _a_feature_with_several_levels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_what_is_there_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert SUPPORTED_FEATURES == {"metadata.version": (30, 30), "transaction.version": (0, 2), "share.version": (0, 1)}
+    assert SUPPORTED_FEATURES == {
+        "metadata.version": (30, 30),
+        "transaction.version": (0, 2),
+        "share.version": (0, 1),
+        "kraft.version": (0, 1),
+    }
 
 
 def test_a_level_that_is_there_already_changes_nothing() -> None:
-    result = update_features(cluster(), [FeatureUpdate(METADATA_VERSION, METADATA_VERSION_LEVEL)])
+    result = update_features(cluster(), [FeatureUpdate(METADATA_VERSION, METADATA_VERSION_LEVEL)], 0)
     assert (result.records, result.response) == ([], [FeatureResult(METADATA_VERSION)])
 
 
@@ -39,7 +44,7 @@ def test_a_level_that_is_there_already_changes_nothing() -> None:
 )
 def test_levels_go_up_down_and_away(update: FeatureUpdate, level: int | None) -> None:
     image = cluster()
-    result = update_features(image, [update])
+    result = update_features(image, [update], 0)
     assert result.response == [FeatureResult("tides.version")]
     assert replay(image, result.records).features.get("tides.version") == level
 
@@ -60,7 +65,7 @@ def test_levels_go_up_down_and_away(update: FeatureUpdate, level: int | None) ->
 def test_what_is_refused_stops_the_whole_request(update: FeatureUpdate, code: ErrorCode, words: str) -> None:
     good = FeatureUpdate("tides.version", 3)
     other = good if update.name != good.name else FeatureUpdate(METADATA_VERSION, METADATA_VERSION_LEVEL)
-    result = update_features(cluster(), [other, update])
+    result = update_features(cluster(), [other, update], 0)
     assert result.records == []
     assert [outcome.error for outcome in result.response] == [ErrorCode.NONE, code]
     assert words in (result.response[1].message or "")
@@ -68,7 +73,7 @@ def test_what_is_refused_stops_the_whole_request(update: FeatureUpdate, code: Er
 
 def test_duplicates_and_validate_only() -> None:
     up = FeatureUpdate("tides.version", 3)
-    result = update_features(cluster(), [up, up])
+    result = update_features(cluster(), [up, up], 0)
     assert result.records == []
     assert [outcome.error for outcome in result.response] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
-    assert update_features(cluster(), [up], validate_only=True).records == []
+    assert update_features(cluster(), [up], 0, validate_only=True).records == []

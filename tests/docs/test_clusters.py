@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.docs.shell import ROOT, Shell, blocks
+from tests.faults.nodes import Node
 from tidelog.testing.environment import reserve_port
 
 PAGE = (ROOT / "docs" / "OPERATIONS.md").read_text()
 SECTION = PAGE[PAGE.index("## Run a cluster") : PAGE.index("## Choose keys and partition counts")]
-UP, TRY, FORMAT, START, STATUS = blocks(SECTION, "bash")
+UP, TRY, FORMAT, START, UPGRADE, STATUS = blocks(re.sub("^ {3}", "", SECTION, flags=re.MULTILINE), "bash")
 (SETTINGS,) = blocks(SECTION, "toml")
 
 
@@ -86,6 +87,16 @@ def test_on_three_machines(tmp_path: Path) -> None:
         said = shell.run(STATUS)
         assert "Leader " in said
         assert len(re.findall(r"^ *[123] +(?:leader|voter)", said, re.MULTILINE)) == 3
+
+
+def test_voters_move_into_the_log(tmp_path: Path) -> None:
+    node = Node(1, tmp_path / "data", {})
+    try:
+        shell = Shell(tmp_path, node.start().bootstrap_servers)
+        assert "The voters stand in the metadata log" in shell.run(UPGRADE)
+        assert " leader " in shell.run(STATUS)
+    finally:
+        node.close()
 
 
 @pytest.mark.parametrize("words", ["quorum remove", "quorum add", "storage format", "drain", "reassign", "cluster status"])

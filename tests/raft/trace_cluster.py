@@ -32,6 +32,7 @@ from tidelog.raft.messages import (
     RemoveVoter,
     SnapshotId,
     UpdateVoter,
+    UpgradeKRaftVersion,
     Vote,
     VoteReply,
 )
@@ -89,7 +90,7 @@ class TraceCluster:
     # -- commands ------------------------------------------------------------------------------------------------------------
 
     def cluster(self, *words: str) -> None:
-        """cluster voters=1,2,3 [observers=4] [static] [bootstrap]"""
+        """cluster voters=1,2,3 [observers=4] [static] [bootstrap] [auto-join]"""
         options = dict(word.split("=") for word in words if "=" in word)
         voter_ids = [int(each) for each in options["voters"].split(",")]
         observer_ids = [int(each) for each in options.get("observers", "").split(",") if each]
@@ -110,6 +111,7 @@ class TraceCluster:
                 static_voters=voters if "static" in words else VoterSet(),
                 bootstrap_servers=tuple((f"n{each}", 9093) for each in everybody if each != node_id) if has_bootstrap else (),
                 snapshot_piece_max=60,
+                auto_join="auto-join" in words,
             )
             self.hosts[node_id] = QuorumHost(config, log, QuorumState())
             self._start(node_id)
@@ -221,9 +223,9 @@ class TraceCluster:
         self.hosts[int(node)].running().resign()
         self._collect(int(node))
 
-    def upgrade(self, node: str) -> None:
-        self.hosts[int(node)].running().upgrade_kraft_version()
-        self._collect(int(node))
+    def upgrade(self, node: str, version: str = "1", *words: str) -> None:
+        """upgrade 1 [version] [validate]: ask node 1 to raise kraft.version"""
+        self._ask(int(node), UpgradeKRaftVersion(int(version), 5_000, "validate" in words, "cluster"))
 
     def snapshot(self, node: str, offset: str) -> None:
         """snapshot 1 5: node 1 replaces its log below offset 5 by a snapshot"""
@@ -428,6 +430,8 @@ def _request(request: QuorumRequest) -> str:
         return f"EndQuorumEpoch epoch={request.epoch} leader={request.leader_id} preferred={preferred}"
     if isinstance(request, BeginQuorumEpoch):
         return f"BeginQuorumEpoch epoch={request.epoch} leader={request.leader_id}"
+    if isinstance(request, AddVoter | RemoveVoter):
+        return f"{type(request).__name__} {request.voter.node_id} directory={request.voter.directory_id[1]}"
     assert isinstance(request, UpdateVoter)
     return f"UpdateVoter epoch={request.epoch} endpoints={','.join(each.host for each in request.endpoints)}"
 

@@ -158,12 +158,15 @@ def test_a_directory_of_another_cluster(tmp_path: Path) -> None:
         formatted(tmp_path, layout_of(1))
 
 
-def test_a_cluster_grows_by_brokers_that_do_not_vote(tmp_path: Path) -> None:
+def test_a_cluster_grows_by_nodes_that_join_the_voters(tmp_path: Path) -> None:
     before = formatted(tmp_path, layout_of(1))
     grown = grow_layout(RealDisk(), RealRandomness(), str(tmp_path), before, ports_from(9092, 3)[1:])
     assert grown.node_ids == (1, 2, 3)
-    assert (grown.controllers, grown.first_voters) == (before.controllers, before.first_voters)
-    assert grown.settings(3, "here")["process.roles"] == "broker"
+    settings = grown.settings(3, "here")
+    assert (settings["process.roles"], settings["controller.quorum.auto.join.enable"]) == ("broker,controller", "true")
+    assert read_layout(str(tmp_path)) == grown
+    # Earlier releases kept how many voters there were.
+    (tmp_path / "cluster.json").write_text(grown.to_json().replace('"is_formatted"', '"voter_count": 1, "is_formatted"'))
     assert read_layout(str(tmp_path)) == grown
     assert formatted(tmp_path, grown) == grown
     assert not (Path(data_path_of(str(tmp_path), 2)) / METADATA_DIRECTORY / FIRST_SNAPSHOT).exists()

@@ -82,6 +82,7 @@ def raft_config(config: BrokerConfig, directory_id: bytes | None) -> RaftConfig:
         endpoints=endpoints,
         static_voters=voter_set(voters),
         bootstrap_servers=tuple((server.host, server.port) for server in servers),
+        auto_join=bool(values["controller.quorum.auto.join.enable"]),
         election_timeout_ms=int(values["controller.quorum.election.timeout.ms"]),
         election_backoff_max_ms=int(values["controller.quorum.election.backoff.max.ms"]),
         fetch_timeout_ms=int(values["controller.quorum.fetch.timeout.ms"]),
@@ -225,6 +226,11 @@ class MetadataQuorum:
     @property
     def voters(self) -> VoterSet:
         return self._node.voters if self._node is not None else self._config.static_voters
+
+    @property
+    def kraft_version(self) -> int:
+        """1 if the voters stand in the log, 0 if they stand in the settings."""
+        return self._node.kraft_version if self._node is not None else 0
 
     @property
     def end_offset(self) -> int:

@@ -350,12 +350,15 @@ def _add_fields(add: AddVoter) -> Fields:
         "voter_id": add.voter.node_id,
         "voter_directory_id": add.voter.directory_id,
         "listeners": _endpoint_fields(add.endpoints),
+        "ack_when_committed": add.ack_when_committed,
     }
 
 
 def _decode_add(request: DecodedMessage) -> AddVoter:
     voter = ReplicaKey(request.voter_id, request.voter_directory_id)
-    return AddVoter(voter, _endpoints(request.listeners), request.timeout_ms, request.cluster_id)
+    # Version 0 does not say.
+    is_acknowledged_late = getattr(request, "ack_when_committed", True)
+    return AddVoter(voter, _endpoints(request.listeners), request.timeout_ms, request.cluster_id, is_acknowledged_late)
 
 
 def _remove_fields(remove: RemoveVoter) -> Fields:

@@ -2,7 +2,7 @@
 brokers that are gone."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -94,25 +94,47 @@ def status_command(
     # Clients are not told of a broker that stops or is down; older clusters than Kafka 4.0 list no others.
     held_by = {replica for replicas in current.values() for replica in replicas}
     down = sorted(({each.broker_id for each in registered.values()} | held_by) - set(description.brokers))
-    silent = sorted(quorum.silent_voters())
+    voters, silent = [voter.node_id for voter in quorum.voters], sorted(quorum.silent_voters())
     count = len(current)
     if as_json:
-        document: dict[str, object] = {"brokers": sorted(description.brokers), "brokers_down": down, "voters_silent": silent}
+        document: dict[str, object] = {"brokers": sorted(description.brokers), "brokers_down": down}
+        document |= {"voters": voters, "voters_silent": silent}
         document |= {"partitions": count, "moving": len(moving), **findings, "internal_topics_need_replicas": has_few_internal}
         show_json(document)
     else:
         console = make_console()
         brokers = count_of(len(description.brokers), "broker")
         say(console, f"{brokers}, {count_of(count, 'partition')}, {len(moving)} moving")
+        say(console, f"{count_of(len(voters), 'voter')} of the metadata: {', '.join(map(str, voters))}")
         shown = {"brokers_down": [str(each) for each in down], "voters_silent": [str(each) for each in silent], **findings}
         for name, places_found in shown.items():
             _say_finding(console, name.replace("_", " "), places_found)
         if has_few_internal:
             say(console, "internal topics have fewer replicas than they could: tidelog reassign --execute --internal")
+        for line in advice_on_voters(len(voters), len(description.brokers), silent):
+            say(console, line)
     return ExitCode.FOUND if down or silent or any(findings.values()) else ExitCode.SUCCESS
 
 
 PLACES_SHOWN_MAX = 5
+# As many voters survive the loss of one of them.
+VOTERS_WANTED = 3
+
+
+def advice_on_voters(voter_count: int, broker_count: int, silent: Sequence[int]) -> Iterator[str]:
+    if silent:
+        yield (
+            f"voter {', '.join(map(str, silent))} does not answer the leader: start it, or replace it (tidelog quorum "
+            "remove, then add); to see the quorum: tidelog quorum status"
+        )
+    elif broker_count >= VOTERS_WANTED and voter_count < VOTERS_WANTED:
+        lost = "that one" if voter_count == 1 else "one of the two"
+        yield (
+            f"nothing can be decided without {lost}: let controllers join until there are three voters "
+            "(controller.quorum.auto.join.enable, or tidelog quorum add)"
+        )
+    elif not voter_count % 2:
+        yield f"{voter_count} voters survive no more losses than {voter_count - 1}: add or remove one (tidelog quorum)"
 
 
 def _say_finding(console: Console, name: str, found: Sequence[str]) -> None:

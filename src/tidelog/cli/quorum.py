@@ -14,7 +14,14 @@ import typer
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PlaintextOption, plaintext_options
 from tidelog.cli.output import confirm, make_console, say, show_json, show_table
-from tidelog.client.quorum import NO_DIRECTORY, QuorumAdmin, QuorumDescription, QuorumListener, QuorumReplica
+from tidelog.client.quorum import (
+    KRAFT_VERSION_LEVEL,
+    NO_DIRECTORY,
+    QuorumAdmin,
+    QuorumDescription,
+    QuorumListener,
+    QuorumReplica,
+)
 from tidelog.client.wire.errors import ClientError
 from tidelog.config.listeners import read_listener
 from tidelog.config.types import InvalidSetting
@@ -61,6 +68,21 @@ def status_command(
         for replica in replicas
     ]
     show_table(console, ("Node", "Role", "End offset", "Lag", "Caught up", "Directory"), rows)
+
+
+@app.command("upgrade", epilog="Example: tidelog quorum upgrade")
+def upgrade_command(
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep the voters in the metadata log (kraft.version 1), so that they can be added and removed. There is no way back."""
+    with _admin(bootstrap, properties) as admin:
+        admin.upgrade()
+    if as_json:
+        show_json({"kraft_version": KRAFT_VERSION_LEVEL})
+    else:
+        say(make_console(), "The voters stand in the metadata log; to see them: tidelog quorum status")
 
 
 @app.command("add", epilog="Example: tidelog quorum add 4 --listener CONTROLLER://10.0.0.4:9093")

@@ -2,8 +2,8 @@
 
 The calls go through ``client.wire``, in plaintext only, on Tidelog and on any Kafka since 3.3 (changes: since 3.9). Any broker or
 controller may be asked to describe the quorum; one that cannot tell names the active controller, or else the next is asked. The
-leader makes a change: if a broker does not pass it on, the leader's own listener is asked. A change is requested once: after an
-error it may or may not have been made, and ``describe`` tells.
+leader makes a change, and brokers pass it on; if one does not, the leader's own listener is asked. A change is requested once:
+after an error it may or may not have been made, and ``describe`` tells.
 """
 
 from functools import partial
@@ -25,6 +25,10 @@ NO_DIRECTORY = bytes(16)
 NOBODY = -1
 # A voter that runs fetches from the leader at least twice a second.
 SILENT_MS_MIN = 3_000
+KRAFT_VERSION = "kraft.version"
+KRAFT_VERSION_LEVEL = 1
+# Of UpdateFeatures: a level may only be raised.
+_UPGRADE = 1
 
 
 class QuorumListener(NamedTuple):
@@ -97,6 +101,12 @@ class QuorumAdmin:
     def describe(self) -> QuorumDescription:
         """The quorum as its leader sees it. Repeated until the time-out while there is no leader."""
         return retried(self._describe_once, self._request_timeout_ms / 1000, is_worth_another_attempt)
+
+    def upgrade(self) -> None:
+        """Raise ``kraft.version`` to 1, so that the voters stand in the log and can change."""
+        updates = [{"feature": KRAFT_VERSION, "max_version_level": KRAFT_VERSION_LEVEL, "upgrade_type": _UPGRADE}]
+        fields = {"timeout_ms": self._request_timeout_ms, "feature_updates": updates, "validate_only": False}
+        self._change(ApiKey.UPDATE_FEATURES, fields, f"{KRAFT_VERSION} was not raised")
 
     def add_voter(self, node_id: int, directory_id: bytes, listeners: tuple[QuorumListener, ...]) -> None:
         """Make an observer that has caught up a voter."""

@@ -19,6 +19,7 @@ PROCESS_ROLES = "process.roles"
 NODE_ID = "node.id"
 QUORUM_VOTERS = "controller.quorum.voters"
 BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
+AUTO_JOIN = "controller.quorum.auto.join.enable"
 NODE_ID_MAX = 2**31 - 1
 LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
 FOLLOWER_THROTTLED_RATE = "follower.replication.throttled.rate"
@@ -51,6 +52,13 @@ CLUSTER_SETTINGS = (
         SettingType.LIST,
         (),
         "Where to ask for the metadata quorum: host:port of some controllers' listeners.",
+    ),
+    Setting(
+        AUTO_JOIN,
+        SettingType.BOOLEAN,
+        False,
+        "Whether a controller that is not among the voters of the metadata log becomes one by itself, once it has caught up. A "
+        "voter with its node id and another directory is removed first.",
     ),
     Setting(
         "controller.quorum.election.timeout.ms",
@@ -184,6 +192,9 @@ def check_cluster(values: Mapping[str, Value]) -> None:
     if not is_controller and not names_a_quorum(values):
         reason = f"a broker without a controller needs a quorum: set {BOOTSTRAP_SERVERS} or {QUORUM_VOTERS}, or add the role"
         raise InvalidSetting(PROCESS_ROLES, ",".join(_list(values, PROCESS_ROLES)), reason)
+    if values[AUTO_JOIN] and (voters or not is_controller or not names_a_quorum(values)):
+        reason = f"only a controller of a quorum that {BOOTSTRAP_SERVERS} names can join its voters"
+        raise InvalidSetting(AUTO_JOIN, "true", reason)
     if voters:
         is_listed = any(voter.node_id == node_id for voter in voters)
         listed = ",".join(_list(values, QUORUM_VOTERS))

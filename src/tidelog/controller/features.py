@@ -1,16 +1,17 @@
 """Changes finalized features: what every broker of the cluster has agreed to do.
 
 A level can be set if this release supports it (``metadata.features``). One feature that cannot be changed as requested fails the
-whole request, as in Kafka.
+whole request, as in Kafka. The level of ``kraft.version`` is not in the image, and no metadata record changes it: the quorum does
+(``raft.quorum``), before the rest of the request is decided.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from tidelog.controller.decision_queue import ControllerResult
 from tidelog.controller.errors import ApiError
-from tidelog.metadata.features import METADATA_VERSION, SUPPORTED_FEATURES
+from tidelog.metadata.features import KRAFT_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import FeatureLevelRecord, MetadataRecord
 from tidelog.wire.errors import ErrorCode
@@ -38,9 +39,15 @@ class FeatureResult:
     message: str | None = None
 
 
+def finalized_features(image: ClusterImage, kraft_version: int) -> dict[str, int]:
+    """The levels of all features that are finalized, also of the one that the quorum keeps."""
+    return {**image.features, KRAFT_VERSION: kraft_version} if kraft_version else image.features
+
+
 def update_features(
-    image: ClusterImage, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
+    image: ClusterImage, updates: Sequence[FeatureUpdate], kraft_version: int, *, validate_only: bool = False
 ) -> ControllerResult[list[FeatureResult]]:
+    levels = finalized_features(image, kraft_version)
     records: list[MetadataRecord] = []
     results: list[FeatureResult] = []
     seen: set[str] = set()
@@ -49,18 +56,18 @@ def update_features(
             if update.name in seen:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{update.name} is given twice")
             seen.add(update.name)
-            _check(image, update)
+            _check(levels, update)
         except ApiError as error:
             results.append(FeatureResult(update.name, error.code, error.message))
             continue
-        if image.features.get(update.name, 0) != update.level:
+        if levels.get(update.name, 0) != update.level and update.name != KRAFT_VERSION:
             records.append(FeatureLevelRecord(update.name, update.level))
         results.append(FeatureResult(update.name))
     is_refused = any(result.error is not ErrorCode.NONE for result in results)
     return ControllerResult([] if validate_only or is_refused else records, results)
 
 
-def _check(image: ClusterImage, update: FeatureUpdate) -> None:
+def _check(levels: Mapping[str, int], update: FeatureUpdate) -> None:
     name, level = update.name, update.level
     supported = SUPPORTED_FEATURES.get(name)
     if supported is None:
@@ -72,7 +79,7 @@ def _check(image: ClusterImage, update: FeatureUpdate) -> None:
         raise _invalid(f"{name} has levels {low} to {high} here, not {level}")
     if update.upgrade_type not in (UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"there is no upgrade type {update.upgrade_type}")
-    current = image.features.get(name, 0)
+    current = levels.get(name, 0)
     if level < current and update.upgrade_type == UpgradeType.UPGRADE:
         raise _invalid(f"{name} is at {current}; to lower it to {level} the request must allow a downgrade")
     if level > current and update.upgrade_type != UpgradeType.UPGRADE:

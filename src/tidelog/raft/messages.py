@@ -123,10 +123,14 @@ class FetchSnapshotReply(NamedTuple):
 
 
 class AddVoter(NamedTuple):
+    """A node that adds itself does not wait for the commitment: it may have to fetch the record first, and asks one thing at a
+    time."""
+
     voter: ReplicaKey
     endpoints: tuple[VoterEndpoint, ...]
     timeout_ms: int
     cluster_id: str | None = None
+    ack_when_committed: bool = True
 
 
 class RemoveVoter(NamedTuple):
@@ -134,8 +138,17 @@ class RemoveVoter(NamedTuple):
     cluster_id: str | None = None
 
 
+class UpgradeKRaftVersion(NamedTuple):
+    """UpdateFeatures of ``kraft.version``, at the leader. It is never sent as such to another node."""
+
+    version: int
+    timeout_ms: int
+    validate_only: bool = False
+    cluster_id: str | None = None
+
+
 class ChangeVoterReply(NamedTuple):
-    """The answer to AddVoter and RemoveVoter."""
+    """The answer to AddVoter, RemoveVoter and UpgradeKRaftVersion."""
 
     error: ErrorCode
     message: str = ""
@@ -155,7 +168,17 @@ class UpdateVoterReply(NamedTuple):
     news: LeaderNews
 
 
-QuorumRequest = Vote | BeginQuorumEpoch | EndQuorumEpoch | QuorumFetch | FetchSnapshot | AddVoter | RemoveVoter | UpdateVoter
+QuorumRequest = (
+    Vote
+    | BeginQuorumEpoch
+    | EndQuorumEpoch
+    | QuorumFetch
+    | FetchSnapshot
+    | AddVoter
+    | RemoveVoter
+    | UpdateVoter
+    | UpgradeKRaftVersion
+)
 QuorumReply = (
     VoteReply
     | BeginQuorumEpochReply

@@ -66,6 +66,7 @@ from tidelog.raft.messages import (
     SnapshotId,
     UpdateVoter,
     UpdateVoterReply,
+    UpgradeKRaftVersion,
     Vote,
     VoteReply,
 )
@@ -107,6 +108,8 @@ class RaftConfig:
     endpoints: tuple[VoterEndpoint, ...] = ()
     static_voters: VoterSet = VoterSet()  # noqa: RUF009 - a NamedTuple is immutable
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
+    auto_join: bool = False
+    """Whether this node, while it observes, asks to become a voter (KIP-1186)."""
     election_timeout_ms: int = 1_000
     election_backoff_max_ms: int = 1_000
     fetch_timeout_ms: int = 2_000
@@ -562,11 +565,11 @@ class RaftNode:
         peer = sent.peer
         if self._is_in_flight(sent):
             del self._in_flight[peer]
-        if isinstance(reply, ChangeVoterReply):
-            return
         if reply.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
             self._note("inconsistent_cluster_id", peer=f"{peer.host}:{peer.port}", cluster_id=self._config.cluster_id)
             self._back_off(peer)
+        elif isinstance(reply, ChangeVoterReply):
+            self._on_change_voter_reply(peer, sent.request, reply)
         elif not self._learn(reply.news, peer, reply.error):
             _REPLY_HANDLERS[type(reply)](self, peer, sent.request, reply)
         self._proceed()
@@ -592,21 +595,6 @@ class RaftNode:
         """Stop leading, so that the others elect somebody at once. The host calls it before it stops."""
         if self.state is RaftState.LEADER and self._failure is None:
             self._become_resigned()
-        self._proceed()
-
-    def upgrade_kraft_version(self) -> None:
-        """Move the voters from the configuration into the log: ``kraft.version`` 1. Raises QuorumError when it cannot."""
-        leadership = self._leadership
-        if leadership is None or not self.is_leading:
-            raise NotQuorumLeader(f"node {self.node_id} does not lead the metadata quorum")
-        voters = []
-        for voter in self.voters.voters:
-            known = [key for key in (self.key, *leadership.replicas) if key.node_id == voter.node_id]
-            if not known:
-                raise QuorumError(f"voter {voter.node_id} has not fetched yet, so its directory id is not known; start it first")
-            voters.append(voter._replace(directory_id=known[-1].directory_id))
-        if self.kraft_version == 0:
-            self._append_control([KRaftVersion(1), VotersRecord(VoterSet(tuple(voters)))])
         self._proceed()
 
     # -- inputs: the disk ----------------------------------------------------------------------------------------------------
@@ -819,7 +807,8 @@ class RaftNode:
         self._enter(RaftState.FOLLOWER)
         self._leader_peer = peer
         self._election_attempts = 0
-        self._is_update_voter_due = True
+        # A node that wants to become a voter has to catch up first: for it the timer brings that up.
+        self._is_update_voter_due = self.is_voter
         self._set_timer(QuorumTimer.FETCH, self._config.fetch_timeout_ms)
         self._set_timer(QuorumTimer.UPDATE_VOTER, self._config.fetch_timeout_ms)
 
@@ -963,7 +952,7 @@ class RaftNode:
             return
         del self._in_flight[peer]
         self._back_off(peer)
-        if isinstance(sent.request, UpdateVoter):
+        if isinstance(sent.request, AddVoter | RemoveVoter | UpdateVoter):
             # Fetching is more important; the timer brings it up again.
             self._is_update_voter_due = False
         if (
@@ -1012,8 +1001,8 @@ class RaftNode:
         peer, wanted, config = self._leader_peer, self._snapshot_wanted, self._config
         if peer is None or self._is_busy:
             return
-        if self._is_update_voter_due and (update := self._voter_update()) is not None:
-            self._ask(peer, update)
+        if self._is_update_voter_due and (change := self._own_change()) is not None:
+            self._ask(peer, change)
         elif wanted is not None:
             size_max = config.snapshot_piece_max
             self._ask(peer, FetchSnapshot(self.epoch, self.key, wanted, self._snapshot_position, size_max, config.cluster_id))
@@ -1043,14 +1032,34 @@ class RaftNode:
             config.cluster_id,
         )
 
-    def _voter_update(self) -> UpdateVoter | None:
-        """The update that the leader needs if this voter's endpoints are no longer those of the voter set."""
-        voter = self.voters.find(self.key)
-        config = self._config
-        own = Voter(self.node_id, config.directory_id, config.endpoints, KRAFT_VERSION_MIN, KRAFT_VERSION_MAX)
-        if voter is None or self.kraft_version < 1 or voter == own or not config.endpoints:
+    def _own_change(self) -> QuorumRequest | None:
+        """What this node has to tell the leader about itself: that its endpoints are no longer those of the voter set, or that it
+        wants to be a voter. Before that, a voter with its id and another directory goes: that one lost its disk."""
+        voter, config = self.voters.find(self.key), self._config
+        if self.kraft_version < 1 or not config.endpoints:
             return None
-        return UpdateVoter(self.epoch, self.key, own.endpoints, KRAFT_VERSION_MIN, KRAFT_VERSION_MAX, config.cluster_id)
+        if voter is not None:
+            if voter == self._own_voter:
+                return None
+            return UpdateVoter(self.epoch, self.key, config.endpoints, KRAFT_VERSION_MIN, KRAFT_VERSION_MAX, config.cluster_id)
+        if not config.auto_join:
+            return None
+        predecessor = self.voters.by_id(self.node_id)
+        if predecessor is not None:
+            return RemoveVoter(predecessor.key, config.cluster_id)
+        return AddVoter(self.key, config.endpoints, config.request_timeout_ms, config.cluster_id, ack_when_committed=False)
+
+    @property
+    def _own_voter(self) -> Voter:
+        config = self._config
+        return Voter(self.node_id, config.directory_id, config.endpoints, KRAFT_VERSION_MIN, KRAFT_VERSION_MAX)
+
+    def _on_change_voter_reply(self, peer: RaftPeer, request: QuorumRequest, reply: ChangeVoterReply) -> None:
+        # Until this node has fetched the change, the timer is the one that asks again.
+        self._is_update_voter_due = False
+        if reply.error is not ErrorCode.NONE:
+            what = "remove_predecessor" if isinstance(request, RemoveVoter) else "join"
+            self._note("voter_not_joined", leader=peer.node_id, request=what, error=reply.error.name, reason=reply.message)
 
     @property
     def _is_busy(self) -> bool:
@@ -1496,7 +1505,7 @@ class RaftNode:
 
     # -- voters --------------------------------------------------------------------------------------------------------------
 
-    def _change_refusal(self) -> ChangeVoterReply | None:
+    def _change_refusal(self, kraft_version_min: int = 1) -> ChangeVoterReply | None:
         """Why the voters cannot be changed now, if they cannot."""
         leadership = self._leadership
         if leadership is None or not leadership.is_begun:
@@ -1504,29 +1513,72 @@ class RaftNode:
         if not self.is_leading:
             message = "The leader has not committed a record of its epoch yet, so an earlier change may be unfinished. Try again."
             return ChangeVoterReply(ErrorCode.REQUEST_TIMED_OUT, message)
-        if self.kraft_version < 1:
-            message = "The voters stand in controller.quorum.voters. Raise the feature kraft.version to 1 to change them."
+        if self.kraft_version < kraft_version_min:
+            message = (
+                "The voters stand in the settings, because the feature kraft.version is at 0. Raise it to 1 to change them: "
+                "tidelog quorum upgrade"
+            )
             return ChangeVoterReply(ErrorCode.UNSUPPORTED_VERSION, message)
         if leadership.change is not None or self._history.voters_offset >= self.high_watermark:
             message = "Another change of the voters is under way. Try again when it is committed."
             return ChangeVoterReply(ErrorCode.REQUEST_TIMED_OUT, message)
         return None
 
-    def _change_voters(self, voters: VoterSet, reply_to: Hashable, text: str, timeout_ms: int) -> None:
+    def _change_voters(self, records: Sequence[ControlRecord], change: tuple[Hashable, str, int] | None) -> None:
+        """Append records that end with the new voters. ``change`` is whom to answer when they are committed, what was asked for,
+        and for how long that waits; None if nobody waits for an answer."""
         leadership = self._leadership
         assert leadership is not None, "only a leader changes the voters"
         known_ids = {*self.voters.ids, self.node_id}
-        offset = self._append_control([VotersRecord(voters)]) - 1
-        leadership.change = VoterChange(offset, reply_to, text)
-        leadership.begin_pending |= set(voters.ids) - known_ids
+        offset = self._append_control(records) - 1
+        if change is not None:
+            reply_to, text, timeout_ms = change
+            leadership.change = VoterChange(offset, reply_to, text)
+            self._set_timer(QuorumTimer.VOTER_CHANGE, timeout_ms)
+        leadership.begin_pending |= set(self.voters.ids) - known_ids
         # What a new voter fetched as an observer counts: a lone voter has never had to hear of anybody.
         for key, each in leadership.replicas.items():
-            if voters.find(key) is not None:
+            if self.voters.find(key) is not None:
                 # A voter that fetches a snapshot has been heard of since it last fetched from the log.
                 leadership.fetched[key.node_id] = max(each.fetched_at_ms, leadership.fetched.get(key.node_id, 0))
         self._extend_leadership(leadership)
-        self._set_timer(QuorumTimer.VOTER_CHANGE, timeout_ms)
-        self._note("voters", voters=voters.ids, offset=offset)
+        self._note("voters", voters=self.voters.ids, offset=offset)
+
+    def _on_upgrade_kraft_version(self, request: UpgradeKRaftVersion, reply_to: Hashable) -> ChangeVoterReply | None:
+        """Move the voters from the configuration into the log, with the directories that they have."""
+        refusal = self._change_refusal(KRAFT_VERSION_MIN)
+        if refusal is not None:
+            return refusal
+        if request.version == self.kraft_version:
+            return ChangeVoterReply(ErrorCode.NONE)
+        if request.version != KRAFT_VERSION_MAX:
+            message = f"kraft.version is at {self.kraft_version} and cannot become {request.version}."
+            return ChangeVoterReply(ErrorCode.INVALID_UPDATE_VERSION, message)
+        voters = []
+        for voter in self.voters.voters:
+            directory_id = self._directory_of(voter)
+            if directory_id is None:
+                message = f"Voter {voter.node_id} does not fetch, so the id of its directory is not known: start it first."
+                return ChangeVoterReply(ErrorCode.INVALID_UPDATE_VERSION, message)
+            if not voter.endpoints:
+                message = (
+                    f"No other node could reach voter {voter.node_id}: name a listener for controllers in its settings "
+                    "(listeners, controller.listener.names), and restart it."
+                )
+                return ChangeVoterReply(ErrorCode.INVALID_UPDATE_VERSION, message)
+            voters.append(voter._replace(directory_id=directory_id))
+        if request.validate_only:
+            return ChangeVoterReply(ErrorCode.NONE)
+        records: list[ControlRecord] = [KRaftVersion(request.version), VotersRecord(VoterSet(tuple(voters)))]
+        self._change_voters(records, (reply_to, f"Raising kraft.version to {request.version}", request.timeout_ms))
+        return None
+
+    def _directory_of(self, voter: Voter) -> bytes | None:
+        """The directory that a voter of the configuration has, if this leader knows it."""
+        if voter.matches(self.key):
+            return self._config.directory_id
+        replicas = self._leadership.replicas if self._leadership is not None else ()
+        return next((key.directory_id for key in replicas if voter.matches(key)), None)
 
     def _on_add_voter(self, request: AddVoter, reply_to: Hashable) -> ChangeVoterReply | None:
         refusal = self._change_refusal()
@@ -1550,9 +1602,9 @@ class RaftNode:
             )
             return ChangeVoterReply(ErrorCode.REQUEST_TIMED_OUT, message)
         added = Voter(voter.node_id, voter.directory_id, request.endpoints, KRAFT_VERSION_MIN, KRAFT_VERSION_MAX)
-        text = f"Adding voter {voter.node_id}"
-        self._change_voters(self.voters.with_voter(added), reply_to, text, request.timeout_ms)
-        return None
+        change = (reply_to, f"Adding voter {voter.node_id}", request.timeout_ms) if request.ack_when_committed else None
+        self._change_voters([VotersRecord(self.voters.with_voter(added))], change)
+        return None if change is not None else ChangeVoterReply(ErrorCode.NONE)
 
     def _on_remove_voter(self, request: RemoveVoter, reply_to: Hashable) -> ChangeVoterReply | None:
         refusal = self._change_refusal()
@@ -1574,8 +1626,7 @@ class RaftNode:
                 "this back: start those nodes or remove them first."
             )
             return ChangeVoterReply(ErrorCode.INVALID_REQUEST, message)
-        text = f"Removing voter {voter.node_id}"
-        self._change_voters(left, reply_to, text, self._config.request_timeout_ms)
+        self._change_voters([VotersRecord(left)], (reply_to, f"Removing voter {voter.node_id}", self._config.request_timeout_ms))
         return None
 
     def _is_heard(self, voter: Voter) -> bool:
@@ -1608,7 +1659,7 @@ class RaftNode:
             self._note("voter_update_refused", leader=peer.node_id, epoch=request.epoch, error=reply.error.name)
 
     def _refusal(self, request: QuorumRequest, error: ErrorCode) -> QuorumReply:
-        if isinstance(request, AddVoter | RemoveVoter):
+        if isinstance(request, AddVoter | RemoveVoter | UpgradeKRaftVersion):
             return ChangeVoterReply(error, f"{error.message} The id of this cluster is {self._config.cluster_id}.")
         return _REPLY_CLASSES[type(request)](error, self._news())
 
@@ -1637,6 +1688,7 @@ _REQUEST_HANDLERS: dict[type, Callable[[RaftNode, Any, Hashable], Any]] = {
     AddVoter: RaftNode._on_add_voter,
     RemoveVoter: RaftNode._on_remove_voter,
     UpdateVoter: RaftNode._on_update_voter,
+    UpgradeKRaftVersion: RaftNode._on_upgrade_kraft_version,
 }
 _REPLY_HANDLERS: dict[type, Callable[[RaftNode, RaftPeer, Any, Any], None]] = {
     VoteReply: RaftNode._on_vote_reply,

@@ -1,20 +1,19 @@
 """The layout of a cluster on one machine: its nodes, their ports, and the settings and directories that follow from that.
 
 Every node is a broker with three listeners on loopback: one for clients, one for other brokers, one for controllers. The first
-nodes, an odd number of them, are the first voters of the metadata quorum. They stand in the snapshot with which the metadata log
-of each begins (kraft.version 1), so voters can be added and removed later.
+nodes, an odd number of them, are the voters of the metadata quorum. In a new cluster they stand in the snapshot with which the
+metadata log of each begins (kraft.version 1).
 
 The layout is kept in the file ``cluster.json`` beside the nodes' directories, so that the next start finds the same cluster:
 
-    {"version": 1, "cluster_id": "...", "is_formatted": true, "voter_count": 0,
+    {"version": 1, "cluster_id": "...", "is_formatted": true,
      "nodes": [{"node_id": 1, "client": 9092, "inter_broker": 9192, "controller": 9292, "directory_id": "..."}, ...]}
 
 It is written before any directory is formatted, and again when all are. A crash in between is made good by the next start. From
-then on a directory that is found empty was lost, together with the votes that were given from it, so it gets a new id and is no
-longer a voter's.
+then on a directory that is found empty was lost, together with the votes that were given from it, so it gets a new id.
 
-A cluster grows by nodes that are brokers only: the voters stay those of the beginning, and ``voter_count`` keeps their number (0
-in a cluster that has never grown).
+A node that should vote and does not, because the cluster has grown or the node has lost its directory, joins the voters by itself
+(``controller.quorum.auto.join.enable``), as long as a majority of them is there.
 """
 
 import json
@@ -84,8 +83,6 @@ class ClusterLayout:
     cluster_id: str
     nodes: tuple[NodeLayout, ...]
     is_formatted: bool = False
-    voter_count: int = 0
-    """How many of the first nodes are controllers; 0 if that follows from the number of nodes."""
 
     @property
     def node_ids(self) -> tuple[int, ...]:
@@ -94,8 +91,6 @@ class ClusterLayout:
     @property
     def controllers(self) -> tuple[NodeLayout, ...]:
         """The first nodes, an odd number of them: an even number survives no more failures than one less."""
-        if self.voter_count:
-            return self.nodes[: self.voter_count]
         count = min(len(self.nodes), VOTERS_MAX)
         return self.nodes[: count - (count + 1) % 2]
 
@@ -133,6 +128,7 @@ class ClusterLayout:
             "inter.broker.listener.name": "REPLICATION",
             "controller.listener.names": CONTROLLER_LISTENER,
             "controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{each.controller}" for each in self.controllers),
+            "controller.quorum.auto.join.enable": str(is_controller).lower(),
         }
 
     def replication_settings(self, chosen: Mapping[str, str]) -> dict[str, str]:
@@ -174,7 +170,7 @@ def grow_layout(
     """Add nodes with these ports, and write the layout. ``format_nodes`` makes their directories."""
     first_id = max(layout.node_ids) + 1
     added = tuple(NodeLayout(first_id + index, *each, random_id(randomness)) for index, each in enumerate(ports))
-    grown = replace(layout, nodes=(*layout.nodes, *added), voter_count=len(layout.controllers))
+    grown = replace(layout, nodes=(*layout.nodes, *added))
     write_atomically(disk, os.path.join(path, LAYOUT_FILE), grown.to_json().encode())
     return grown
 
@@ -225,10 +221,7 @@ def parse_layout(text: str, path: str) -> ClusterLayout:
             raise ValueError("expected nodes with an id each")
         if not all(isinstance(port, int) and 1 <= port <= PORT_MAX for node in nodes for port in node.ports):
             raise ValueError("expected ports")
-        voter_count = document.get("voter_count", 0)
-        if not isinstance(voter_count, int) or not 0 <= voter_count <= len(nodes):
-            raise ValueError("expected no more voters than nodes")
-        layout = ClusterLayout(str(document["cluster_id"]), nodes, document["is_formatted"] is True, voter_count)
+        layout = ClusterLayout(str(document["cluster_id"]), nodes, document["is_formatted"] is True)
         assert layout.first_voters, "every voter has an id that can be read"
         return layout
     except (ValueError, KeyError, TypeError, AttributeError, CorruptCheckpoint) as error:

@@ -67,5 +67,5 @@ def test_gotcha_6_features_whose_least_level_is_0_are_left_out_up_to_version_3(c
         response = client.call(ApiKey.API_VERSIONS, version, **SOFTWARE)
         names[version] = {feature.name: feature.min_version for feature in response.supported_features}
     level = features.METADATA_VERSION_LEVEL
-    optional = {"transaction.version": 0, "share.version": 0}
+    optional = {"transaction.version": 0, "share.version": 0, "kraft.version": 0}
     assert names == {3: {"metadata.version": level}, 4: {"metadata.version": level, **optional}}

@@ -87,8 +87,6 @@ _CONTROLLER_NAMES = (
 
 _APIS: list[Api] = [import_module(f"{__name__}.{name}").API for name in _NAMES]
 _CONTROLLER_APIS: list[Api] = [import_module(f"{__name__}.{name}").API for name in _CONTROLLER_NAMES]
-# What brokers serve to clients.
-TABLE: dict[int, Api] = {api.key: api for api in _APIS}
 TABLES: dict[ListenerRole, dict[int, Api]] = {
     role: {
         api.key: api
@@ -97,6 +95,8 @@ TABLES: dict[ListenerRole, dict[int, Api]] = {
     }
     for role in ListenerRole
 }
+# What brokers serve to clients.
+TABLE = TABLES[ListenerRole.CLIENT]
 # Every API by its key. Fetch stands for that of brokers, although controllers serve one of their own.
 EVERY_API: dict[int, Api] = {**TABLES[ListenerRole.CONTROLLER], **TABLES[ListenerRole.INTER_BROKER], **TABLE}
 

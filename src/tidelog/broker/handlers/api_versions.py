@@ -10,6 +10,7 @@ from typing import Any
 
 from tidelog.broker.api import ALL_LISTENERS, Api, RequestContext
 from tidelog.controller.errors import ApiError
+from tidelog.controller.features import finalized_features
 from tidelog.metadata.features import SUPPORTED_FEATURES
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage, encode_response
@@ -28,7 +29,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             if not _SOFTWARE.fullmatch(text):
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the client's software name or version is not a plain word")
         context.session.identify(request.client_software_name, request.client_software_version)
-    image = context.broker.image
+    image, quorum = context.broker.image, context.broker.quorum
     context.reply(
         {
             "error_code": ErrorCode.NONE,
@@ -40,7 +41,8 @@ def handle(context: RequestContext, request: DecodedMessage) -> None:
             ],
             "finalized_features_epoch": image.last_offset,
             "finalized_features": [
-                {"name": name, "max_version_level": level, "min_version_level": level} for name, level in image.features.items()
+                {"name": name, "max_version_level": level, "min_version_level": level}
+                for name, level in finalized_features(image, quorum.kraft_version).items()
             ],
         }
     )

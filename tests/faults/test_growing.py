@@ -1,0 +1,120 @@
+"""A directory of an earlier release, whose broker was a cluster by itself, grows to three voters and three brokers while clients
+write to it, and nothing is lost."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.compatibility.kafka_client import read_partition
+from tests.compatibility.kafka_fixtures import read_expected, unpack
+from tests.compatibility.tidelog_fixtures import BROKER_ID, CLEAN, NEVER_EXPIRES, expected_state, read_state
+from tests.faults.decisions import CREATE_VERSION, NoAnswer, ask
+from tests.faults.load import COMMON, wait_until
+from tests.faults.nodes import Node
+from tidelog.cli.main import main
+from tidelog.client.quorum import QuorumAdmin
+from tidelog.client.wire.errors import ClientError
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.protocol import ApiKey
+
+TOPIC = "orders"
+
+
+@contextmanager
+def writing(servers: str) -> Iterator[dict[int, bytes]]:
+    """One value after the other, and what was acknowledged, by offset."""
+    acknowledged: dict[int, bytes] = {}
+    is_over = threading.Event()
+    errors: list[str] = []
+    producer = Producer({**COMMON, "bootstrap.servers": servers, "max.in.flight": 1, "delivery.timeout.ms": 60_000})
+
+    def work() -> None:
+        number = 0
+        while not is_over.is_set():
+            value = b"%d" % number
+            producer.produce(
+                TOPIC,
+                value,
+                partition=0,
+                on_delivery=lambda error, message, value=value: (
+                    errors.append(str(error)) if error is not None else acknowledged.update({message.offset(): value})
+                ),
+            )
+            number += 1
+            producer.poll(0.01)
+        producer.flush(60)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield acknowledged
+    finally:
+        is_over.set()
+        thread.join(120)
+    assert errors == []
+
+
+def voters_of(servers: str) -> list[int]:
+    with QuorumAdmin(servers) as quorum:
+        try:
+            return [voter.node_id for voter in quorum.describe().voters]
+        except ClientError:
+            return []
+
+
+def create(node: Node, topic: str) -> None:
+    """Ask this node, whoever decides it, until the topic is there."""
+    wanted = {"name": topic, "num_partitions": 1, "replication_factor": 1}
+
+    def is_there() -> bool:
+        try:
+            answer = ask(node.port, ApiKey.CREATE_TOPICS, CREATE_VERSION, {"topics": [wanted], "timeout_ms": 60_000})
+        except NoAnswer:
+            return False
+        return answer.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+
+    wait_until(is_there, f"{topic} is created")
+
+
+def test_an_earlier_directory_grows_to_three_voters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = read_expected(CLEAN)
+    with ExitStack() as ends:
+        first = Node(1, unpack(CLEAN, tmp_path / "1"), NEVER_EXPIRES)
+        nodes = [first, *(Node(node_id, tmp_path / str(node_id), NEVER_EXPIRES) for node_id in (2, 3))]
+        for node in nodes:
+            ends.callback(node.close)
+        first.start()
+        servers = first.bootstrap_servers
+        create(first, TOPIC)
+        with writing(servers) as acknowledged:
+            wait_until(lambda: len(acknowledged) > 100, "the load runs")
+            assert main(["quorum", "upgrade", "--bootstrap", servers]) == 0
+            for node in nodes:
+                node.node.configs["controller.quorum.bootstrap.servers"] = first.controller_address
+                node.node.configs["controller.quorum.auto.join.enable"] = "true"
+            first.restart()
+            for node in nodes[1:]:
+                node.begin_start()
+            for node in nodes[1:]:
+                node.wait_until_serving()
+            wait_until(lambda: voters_of(servers) == [1, 2, 3], "all three vote")
+            first.kill()
+            create(nodes[1], "decided-without-the-first")
+            first.restart()
+            count = len(acknowledged)
+            wait_until(lambda: len(acknowledged) > count + 100, "the load goes on")
+        found = {record.offset: record.value for record in read_partition(servers, TOPIC, 0, committed_only=False).records}
+        assert {offset: found.get(offset) for offset in acknowledged} == acknowledged
+        for partition in expected.partitions:
+            read = read_partition(servers, partition.topic, partition.partition, committed_only=False)
+            assert read.records[: len(partition.records)] == partition.records
+        state, before = read_state(servers, []), expected_state(CLEAN)
+        # What topics inherit from this broker's own settings is another matter on another broker.
+        assert {**state, "configs": state["configs"][BROKER_ID]} == {**before, "configs": before["configs"][BROKER_ID]}
+        capsys.readouterr()
+        wait_until(lambda: main(["cluster", "status", "--bootstrap", servers]) == 0, "everything is there")
+        assert "3 voters of the metadata: 1, 2, 3" in capsys.readouterr().out
