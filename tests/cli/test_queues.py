@@ -5,6 +5,7 @@ import secrets
 import pytest
 
 from tests.cli.command import Command
+from tests.client.queue.working import receive
 from tidelog.client.queue import Queue
 
 
@@ -51,6 +52,30 @@ def test_mistakes_are_told(command: Command, name: str) -> None:
     command("queues", "create", name)
     assert command.fails("queues", "create", name).startswith(f"there is a topic {name} already")
     assert "plaintext only" in command.fails("queues", "list", "-X", "security.protocol=SSL")
+
+
+def test_the_dead_letters_of_a_queue_are_listed_and_replayed(command: Command, name: str) -> None:
+    letters = f"{name}.{name}.dlq"
+    assert f"Its dead letters: tidelog dlq list {letters}" in command("queues", "create", name, "--dead-letters").lines
+    with Queue(command.bootstrap, name) as queue:
+        queue.send("bad", key="k", headers={"trace": "7"}, ttl=3600)
+        queue.send("good")
+        jobs = receive(queue, 2)
+        jobs[0].reject()
+        jobs[1].ack()
+    (count,) = command("dlq", "list", letters, "--json").documents
+    assert (count["group"], count["error"], count["letters"]) == (name, "Rejected", 1)
+    assert [depth["topic"] for depth in command("dlq", "depth", "--json").documents if depth["letters"]] == [letters]
+    (shown,) = command("dlq", "show", letters, "0:0", "--json").documents
+    assert shown["value"] == "bad"
+    assert "which has no retry topic" in command.fails("dlq", "replay", letters, "--yes")
+    (done,) = command("dlq", "replay", letters, "--to-origin", "--yes", "--json").documents
+    assert (done["letters"], done["targets"]) == (1, {name: 1})
+    with Queue(command.bootstrap, name) as queue:
+        (job,) = receive(queue, 1)
+        assert (job.text(), job.key, job.headers) == ("bad", b"k", {"trace": b"7"})
+        job.ack()
+    assert command("dlq", "list", letters, "--json").documents == []
 
 
 def test_workers_must_be_stopped_first(command: Command, name: str) -> None:

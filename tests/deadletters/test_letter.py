@@ -47,6 +47,7 @@ letters = st.builds(
     traceback=st.text(max_size=200),
     application_version=st.none() | st.text(max_size=20),
     replays=NUMBERS,
+    is_from_broker=st.just(False),
     level=st.none() | NUMBERS,
     due_ms=st.none() | NUMBERS,
 )

@@ -445,8 +445,8 @@ def show_result(console: Console, result: ReplayResult, verb: str, is_dry_run: b
     if result.foreign:
         say(
             console,
-            f"Left out {count_of(result.foreign, 'letter')} without a history of this topic: nothing says where to send them. "
-            f"To see them: tidelog dlq list {result.topic} --letters",
+            f"Left out {count_of(result.foreign, 'letter')} without a history of this topic or a copy of the message: nothing "
+            f"says what to send where. To see them: tidelog dlq list {result.topic} --letters",
         )
 
 

@@ -29,9 +29,20 @@ from tidelog.client.admin import Admin, NewTopicSpec, PartitionBounds
 from tidelog.client.errors import InvalidTopic, TidelogError
 from tidelog.client.queue import Job, Queue
 from tidelog.client.queue.schedule import QUEUE_ENABLE, QUEUE_TTL
-from tidelog.client.queue.share_groups import LOCK_DURATION, OFFSET_RESET, ORDER, ShareGroupAdmin, ShareOffset
+from tidelog.client.queue.share_groups import (
+    DEAD_LETTER_COPY,
+    DEAD_LETTER_TOPIC,
+    ISOLATION,
+    LOCK_DURATION,
+    OFFSET_RESET,
+    ORDER,
+    ShareGroupAdmin,
+    ShareOffset,
+)
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.client.wire.errors import BrokerError, ClientError
+from tidelog.deadletters.cluster import GROUP_ENABLE
+from tidelog.deadletters.topics import FAILURE_CONFIG, dead_letter_topic, ensure_topics
 from tidelog.wire.errors import ErrorCode
 
 app = typer.Typer(
@@ -85,6 +96,12 @@ def create_command(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Make a queue of a topic that exists; its messages become jobs.")
     ] = False,
+    has_dead_letters: Annotated[
+        bool,
+        typer.Option(
+            "--dead-letters", help="Keep what is rejected or was delivered too often on a topic QUEUE.GROUP.dlq, for tidelog dlq."
+        ),
+    ] = False,
     group: GroupOption = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PlaintextOption = None,
@@ -101,6 +118,10 @@ def create_command(
         settings["share.delivery.count.limit"] = str(deliveries)
     if order is not None:
         settings[ORDER] = order
+    letters = dead_letter_topic(name, group or name) if has_dead_letters else None
+    if letters is not None:
+        # A replay is a transaction, and what an aborted one has sent is not to be received.
+        settings |= {DEAD_LETTER_TOPIC: letters, DEAD_LETTER_COPY: "true", ISOLATION: "read_committed"}
     with _opened(bootstrap, properties) as (admin, groups):
         is_there = name in admin.describe_cluster().topics
         if is_there and not adopt:
@@ -115,12 +136,17 @@ def create_command(
             partitions = len(partitions_of(admin, name))
         else:
             configs = _create_topic(admin, name, partitions, configs)
+        if letters is not None:
+            ensure_topics(admin, name, {letters: FAILURE_CONFIG})
+            admin.alter_configs("topic", letters, {GROUP_ENABLE: "true"})
     if as_json:
         show_json({"queue": name, "group": group or name, "partitions": partitions, "settings": settings, "configs": configs})
         return
     console = make_console()
     what = "Adopted" if is_there else "Created"
     say(console, f"{what} {name}. To send a job: tidelog queues send {name} VALUE")
+    if letters is not None:
+        say(console, f"Its dead letters: tidelog dlq list {letters}")
     if QUEUE_ENABLE not in configs:
         say(console, "The brokers are not Tidelog's: jobs cannot be delayed, and do not expire.")
 

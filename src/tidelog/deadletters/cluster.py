@@ -28,6 +28,7 @@ TRANSACTION_TIMEOUT_MS = 30_000
 # memory.
 MESSAGE_BYTES_MAX = 100_000_000
 COMMITTED_SECONDS_MAX = 5.0
+GROUP_ENABLE = "errors.deadletterqueue.group.enable"
 LOOK_AGAIN_SECONDS = 0.01
 
 QUEUE_KIBIBYTES = 16 * 1024
@@ -102,17 +103,25 @@ class DeadLetterCluster:
         return self.admin.describe_cluster().topics
 
     def dead_letter_topics(self, wanted: Iterable[str] = ()) -> list[str]:
-        """The given topics, or all. UnknownTopic if one does not exist, InvalidArgument if one has another kind of name."""
+        """The given topics, or all. UnknownTopic if one does not exist, InvalidArgument if one has another kind of name and
+        brokers may not write letters to it."""
         known = self.topics()
         names = list(dict.fromkeys(wanted)) or sorted(name for name in known if is_dead_letter_topic(name))
         for name in names:
-            if not is_dead_letter_topic(name):
-                raise InvalidArgument(f"{name} is not a dead-letter topic: they are called TOPIC.GROUP.dlq")
+            is_named_so = is_dead_letter_topic(name)
+            if not is_named_so and not (name in known and self._takes_letters_of_brokers(name)):
+                raise InvalidArgument(
+                    f"{name} is not a dead-letter topic: they are called TOPIC.GROUP.dlq, or have {GROUP_ENABLE}=true"
+                )
             if name not in known:
                 raise UnknownTopic(
                     f"there is no topic {name} at {self.addresses}: list the dead-letter topics with tidelog dlq list"
                 )
         return names
+
+    def _takes_letters_of_brokers(self, topic: str) -> bool:
+        setting = self.admin.describe_configs("topic", topic).get(GROUP_ENABLE)
+        return setting is not None and setting.value == "true"
 
     def bounds(self, topic: str) -> dict[int, PartitionBounds]:
         """The offsets that a read_committed reader can see now, by partition; empty if the topic does not exist."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.message import Message
+from tidelog.deadletters.broker_letter import read_broker_letter, without_broker_story
 from tidelog.deadletters.letter import Headers, Letter, origin_headers
 from tidelog.deadletters.topics import DEAD_LETTER_SUFFIX
 
@@ -60,12 +61,13 @@ class DeadLetter(NamedTuple):
             message.key,
             message.value,
             headers,
-            Letter.from_headers(headers),
+            _letter_of(message.topic, headers, message.timestamp),
         )
 
     @property
     def original_headers(self) -> Headers:
-        return origin_headers(self.headers)
+        is_from_broker = self.letter is not None and self.letter.is_from_broker
+        return without_broker_story(self.headers) if is_from_broker else origin_headers(self.headers)
 
     @property
     def error(self) -> str:
@@ -79,14 +81,29 @@ class DeadLetter(NamedTuple):
 
     @property
     def is_replayable(self) -> bool:
-        """Whether its story belongs to the topic that it is in."""
+        """Whether its story belongs to the topic that it is in, and it has what would be sent."""
         letter = self.letter
-        return letter is not None and f"{letter.topic}.{letter.group}{DEAD_LETTER_SUFFIX}" == self.topic
+        if letter is None or not _belongs(letter, self.topic):
+            return False
+        # A letter of a broker may only name its record.
+        is_copy = self.key is not None or self.value is not None or bool(self.original_headers)
+        return is_copy or not letter.is_from_broker
 
     @property
     def size_bytes(self) -> int:
         """Its approximate size in a batch."""
         return len(self.key or b"") + len(self.value or b"") + sum(len(name) + len(value or b"") for name, value in self.headers)
+
+
+def _letter_of(topic: str, headers: Headers, timestamp_ms: int | None) -> Letter | None:
+    """A message may have two stories: a worker has read what a share group had given up before, or the other way round. The one
+    that belongs to the topic counts."""
+    stories = [each for each in (Letter.from_headers(headers), read_broker_letter(headers, timestamp_ms)) if each is not None]
+    return next((each for each in stories if _belongs(each, topic)), stories[0] if stories else None)
+
+
+def _belongs(letter: Letter, topic: str) -> bool:
+    return f"{letter.topic}.{letter.group}{DEAD_LETTER_SUFFIX}" == topic
 
 
 class LetterFilter(NamedTuple):

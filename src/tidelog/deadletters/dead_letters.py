@@ -14,6 +14,7 @@ from typing import NamedTuple, TypedDict, Unpack
 
 from tidelog.client.admin import PartitionBounds
 from tidelog.client.errors import InvalidArgument, TidelogError
+from tidelog.deadletters.broker_letter import Repetitions
 from tidelog.deadletters.cluster import DeadLetterCluster
 from tidelog.deadletters.dead_letter import DeadLetter, Depth, LetterCount, LetterCounter, LetterFilter
 from tidelog.deadletters.ledger import LedgerMark
@@ -85,7 +86,8 @@ class DeadLetters:
         return self._cluster.addresses
 
     def topics(self) -> list[str]:
-        """All dead-letter topics: their names are TOPIC.GROUP.dlq."""
+        """All dead-letter topics: their names are TOPIC.GROUP.dlq. (A share group may have its letters elsewhere; where they are
+        must be said then, and they can be read but not replayed.)"""
         return self._cluster.dead_letter_topics()
 
     def list(self, *topics: str, **filters: Unpack[FilterArguments]) -> list[LetterCount]:
@@ -105,11 +107,12 @@ class DeadLetters:
         self._cluster.dead_letter_topics([topic])
         bounds = self._cluster.bounds(topic)
         ledger = self._cluster.read_ledger(topic, bounds)
+        repetitions = Repetitions()
         for messages in self._cluster.read(topic, ranges_to_read(wanted, bounds, ledger)):
             for message in messages:
                 if not ledger.is_handled(message.partition, message.offset):
                     dead = DeadLetter.of(message)
-                    if wanted.matches(dead):
+                    if wanted.matches(dead) and not repetitions.is_repeated(dead):
                         yield dead
 
     def show(self, topic: str, partition: int, offset: int) -> Shown:
@@ -140,7 +143,8 @@ class DeadLetters:
         progress: Callable[[Progress], None] | None = None,
         **filters: Unpack[FilterArguments],
     ) -> ReplayResult:
-        """Send the waiting letters that match back to their group's retry topic, each exactly once.
+        """Send the waiting letters that match back to their group's retry topic, each exactly once. Those that a broker wrote for
+        a share group go ``to_origin`` only.
 
         Exactly once for readers with read_committed, however often this is run and whatever is killed: the message and its mark
         are one transaction, and a run continues where the last one stopped. It ends with what was there when it began.
@@ -189,9 +193,10 @@ class DeadLetters:
         bounds = self._cluster.bounds(topic)
         ledger = self._cluster.read_ledger(topic, bounds)
         letters, oldest_ms = 0, None
+        repetitions = Repetitions()
         for messages in self._cluster.read(topic, ranges_to_read(LetterFilter(), bounds, ledger)):
             for message in messages:
-                if ledger.is_handled(message.partition, message.offset):
+                if ledger.is_handled(message.partition, message.offset) or repetitions.is_repeated(DeadLetter.of(message)):
                     continue
                 letters += 1
                 timestamp_ms = message.timestamp

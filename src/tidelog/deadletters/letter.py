@@ -88,6 +88,8 @@ class Letter(NamedTuple):
     """The backoff level, if the letter is on a retry topic."""
     due_ms: int | None = None
     """The time before which a letter on a retry topic must not be tried."""
+    is_from_broker: bool = False
+    """Whether a broker wrote it for a share group, which has no retry topics."""
 
     def to_headers(self, original_headers: Iterable[tuple[str, bytes | None]] | None = None) -> list[tuple[str, bytes | None]]:
         """The headers of the message followed by this story, which replaces an earlier one."""

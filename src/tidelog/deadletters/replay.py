@@ -30,6 +30,7 @@ from tidelog.client.errors import (
     TransactionFailed,
     UnknownTopic,
 )
+from tidelog.deadletters.broker_letter import Repetitions
 from tidelog.deadletters.cluster import DeadLetterCluster
 from tidelog.deadletters.dead_letter import DeadLetter, LetterFilter
 from tidelog.deadletters.ledger import DISCARDED, REPLAYED, Ledger, LedgerMark
@@ -42,6 +43,7 @@ TRANSACTIONAL_ID_PREFIX = "tidelog.dlq."
 # The maximum for each batch. A transaction is mostly aborted because a broker went away, and it comes back.
 ATTEMPTS_MAX = 5
 RETRY_SECONDS = 0.2
+REPEATED = "a broker that crashed has written the letter twice"
 
 # A second attempt does not help after these errors.
 _REFUSALS = (MessageTooLarge, UnknownTopic, NotAuthorized, InvalidTopic)
@@ -67,7 +69,8 @@ class ReplayResult(NamedTuple):
     not_fitting: int
     """Letters that the filter did not match."""
     foreign: int
-    """Matching letters that a replay left alone: without a story, or with that of another dead-letter topic."""
+    """Matching letters that a replay left alone: without a story, with that of another dead-letter topic, or without a copy of
+    the record that they are about."""
     targets: Mapping[str, int]
     """Letters by the topic to which they were sent."""
 
@@ -110,6 +113,11 @@ class ReplayToRetryTopic:
         self._ready: set[str] = set()
 
     def accepts(self, dead: DeadLetter) -> bool:
+        if dead.letter is not None and dead.letter.is_from_broker:
+            raise InvalidArgument(
+                f"the letters of {dead.topic} are those of a share group, which has no retry topic: replay them to their origin, "
+                f"{dead.letter.topic}, with to_origin=True (--to-origin)"
+            )
         return dead.is_replayable
 
     def prepare(self, dead: DeadLetter) -> None:
@@ -325,6 +333,7 @@ class _Run:
         self._total = sum(end - start for start, end in self._ranges.values())
         self._done_before = sum(self._ledger.counts.values())
         self._targets: dict[str, int] = {}
+        self._repetitions = Repetitions()
 
     def run(self) -> ReplayResult:
         if self._writer is not None:
@@ -368,14 +377,19 @@ class _Run:
             for dead in batch:
                 action.prepare(dead)
             time.sleep(self._pacer.delay(len(batch), time.monotonic()))
-        decided = [(dead, *action.decide(dead)) for dead in batch]
+        decided = [(dead, *self._decide(dead)) for dead in batch]
         if self._writer is not None:
             self._writer.commit(decided, self._ledger)
         for _, outgoing, _ in decided:
             if outgoing is not None:
                 self._targets[outgoing.topic] = self._targets.get(outgoing.topic, 0) + 1
-        self._letters += len(batch)
+        self._letters += sum(mark.reason != REPEATED for _, _, mark in decided)
         self._report()
+
+    def _decide(self, dead: DeadLetter) -> tuple[OutgoingMessage | None, LedgerMark]:
+        if self._repetitions.is_repeated(dead):
+            return None, LedgerMark(DISCARDED, now_ms(), reason=REPEATED)
+        return self._request.action.decide(dead)
 
     def _report(self) -> None:
         if self._request.progress is not None:

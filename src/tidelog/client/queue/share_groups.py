@@ -25,6 +25,9 @@ LOCK_DURATION = "share.record.lock.duration.ms"
 OFFSET_RESET = "share.auto.offset.reset"
 ORDER = "tidelog.share.order"
 ORDER_BY_KEY = "key"
+ISOLATION = "share.isolation.level"
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+DEAD_LETTER_COPY = "errors.deadletterqueue.copy.record.enable"
 ORDERS = ("none", ORDER_BY_KEY)
 SHARE_TYPE = "share"
 
