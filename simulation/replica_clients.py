@@ -295,7 +295,7 @@ class ReplicaReader(ClusterClient):
             self.unexpected(f"Fetch of {place} at {wanted.fetch_offset}", result.error)
             return
         for batch in fetched_batches(result.records):
-            if batch.header.base_offset >= self.positions[place]:
+            if batch.header.base_offset >= self.positions[place] and not batch.header.is_control:
                 self.world.checker.saw_records(self.name, place, batch.values())
             self.positions[place] = batch.header.base_offset + batch.header.last_offset_delta + 1
 

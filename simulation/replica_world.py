@@ -16,7 +16,9 @@ from simulation.executor import RUN_DELAY_US
 from simulation.node import SimulatedBroker
 from simulation.replica_checker import ImageWatcher, Place, ReplicaChecker
 from simulation.replica_clients import At, ClientSteps, ClusterClient, ReplicaProducer, ReplicaReader
+from simulation.replica_transactions import CommittedReplicaReader, TransactionalReplicaWorker
 from simulation.script import Sleep, call
+from simulation.transaction_graph import TransactionGraph
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
@@ -32,6 +34,9 @@ TOPIC_CONFIGS = {"min.insync.replicas": "2"}
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "replica.lag.time.max.ms": "1500",
     "min.insync.replicas": "2",
     "metadata.max.retention.bytes": "1",
@@ -39,7 +44,15 @@ SETTINGS = {
 # Values too small for real life, so that segments roll, and logs of metadata are behind a snapshot.
 UNCHECKED = {"segment.bytes": 4_000, "metadata.log.max.record.bytes.between.snapshots": 1_200}
 # What a batch of seeds must show, beside every kind of fault.
-EVENTS = ("truncation", "in-sync set shrunk", "eligible leader elected", "snapshot installed", "coordinator reloaded")
+EVENTS = (
+    "truncation",
+    "in-sync set shrunk",
+    "eligible leader elected",
+    "snapshot installed",
+    "coordinator reloaded",
+    "transaction committed",
+    "late request",
+)
 _EVENT_OF_REPORT = {"replica_truncated": "truncation", "metadata_snapshot_installed": "snapshot installed"}
 _PROBLEMS = frozenset(
     ("truncation_refused", "committed_records_truncated", "replica_offline", "log_offline", "partition_offline", "stray_log")
@@ -70,19 +83,25 @@ class ReplicaWorld(ClusterWorld):
         self.operators = []
         self.nemesis = ClusterNemesis(self, self.randomness.fork("replica nemesis"), REPLICA_FAULTS)
         self.checker = ReplicaChecker(self.history)
+        self.graph = TransactionGraph(self.history)
         self.watcher = ImageWatcher()
         self.topic_names = list(PARTITIONS)
         self.places = [Place(name, index) for name, count in PARTITIONS.items() for index in range(count)]
         self.producers = [ReplicaProducer(self, f"producer{number}", number % 2 == 0) for number in range(4)]
-        self.readers = [ReplicaReader(self, f"reader{number}") for number in range(2)]
+        self.workers = [TransactionalReplicaWorker(self, f"worker{number}", self.places[number]) for number in range(2)]
+        self.readers = [
+            *[ReplicaReader(self, f"reader{number}") for number in range(2)],
+            CommittedReplicaReader(self, "committed"),
+        ]
 
     @property
     def client_hosts(self) -> list[str]:
-        return [client.name for client in (*self.producers, *self.readers)]
+        return [client.name for client in (*self.producers, *self.workers, *self.readers)]
 
     @property
     def events(self) -> dict[str, int]:
-        return self.watcher.counts
+        committed = {"transaction committed": self.graph.committed} if self.graph.committed else {}
+        return {**self.watcher.counts, **committed}
 
     def reported(self, node_id: int, event: str, facts: dict[str, object]) -> None:
         if event in _EVENT_OF_REPORT:
@@ -99,15 +118,16 @@ class ReplicaWorld(ClusterWorld):
         creator = TopicCreator(self, "creator")
         creator.start()
         self.run_until("the topics are there", lambda: creator.is_over)
-        for client in (*self.producers, *self.readers):
+        for client in (*self.producers, *self.workers, *self.readers):
             client.start()
         self._watch()
         self.nemesis.start()
         self.run_until("enough happened", self._has_enough, DATA_FAULTS_US_MAX)
-        for producer in self.producers:
-            producer.stop()
+        writers = *self.producers, *self.workers
+        for writer in writers:
+            writer.stop()
         self.nemesis.heal()
-        self.run_until("all is written", lambda: all(producer.is_over for producer in self.producers))
+        self.run_until("all is written", lambda: all(writer.is_over for writer in writers))
         for reader in self.readers:
             reader.stop()
         self.run_until("readers are done", lambda: all(reader.is_over for reader in self.readers))
@@ -133,11 +153,14 @@ class ReplicaWorld(ClusterWorld):
         self.run_until("every partition takes a write", is_written)
         last.stop()
         self.run_until("the last write is done", lambda: last.is_over)
-        final = ReplicaReader(self, "final")
-        final.start()
-        self.run_until("everything is read", lambda: final.has_read_everything)
-        final.stop()
-        self.run_until("the last reader is done", lambda: final.is_over)
+        final, committed = ReplicaReader(self, "final"), CommittedReplicaReader(self, "final committed")
+        for reader in (final, committed):
+            reader.start()
+        self.run_until("everything is read", lambda: final.has_read_everything and committed.has_read_everything)
+        self.graph.is_complete(committed.name, self.places)
+        for reader in (final, committed):
+            reader.stop()
+        self.run_until("the last readers are done", lambda: final.is_over and committed.is_over)
 
     def _are_in_sync(self) -> bool:
         for topic in next(iter(self.nodes.values())).serving().image.topics:
@@ -155,7 +178,7 @@ class ReplicaWorld(ClusterWorld):
             self.checker.compare(node)
 
     def check(self) -> list[Violation]:
-        return [*noticed_problems(self.history), *self.checker.check()]
+        return [*noticed_problems(self.history), *self.checker.check(), *self.graph.check()]
 
     # -- for the nemesis -----------------------------------------------------------------------------------------------------
 

@@ -64,9 +64,11 @@ def produce(producer: Producer, version: int, topic: str, index: int, values: li
     return Call(ApiKey.PRODUCE, version, encode_produce_request(version, request), decode)
 
 
-def fetch(topic: str, index: int, offset: int, wait_ms_max: int, bytes_max: int = FETCH_BYTES_MAX) -> Call:
+def fetch(
+    topic: str, index: int, offset: int, wait_ms_max: int, bytes_max: int = FETCH_BYTES_MAX, leader_epoch: int = -1
+) -> Call:
     """Fetch with read_committed. The answer is the FetchedPartition, or None when the whole fetch failed."""
-    partition = FetchPartition(index, offset, bytes_max)
+    partition = FetchPartition(index, offset, bytes_max, leader_epoch)
     request = FetchRequest(
         replica_id=-1,
         wait_ms_max=wait_ms_max,

@@ -44,7 +44,7 @@ _PRODUCE_AGAIN = _TRY_AGAIN | {
     ErrorCode.KAFKA_STORAGE_ERROR,
 }
 # Another worker took over, or the transaction timed out.
-_FENCED = {
+FENCED = {
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -328,7 +328,7 @@ class TransactionalWorker:
         if code in _TRY_AGAIN:
             yield self._short_sleep()
             return
-        if code not in _FENCED:
+        if code not in FENCED:
             self._unexpected(api, code)
         raise StartOver
 
