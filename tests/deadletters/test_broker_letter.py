@@ -1,12 +1,15 @@
 """Letters that a broker wrote for a share group: what they say, which of them can be replayed, and repetitions."""
 
 import secrets
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.deadletters.plain import dead_letter
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client.errors import InvalidArgument
+from tidelog.client.message import Message
 from tidelog.client.producer import Producer
 from tidelog.deadletters import DeadLetters, broker_letter
 from tidelog.deadletters.broker_letter import Repetitions, read_broker_letter
@@ -60,16 +63,9 @@ def test_of_two_stories_the_one_counts_that_belongs_to_the_topic() -> None:
     assert of_worker is not None
     both = of_worker.to_headers(headers())
 
-    class Message:
-        partition = offset = timestamp = 0
-        key = value = b""
-        headers_list = both
-
-        def __init__(self, topic: str) -> None:
-            self.topic = topic
-
     def story(topic: str) -> Letter | None:
-        return DeadLetter.of(Message(topic)).letter  # type: ignore[arg-type]
+        message = SimpleNamespace(topic=topic, partition=0, offset=0, timestamp=0, key=b"", value=b"", headers_list=both)
+        return DeadLetter.of(cast(Message, message)).letter
 
     assert story("orders.email.dlq") == of_worker
     assert story(TOPIC) == read_broker_letter(headers(), 0)

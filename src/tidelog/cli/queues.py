@@ -111,17 +111,8 @@ def create_command(
     configs = {QUEUE_ENABLE: "true", **read_pairs(config or [], "--config")}
     if ttl is not None:
         configs[QUEUE_TTL] = str(round(ttl * 1000))
-    settings = {OFFSET_RESET: "earliest"}
-    if visibility_timeout is not None:
-        settings[LOCK_DURATION] = str(round(visibility_timeout * 1000))
-    if deliveries is not None:
-        settings["share.delivery.count.limit"] = str(deliveries)
-    if order is not None:
-        settings[ORDER] = order
     letters = dead_letter_topic(name, group or name) if has_dead_letters else None
-    if letters is not None:
-        # A replay is a transaction, and what an aborted one has sent is not to be received.
-        settings |= {DEAD_LETTER_TOPIC: letters, DEAD_LETTER_COPY: "true", ISOLATION: "read_committed"}
+    settings = _group_settings(visibility_timeout, deliveries, order, letters)
     with _opened(bootstrap, properties) as (admin, groups):
         is_there = name in admin.describe_cluster().topics
         if is_there and not adopt:
@@ -149,6 +140,22 @@ def create_command(
         say(console, f"Its dead letters: tidelog dlq list {letters}")
     if QUEUE_ENABLE not in configs:
         say(console, "The brokers are not Tidelog's: jobs cannot be delayed, and do not expire.")
+
+
+def _group_settings(
+    visibility_timeout: float | None, deliveries: int | None, order: str | None, letters: str | None
+) -> dict[str, str]:
+    settings = {OFFSET_RESET: "earliest"}
+    if visibility_timeout is not None:
+        settings[LOCK_DURATION] = str(round(visibility_timeout * 1000))
+    if deliveries is not None:
+        settings["share.delivery.count.limit"] = str(deliveries)
+    if order is not None:
+        settings[ORDER] = order
+    if letters is not None:
+        # A replay is a transaction, and what an aborted one has sent is not to be received.
+        settings |= {DEAD_LETTER_TOPIC: letters, DEAD_LETTER_COPY: "true", ISOLATION: "read_committed"}
+    return settings
 
 
 def _create_topic(admin: Admin, name: str, partitions: int, configs: dict[str, str]) -> dict[str, str]:
