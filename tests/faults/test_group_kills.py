@@ -1,21 +1,21 @@
 """kill -9 of the broker while groups rebalance and commit: members come back by themselves, nothing is passed over, nobody starts
 before the last acknowledged commit."""
 
-import gc
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random, SystemRandom
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.compatibility.clients.conftest import quiet_clients
 from tests.compatibility.clients.groups.admin import committed_offsets
 from tests.compatibility.clients.groups.member_classes import AIOKAFKA, CONFLUENT, CONFLUENT_CONSUMER, KAFKA_PYTHON
 from tests.faults.group_rounds import CONFIGS, Kind, run_group_rounds
 from tests.faults.load import COMMON
 from tests.faults.rounds import AFTER_A_CRASH, ROUNDS
 from tidelog.testing import Broker
+
+__all__ = ["quiet_clients"]
 
 # Not both protocols in one group: when the last member of the consumer protocol is given up, the group is a classic one again,
 # and librdkafka then ends that member for good.
@@ -26,16 +26,6 @@ KINDS = {
 }
 # A restart may find a busy machine, and a member that left while the broker was down is missed later.
 ALSO_FINE = {"loop_lag", "client_paused", "consumer_group_member_fenced", "classic_group_member_expired"}
-
-
-@pytest.fixture
-def quiet_clients(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """kafka-python leaves the sockets of refused connections to the garbage collector. That must come before the next test, and
-    before it nobody may keep them, such as records of its log."""
-    for name in ("kafka", "aiokafka", "asyncio"):
-        caplog.set_level(logging.CRITICAL, logger=name)
-    yield
-    gc.collect()
 
 
 @pytest.mark.usefixtures("quiet_clients")

@@ -1,5 +1,7 @@
 """Clients against one running broker per test process; each test has topics of its own."""
 
+import gc
+import logging
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -71,6 +73,16 @@ def client(client_of: MakeClient, request: pytest.FixtureRequest) -> Client:
 
 
 @pytest.fixture
+def quiet_clients(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """kafka-python leaves the sockets of refused connections to the garbage collector. That must come before the next test, and
+    before it nobody may keep them, such as records of its log."""
+    for name in ("kafka", "aiokafka", "asyncio"):
+        caplog.set_level(logging.CRITICAL, logger=name)
+    yield
+    gc.collect()
+
+
+@pytest.fixture
 def new_topic(admin: Any, request: pytest.FixtureRequest) -> MakeTopic:
     """Makes a topic named after the test and returns its name once the leaders of its partitions serve it.
 
@@ -81,7 +93,8 @@ def new_topic(admin: Any, request: pytest.FixtureRequest) -> MakeTopic:
     def make(partitions: int = 1, configs: Mapping[str, object] | None = None) -> str:
         name = topic_name(request.node.name)
         texts = {key: str(value) for key, value in (configs or {}).items()}
-        admin.create_topics([NewTopic(name, partitions, 1, config=texts)])[name].result(CALL_SECONDS_MAX)
+        # As many replicas as the broker's settings say: one, or three on three brokers.
+        admin.create_topics([NewTopic(name, partitions, -1, config=texts)])[name].result(CALL_SECONDS_MAX)
         wait_until(lambda: leaders_serve(admin, name, partitions), f"the leaders of {name}", CALL_SECONDS_MAX)
         return name
 
