@@ -37,6 +37,7 @@ ELSEWHERE = {
     "worker run": "test_worker.py",
     "pipeline run": "test_pipeline.py",
     "drain": "test_reassign.py",
+    "cluster remove": "test_reassign.py",
     "quorum add": "test_quorum.py",
     "quorum remove": "test_quorum.py",
     "transactions find-hanging": "another name of transactions hanging",
