@@ -21,6 +21,7 @@ from tests.log.harness import (
     slice_bytes,
     with_body,
 )
+from tidelog.log import reading
 from tidelog.log.append_check import AppendOrigin
 from tidelog.log.errors import LogOffline, OffsetOutOfRange
 from tidelog.log.partition_log import PartitionLog
@@ -264,8 +265,10 @@ def read_committed(log: PartitionLog, bytes_max: int, from_offset: int) -> list[
 
 
 @settings(max_examples=60, deadline=None)
-@given(STEPS, st.integers(0, 40), st.sampled_from([1, 300, 1 << 20]), st.booleans())
-def test_committed_readers_get_exactly_the_committed_records(steps: list[Step], start: int, bytes_max: int, reopen: bool) -> None:
+@given(STEPS, st.integers(0, 40), st.sampled_from([1, 300, 1 << 20]), st.booleans(), st.sampled_from([0, 1, 2, 100]))
+def test_committed_readers_get_exactly_the_committed_records(
+    steps: list[Step], start: int, bytes_max: int, reopen: bool, aborted_max: int
+) -> None:
     store = Store(SMALL)
     log = store.create()
     history = live_through(log, steps)
@@ -279,7 +282,9 @@ def test_committed_readers_get_exactly_the_committed_records(steps: list[Step], 
     markers = {header.base_offset for header in headers_in(log_bytes(log)) if header.is_control}
     start = min(start, log.log_end_offset)
     expected = [offset for offset in range(start, stable) if offset not in history.aborted_offsets | markers]
-    assert read_committed(log, bytes_max, start) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "ABORTED_MAX", aborted_max)
+        assert read_committed(log, bytes_max, start) == expected
 
 
 def test_the_aborted_list_covers_transactions_whose_marker_is_segments_away() -> None:
@@ -313,6 +318,19 @@ def test_transactions_that_end_before_the_read_are_not_listed() -> None:
     log.advance_high_watermark(log.log_end_offset)
     assert [entry.first_offset for entry in read(log, 0, 1 << 20, Isolation.LAST_STABLE).aborted] == [0, 2, 4]
     assert [entry.first_offset for entry in read(log, 4, 1 << 20, Isolation.LAST_STABLE).aborted] == [4]
+
+
+def test_a_slice_ends_early_rather_than_with_too_many_aborted_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "ABORTED_MAX", 2)
+    log = Store().create()
+    for number in range(6):
+        log.append_as_leader(batch(1, producer_id=7, sequence=number, transactional=True), 0)
+        end_transaction(log, 7, ControlType.ABORT)
+    log.advance_high_watermark(log.log_end_offset)
+    found = read(log, 0, 1 << 20, Isolation.LAST_STABLE)
+    assert [entry.first_offset for entry in found.aborted] == [0, 2, 4]
+    data = slice_bytes(log, 0, 1 << 20, Isolation.LAST_STABLE)
+    assert [header.base_offset for header in headers_in(data)] == [0, 1, 2, 3, 4]
 
 
 # Looking offsets up by time and by leader epoch, against what a walk over every record finds.

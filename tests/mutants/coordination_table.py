@@ -149,7 +149,7 @@ TRANSACTION_MUTANTS = (
         "transactions: the list of aborted ones cut short",
         "nothing that was aborted is read",
         "tidelog/log/segments/indexes.py",
-        "            if transaction.last_stable_offset >= upper_bound_offset:\n",
+        "            if enough is not None and len(found) > enough:\n",
         "            if found:\n",
     ),
     Mutant(

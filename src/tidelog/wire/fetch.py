@@ -74,6 +74,8 @@ _HEAD = struct.Struct(">ihi")
 _PARTITION = struct.Struct(">ihqqq")
 _PARTITION_V4 = struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
+# With no tagged fields.
+_FLEXIBLE_ABORTED = struct.Struct(">qqx")
 _LEADER = struct.Struct(">ii")
 _DIVERGING = struct.Struct(">iq")
 
@@ -430,10 +432,9 @@ def _partition_head(version: int, result: FetchResult, is_flexible: bool) -> lis
         parts.append(b"\0" if is_flexible else b"\xff\xff\xff\xff")
     else:
         parts.append(write_compact_length(len(aborted)) if is_flexible else write_bytes_length(len(aborted)))
-        for producer_id, first_offset in aborted:
-            parts.append(_ABORTED.pack(producer_id, first_offset))
-            if is_flexible:
-                parts.append(NO_TAGGED_FIELDS)
+        # There may be many thousands.
+        pack = _FLEXIBLE_ABORTED.pack if is_flexible else _ABORTED.pack
+        parts.append(b"".join([pack(*transaction) for transaction in aborted]))
     if version >= RACKS_SINCE:
         parts.append(_INT32.pack(result.preferred_read_replica))
     return parts

@@ -3,6 +3,7 @@
 import errno
 from bisect import bisect_left, bisect_right
 from pathlib import Path
+from time import thread_time
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.log.disks import DIRECTORY, read_file, simulated_disk, write_file
 from tests.memory_size import bytes_each
 from tidelog.log.errors import CorruptIndex
+from tidelog.log.segments import indexes
 from tidelog.log.segments.indexes import (
     NO_TIMESTAMP,
     SPILL_BYTES,
@@ -638,9 +640,28 @@ def test_check_finds_damage(content: bytes, base_offset: int, problem: str) -> N
         loaded(content, base_offset).check()
 
 
+def test_a_search_skips_what_began_later_although_the_last_stable_offset_stands_still() -> None:
+    """While one transaction stays open, each of its producers' many aborted ones says that something earlier may be unstable."""
+    index = TransactionIndex(simulated_disk(), IndexCache(1 << 24), TRANSACTION_INDEX_PATH, 0)
+    for number in range(100_000):
+        index.append(AbortedTransaction(number, 2 * number, 2 * number + 1, 0))
+    for _ in range(3):
+        began = thread_time()
+        assert len(index.collect(0, 100)) == 50
+        spent_ms = (thread_time() - began) * 1000
+    # To look at each of them takes 45 ms.
+    assert spent_ms < 15
+    index.truncate_to(20)
+    for number in range(10, 5_000):
+        index.append(AbortedTransaction(number, 0, 2 * number + 1, 0))
+    assert len(index.collect(0, 1)) == 1 + 4_990, "what was remembered of the old entries is forgotten"
+
+
 class TransactionIndexMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
+        # Several blocks with few entries.
+        self.block_entries, indexes.BLOCK_ENTRIES = indexes.BLOCK_ENTRIES, 64
         self.disk = simulated_disk()
         self.cache = IndexCache(10_000)
         self.index = TransactionIndex(self.disk, self.cache, TRANSACTION_INDEX_PATH, TRANSACTION_BASE_OFFSET)
@@ -693,6 +714,7 @@ class TransactionIndexMachine(RuleBasedStateMachine):
         assert self.index.last_offset == (self.entries[-1].last_offset if self.entries else -1)
 
     def teardown(self) -> None:
+        indexes.BLOCK_ENTRIES = self.block_entries
         assert list(self.index.entries()) == self.entries
         self.index.check()
 

@@ -149,7 +149,7 @@ def _read_one(
         return FetchResult(want.partition_index, code, log_start_offset=log.log_start_offset), 0
     aborted = None
     if isolation is Isolation.LAST_STABLE:
-        aborted = [(transaction.producer_id, transaction.first_offset) for transaction in found.aborted]
+        aborted = [(producer_id, first_offset) for producer_id, first_offset, _, _ in found.aborted]
     records = found.records
     result = FetchResult(
         want.partition_index,

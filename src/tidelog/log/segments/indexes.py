@@ -464,6 +464,11 @@ def _time_entries_below_offset(content: bytearray, target: int) -> int:
 _TRANSACTION_ENTRY = Struct(">hqqqq")
 _TRANSACTION_VERSION = 0
 _unpack_last_offset = Struct(">18xq").unpack_from
+_unpack_last_stable_offset = Struct(">26xq").unpack_from
+# The entries whose first offsets a search looks into together.
+BLOCK_ENTRIES = 1024
+# Calls tuple's own constructor: the one that NamedTuple generates is Python code, and a search may find many thousands.
+_new_tuple = tuple.__new__
 
 
 class AbortedTransaction(NamedTuple):
@@ -474,7 +479,11 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex(IndexFile):
-    __slots__ = ("last_offset",)
+    """Entries have rising last offsets, and last stable offsets that do not fall. Their first offsets are in no order. While a
+    transaction stays open the last stable offset stands still, and then nothing in an entry tells where a search may end. So a
+    search remembers the lowest first offset of each block of entries, and the next one skips blocks by it."""
+
+    __slots__ = ("_lowest_of_block", "last_offset")
 
     ENTRY_BYTES = 34
     EMPTY_FILE_IS_WRITTEN = False
@@ -483,6 +492,8 @@ class TransactionIndex(IndexFile):
 
     def _restore_last(self, entry: bytes) -> None:
         self.last_offset = _unpack_last_offset(entry)[0] if entry else -1
+        # The lowest first offset of each complete block that a search has looked into.
+        self._lowest_of_block: dict[int, int] = {}
 
     def append(self, transaction: AbortedTransaction) -> None:
         assert transaction.last_offset > self.last_offset, (transaction, self.last_offset)
@@ -500,16 +511,44 @@ class TransactionIndex(IndexFile):
         self.collect_into(found, first_offset, upper_bound_offset)
         return found
 
-    def collect_into(self, found: list[AbortedTransaction], first_offset: int, upper_bound_offset: int) -> bool:
-        """Like ``collect``, but adds to ``found``. Returns True when no later segment can matter, so that the search may end."""
+    def collect_into(
+        self, found: list[AbortedTransaction], first_offset: int, upper_bound_offset: int, enough: int | None = None
+    ) -> bool:
+        """Like ``collect``, but adds to ``found``. Returns True when the search may end: no later segment can matter, or
+        more than ``enough`` are found."""
         if self.last_offset < first_offset:
             return False
-        for transaction in self.entries(from_offset=first_offset):
-            if transaction.first_offset < upper_bound_offset:
-                found.append(transaction)
-            if transaction.last_stable_offset >= upper_bound_offset:
+        content = memoryview(self._content())
+        count = self.entry_count
+        position = _transaction_entries_below(content, first_offset)
+        # Nothing after the first entry that was written when all that is wanted was stable can matter.
+        last = max(_first_entry_stable_at(content, upper_bound_offset), position)
+        end = min(last + 1, count)
+        while position < end:
+            block = position // BLOCK_ENTRIES
+            block_end = min((block + 1) * BLOCK_ENTRIES, end)
+            if self._lowest(content, block) < upper_bound_offset:
+                entries = content[position * 34 : block_end * 34]
+                found += [
+                    _new_tuple(AbortedTransaction, (producer_id, first, end_offset, stable))
+                    for _, producer_id, first, end_offset, stable in _TRANSACTION_ENTRY.iter_unpack(entries)
+                    if first < upper_bound_offset
+                ]
+            position = block_end
+            if enough is not None and len(found) > enough:
                 return True
-        return False
+        return last < count
+
+    def _lowest(self, content: memoryview, block: int) -> int:
+        """The lowest first offset of a block, or -1 if the block is not complete."""
+        lowest = self._lowest_of_block.get(block)
+        if lowest is None:
+            start, end = block * BLOCK_ENTRIES, (block + 1) * BLOCK_ENTRIES
+            if end > self.entry_count:
+                return -1
+            lowest = min([entry[2] for entry in _TRANSACTION_ENTRY.iter_unpack(content[start * 34 : end * 34])])
+            self._lowest_of_block[block] = lowest
+        return lowest
 
     def truncate_to(self, offset: int) -> None:
         """Drop the transactions whose marker is at or above ``offset``."""
@@ -540,7 +579,20 @@ class TransactionIndex(IndexFile):
             last_offset, last_stable_offset = transaction.last_offset, transaction.last_stable_offset
 
 
-def _transaction_entries_below(content: bytes, offset: int) -> int:
+def _first_entry_stable_at(content: bytes | memoryview, offset: int) -> int:
+    """The number of the first transaction whose last stable offset is at or above ``offset``."""
+    low = 0
+    high = len(content) // 34
+    while low < high:
+        middle = (low + high) >> 1
+        if _unpack_last_stable_offset(content, middle * 34)[0] < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _transaction_entries_below(content: bytes | memoryview, offset: int) -> int:
     """How many transactions have a marker below ``offset``."""
     low = 0
     high = len(content) // 34
