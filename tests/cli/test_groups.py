@@ -61,7 +61,7 @@ def test_list(command: Command, topic: str, group: str, protocol: str) -> None:
 def test_list_what_is_not_there(command: Command) -> None:
     assert command("groups", "list", "--state", "dead").lines == ["No group matches. To see all groups: tidelog groups list"]
     assert command.fails("groups", "list", "--state", "Asleep").startswith("--state asleep: expected any of preparingrebalance,")
-    assert command.fails("groups", "list", "--type", "share") == "--type share: expected any of consumer, classic"
+    assert command.fails("groups", "list", "--type", "stream") == "--type stream: expected any of consumer, classic, share"
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

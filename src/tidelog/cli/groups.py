@@ -16,12 +16,13 @@ from rich.console import Console
 from tidelog.cli import groups_desired, groups_reset
 from tidelog.cli.completion import complete_groups
 from tidelog.cli.errors import CommandFailed
-from tidelog.cli.groups_lag import GroupLag, LagMeter, LagRow, find_group, no_such_group
+from tidelog.cli.groups_lag import GroupLag, LagMeter, LagRow, find_group
 from tidelog.cli.groups_reset import STATE_NAMES, refuse_live, state_name
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PropertiesOption, existing_bounds
 from tidelog.cli.output import confirm, count_of, make_console, partitions_text, say, show_json, show_table
+from tidelog.cli.share_groups import SHARE, ShareGroups
 from tidelog.cli.times import UNKNOWN, duration_text
-from tidelog.client.admin import Admin, CommittedOffset, GroupDescription, PartitionBounds
+from tidelog.client.admin import Admin, CommittedOffset, GroupDescription, GroupListing, PartitionBounds
 from tidelog.client.errors import TidelogError
 from tidelog.client.topic_partition import TopicPartition
 
@@ -39,7 +40,7 @@ GroupOption = Annotated[
 ]
 AllGroupsOption = Annotated[bool, typer.Option("--all-groups", help="Every group of the cluster.")]
 
-TYPE_NAMES = {"CONSUMER": "consumer", "CLASSIC": "classic"}
+TYPE_NAMES = {"CONSUMER": "consumer", "CLASSIC": "classic", SHARE: "share"}
 NO_GROUPS = "There are no groups yet. A consumer creates one: tidelog consume TOPIC --group NAME"
 
 
@@ -49,7 +50,7 @@ def list_command(
         list[str] | None, typer.Option("--state", metavar="STATE", help="Only groups in this state, such as Stable or Empty.")
     ] = None,
     kind: Annotated[
-        list[str] | None, typer.Option("--type", metavar="classic|consumer", help="Only groups of this type.")
+        list[str] | None, typer.Option("--type", metavar="classic|consumer|share", help="Only groups of this type.")
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertiesOption = None,
@@ -58,8 +59,14 @@ def list_command(
     """List the groups with their states and types."""
     states, kinds = _chosen(state, STATE_NAMES, "--state"), _chosen(kind, TYPE_NAMES, "--type")
     cluster = KafkaCluster(bootstrap, properties)
-    with cluster.errors(), cluster.admin() as admin:
-        listings = admin.list_groups(states=states, types=kinds)
+    others = [each for each in kinds if each != SHARE]
+    listings: list[GroupListing] = []
+    with cluster.errors(), cluster.admin() as admin, ShareGroups(cluster) as shares:
+        if others or not kinds:
+            listings += admin.list_groups(states=states, types=others)
+        if SHARE in kinds or not kinds:
+            listings += [each for each in shares.listings() if not states or each.state in states]
+    listings.sort()
     rows = [(listing.name, state_name(listing.state), type_name(listing.type)) for listing in listings]
     if as_json:
         for name, state_text, type_text in rows:
@@ -102,9 +109,9 @@ def describe_command(
         if is_with_members:
             show_members(console, found.group)
 
-    with cluster.errors(), cluster.admin() as admin:
-        wanted = _names(admin, names, group, all_groups)
-        meter = LagMeter(cluster, admin)
+    with cluster.errors(), cluster.admin() as admin, ShareGroups(cluster) as shares:
+        wanted = _names(admin, shares, names, group, all_groups)
+        meter = LagMeter(cluster, admin, shares)
         while True:
             measured = [meter.measure(name) for name in wanted]
             if watch and console.is_terminal and not as_json:
@@ -131,9 +138,9 @@ def offsets_command(
     """Show the committed offsets as they are stored, with leader epochs and metadata."""
     cluster = KafkaCluster(bootstrap, properties)
     console = make_console()
-    with cluster.errors(), cluster.admin() as admin:
-        for name in _names(admin, names, group, all_groups):
-            found = find_group(admin, name)[1]
+    with cluster.errors(), cluster.admin() as admin, ShareGroups(cluster) as shares:
+        for name in _names(admin, shares, names, group, all_groups):
+            found = find_group(admin, shares, name).offsets
             bounds = existing_bounds(admin, found)
             if as_json:
                 for partition, at in found.items():
@@ -164,20 +171,25 @@ def delete_command(
     """Delete groups with their committed offsets. A group that has members is refused."""
     cluster = KafkaCluster(bootstrap, properties)
     console = make_console()
-    with cluster.errors(), cluster.admin() as admin:
-        wanted = _names(admin, names, group, all_groups)
+    with cluster.errors(), cluster.admin() as admin, ShareGroups(cluster) as shares:
+        wanted = _names(admin, shares, names, group, all_groups)
         if not wanted:
             if not as_json:
                 say(console, NO_GROUPS)
             return
-        for name, found in admin.describe_groups(wanted).items():
-            if found.state == "DEAD" and not admin.committed_offsets(name):
-                raise no_such_group(admin, name)
-            refuse_live(found, "deleted")
+        shared = set()
+        for name in wanted:
+            found = find_group(admin, shares, name)
+            refuse_live(found.group, "deleted")
+            if found.is_shared:
+                shared.add(name)
         confirm(f"Delete {', '.join(wanted)} with all committed offsets? This cannot be undone.", yes)
         for name in wanted:
             try:
-                admin.delete_group(name)
+                if name in shared:
+                    shares.delete(name)
+                else:
+                    admin.delete_group(name)
             except TidelogError as error:
                 raise CommandFailed(f"group {name} was not deleted: {cluster.reason(error)}") from error
             if as_json:
@@ -189,12 +201,14 @@ def delete_command(
 app.command("desired", epilog=groups_desired.EPILOG)(groups_desired.desired_command)
 
 
-def _names(admin: Admin, names: Sequence[str] | None, options: Sequence[str] | None, is_all: bool) -> list[str]:
+def _names(
+    admin: Admin, shares: ShareGroups, names: Sequence[str] | None, options: Sequence[str] | None, is_all: bool
+) -> list[str]:
     given = list(dict.fromkeys([*(names or ()), *(options or ())]))
     if is_all and given:
         raise CommandFailed("give either the names of groups or --all-groups, not both")
     if is_all:
-        return [listing.name for listing in admin.list_groups()]
+        return sorted(listing.name for listing in [*admin.list_groups(), *shares.listings()])
     if not given:
         raise CommandFailed("no group is given; add its name, or --all-groups")
     return given

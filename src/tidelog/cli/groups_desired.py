@@ -19,9 +19,12 @@ from tidelog.cli.groups_lag import GroupLag, LagMeter
 from tidelog.cli.groups_reset import GroupOption, NameArgument
 from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, KafkaCluster, PropertiesOption, choose_one
 from tidelog.cli.output import make_console, say, show_json
+from tidelog.cli.share_groups import SHARE, ShareGroups
 from tidelog.cli.times import duration_text
 from tidelog.groups.desired_consumers import Desired, DesiredRules, DesiredState, GroupLoad, desired_consumers
 
+# What group.share.max.size allows by default.
+SHARE_MEMBERS_MAX = 200
 EPILOG = "Example: tidelog groups desired --group billing --target-lag-seconds 30 --json"
 
 
@@ -36,7 +39,8 @@ def desired_command(
     ] = None,
     least: Annotated[int, typer.Option("--min", min=0, help="Never fewer; 0 allows none when there is no work.")] = 1,
     most: Annotated[
-        int | None, typer.Option("--max", min=1, help="Never more; in any case not more than there are partitions.")
+        int | None,
+        typer.Option("--max", min=1, help="Never more; in any case not more than there are partitions, except in a share group."),
     ] = None,
     catch_up_seconds: Annotated[
         float, typer.Option("--catch-up-seconds", min=1, help="How fast to work off what exceeds the target.")
@@ -65,14 +69,16 @@ def desired_command(
     )
     state = _read_state(state_file) if state_file is not None else DesiredState()
     cluster = KafkaCluster(bootstrap, properties)
-    with cluster.errors(), cluster.admin() as admin:
-        meter = LagMeter(cluster, admin)
+    with cluster.errors(), cluster.admin() as admin, ShareGroups(cluster) as shares:
+        meter = LagMeter(cluster, admin, shares)
         meter.measure(group_id)
         while True:
             time.sleep(interval)
             found = meter.measure(group_id)
-            rules = rules._replace(partitions=len(_partitions(found)))
-            if not rules.partitions:
+            partitions = len(_partitions(found))
+            # Any number of members share a partition.
+            rules = rules._replace(partitions=max(SHARE_MEMBERS_MAX, most or 0) if found.group.type == SHARE else partitions)
+            if not partitions:
                 raise CommandFailed(
                     f"group {group_id} has neither partitions nor committed offsets yet, so there is nothing to measure"
                 )
@@ -82,7 +88,7 @@ def desired_command(
             state = desired.state
             if state_file is not None:
                 _write_state(state_file, state)
-            _show(group_id, load, rules, desired, as_json)
+            _show(group_id, load, partitions, desired, as_json)
             sys.stdout.flush()  # A pipe would keep the line until its buffer is full.
             if not watch:
                 return
@@ -98,14 +104,14 @@ def _load(found: GroupLag, current: int | None) -> GroupLoad:
     return GroupLoad(consumers, unread, found.seconds, found.consumed_per_second, found.produced_per_second)
 
 
-def _show(group_id: str, load: GroupLoad, rules: DesiredRules, desired: Desired, as_json: bool) -> None:
+def _show(group_id: str, load: GroupLoad, partitions: int, desired: Desired, as_json: bool) -> None:
     if as_json:
         show_json(
             {
                 "group": group_id,
                 "desired": desired.consumers,
                 "current": load.consumers,
-                "partitions": rules.partitions,
+                "partitions": partitions,
                 "lag_messages": load.unread,
                 "lag_seconds": load.lag_seconds,
                 "consumed_per_second": load.consumed_per_second,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tidelog.cli.errors import CommandFailed
 from tidelog.cli.kafka import KafkaCluster, existing_bounds
+from tidelog.cli.share_groups import SHARE, ShareGroups
 from tidelog.client.admin import Admin, CommittedOffset, GroupDescription, GroupMember, PartitionBounds
 from tidelog.client.raw_consumer import EndOfPartition
 from tidelog.client.topic_partition import TopicPartition
@@ -66,13 +67,27 @@ def _sum(rates: Sequence[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def find_group(admin: Admin, group_id: str) -> tuple[GroupDescription, dict[TopicPartition, CommittedOffset]]:
-    """A group and its committed offsets. It exists if it has members, or at least offsets."""
+class FoundGroup(NamedTuple):
+    group: GroupDescription
+    offsets: dict[TopicPartition, CommittedOffset]
+    unsettled: Mapping[TopicPartition, int | None] = {}
+    """Of a share group, how many messages it has not settled."""
+
+    @property
+    def is_shared(self) -> bool:
+        return self.group.type == SHARE
+
+
+def find_group(admin: Admin, shares: ShareGroups, group_id: str) -> FoundGroup:
+    """A group and where it is. It exists if it has members, or at least offsets."""
+    shared = shares.find(group_id)
+    if shared is not None:
+        return FoundGroup(*shared)
     group = admin.describe_groups([group_id])[group_id]
     offsets = admin.committed_offsets(group_id)
     if group.state == "DEAD" and not offsets:
         raise no_such_group(admin, group_id)
-    return group, offsets
+    return FoundGroup(group, offsets)
 
 
 def no_such_group(admin: Admin, group_id: str) -> CommandFailed:
@@ -82,18 +97,23 @@ def no_such_group(admin: Admin, group_id: str) -> CommandFailed:
 class LagMeter:
     """Measures the lag of groups, and remembers between two measurements what rates and ages need."""
 
-    def __init__(self, cluster: KafkaCluster, admin: Admin) -> None:
+    def __init__(self, cluster: KafkaCluster, admin: Admin, shares: ShareGroups) -> None:
         self._admin = admin
+        self._shares = shares
         self._times = RecordTimes(cluster)
         self._consumed: dict[tuple[str, TopicPartition], RateWindow] = {}
         self._produced: dict[TopicPartition, RateWindow] = {}
 
     def measure(self, group_id: str) -> GroupLag:
-        group, offsets = find_group(self._admin, group_id)
+        found_group = find_group(self._admin, self._shares, group_id)
+        group, offsets, unsettled = found_group
         owners = {partition: member for member in group.members for partition in member.partitions}
         partitions = sorted({*offsets, *owners})
         bounds = existing_bounds(self._admin, partitions)
-        self._observe(group_id, offsets, bounds)
+        for partition in unsettled:
+            if partition in bounds and unsettled[partition] is None:
+                unsettled = {**unsettled, partition: max(0, bounds[partition].end - offsets[partition].offset)}
+        self._observe(found_group, bounds, unsettled)
         unread = {}
         for partition, found in bounds.items():
             at = next_unread(offsets[partition].offset, *found) if partition in offsets else None
@@ -105,17 +125,30 @@ class LagMeter:
         for partition in partitions:
             row = LagRow(*partition, offsets.get(partition), bounds.get(partition), None, owners.get(partition))
             kept_ms = retentions.get(partition[0], math.inf)
-            rows.append(row._replace(lag=self._lag(group_id, row, times.get(partition), kept_ms)))
+            lag = self._lag(group_id, row, times.get(partition), kept_ms)
+            count = unsettled.get(partition)
+            if lag is not None and count is not None:
+                lag = lag._replace(lag_messages=count)
+            rows.append(row._replace(lag=lag))
         return GroupLag(group, tuple(rows))
 
     def _observe(
-        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], bounds: Mapping[TopicPartition, PartitionBounds]
+        self,
+        found: FoundGroup,
+        bounds: Mapping[TopicPartition, PartitionBounds],
+        unsettled: Mapping[TopicPartition, int | None],
     ) -> None:
         now_ms = int(time.monotonic() * 1000)
         for partition, (_, end) in bounds.items():
             self._produced.setdefault(partition, RateWindow(now_ms, end)).observe(now_ms, end)
-        for partition, at in offsets.items():
-            self._consumed.setdefault((group_id, partition), RateWindow(now_ms, at.offset)).observe(now_ms, at.offset)
+        for partition, at in found.offsets.items():
+            position = at.offset
+            left = unsettled.get(partition)
+            if left is not None and partition in bounds:
+                # What a share group has settled behind the first message that it has not counts as well.
+                position = bounds[partition].end - left
+            key = found.group.name, partition
+            self._consumed.setdefault(key, RateWindow(now_ms, position)).observe(now_ms, position)
 
     def _lag(self, group_id: str, row: LagRow, timestamp_ms: int | None, kept_ms: float) -> GroupPartitionLag | None:
         if row.committed is None or row.bounds is None:

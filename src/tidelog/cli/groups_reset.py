@@ -26,8 +26,9 @@ from tidelog.cli.kafka import (
     existing_bounds,
 )
 from tidelog.cli.output import count_of, make_console, say, show_json, show_table
+from tidelog.cli.share_groups import ShareGroups
 from tidelog.cli.times import ago_ms, read_timestamp
-from tidelog.client.admin import Admin, GroupDescription, PartitionBounds
+from tidelog.client.admin import Admin, CommittedOffset, GroupDescription, PartitionBounds
 from tidelog.client.topic_partition import TopicPartition
 
 EPILOG = "Example: tidelog groups reset billing --topic orders --to-datetime 2026-01-31T12:00:00Z --execute"
@@ -145,11 +146,15 @@ def reset_command(
 
 
 def _reset(cluster: KafkaCluster, request: ResetRequest, execute: bool, export: bool, as_json: bool) -> None:
-    with cluster.errors(), cluster.admin() as admin:
-        refuse_live(admin.describe_groups([request.group_id])[request.group_id], "reset")
-        resets = _plan(admin, request)
-        if execute:
-            admin.set_group_offsets(request.group_id, {(each.topic, each.partition): each.after for each in resets})
+    with cluster.errors(), cluster.admin() as admin, ShareGroups(cluster) as shares:
+        shared = shares.find(request.group_id)
+        refuse_live(admin.describe_groups([request.group_id])[request.group_id] if shared is None else shared.group, "reset")
+        resets = _plan(admin, request, admin.committed_offsets(request.group_id) if shared is None else shared.starts)
+        offsets = {(each.topic, each.partition): each.after for each in resets}
+        if execute and shared is None:
+            admin.set_group_offsets(request.group_id, offsets)
+        elif execute:
+            shares.set_offsets(request.group_id, offsets)
     if export:
         _print_csv(resets)
     else:
@@ -181,8 +186,7 @@ def _target(options: dict[str, Any]) -> ResetTarget:
     raise CommandFailed(f"where should the offsets go? Give one of {', '.join(options)}")
 
 
-def _plan(admin: Admin, request: ResetRequest) -> list[OffsetReset]:
-    before = admin.committed_offsets(request.group_id)
+def _plan(admin: Admin, request: ResetRequest, before: Mapping[TopicPartition, CommittedOffset]) -> list[OffsetReset]:
     counts = {name: len(partitions) for name, partitions in admin.describe_cluster().topics.items()}
     chosen = read_topics(request.topics, counts)
     wanted: dict[TopicPartition, int] = {}
