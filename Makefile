@@ -72,8 +72,9 @@ bench-spark: $(SPARK) ## Measure the Spark source and sink beside the stock conn
 bench-pipelines: $(SPARK) ## Measure archive beside the stock connector, as its backlog grows, and after many small batches
 	$(BIN)/python -m bench.pipelines
 
-bench-cluster: $(INSTALLED) ## Measure a cluster of three processes: start, memory, decisions, and the loss of its controller
+bench-cluster: $(DRAWS) ## Measure three processes, and three Tidelogs beside three Kafkas while they are operated, into docs/BENCHMARKS.md (an hour)
 	$(BIN)/python -m bench.cluster
+	$(BIN)/python -m bench.beside clusters --write --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES))
 
 soak: $(SPARK) ## Crash and compare for long (MINUTES=60)
 	TIDELOG_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak --timeout=0 tests
@@ -103,7 +104,7 @@ mutants-all: $(INSTALLED) ## Change every operator and constant of the cores wit
 	$(BIN)/python -m tests.mutants.everywhere
 
 compat: $(INSTALLED) ## Apache Kafka reads what Tidelog wrote, and the reverse; clients' own test suites on both
-	$(BIN)/python -m pytest -m 'apache_kafka or foreign_suite' tests/compatibility
+	$(BIN)/python -m pytest -m 'apache_kafka or foreign_suite' tests/compatibility tests/bench
 
 test-on-kafka: $(SPARK) ## The toolkit's tests on Apache Kafka instead of Tidelog (wants Java and Maven)
 	TIDELOG_TEST_ON=kafka $(BIN)/python -m pytest $(wildcard tests/client tests/worker tests/deadletters tests/spark tests/cli/test_dlq.py)

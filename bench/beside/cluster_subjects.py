@@ -1,0 +1,178 @@
+"""Clusters of three that are compared: each node a process of its own on loopback, with what its makers ship as defaults.
+
+Every node is broker and controller, and every topic has three replicas of which two have to be in sync. Tidelog's nodes are
+started without the proxies that tests put between them.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from bench.beside.subjects import KAFKA_FLAGS
+from tests.compatibility.apache_kafka import (
+    KAFKA_VERSION,
+    SMALL_HEAP_FLAGS,
+    STARTED_LINE,
+    ApacheKafka,
+    KafkaFailed,
+    run_tool,
+    wait_until,
+)
+from tests.compatibility.kafka_nodes import free_port
+from tidelog import __version__
+from tidelog.ports.clock import RealClock
+from tidelog.ports.randomness import RealRandomness
+from tidelog.ports.real_disk import RealDisk
+from tidelog.server.cluster_layout import NodePorts, format_nodes, make_layout
+from tidelog.testing.broker import Broker
+from tidelog.testing.cluster import NodeEnvironment
+
+NODES = 3
+REPLICATED = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+}
+
+
+class ClusterSubject(Protocol):
+    """``start`` and ``begin`` begin nodes that were stopped or killed; ``start`` waits until the node serves."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    def start_all(self) -> None: ...
+
+    def start(self, node_id: int) -> None: ...
+
+    def stop(self, node_id: int) -> None: ...
+
+    def kill(self, node_id: int) -> None: ...
+
+    def lose_topic(self, node_id: int, topic: str) -> None:
+        """Remove what a node that is down has of a topic, as a new disk would."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TidelogNode(Broker):
+    def __init__(self, environment: NodeEnvironment) -> None:
+        self._environment = environment
+        self._run = None
+        self.log_lines = []
+
+
+class TidelogCluster:
+    name = "Tidelog"
+    label = f"3 x Tidelog {__version__}"
+
+    def __init__(self, path: Path, is_quick: bool) -> None:  # noqa: ARG002 - both kinds are made alike
+        path.mkdir(parents=True)
+        ports: list[NodePorts] = [(free_port(), free_port(), free_port()) for _ in range(NODES)]
+        layout = make_layout(RealRandomness(), ports)
+        layout = format_nodes(RealDisk(), RealRandomness(), RealClock(), str(path), layout)
+        self._nodes = {id_: TidelogNode(NodeEnvironment(layout, id_, path, REPLICATED)) for id_ in layout.node_ids}
+        self.bootstrap_servers = layout.bootstrap_servers
+
+    def start_all(self) -> None:
+        for node in self._nodes.values():
+            node.begin_start()
+        for node in self._nodes.values():
+            node.wait_until_serving()
+
+    def start(self, node_id: int) -> None:
+        self._nodes[node_id].start()
+
+    def stop(self, node_id: int) -> None:
+        self._nodes[node_id].stop()
+
+    def kill(self, node_id: int) -> None:
+        self._nodes[node_id].kill()
+
+    def lose_topic(self, node_id: int, topic: str) -> None:
+        _remove(Path(self._nodes[node_id].data_path), topic)
+
+    def close(self) -> None:
+        for node in self._nodes.values():
+            if node.is_running:
+                node.kill()
+
+
+class KafkaClusterNode(ApacheKafka):
+    """A node that keeps its ports, and knows the other voters."""
+
+    def __init__(self, root: Path, node_id: int, ports: Mapping[int, tuple[int, int]], heap_flags: tuple[str, ...]) -> None:
+        super().__init__(root, node_id=node_id, heap_flags=heap_flags)
+        self.port, controller_port = ports[node_id]
+        voters = ",".join(f"{voter}@127.0.0.1:{controller}" for voter, (_, controller) in ports.items())
+        self._settings = {**self._properties(controller_port), "controller.quorum.voters": voters, **REPLICATED}
+
+    def format(self) -> None:
+        self.root.mkdir(parents=True)
+        properties = self.root / "server.properties"
+        properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
+        run_tool("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(properties))
+
+    def wait_until_serving(self) -> None:
+        def has_started() -> bool:
+            if not self.is_running:
+                raise KafkaFailed(f"node {self.node_id} ended: {self.output()[-4000:]}")
+            return STARTED_LINE in self.output()
+
+        wait_until(has_started, f"node {self.node_id} has started")
+
+
+class KafkaCluster:
+    name = "Kafka"
+    label = f"3 x Apache Kafka {KAFKA_VERSION}"
+
+    def __init__(self, path: Path, is_quick: bool) -> None:
+        ports = {node_id: (free_port(), free_port()) for node_id in range(1, NODES + 1)}
+        flags = SMALL_HEAP_FLAGS if is_quick else KAFKA_FLAGS
+        self._nodes = {node_id: KafkaClusterNode(path.resolve() / str(node_id), node_id, ports, flags) for node_id in ports}
+        self.bootstrap_servers = ",".join(f"127.0.0.1:{client}" for client, _ in ports.values())
+        for node in self._nodes.values():
+            node.format()
+
+    def start_all(self) -> None:
+        for node in self._nodes.values():
+            node.launch()
+        for node in self._nodes.values():
+            node.wait_until_serving()
+
+    def start(self, node_id: int) -> None:
+        self._nodes[node_id].launch()
+        self._nodes[node_id].wait_until_serving()
+
+    def stop(self, node_id: int) -> None:
+        self._nodes[node_id].stop()
+
+    def kill(self, node_id: int) -> None:
+        self._nodes[node_id].kill()
+
+    def lose_topic(self, node_id: int, topic: str) -> None:
+        _remove(self._nodes[node_id].data_directory, topic)
+
+    def close(self) -> None:
+        for node in self._nodes.values():
+            node.kill()
+
+
+ClusterKind = Callable[[Path, bool], ClusterSubject]
+
+
+def _remove(data: Path, topic: str) -> None:
+    for path in data.glob(f"{topic}-*"):
+        shutil.rmtree(path)
