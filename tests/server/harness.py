@@ -138,6 +138,8 @@ class WordBroker:
         self.received: list[bytes] = []
         self.held: list[tuple[WordSession, list[list[ResponsePart] | None]]] = []
         self.sessions: list[WordSession] = []
+        self.leaves_slowly = False
+        self.on_left: Callable[[], None] | None = None
         self.connection_throttles: list[int] = []
         self.bursts = 0
         self.ticks = 0
@@ -167,6 +169,12 @@ class WordBroker:
 
     def start(self, on_started: OnDone) -> None:
         on_started(self.start_error)
+
+    def leave(self, on_left: Callable[[], None]) -> None:
+        if self.leaves_slowly:
+            self.on_left = on_left
+        else:
+            on_left()
 
     def begin_stop(self, on_stopped: OnDone) -> None:
         """Stops at the next tick, as a broker that has work under way."""

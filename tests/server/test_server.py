@@ -35,6 +35,22 @@ def test_a_stop_answers_what_is_in_flight_and_takes_nothing_more() -> None:
         assert b"echo too late" not in running.broker.received
 
 
+def test_clients_are_served_until_the_broker_has_left_its_cluster() -> None:
+    with running_server(PATIENT) as running, running.client() as client:
+        running.broker.leaves_slowly = True
+        stopped = threading.Event()
+        running.loop.call_soon_threadsafe(running.server.begin_stop, lambda _: stopped.set())
+        wait_until(lambda: running.broker.on_left is not None)
+        with running.client() as another:
+            for each in (client, another):
+                assert each.ask(b"echo still") == b"echo still"
+        assert running.broker.stops == 0
+        assert running.broker.on_left is not None
+        running.loop.call_soon_threadsafe(running.broker.on_left)
+        assert stopped.wait(WAIT_SECONDS)
+        assert running.broker.stops == 1
+
+
 def test_a_stop_sends_what_is_unsent() -> None:
     with running_server(PATIENT) as running, running.client(receive_buffer_bytes=4096) as slow:
         slow.send(b"size 10000000")

@@ -226,6 +226,10 @@ class BrokerNode:
             self.directory.commit.tick()
             self.directory.kick()
 
+    def leave(self, on_left: Callable[[], None]) -> None:
+        """Let other brokers take over; this one serves until they have. In vain if it takes too long."""
+        self.lifecycle.leave(on_left)
+
     def begin_stop(self, on_stopped: OnDone) -> None:
         """Stop in order: leave the cluster, resign from leading the quorum, start no more background work, wait until the running
         work has ended, then ``stop``. Clients send no more requests; other controllers do until the end. ``on_stopped`` gets the
@@ -234,7 +238,7 @@ class BrokerNode:
         def left() -> None:
             self._resign(lambda: self._end_work(on_stopped))
 
-        self.lifecycle.leave(left)
+        self.leave(left)
 
     def _resign(self, on_resigned: Callable[[], None]) -> None:
         has_others = self.quorum.is_leader and len(self.quorum.voters.voters) > 1

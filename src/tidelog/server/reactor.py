@@ -77,6 +77,11 @@ class BrokerProtocol(Protocol):
         """Clients can be served once ``on_started`` has been called, which may be later."""
         ...
 
+    def leave(self, on_left: Callable[[], None]) -> None:
+        """Let the other brokers take over, which takes some seconds at most. Clients are served until ``on_left`` is called:
+        what they wait for is answered by then, and they go on elsewhere."""
+        ...
+
     def begin_stop(self, on_stopped: OnDone) -> None:
         """Stop. No more requests will arrive, except from controllers. Timers keep running until ``on_stopped`` is called."""
         ...

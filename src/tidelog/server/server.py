@@ -1,8 +1,10 @@
 """Runs a broker on real sockets: listeners, connections, timers, and an orderly stop.
 
-To stop, the server first refuses new connections and requests and answers those in flight, within ``limits.stop_ms_max``. Then it
-closes their connections, and the broker itself stops, which syncs its logs and writes the mark of a clean shutdown. Other
-controllers are served before the broker has started and until it has stopped, because without them it can do neither.
+To stop, the broker first leaves the cluster while it goes on serving: a produce with acks=all that is in flight needs followers
+that fetch, and its client needs another leader. Then the server refuses new connections and requests and answers those in flight,
+within ``limits.stop_ms_max``. Then it closes their connections, and the broker itself stops, which syncs its logs and writes the
+mark of a clean shutdown. Other controllers are served before the broker has started and until it has stopped, because without
+them it can do neither.
 """
 
 import asyncio
@@ -91,6 +93,10 @@ class Server:
         if self.is_stopping:
             return
         self.is_stopping = True
+        self._broker.leave(lambda: self._drain(on_stopped))
+        self.reactor.wake()
+
+    def _drain(self, on_stopped: OnDone) -> None:
         self._stop_deadline = self._loop.time() + self.reactor.limits.stop_ms_max / 1000
         kept = self._broker.controller_listeners
         for listener in self.listeners:
