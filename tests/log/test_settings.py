@@ -5,7 +5,7 @@ import pytest
 from tidelog.config.definition import parse
 from tidelog.config.storage import STORAGE
 from tidelog.config.topic import TOPIC
-from tidelog.log.settings import DirectoryOptions, LogSettings
+from tidelog.log.settings import INDEX_INTERVAL_BYTES_MAX, DirectoryOptions, LogSettings
 
 CHANGED = {
     "segment.bytes": ("2097152", "segment_bytes", 2097152),
@@ -34,6 +34,11 @@ def test_what_is_absent_keeps_the_default_of_the_configuration() -> None:
     assert LogSettings().retention_ms == TOPIC.settings["retention.ms"].default
     assert DirectoryOptions.from_config(parse(STORAGE, {})) == DirectoryOptions.from_config({}) == DirectoryOptions()
     assert DirectoryOptions().checkpoint_interval_ms == 60_000
+
+
+def test_an_index_is_never_so_sparse_that_a_lookup_walks_a_whole_segment() -> None:
+    settings = LogSettings.from_config(parse(TOPIC, {"index.interval.bytes": str(2**31 - 1)}))
+    assert settings.index_interval_bytes == INDEX_INTERVAL_BYTES_MAX
 
 
 def test_a_setting_of_the_directory_arrives() -> None:

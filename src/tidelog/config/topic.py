@@ -138,7 +138,8 @@ _SEGMENTS = (
         "index.interval.bytes",
         SettingType.INT,
         4096,
-        "How many bytes of log lie between two index entries. A smaller value finds offsets faster and makes larger indexes.",
+        "How many bytes of log lie between two index entries. A smaller value finds offsets faster and makes larger indexes. "
+        "More than 65536 is accepted, as by Kafka, and has the effect of 65536.",
         AtLeast(0),
         (Synonym("log.index.interval.bytes"),),
     ),

@@ -14,6 +14,9 @@ from tidelog.config.topic import TOPIC
 from tidelog.records.compression import CompressionType
 
 UNLIMITED = -1
+# A lookup walks the batches between two index entries, on the event loop: about a millisecond for the smallest batches. Kafka,
+# whose lookups have threads of their own, takes any interval.
+INDEX_INTERVAL_BYTES_MAX = 64 * 1024
 LONG_MAX = 2**63 - 1
 _SETTING = "setting"
 # The codec that a value of ``compression.type`` names, and the setting with its level.
@@ -87,6 +90,8 @@ class LogSettings:
         if "cleanup.policy" in values:
             chosen["compact"] = "compact" in values["cleanup.policy"]
             chosen["delete"] = "delete" in values["cleanup.policy"]
+        if "index_interval_bytes" in chosen:
+            chosen["index_interval_bytes"] = min(chosen["index_interval_bytes"], INDEX_INTERVAL_BYTES_MAX)
         settings = cls(**chosen)
         if settings.compact and settings.segment_ms > settings.max_compaction_lag_ms:
             # The active segment is never compacted, so it must not stay active for longer than a record may wait.
