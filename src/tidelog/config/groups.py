@@ -244,15 +244,15 @@ TIDELOG_GROUP_SETTINGS = (
         METADATA_BYTES_MAX,
         SettingType.INT,
         16 * 1024 * 1024,
-        "How many bytes of metadata the members of one classic group may send with JoinGroup; a member that would exceed it is "
-        "refused.",
+        "How many bytes the members of one group may make the broker hold: their metadata and assignments in a classic group, "
+        "their subscriptions in any other. A member that would exceed it is refused.",
         AtLeast(1024),
     ),
     Setting(
         METADATA_BYTES_TOTAL_MAX,
         SettingType.LONG,
         64 * 1024 * 1024,
-        "How many bytes of such metadata the broker holds for all groups; beyond it members are told to come back later.",
+        "How many such bytes the broker holds for all groups; beyond it members are told to come back later.",
         AtLeast(1024),
     ),
     Setting(

@@ -84,6 +84,8 @@ class GroupCoordinator:
     def on_dropped(self, error: Exception) -> None:
         """Only classic groups have waiting requests: every KIP-848 heartbeat is answered by its own decision."""
         self.classic.on_dropped(error)
+        self.consumer.on_dropped()
+        self.share.on_dropped()
 
     def on_topics_deleted(self) -> None:
         self.offsets.on_topics_deleted()

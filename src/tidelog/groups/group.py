@@ -1,9 +1,10 @@
 """The interface that groups of every type share, for offsets, listing and deletion."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
+from tidelog.config.groups import METADATA_BYTES_MAX, METADATA_BYTES_TOTAL_MAX
 from tidelog.controller.errors import ApiError
 from tidelog.wire.errors import ErrorCode
 
@@ -75,8 +76,8 @@ class Group(Protocol):
 
 
 class MetadataBudget:
-    """Bounds the metadata that members of classic groups make the broker hold, over all its shards. A member may send megabytes
-    with each JoinGroup and stay for as long as its session lasts, and what it sends means nothing to the broker."""
+    """Bounds what members of groups make the broker hold, over all its shards: the metadata and assignments of classic members,
+    and the subscriptions of others. A member may send megabytes and stay for as long as its session lasts."""
 
     __slots__ = ("bytes_held", "bytes_max")
 
@@ -90,6 +91,60 @@ class MetadataBudget:
 
     def has_room(self, size: int) -> bool:
         return self.bytes_held + size <= self.bytes_max
+
+
+class HeldSubscriptions:
+    """What the members of the consumer groups, or of the share groups, of one shard hold of the budget. It follows from the
+    replay of their records, so what was there before a limit was lowered stays."""
+
+    __slots__ = ("_budget", "_group_bytes_max", "_sizes", "_totals")
+
+    def __init__(self, budget: MetadataBudget, group_bytes_max: int) -> None:
+        self._budget = budget
+        self._group_bytes_max = group_bytes_max
+        self._sizes: dict[str, dict[str, int]] = {}
+        self._totals: dict[str, int] = {}
+
+    def check(self, group_id: str, member_id: str, size: int) -> None:
+        """Raises ApiError if a subscription of ``size`` bytes would be more than a group, or all groups together, may hold."""
+        added = size - self._sizes.get(group_id, {}).get(member_id, 0)
+        if added <= 0:
+            return
+        if self._totals.get(group_id, 0) + added > self._group_bytes_max:
+            message = f"the subscriptions of its members would exceed {METADATA_BYTES_MAX} = {self._group_bytes_max}"
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+        if not self._budget.has_room(added):
+            message = f"the groups of this broker hold as much as {METADATA_BYTES_TOTAL_MAX} allows"
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+
+    def note(self, group_id: str, key: str, size: int) -> None:
+        """Hold ``size`` bytes for a member, or for something else that has a key of its own."""
+        sizes = self._sizes.setdefault(group_id, {})
+        change = size - sizes.pop(key, 0)
+        if size:
+            sizes[key] = size
+        self._totals[group_id] = self._totals.get(group_id, 0) + change
+        self._budget.hold(change)
+        if not sizes:
+            del self._sizes[group_id], self._totals[group_id]
+
+    def forget(self, group_id: str) -> None:
+        self._sizes.pop(group_id, None)
+        self._budget.hold(-self._totals.pop(group_id, 0))
+
+    def forget_all(self) -> None:
+        """The shard has moved elsewhere."""
+        for group_id in list(self._totals):
+            self.forget(group_id)
+
+
+# A string takes this much memory beyond its characters, and with its place in a tuple.
+_STRING_BYTES = 32
+
+
+def subscription_size(names: Iterable[str], *others: str | None) -> int:
+    """About how many bytes a member holds: the topics' names, and the other strings that it sent."""
+    return sum([_STRING_BYTES + len(name) for name in names]) + sum([len(text) for text in others if text is not None])
 
 
 class GroupTable:

@@ -158,5 +158,5 @@ def test_everybody_is_answered_and_the_group_becomes_stable(seed: int) -> None:
     unanswered = [asked for asked in world.asked if not asked.is_answered]
     assert not unanswered, f"{len(unanswered)} requests were never answered"
     assert not [event for event in world.bench.events if event[0] == "unexpected_error"]
-    held = sum(metadata_size(member.protocols) for member in group.members.values())
+    held = sum(metadata_size(member.protocols) + len(member.assignment) for member in group.members.values())
     assert world.bench.metadata_budget.bytes_held == held

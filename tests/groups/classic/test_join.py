@@ -268,7 +268,8 @@ def test_the_metadata_of_a_group_is_bounded() -> None:
     assert getattr(bench.join(protocols=large(1_001)).error, "code", None) is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert getattr(bench.join(leader, protocols=large(1_001)).error, "code", None) is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert bench.group.state is ClassicState.STABLE, "who is refused changes nothing"
-    bench.join(leader, protocols=large(1_000))
+    assigned = len(bench.group.members[leader].assignment)
+    bench.join(leader, protocols=large(1_000 - assigned))
     assert bench.group.metadata_bytes == 1_000, "what it sent before does not count any more"
 
 
@@ -284,6 +285,25 @@ def test_the_metadata_of_all_groups_is_bounded() -> None:
     assert bench.join(version=0, protocols=large(1_000), group_id="two").error is None
     bench.shard.drop(RuntimeError("the leader changed"))
     assert bench.metadata_budget.bytes_held == 0
+
+
+def test_assignments_count_as_metadata_does() -> None:
+    bench = GroupBench({METADATA_BYTES_MAX: 1_000, METADATA_BYTES_TOTAL_MAX: 1_500})
+    (leader,) = bench.stable()
+    bench.join(leader)
+    generation = bench.group.generation
+    refused = bench.sync(leader, generation, {leader: bytes(1_000)})
+    assert getattr(refused.error, "code", None) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    bench.metadata_budget.hold(1_000)
+    refused = bench.sync(leader, generation, {leader: bytes(900)})
+    assert getattr(refused.error, "code", None) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.metadata_budget.hold(-1_000)
+    bench.sync(leader, generation, {leader: bytes(500)})
+    assert len(bench.group.members[leader].assignment) == 500
+    assert bench.metadata_budget.bytes_held == bench.group.metadata_bytes > 500
+    assert bench.restarted().group.metadata_bytes > 500
+    bench.leave((leader, None))
+    assert bench.metadata_budget.bytes_held == bench.group.metadata_bytes == 0
 
 
 def test_an_empty_group_of_the_other_protocol_becomes_a_classic_one(bench: GroupBench) -> None:

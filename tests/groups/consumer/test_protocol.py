@@ -4,9 +4,11 @@ import pytest
 
 from tests.groups.consumer.bench import GROUP, REBALANCE_MS, SESSION_MS, ConsumerBench
 from tests.groups.shard_bench import topic_id
+from tidelog.config.groups import METADATA_BYTES_MAX, METADATA_BYTES_TOTAL_MAX
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.groups.consumer.group import MemberState
+from tidelog.groups.consumer.requests import ConsumerHeartbeatRequest
 from tidelog.groups.records import (
     ConsumerGroupCurrentMemberAssignmentRecord,
     ConsumerGroupMemberMetadataRecord,
@@ -257,3 +259,34 @@ def test_a_group_that_has_members_is_not_deleted(bench: ConsumerBench) -> None:
     with pytest.raises(ApiError) as refused:
         bench.group.check_deletion()
     assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+
+
+def test_what_members_subscribe_to_is_bounded() -> None:
+    bench = ConsumerBench(settings={METADATA_BYTES_MAX: 2_000, METADATA_BYTES_TOTAL_MAX: 3_000})
+    budget = bench.machine.environment.metadata_budget
+
+    def join(name: str, size: int, group_id: str = GROUP) -> ErrorCode:
+        request = ConsumerHeartbeatRequest(
+            group_id, name, 0, rebalance_timeout_ms=1_000, subscribed_topic_names=["x" * size], owned={}
+        )
+        try:
+            bench.heartbeat(request)
+        except ApiError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    assert join("a", 900) is ErrorCode.NONE
+    assert 900 < budget.bytes_held < 1_100
+    assert join("b", 1_900) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert join("a", 2_100) is ErrorCode.GROUP_MAX_SIZE_REACHED, "nor may one that is there grow"
+    assert join("a", 1_900) is ErrorCode.NONE
+    assert join("c", 1_200, "others") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    held = budget.bytes_held
+    bench.restart()
+    assert bench.machine.environment.metadata_budget.bytes_held == held
+    assert bench.heartbeat(ConsumerHeartbeatRequest(GROUP, "a", -1)).member_epoch == -1
+    assert bench.machine.environment.metadata_budget.bytes_held == 0
+    join("a", 10)
+    budget = bench.machine.environment.metadata_budget
+    bench.shard.drop(RuntimeError("the leader changed"))
+    assert budget.bytes_held == 0

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.groups.shard_bench import ShardBench, topic_id
+from tidelog.config.groups import METADATA_BYTES_MAX, METADATA_BYTES_TOTAL_MAX
 from tidelog.controller.errors import ApiError
 from tidelog.groups.consumer.requests import ConsumerHeartbeatRequest
 from tidelog.groups.coordinator import GroupCoordinator
@@ -178,3 +179,24 @@ def test_an_empty_share_group_is_not_taken_over_by_another_protocol(bench: Share
     assert isinstance(bench.machine.groups.find(GROUP), ShareGroup)
     bench.call(lambda machine: machine.consumer.heartbeat(request._replace(group_id="readers")))
     assert bench.refusal("a", 0, ["orders"], group_id="readers") is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_what_members_subscribe_to_is_bounded() -> None:
+    bench = ShareBench(**{METADATA_BYTES_MAX: 2_000, METADATA_BYTES_TOTAL_MAX: 3_000})
+    budget = bench.machine.environment.metadata_budget
+    bench.beat("a", 0, ["x" * 900])
+    assert 900 < budget.bytes_held < 1_100
+    assert bench.refusal("b", 0, ["x" * 1_900]) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert bench.refusal("a", 1, ["x" * 2_100]) is ErrorCode.GROUP_MAX_SIZE_REACHED, "nor may one that is there grow"
+    bench.beat("a", 1, ["x" * 1_900])
+    assert bench.refusal("c", 0, ["x" * 1_200], "others") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    held = budget.bytes_held
+    bench.commit_all()
+    bench.reload()
+    assert bench.machine.environment.metadata_budget.bytes_held == held
+    bench.beat("a", -1)
+    assert bench.machine.environment.metadata_budget.bytes_held == 0
+    bench.beat("a", 0, ["orders"])
+    budget = bench.machine.environment.metadata_budget
+    bench.shard.drop(RuntimeError("the leader changed"))
+    assert budget.bytes_held == 0

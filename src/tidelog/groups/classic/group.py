@@ -383,7 +383,7 @@ class ClassicGroup:
             self._budget.hold(change)
 
     def _count_support(self, member: ClassicMember, change: int) -> None:
-        self._hold(change * metadata_size(member.protocols))
+        self._hold(change * (metadata_size(member.protocols) + len(member.assignment)))
         supporters = self._supporters
         for name in dict(member.protocols):
             count = supporters.get(name, 0) + change
@@ -429,14 +429,17 @@ class ClassicGroup:
         return is_added
 
     def assign(self, member_id: str, assignment: bytes) -> None:
-        self.members[member_id].assignment = assignment
+        member = self.members[member_id]
+        self._hold(len(assignment) - len(member.assignment))
+        member.assignment = assignment
 
     def inherit_assignment(self, old: ClassicMember, new: ClassicMember) -> None:
+        """``new`` is not a member yet."""
         new.assignment = old.assignment
 
     def clear_assignments(self) -> None:
-        for member in self.members.values():
-            member.assignment = b""
+        for member_id in self.members:
+            self.assign(member_id, b"")
 
     def move_to(self, state: ClassicState, now_ms: int, monotonic_ms: int) -> None:
         assert self.state in PREVIOUS_STATES[state], f"{self.group_id}: {self.state} -> {state}"

@@ -134,6 +134,17 @@ class ClassicGroupProtocol:
             message = f"the groups of this broker hold as much metadata as {METADATA_BYTES_TOTAL_MAX} allows"
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
 
+    def _check_assignments(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
+        """The same for what the leader assigns. Nobody holds anything for those who are not members."""
+        held = sum([len(member.assignment) for member in group.members.values()])
+        added = sum([len(assignments.get(member_id, b"")) for member_id in group.members]) - held
+        if added > 0 and group.metadata_bytes + added > self._metadata_bytes_max:
+            message = f"the assignments of its members would exceed {METADATA_BYTES_MAX} = {self._metadata_bytes_max}"
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+        if added > 0 and not self._environment.metadata_budget.has_room(added):
+            message = f"the groups of this broker hold as much as {METADATA_BYTES_TOTAL_MAX} allows"
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         if group.state is ClassicState.EMPTY:
             return True
@@ -267,6 +278,8 @@ class ClassicGroupProtocol:
         error = _sync_error(group, request)
         if error is not ErrorCode.NONE:
             return CoordinatorResult(response=SyncResponse(error))
+        if group.leader_id == request.member_id and group.state is not ClassicState.STABLE:
+            self._check_assignments(group, request.assignments)
         self.rebalances.note_sync(group, request.member_id)
         member = group.members[request.member_id]
         if group.state is ClassicState.STABLE:

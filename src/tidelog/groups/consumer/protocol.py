@@ -17,7 +17,7 @@ differ from those of classic groups, because a member may move from one to the o
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from tidelog.config.groups import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from tidelog.config.groups import HEARTBEAT_INTERVAL, METADATA_BYTES_MAX, SESSION_TIMEOUT
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.groups.assignors.specification import Partitions
@@ -36,10 +36,11 @@ from tidelog.groups.consumer.group import (
 from tidelog.groups.consumer.rebalance import GroupUpdate, OwnedPartitions, metadata_hash, preferred_assignor, target_record
 from tidelog.groups.consumer.requests import UNCHANGED_MS, ConsumerHeartbeatRequest, ConsumerHeartbeatResponse, check_request
 from tidelog.groups.environment import GroupEnvironment
-from tidelog.groups.group import Group, GroupTable, GroupType
+from tidelog.groups.group import Group, GroupTable, GroupType, HeldSubscriptions, subscription_size
 from tidelog.groups.records import (
     ConsumerGroupCurrentMemberAssignmentRecord,
     ConsumerGroupMemberMetadataRecord,
+    ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataRecord,
     ConsumerGroupMetadataValue,
     ConsumerGroupRegularExpressionRecord,
@@ -152,7 +153,7 @@ class GroupMigration(Protocol):
 
 
 class ConsumerGroupProtocol:
-    __slots__ = ("_environment", "_groups", "_is_loaded", "_migration", "rebalances", "timers")
+    __slots__ = ("_environment", "_groups", "_held", "_is_loaded", "_migration", "rebalances", "timers")
 
     def __init__(self, environment: GroupEnvironment, groups: GroupTable) -> None:
         self._environment = environment
@@ -160,6 +161,7 @@ class ConsumerGroupProtocol:
         self._is_loaded = False
         self.timers = MemberTimers(environment, self.find, self.fence)
         self._migration: GroupMigration | None = None
+        self._held = HeldSubscriptions(environment.metadata_budget, environment.settings[METADATA_BYTES_MAX])
         self.rebalances = 0
         """Rebalances begun since the shard was loaded, in all groups."""
 
@@ -181,7 +183,10 @@ class ConsumerGroupProtocol:
         group = self._get_group(request.group_id, request.member_epoch == JOIN_EPOCH, records)
         check_size(group, request.member_id, self._environment.settings["group.consumer.max.size"])
         before, replaced_id = self._find_member(group, request, records)
-        update = GroupUpdate(self._environment, group, before, _updated(before, request), replaced_id, records)
+        updated = _updated(before, request)
+        if updated != before:
+            self.check_subscription(group, updated)
+        update = GroupUpdate(self._environment, group, before, updated, replaced_id, records)
         member = update.run(request.owned)
         self.note_update(group, before, member, replaced_id)
         return CoordinatorResult(
@@ -193,6 +198,10 @@ class ConsumerGroupProtocol:
                 _assignment_to_tell(group, request, before, member),
             ),
         )
+
+    def check_subscription(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
+        """Raises ApiError if the group, or all groups together, would hold too much with what the member says."""
+        self._held.check(group.group_id, member.member_id, _size_of(member.metadata()))
 
     def note_update(
         self, group: ConsumerGroup, before: ConsumerGroupMember, member: ConsumerGroupMember, replaced_id: str | None
@@ -297,13 +306,28 @@ class ConsumerGroupProtocol:
 
     def replay(self, record: Any) -> None:
         replay_consumer_group(self._groups, record)
+        self._note_held(record)
         if not self._is_loaded:
             return
         group = self.find(record.group_id)
         if group is not None and group.time_rebalance(record, self._environment.clock.monotonic_ms()):
             self.rebalances += 1
 
+    def _note_held(self, record: Any) -> None:
+        kind, value = type(record), record.value
+        if kind is ConsumerGroupMemberMetadataRecord:
+            self._held.note(record.group_id, record.member_id, 0 if value is None else _size_of(value))
+        elif kind is ConsumerGroupRegularExpressionRecord:
+            # The topics that match it, which each member may multiply with an expression of its own.
+            size = 0 if value is None else subscription_size(value.topics, record.regular_expression)
+            self._held.note(record.group_id, f"regex {record.regular_expression}", size)
+        elif kind is ConsumerGroupMetadataRecord and value is None:
+            self._held.forget(record.group_id)
+
     # -- the life of the shard -----------------------------------------------------------------------------------------------
+
+    def on_dropped(self) -> None:
+        self._held.forget_all()
 
     def on_loaded(self) -> None:
         self._is_loaded = True
@@ -326,6 +350,16 @@ def _assignment_to_tell(
         group.unconfirmed.add(member.member_id)
     is_told = request.is_full or has_changed or member.member_id in group.unconfirmed
     return without_epochs(member.assigned) if is_told else None
+
+
+def _size_of(value: ConsumerGroupMemberMetadataValue) -> int:
+    size = subscription_size(
+        value.subscribed_topic_names, value.subscribed_topic_regex, value.client_id, value.rack_id, value.instance_id
+    )
+    classic = value.classic_member_metadata
+    if classic is not None:
+        size += sum([len(name) + len(metadata) for name, metadata in classic.supported_protocols])
+    return size
 
 
 def _has_just(owned: OwnedPartitions, member: ConsumerGroupMember) -> bool:

@@ -79,7 +79,9 @@ class ClassicMembers:
             )
         else:
             before = known_static_member(group, member_id, request.group_instance_id)
-        update = GroupUpdate(self._environment, group, before, _updated(before, request, subscription), replaced_id, records)
+        updated = _updated(before, request, subscription)
+        self._consumer.check_subscription(group, updated)
+        update = GroupUpdate(self._environment, group, before, updated, replaced_id, records)
         owned = by_topic_id(subscription.owned, self._environment.image)
         member = update.run({topic_id: frozenset(indexes) for topic_id, indexes in owned.items()})
         self._consumer.note_update(group, before, member, replaced_id)

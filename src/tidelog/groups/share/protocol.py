@@ -13,17 +13,18 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tidelog.config.groups import SHARE_HEARTBEAT_INTERVAL, SHARE_SESSION_TIMEOUT
+from tidelog.config.groups import METADATA_BYTES_MAX, SHARE_HEARTBEAT_INTERVAL, SHARE_SESSION_TIMEOUT
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.groups.assignors.simple import assign_simple
 from tidelog.groups.assignors.specification import MemberSubscription, Partitions
 from tidelog.groups.classic.requests import STRING_BYTES_MAX, fits_into_record
 from tidelog.groups.environment import GroupEnvironment
-from tidelog.groups.group import GroupTable
+from tidelog.groups.group import GroupTable, HeldSubscriptions, subscription_size
 from tidelog.groups.records import (
     ShareGroupCurrentMemberAssignmentRecord,
     ShareGroupMemberMetadataRecord,
+    ShareGroupMemberMetadataValue,
     ShareGroupMetadataRecord,
     ShareGroupMetadataValue,
     ShareGroupStatePartitionMetadataRecord,
@@ -80,13 +81,14 @@ class ShareHeartbeatResponse(NamedTuple):
 
 
 class ShareGroupProtocol:
-    __slots__ = ("_begun_ms", "_environment", "_groups")
+    __slots__ = ("_begun_ms", "_environment", "_groups", "_held")
 
     def __init__(self, environment: GroupEnvironment, groups: GroupTable) -> None:
         self._environment = environment
         self._groups = groups
         # When the share coordinator was last asked to begin the states of a topic, by group and topic id.
         self._begun_ms: dict[tuple[str, bytes], int] = {}
+        self._held = HeldSubscriptions(environment.metadata_budget, environment.settings[METADATA_BYTES_MAX])
 
     # -- heartbeats ----------------------------------------------------------------------------------------------------------
 
@@ -123,6 +125,7 @@ class ShareGroupProtocol:
         group_id, image = group.group_id, self._environment.image
         member = _updated(before, request)
         if member != before or before.member_id not in group.members:
+            self._held.check(group_id, member.member_id, _size_of(member.metadata()))
             records.append(ShareGroupMemberMetadataRecord(group_id, member.member_id, member.metadata()))
         members = group.members_with(member)
         names = {name for each in members for name in each.subscribed_topic_names}
@@ -326,6 +329,13 @@ class ShareGroupProtocol:
 
     def replay(self, record: Any) -> None:
         replay_share_group(self._groups, record)
+        if type(record) is ShareGroupMemberMetadataRecord:
+            self._held.note(record.group_id, record.member_id, 0 if record.value is None else _size_of(record.value))
+        elif type(record) is ShareGroupMetadataRecord and record.value is None:
+            self._held.forget(record.group_id)
+
+    def on_dropped(self) -> None:
+        self._held.forget_all()
 
     def on_loaded(self) -> None:
         for group in self._groups:
@@ -391,6 +401,10 @@ def _updated(member: ShareGroupMember, request: ShareHeartbeatRequest) -> ShareG
     if request.subscribed_topic_names is not None:
         changes["subscribed_topic_names"] = tuple(sorted(set(request.subscribed_topic_names)))
     return member._replace(**changes)
+
+
+def _size_of(value: ShareGroupMemberMetadataValue) -> int:
+    return subscription_size(value.subscribed_topic_names, value.client_id, value.rack_id)
 
 
 def _check_epoch(member: ShareGroupMember, member_epoch: int) -> None:
