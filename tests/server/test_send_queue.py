@@ -16,6 +16,7 @@ from tidelog.server import send_queue
 from tidelog.server.limits import ConnectionLimits
 from tidelog.server.send_queue import (
     JOINED_BYTES_MAX,
+    OPEN_FILE_BYTES,
     PROBE_STEP_BYTES,
     SEND_BUFFERS_MAX,
     SLICE_BYTES_PER_CALL,
@@ -78,10 +79,11 @@ def test_slices_and_empty_parts(pair: Pair, segment: LogSlice) -> None:
         segment._replace(position=254, length=size),
     ]
     queue.put([b"", *parts, b"z"])
-    assert (queue.unsent_bytes, queue.memory_bytes) == (4 + 3 + size + 1, 4 + 3 + 1)
+    assert (queue.unsent_bytes, queue.memory_bytes) == (4 + 3 + size + 1, 4 + 3 + 1 + OPEN_FILE_BYTES)
     assert queue.send_some(pair[0]) is SendState.EMPTY
     expected = struct.pack(">i", 3 + size + 1) + bytes([0, 1, 2]) + (bytes(range(256)) * (size // 256 + 2))[254 : 254 + size]
     assert drain(pair[1]) == expected + b"z"
+    assert (queue.unsent_bytes, queue.memory_bytes) == (0, 0)
 
 
 def test_many_small_fetches_are_one_call(pair: Pair, segment: LogSlice, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +112,7 @@ def test_a_small_slice_that_cannot_be_read_at_once_stays_in_its_file(
         patched.setattr(send_queue, "read_cached_into", refuse)
         queue = SendQueue()
         queue.put([segment._replace(length=3)])
-        assert (queue.unsent_bytes, queue.memory_bytes) == (7, 4)
+        assert (queue.unsent_bytes, queue.memory_bytes) == (7, 4 + OPEN_FILE_BYTES)
     assert queue.send_some(pair[0]) is SendState.EMPTY
     assert drain(pair[1]) == b"\0\0\0\3" + bytes([0, 1, 2])
 

@@ -5,6 +5,9 @@ the page cache, a bounded piece at a time, so that one client's fifty megabytes 
 joined into one buffer, which is cheaper than a longer scatter list. A small slice becomes bytes as soon as it is queued, if it is
 in the page cache: one read takes the place of two probes and a ``sendfile``, and many such responses share one ``sendmsg``.
 
+A slice holds its file open until it is sent. So each counts for ``OPEN_FILE_BYTES`` of memory: the budget for memory then bounds
+the descriptors that clients take which do not read their responses, for all connections together.
+
 Cold reads. ``sendfile`` blocks on a range that is not in the page cache until the disk has delivered it. So ``is_cached`` probes
 the range first, with one-byte reads that may not wait (RWF_NOWAIT), every ``PROBE_STEP_BYTES`` and at its end. The kernel reads
 ahead at least that much and evicts in order, so holes between two probes are rare and small. A file system that does not support
@@ -39,6 +42,9 @@ SMALL_BODY_BYTES_MAX = 1024
 # Copying more than this costs more than the system calls that it saves.
 SMALL_SLICE_BYTES_MAX = 16 * 1024
 
+# With the default budget, some four thousand slices.
+OPEN_FILE_BYTES = 64 * 1024
+
 PROBE_STEP_BYTES = 128 * 1024
 # One trip to a helper thread fetches this much: milliseconds of the disk's time.
 READ_AHEAD_BYTES = 2 * 1024 * 1024
@@ -71,7 +77,7 @@ class SendQueue:
         self._cached_until = 0
         self.unsent_bytes = 0
         self.memory_bytes = 0
-        """The unsent bytes that are in memory and not in files."""
+        """The unsent bytes that are in memory and not in files, and what open files count for."""
         self.sent_bytes = 0
         """The total since the connection opened."""
 
@@ -85,7 +91,7 @@ class SendQueue:
                 self.memory_bytes += len(joined)
                 self.unsent_bytes += len(joined)
                 return
-        in_files = in_memory = 0
+        in_files = in_memory = files = 0
         found: list[Buffer | LogSlice] = []
         buffers: list[Buffer] = [b""]
         for part in response:
@@ -100,6 +106,7 @@ class SendQueue:
                 part = data
             else:
                 in_files += part.length
+                files += part.length > 0
             found.append(part)
         size = _pack_size(in_files + in_memory)
         in_memory += SIZE_FIELD_SIZE
@@ -110,7 +117,7 @@ class SendQueue:
         else:
             parts.append(size)
             parts.extend(part for part in found if (part.length if type(part) is LogSlice else len(part)))
-        self.memory_bytes += in_memory
+        self.memory_bytes += in_memory + files * OPEN_FILE_BYTES
         self.unsent_bytes += in_files + in_memory
 
     def send_some(self, to: socket.socket) -> SendState:
@@ -193,6 +200,7 @@ class SendQueue:
         done += sent
         if done == first.length:
             self._parts.popleft()
+            self.memory_bytes -= OPEN_FILE_BYTES
             self._slice_sent = self._cached_until = 0
         else:
             self._slice_sent = done

@@ -5,6 +5,7 @@ import pytest
 
 from tests.broker.harness import FakeClient, Machine, fetch_request, offsets_in
 from tests.log.harness import batch, end_transaction
+from tidelog.broker.handlers import fetch
 from tidelog.log.reading import LogRead, read
 from tidelog.records.control import ControlType
 from tidelog.wire.errors import ErrorCode
@@ -414,3 +415,22 @@ def test_waiting_fetches_that_were_answered_leave_nothing_to_the_cycle_collector
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+def test_a_response_holds_a_bounded_number_of_files(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that opens many and never reads would take the descriptors of the logs."""
+    monkeypatch.setattr(fetch, "SLICES_MAX", 3)
+    count = 150
+    client.create_topic("orders", count)
+    for partition in range(10):
+        client.append(partition=partition)
+    wanted = [FetchPartition(index, 0, 1 << 20) for index in range(count)]
+    seen: list[int] = []
+    while len(seen) < 10:
+        request = FetchRequest(-1, 0, 1, 1 << 20, 0, 0, -1, [FetchTopic("orders", None, wanted)], [], "")
+        (topic,) = client.fetch(request).topics
+        with_records = [each.partition for each in topic.partitions if each.records]
+        assert 0 < len(with_records) <= 3
+        seen += with_records
+        wanted = [each._replace(fetch_offset=1) if each.partition in with_records else each for each in wanted]
+    assert sorted(seen) == list(range(10))

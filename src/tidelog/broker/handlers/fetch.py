@@ -66,6 +66,8 @@ COARSE_STEP_MS = 10
 # A fetch session with more partitions is read in slices.
 SMALL_SESSION_PARTITIONS_MAX = 256
 PARTITIONS_PER_STEP = 32
+# The partitions with records in one response. Each may hold a file open until the client has read them.
+SLICES_MAX = 1_000
 # Who reads without being a replica.
 READERS = (CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID)
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every request makes three.
@@ -538,6 +540,9 @@ class LargeFetch:
         remaining = self._limits.bytes_max
         for number, place in enumerate(places):
             want = self._wanted[place]
+            if len(self._lengths) >= SLICES_MAX and place not in self._lengths:
+                # The others have their turn with the next fetch, as if there were no bytes left.
+                remaining = 0
             length = self._read(place, min(remaining, want.bytes_max), at_least_one=self._bytes_found == 0)
             if length:
                 self._lengths[place] = length
