@@ -99,7 +99,9 @@ def test_voters_move_into_the_log(tmp_path: Path) -> None:
         node.close()
 
 
-@pytest.mark.parametrize("words", ["quorum remove", "quorum add", "storage format", "drain", "reassign", "cluster status"])
+@pytest.mark.parametrize(
+    "words", ["storage recover-quorum", "quorum remove", "quorum add", "storage format", "drain", "reassign", "cluster status"]
+)
 def test_every_command_exists(words: str) -> None:
     done = subprocess.run([sys.executable, "-m", "tidelog", *words.split(), "--help"], capture_output=True, check=False)
     assert done.returncode == 0

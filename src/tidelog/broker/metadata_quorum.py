@@ -24,6 +24,7 @@ from tidelog.broker.config import BrokerConfig
 from tidelog.broker.metadata_log import PartitionRaftLog
 from tidelog.broker.metadata_snapshots import MetadataSnapshots, ReplicatedState, SnapshotPolicy, SnapshotPorts
 from tidelog.broker.peer_channel import PeerChannel, PeerError, PeerOptions, PeerRequest, PeerTimedOut, PeerUnreachable
+from tidelog.broker.quorum_recovery import QuorumRecovery
 from tidelog.broker.quorum_wire import QUORUM_APIS, decode_quorum_reply, encode_quorum_request
 from tidelog.broker.timers import Timer, Timers
 from tidelog.config.cluster import bootstrap_servers_of, names_a_quorum, quorum_voters_of
@@ -140,6 +141,7 @@ class MetadataQuorum:
         "_ports",
         "_proposal_count",
         "_proposers",
+        "_recovery",
         "_results",
         "_seen",
         "_state",
@@ -182,6 +184,8 @@ class MetadataQuorum:
         self._proposers: dict[Hashable, OnDone] = {}
         self._proposal_count = 0
         self._results: deque[ProposalResult] = deque()
+        # The recovery of a lost quorum that is under way, and where the log ended after it.
+        self._recovery: tuple[QuorumRecovery, int] | None = None
         self._storage_error: Exception | None = None
         self._timer: Timer | None = None
         self._timer_deadline_ms = 0
@@ -308,8 +312,13 @@ class MetadataQuorum:
     def _join(self) -> None:
         """Load the latest snapshot and begin."""
         ports = self._ports
+        recovery = QuorumRecovery(ports.directory.disk, ports.log.log.directory)
         self._applied_offset = self.snapshots.load()
         stored = ports.state_file.load()
+        if recovery.is_requested:
+            own = self._config
+            records = recovery.records(own.node_id, own.directory_id, own.endpoints)
+            self._recovery = recovery, ports.log.append_control(records, recovery.first_epoch(stored, ports.log.last_epoch))
         if self._config.static_voters.ids != (self._config.node_id,):
             # A sync of this file may have failed before. Then the page cache holds a vote that the disk does not have.
             ports.state_file.store(stored)
@@ -537,12 +546,20 @@ class MetadataQuorum:
                     self.snapshots.note_applied(batch)
                     self._applied_offset = batch.last_offset + 1
                     self._answer_proposers()
+                self._finish_recovery()
                 self.snapshots.take_if_due()
             except Exception as error:
                 # A node whose image stopped following the log must not decide, or vote as if it had everything.
                 self._fail(node, "applying the metadata log", error)
             self._on_applied()
         return self._answer_proposers() or was_called
+
+    def _finish_recovery(self) -> None:
+        """This node is the only voter, and that is committed."""
+        if self._recovery is not None and self._applied_offset >= self._recovery[1]:
+            (recovery, end_offset), self._recovery = self._recovery, None
+            recovery.finish()
+            self._ports.report("quorum_recovered", {"voters": self.voters.ids, "epoch": self.epoch, "offset": end_offset - 1})
 
     def _answer_proposers(self) -> bool:
         was_called = False

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from tidelog.broker.quorum_recovery import read_log_end, request_recovery
 from tidelog.cli.errors import CommandFailed, ExitCode, warn
 from tidelog.cli.kafka import JsonOption
 from tidelog.cli.output import make_console, say, show_json
@@ -22,6 +23,7 @@ from tidelog.config.listeners import ListenerRole, read_listener
 from tidelog.config.types import InvalidSetting, Value
 from tidelog.log.durability.checkpoints import META_PROPERTIES_VERSION, MetaProperties, format_id, parse_id
 from tidelog.log.errors import CorruptCheckpoint
+from tidelog.log.recovery.directory_opening import lock_for_use
 from tidelog.log.recovery.formatting import format_directory, random_id, read_format
 from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
@@ -113,8 +115,10 @@ def info_command(data: DataOption = None, config: ConfigOption = None, as_json: 
             warn(f"{path} is not formatted; a node of a cluster needs: tidelog storage format")
         return ExitCode.ERROR
     directory_id = format_id(found.directory_id) if found.directory_id is not None else None
+    metadata = read_log_end(RealDisk(), path)
     if as_json:
-        facts = {"cluster_id": found.cluster_id, "node_id": found.node_id, "directory_id": directory_id}
+        facts: dict[str, object] = {"cluster_id": found.cluster_id, "node_id": found.node_id, "directory_id": directory_id}
+        facts["metadata"] = metadata._asdict() if metadata is not None else None
         show_json({"path": path, "is_formatted": True, **facts, "version": int(META_PROPERTIES_VERSION)})
         return 0
     console = make_console()
@@ -124,10 +128,46 @@ def info_command(data: DataOption = None, config: ConfigOption = None, as_json: 
         ("node.id", found.node_id),
         ("directory.id", directory_id or "none yet"),
         ("version", META_PROPERTIES_VERSION),
+        ("metadata", f"epoch {metadata.epoch}, up to offset {metadata.end_offset}" if metadata is not None else "none yet"),
     )
     for name, value in rows:
         say(console, f"{name:<13} {value}")
     return 0
+
+
+@app.command("recover-quorum", epilog="Example: tidelog storage recover-quorum --data data --accept-data-loss")
+def recover_quorum_command(
+    data: DataOption = None,
+    config: ConfigOption = None,
+    accepts_loss: Annotated[
+        bool, typer.Option("--accept-data-loss", help="Do it: decisions that only the lost voters have are gone.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a node that is left the only voter, when the majority of the voters is lost for good."""
+    path, disk = _find_place(data, config, None).path, RealDisk()
+    found, metadata = read_format(disk, path), read_log_end(disk, path)
+    if found is None or found.directory_id is None or metadata is None:
+        raise CommandFailed(f"{path} holds no metadata of a cluster: choose the directory of a node that is left")
+    held = f"{path} (node {found.node_id}) has the metadata of cluster {found.cluster_id} up to offset {metadata.end_offset}"
+    if not accepts_loss:
+        raise CommandFailed(
+            f"{held}, epoch {metadata.epoch}. What the lost voters decided after that is gone: topics, partitions, settings. "
+            "Choose the directory with the highest epoch and offset (tidelog storage info), never start those of the "
+            "lost voters again, and repeat this with --accept-data-loss"
+        )
+    lock = lock_for_use(disk, path)
+    try:
+        request_recovery(disk, path, format_id(found.directory_id))
+    finally:
+        lock.release()
+    if as_json:
+        show_json({"path": path, "node_id": found.node_id, "cluster_id": found.cluster_id, "metadata": metadata._asdict()})
+        return
+    console = make_console()
+    say(console, f"{held}, and is the only voter from its next start on.")
+    say(console, "Start it first, and choose leaders while only nodes that have records run: an empty replica may lead as well.")
+    say(console, "To go on from here: docs/OPERATIONS.md, When a node is lost.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1454,7 +1454,8 @@ class RaftNode:
         if offset < self.high_watermark or offset >= self._log.end_offset:
             self.storage_failed(
                 f"the leader of epoch {self.epoch} has another history: it asked for a cut at offset {offset}, but everything "
-                f"below {self.high_watermark} was committed and the log ends at {self._log.end_offset}"
+                f"below {self.high_watermark} was committed and the log ends at {self._log.end_offset}. If the quorum was "
+                "recovered from another node's directory, stop this node and remove __cluster_metadata-0: it fetches everything"
             )
             return
         # A fetch that is still held back would tell the leader of what is being cut.
