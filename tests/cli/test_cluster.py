@@ -7,6 +7,7 @@ from tidelog.cli.cluster import advice_on_voters
 from tidelog.testing import Broker
 
 
+@pytest.mark.tidelog_only
 def test_describe(command: Command, topic: str, tidelog_broker: Broker) -> None:
     (document,) = command("cluster", "describe", "--json").documents
     assert document["cluster_id"] == tidelog_broker.events[0]["cluster_id"]

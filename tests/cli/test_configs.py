@@ -8,6 +8,7 @@ from tests.cli.command import Command
 from tidelog.cli.kafka import REQUEST_SECONDS_MAX
 
 
+@pytest.mark.tidelog_only
 def test_describe_and_alter_a_topic(command: Command, topic: str) -> None:
     assert (
         command("configs", "describe", "--topic", topic).lines[0].endswith("have their default values. To see them, add --all.")
@@ -30,6 +31,7 @@ def test_all_settings_of_a_topic(command: Command, topic: str) -> None:
     assert {"retention.ms", "cleanup.policy", "max.message.bytes", "flush.messages"} <= names
 
 
+@pytest.mark.tidelog_only
 def test_a_brokers_settings(command: Command) -> None:
     documents = {document["name"]: document for document in command("configs", "describe", "--broker", "1", "--json").documents}
     assert documents["listeners"]["value"] == f"PLAINTEXT://{command.bootstrap}"
@@ -52,6 +54,7 @@ def test_what_makes_no_sense(command: Command, words: list[str], message: str) -
     assert command.fails("configs", *words) == message
 
 
+@pytest.mark.tidelog_only
 def test_what_the_broker_refuses(command: Command, topic: str) -> None:
     assert command.fails("configs", "alter", "--topic", topic, "--set", "retention.ms=soon") == (
         "retention.ms=soon: expected a whole number"

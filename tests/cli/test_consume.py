@@ -285,6 +285,7 @@ def test_a_group_of_a_missing_topic(command: Command) -> None:
     assert command.fails("consume", "nothing", "--group", "g") == no_such_topic(command)
 
 
+@pytest.mark.tidelog_only
 def test_several_topics_and_a_pattern(command: Command, hours: str) -> None:
     second = f"{hours}-second"
     assert command("produce", second, stdin=b"more\n").code == 0
@@ -317,6 +318,7 @@ def test_raw_bytes_and_a_whole_file(command: Command, topic: str) -> None:
     assert read.stdout == content
 
 
+@pytest.mark.tidelog_only
 def test_lines_of_json_with_times_can_be_sent_back(command: Command, hours: str) -> None:
     lines = command("consume", hours, "-p", "0", "--jsonl").lines
     assert json.loads(lines[1])["timestamp"] == "2026-01-15T13:00:00.000Z"

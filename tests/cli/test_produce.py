@@ -21,6 +21,7 @@ def test_lines_are_values(command: Command, topic: str) -> None:
     assert command("consume", topic).lines == ["one", "two", "", "last"]
 
 
+@pytest.mark.tidelog_only
 def test_a_topic_is_created_by_its_first_message(command: Command) -> None:
     name = new_topic_name()
     assert command("produce", name, stdin=b"hello\n").lines == [f"1 message to {name}: partition 0 offset 0"]

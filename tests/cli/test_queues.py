@@ -54,6 +54,7 @@ def test_mistakes_are_told(command: Command, name: str) -> None:
     assert "plaintext only" in command.fails("queues", "list", "-X", "security.protocol=SSL")
 
 
+@pytest.mark.tidelog_only
 def test_the_dead_letters_of_a_queue_are_listed_and_replayed(command: Command, name: str) -> None:
     letters = f"{name}.{name}.dlq"
     assert f"Its dead letters: tidelog dlq list {letters}" in command("queues", "create", name, "--dead-letters").lines
@@ -88,6 +89,7 @@ def test_workers_must_be_stopped_first(command: Command, name: str) -> None:
     command("queues", "delete", name, "--yes")
 
 
+@pytest.mark.tidelog_only
 def test_a_queue_delays_jobs_and_a_topic_is_adopted(command: Command, name: str) -> None:
     (created,) = command(
         "queues", "create", name, "--ttl", "3600", "--config", "retention.ms=3600000", "--order", "key", "--json"

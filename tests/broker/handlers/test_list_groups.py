@@ -56,13 +56,13 @@ def test_filters(client: FakeClient) -> None:
 
 
 def test_no_list_while_a_shard_is_loaded(client: FakeClient) -> None:
-    machine = client.machine
-    assert machine.restart() is None
-    answer = machine.client().call(ApiKey.LIST_GROUPS, 5)
+    """Set by hand: how far a restart comes with loading before its broker answers is not this test's to say."""
+    shard = next(shard for shard in client.machine.broker.coordinators.groups.shards().values() if shard is not None)
+    shard.state = ShardState.LOADING
+    answer = client.call(ApiKey.LIST_GROUPS, 5)
     assert (answer.error_code, answer.groups) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ())
-    wait_for_all(machine)
-    answer = machine.client().call(ApiKey.LIST_GROUPS, 5)
-    assert len(answer.groups) == 5
+    shard.state = ShardState.ACTIVE
+    assert len(client.call(ApiKey.LIST_GROUPS, 5).groups) == 5
 
 
 class LostShard:
