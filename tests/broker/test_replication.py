@@ -26,6 +26,7 @@ from tidelog.records.header import HEADER_SIZE
 from tidelog.replication.partition import Partition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID, FetchedPartition
+from tidelog.wire.protocol import ApiKey
 
 TOPIC = "orders"
 SECOND_US = 1_000_000
@@ -180,6 +181,45 @@ def test_a_leader_dies_and_another_leads_with_everything(keep: Keep) -> None:
     cluster.run_until_in_sync(1, 2, 3)
     cluster.send(5)
     cluster.check()
+
+
+def test_clients_hear_that_a_leader_is_gone_before_another_one_is_elected() -> None:
+    cluster = ReplicatedCluster(seed=19)
+    cluster.send(3)
+    leader = cluster.state().leader
+    other = next(node_id for node_id in (1, 2, 3) if node_id != leader)
+    client = FakeClient(cast("Machine", Listening(cluster, other)))
+
+    def shown() -> tuple[int, int]:
+        (topic,) = client.call(ApiKey.METADATA, 12, topics=[{"topic_id": bytes(16), "name": TOPIC}]).topics
+        return topic.partitions[0].leader_id, topic.partitions[0].error_code
+
+    assert shown() == (leader, ErrorCode.NONE)
+    cluster.world.nodes[leader].kill()
+    lost_leaders = cluster.broker(other).replicas.lost_leaders
+    cluster.run_until("its connection has ended", lambda: lost_leaders() == (leader,))
+    assert cluster.state().leader == leader
+    assert shown() == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+    cluster.run_until("another one leads", lambda: cluster.state().leader not in (leader, -1))
+    cluster.send()
+    cluster.run_until("this one has heard", lambda: shown() == (cluster.state().leader, ErrorCode.NONE))
+
+
+def test_a_leader_that_is_connected_to_again_is_there_and_one_that_stays_away_is_the_controllers_concern() -> None:
+    cluster = ReplicatedCluster(seed=20)
+    cluster.send(3)
+    leader = cluster.state().leader
+    other = next(node_id for node_id in (1, 2, 3) if node_id != leader)
+    lost_leaders, hosts = cluster.broker(other).replicas.lost_leaders, (host_of(other), host_of(leader))
+    cluster.world.network.cut(*hosts)
+    cluster.run_until("a connection has ended", lambda: lost_leaders() == (leader,))
+    cluster.run_until("there is another one", lambda: lost_leaders() == ())
+    assert cluster.state().leader == leader
+    cluster.world.network.cut(*hosts)
+    cluster.run_until("a connection has ended", lambda: lost_leaders() == (leader,))
+    cluster.world.network.partition(*hosts)
+    cluster.run_until("it has been away for long", lambda: lost_leaders() == ())
+    assert cluster.state().leader == leader
 
 
 def test_a_follower_dies_and_returns() -> None:
@@ -345,6 +385,10 @@ def test_a_damaged_replica_that_is_eligible_is_not_elected() -> None:
     assert cluster.log(victim).log_end_offset == 8
 
 
+def sets_without(cluster: ReplicatedCluster, node_id: int) -> bool:
+    return node_id not in (*cluster.state().isr, *cluster.state().eligible_leader_replicas)
+
+
 def remove_log(cluster: ReplicatedCluster, node_id: int) -> None:
     """Kill a broker, and remove the directory of its replica, as somebody does to let it be copied again."""
     noted_us = cluster.world.scheduler.now_us + 3 * SECOND_US
@@ -363,7 +407,7 @@ def test_a_replica_whose_directory_was_removed_does_not_lead_with_an_empty_log()
     cluster.run_until("it has left the in-sync set", lambda: cluster.state().isr == (leader,))
     remove_log(cluster, leader)
     cluster.world.nodes[leader].start()
-    cluster.run_until("it is let go", lambda: leader not in (*cluster.state().isr, *cluster.state().eligible_leader_replicas))
+    cluster.run_until("it is let go", lambda: sets_without(cluster, leader))
     cluster.world.nodes[other].start()
     cluster.run_until_in_sync(leader, other)
     cluster.send(3)
@@ -446,7 +490,7 @@ def test_a_damaged_replica_is_kept_while_the_replica_that_leads_cannot_be_read_e
     damage(cluster, first)
     reported, discarded = events(cluster, "last_replica_offline"), events(cluster, "damaged_replica_discarded")
     cluster.world.nodes[first].start()
-    cluster.run_until("the first has left both sets", lambda: cluster.state().leader == -1)
+    cluster.run_until("the first has left both sets", lambda: sets_without(cluster, first))
     cluster.world.nodes[second].start()
     cluster.run_until("the second is the last", lambda: bool(reported))
     looked_us = cluster.world.scheduler.now_us + 3 * SECOND_US

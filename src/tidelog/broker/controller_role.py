@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 OnDone = Callable[[Exception | None], None]
 
-PROBE_INTERVAL_MS = 100
-# A process that is started again listens within this time, so its broker is not fenced for a restart of the network.
-GONE_AFTER_MS = 500
+PROBE_INTERVAL_MS = 50
+# A restart of the network may refuse a connection, too, but not for so long.
+GONE_AFTER_MS = 250
 # After as many elections as one decision may hold, clients have this long to find their leaders before the next ones.
 REBALANCE_PAUSE_MS = 1_000
 
@@ -285,7 +285,10 @@ def _probe_address(broker: BrokerImage, inter_broker_listener: str | None) -> tu
 
 
 class BrokerProbe:
-    """Connects to a broker's listener until it answers, or has refused for long enough."""
+    """Connects to a broker's listener until it answers, or has refused for long enough.
+
+    A process that is killed loses its connections one after the other, and may have lost that of its heartbeats when its listener
+    is still open. So a connection counts only if it has not ended after a while."""
 
     __slots__ = ("_address", "_connection", "_network", "_node", "_on_end", "_refused_since_ms", "_timer")
 
@@ -312,8 +315,11 @@ class BrokerProbe:
 
     def opened(self, connection: Connection) -> None:
         if connection is self._connection:
-            self.stop()
-            self._on_end(False)
+            self._timer = self._node.timers.schedule(PROBE_INTERVAL_MS, self._has_answered)
+
+    def _has_answered(self) -> None:
+        self.stop()
+        self._on_end(False)
 
     def received(self, connection: Connection, data: bytes) -> None:
         """A probe asks nothing, so nothing is received."""
@@ -322,6 +328,11 @@ class BrokerProbe:
         if connection is not self._connection:
             return
         self._connection = None
+        if self._timer is not None:
+            # It was open, and ended at once.
+            self._timer.cancel()
+            self._timer = self._node.timers.schedule(0, self._connect)
+            return
         if reason != CONNECTION_REFUSED:
             # The machine does not answer, which proves nothing.
             self._on_end(False)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.peer_channel import PeerChannel, PeerError, PeerOptions, PeerRequest
+from tidelog.broker.peer_channel import ChannelState, PeerChannel, PeerError, PeerOptions, PeerRequest, PeerUnreachable
 from tidelog.broker.timers import Timer
 from tidelog.log.errors import LogError, LogOffline, StorageError
 from tidelog.log.partition_log import PartitionLog
@@ -45,6 +45,9 @@ FETCH_VERSIONS = (15, 17)
 ALTER_PARTITION = ApiKey.ALTER_PARTITION, 3
 # How much longer than the longest wait at the leader a follower waits for an answer.
 ANSWER_MARGIN_MS = 5_000
+# For so long after its connection ended clients are told that a leader is not available: about the time until others lead, if its
+# process is gone.
+LOST_LEADER_MS = 1_000
 # Each opens or creates a log.
 REPLICAS_PER_SLICE = 16
 # When a log cannot be opened, or is still being truncated, the next attempt is made after this time.
@@ -69,7 +72,7 @@ _SETTLED = frozenset(
 class LeaderConnection:
     """A fetcher and its connection to the leader."""
 
-    __slots__ = ("_channel", "_deadline_ms", "_node", "_timer", "fetcher")
+    __slots__ = ("_channel", "_deadline_ms", "_lost_since_ms", "_node", "_timer", "fetcher")
 
     def __init__(self, node: "BrokerNode", network: Network, address: tuple[str, int], ports: FetcherPorts) -> None:
         values = node.config.values
@@ -86,6 +89,7 @@ class LeaderConnection:
         self._channel = PeerChannel(network, node.timers, *address, peer_options)
         self._timer: Timer | None = None
         self._deadline_ms = 0
+        self._lost_since_ms: int | None = None
 
     def move_to(self, address: tuple[str, int]) -> None:
         self._channel.move_to(*address)
@@ -110,6 +114,7 @@ class LeaderConnection:
         self.poll()
 
     def _answered(self, version: int, body: memoryview) -> None:
+        self._lost_since_ms = None
         try:
             response = decode_fetch_response(version, body, 0)
         except MalformedRequest as error:
@@ -119,9 +124,19 @@ class LeaderConnection:
             self.fetcher.take_response(response)
         self.poll()
 
-    def _failed(self, error: PeerError) -> None:  # noqa: ARG002 - the controller decides what a silent leader means
+    def _failed(self, error: PeerError) -> None:
+        """The controller decides what a silent leader means. That a connection ended is worth a hint to clients."""
+        if isinstance(error, PeerUnreachable) and self._lost_since_ms is None:
+            self._lost_since_ms = self._node.clock.monotonic_ms()
         self.fetcher.request_failed()
         self.poll()
+
+    @property
+    def has_just_ended(self) -> bool:
+        """Whether the connection has ended a moment ago, and there is no other one yet."""
+        if self._lost_since_ms is None or self._channel.state is ChannelState.READY:
+            return False
+        return self._node.clock.monotonic_ms() - self._lost_since_ms < LOST_LEADER_MS
 
     def close(self) -> None:
         self._channel.close()
@@ -151,6 +166,11 @@ class ReplicaManager:
     @property
     def fetched_bytes(self) -> int:
         return sum(leader.fetcher.fetched_bytes for leader in self._leaders.values())
+
+    def lost_leaders(self) -> tuple[int, ...]:
+        """The leaders whose connections have just ended. Most likely their processes are gone, and the controller will soon elect
+        others."""
+        return tuple(leader_id for leader_id, leader in self._leaders.items() if leader.has_just_ended)
 
     # -- following the image -------------------------------------------------------------------------------------------------
 

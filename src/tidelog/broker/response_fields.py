@@ -3,6 +3,7 @@
 A hint about the current leader comes with an error (KIP-951), so that a client need not fetch metadata first.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from tidelog.controller.configs import ResourceAlteration
@@ -27,12 +28,12 @@ OPERATIONS_NOT_ASKED_FOR = -(2**31)
 
 
 def broker_addresses(image: ClusterImage, listener: str, with_fenced: bool = False) -> list[tuple[BrokerImage, dict[str, Any]]]:
-    """Return the active brokers and their addresses on the listener of this name. A broker without it cannot be reached from
-    there, and is left out as in Kafka."""
+    """Return the brokers that are not fenced and their addresses on the listener of this name. A broker without it cannot be
+    reached from there, and is left out as in Kafka."""
     return [
         (broker, {"host": endpoint.host, "port": endpoint.port, "rack": broker.rack})
         for broker in sorted(image.brokers, key=lambda broker: broker.broker_id)
-        if (broker.is_active or with_fenced) and (endpoint := broker.endpoint(listener)) is not None
+        if (not broker.fenced or with_fenced) and (endpoint := broker.endpoint(listener)) is not None
     ]
 
 
@@ -43,10 +44,13 @@ def named_controller(image: ClusterImage, listener: str, leader_id: int) -> int:
     return leader_id if leader_id in known else next(iter(known), -1)
 
 
-def partition_fields(image: ClusterImage, index: int, partition: PartitionImage) -> dict[str, Any]:
+def partition_fields(
+    image: ClusterImage, index: int, partition: PartitionImage, lost_leaders: Collection[int] = ()
+) -> dict[str, Any]:
+    """``lost_leaders`` are brokers that are probably gone, although the metadata does not say so yet."""
     # A broker that has just started again may still be fenced, and is not among the brokers of the answer.
     leader = image.brokers.find(partition.leader)
-    has_leader = leader is not None and not leader.fenced
+    has_leader = leader is not None and not leader.fenced and leader.broker_id not in lost_leaders
     return {
         "error_code": ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
         "partition_index": index,

@@ -4,11 +4,16 @@ A topic that does not exist is created if the broker and the client allow it, an
 LEADER_NOT_AVAILABLE and lets the client retry, but some clients give up at that. A request that names more topics than one
 request may create creates none.
 
+A leader whose connection to this broker has just ended is most likely gone, although nobody has decided so yet. For a moment its
+partitions have no leader in the answers: clients then ask again soon. Told of the old leader again, librdkafka waits for a
+second; and an answer with the new leader but without the old one, which is fenced by then, costs it another one, because it ends
+the thread that still has the partition.
+
 ``MetadataCache`` keeps the encoded responses to common questions.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidelog.broker.api import Api, Pace, RequestContext, free_in_slices
 from tidelog.broker.error_mapping import error_code_of
@@ -107,7 +112,8 @@ def _question(context: RequestContext, request: DecodedMessage, topics: Sequence
     if topics is not None and len(topics) != 1:
         return None
     wanted = None if topics is None else tuple((topic.name, topic.topic_id) for topic in topics)
-    asked_on = context.session.listener.name, context.header.api_version, context.broker.quorum.leader_id
+    broker = context.broker
+    asked_on = context.session.listener.name, context.header.api_version, broker.quorum.leader_id, broker.replicas.lost_leaders()
     return asked_on, wanted, _asks_for_topic_operations(request), _asks_for_cluster_operations(request)
 
 
@@ -196,17 +202,18 @@ def _response(
     image = broker.image
     operations = TOPIC_OPERATIONS if _asks_for_topic_operations(request) else OPERATIONS_NOT_ASKED_FOR
     pace = Pace()
+    view = _View(image, operations, broker.replicas.lost_leaders(), pace)
     shown = []
     for topic in list(image.topics) if topics is None else topics:
         if isinstance(topic, TopicImage):
-            shown.append((yield from _topic_fields(image, topic, operations, pace)))
+            shown.append((yield from _topic_fields(view, topic)))
         else:
-            shown.append((yield from _find(image, topic, operations, errors, pace)))
+            shown.append((yield from _find(view, topic, errors)))
         if pace.is_pause_due():
             yield
     return {
         "brokers": [
-            {"node_id": active.broker_id, **address} for active, address in broker_addresses(image, context.session.listener.name)
+            {"node_id": known.broker_id, **address} for known, address in broker_addresses(image, context.session.listener.name)
         ],
         "cluster_id": broker.config.cluster_id,
         "controller_id": named_controller(broker.image, context.session.listener.name, broker.quorum.leader_id),
@@ -217,27 +224,36 @@ def _response(
     }
 
 
-def _find(image: ClusterImage, wanted: DecodedMessage, operations: int, errors: Errors, pace: Pace) -> Steps[dict[str, Any]]:
-    name = wanted.name
+class _View(NamedTuple):
+    """What a request sees of the topics."""
+
+    image: ClusterImage
+    operations: int
+    lost_leaders: tuple[int, ...]
+    pace: Pace
+
+
+def _find(view: _View, wanted: DecodedMessage, errors: Errors) -> Steps[dict[str, Any]]:
+    name, image = wanted.name, view.image
     if wanted.topic_id != ZERO_UUID:
         topic = image.topic_by_id(wanted.topic_id)
         if topic is None:
             return {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": wanted.topic_id}
-        return (yield from _topic_fields(image, topic, operations, pace))
+        return (yield from _topic_fields(view, topic))
     topic = image.topic(name) if name is not None else None
     if topic is not None:
-        return (yield from _topic_fields(image, topic, operations, pace))
+        return (yield from _topic_fields(view, topic))
     if name is None or topic_name_problem(name) is not None:
         return {"error_code": ErrorCode.INVALID_TOPIC_EXCEPTION, "name": name}
     code = errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return {"error_code": code, "name": name, "is_internal": _is_reserved(name)}
 
 
-def _topic_fields(image: ClusterImage, topic: TopicImage, operations: int, pace: Pace) -> Steps[dict[str, Any]]:
+def _topic_fields(view: _View, topic: TopicImage) -> Steps[dict[str, Any]]:
     partitions = []
     for index, partition in sorted(topic.partitions.items()):
-        partitions.append(partition_fields(image, index, partition))
-        if pace.is_pause_due():
+        partitions.append(partition_fields(view.image, index, partition, view.lost_leaders))
+        if view.pace.is_pause_due():
             yield
     return {
         "error_code": ErrorCode.NONE,
@@ -245,7 +261,7 @@ def _topic_fields(image: ClusterImage, topic: TopicImage, operations: int, pace:
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": partitions,
-        "topic_authorized_operations": operations,
+        "topic_authorized_operations": view.operations,
     }
 
 
