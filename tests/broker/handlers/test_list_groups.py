@@ -7,7 +7,7 @@ import pytest
 from tests.broker.handlers.classic_members import stable_group
 from tests.broker.handlers.group_clients import commit, find_coordinator
 from tests.broker.harness import FakeClient, Machine
-from tidelog.coordinator.errors import NotCoordinator
+from tidelog.coordinator.errors import CoordinatorLoading, NotCoordinator
 from tidelog.coordinator.machine import OnDone
 from tidelog.coordinator.shard import ShardState
 from tidelog.wire.errors import ErrorCode
@@ -55,13 +55,21 @@ def test_filters(client: FakeClient) -> None:
     assert listed([], ["consumer"]) == []
 
 
-def test_no_list_while_a_shard_is_loaded(client: FakeClient) -> None:
-    """Set by hand: how far a restart comes with loading before its broker answers is not this test's to say."""
-    shard = next(shard for shard in client.machine.broker.coordinators.groups.shards().values() if shard is not None)
-    shard.state = ShardState.LOADING
+class LoadingShard:
+    """Whoever asks it hears that it is not loaded yet."""
+
+    def read(self, query: object, on_done: OnDone) -> None:
+        on_done(None, CoordinatorLoading("not yet"))
+
+
+@pytest.mark.parametrize("shard", [LoadingShard(), None])
+def test_no_list_while_a_shard_is_loaded(client: FakeClient, monkeypatch: pytest.MonkeyPatch, shard: LoadingShard | None) -> None:
+    service = client.machine.broker.coordinators.groups
+    shards: dict[int, Any] = dict(service.shards())
+    monkeypatch.setattr(service, "shards", lambda: {**shards, 99: shard})
     answer = client.call(ApiKey.LIST_GROUPS, 5)
     assert (answer.error_code, answer.groups) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ())
-    shard.state = ShardState.ACTIVE
+    monkeypatch.undo()
     assert len(client.call(ApiKey.LIST_GROUPS, 5).groups) == 5
 
 
