@@ -4,17 +4,23 @@ snapshot, and ours follows Kafka's. Kafka's tools read our snapshots and describ
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.compatibility.apache_kafka import CLUSTER_ID, KafkaUnavailable, kafka_classpath, run_tool, wait_until
-from tests.compatibility.kafka_client import admin_client, create_topic
+from tests.compatibility.kafka_client import admin_client, create_topic, read_partition
 from tests.compatibility.kafka_nodes import KafkaNode, OurNode, controller_settings, free_port, our_observer, our_voter
+from tests.faults.nodes import Node, writing
+from tidelog.log.durability.checkpoints import format_id
+from tidelog.log.recovery.formatting import read_format
+from tidelog.ports.real_disk import RealDisk
 
 pytestmark = pytest.mark.apache_kafka
 
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 METADATA_DIRECTORY = "__cluster_metadata-0"
 # A snapshot after every few decisions, and nothing is kept that it covers.
@@ -111,3 +117,57 @@ def test_we_follow_kafkas_quorum(tmp_path: Path, configs: dict[str, str]) -> Non
             if ours.is_running:
                 ours.kill()
             ours.close()
+
+
+def tool_settings(node: Node, path: Path) -> str:
+    """The settings of a node as a file for Kafka's tool, which looks into its directory, too."""
+    path.write_text("".join(f"{name}={value}\n" for name, value in node.node.settings.items()))
+    return str(path)
+
+
+def states(*bootstrap: str) -> dict[int, str]:
+    return {node_id: state for node_id, (state, _) in replication(*bootstrap).items()}
+
+
+def test_kafkas_tool_adds_and_removes_voters_under_load(tmp_path: Path) -> None:
+    """Of a broker that was alone, through brokers and through controllers, while a client writes."""
+    with ExitStack() as ends:
+        nodes = [Node(node_id, tmp_path / str(node_id), {"process.roles": "broker,controller"}) for node_id in (1, 2, 3)]
+        for node in nodes:
+            ends.callback(node.close)
+        first, second, third = nodes
+        first.start()
+        by_broker = ("--bootstrap-server", first.bootstrap_servers)
+        create_topic(admin_client(first.bootstrap_servers), "orders")
+        with writing(first.bootstrap_servers, "orders") as acknowledged:
+            wait_until(lambda: len(acknowledged) > 10, "the load runs")
+            assert "kraft.version was upgraded to 1" in run_tool(FEATURES, *by_broker, "upgrade", "--feature", "kraft.version=1")
+            described = run_tool(FEATURES, *by_broker, "describe")
+            assert re.search(
+                r"kraft.version\s+SupportedMinVersion: 0\s+SupportedMaxVersion: 1\s+FinalizedVersionLevel: 1", described
+            )
+            for node in nodes:
+                node.node.configs["controller.quorum.bootstrap.servers"] = first.controller_address
+            first.restart()
+            for node in (second, third):
+                node.start()
+            files = {node: tool_settings(node, tmp_path / f"{node.node.node_id}.properties") for node in nodes}
+            by_second = ("--bootstrap-server", second.bootstrap_servers)
+            by_controller = ("--bootstrap-controller", first.controller_address)
+            # Through a broker that does not decide it, and through the leader's own listener.
+            run_tool(QUORUM, *by_second, "--command-config", files[second], "add-controller")
+            wait_until(lambda: states(*by_broker) == {1: "Leader", 2: "Follower", 3: "Observer"}, "the second votes")
+            run_tool(QUORUM, *by_controller, "--command-config", files[third], "add-controller")
+            wait_until(lambda: states(*by_second) == {1: "Leader", 2: "Follower", 3: "Follower"}, "all three vote")
+            found = read_format(RealDisk(), second.data_path)
+            assert found is not None
+            assert found.directory_id is not None
+            directory_id = format_id(found.directory_id)
+            remove = ("remove-controller", "--controller-id", "2", "--controller-directory-id", directory_id)
+            run_tool(QUORUM, *by_second, *remove)
+            wait_until(lambda: states(*by_broker) == {1: "Leader", 2: "Observer", 3: "Follower"}, "the second votes no more")
+            count = len(acknowledged)
+            wait_until(lambda: len(acknowledged) > count, "the load goes on")
+        records = read_partition(first.bootstrap_servers, "orders", 0, committed_only=False).records
+        found_values = {record.offset: record.value for record in records}
+        assert {offset: found_values.get(offset) for offset in acknowledged} == acknowledged

@@ -2,9 +2,14 @@
 quorum, and others join."""
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from confluent_kafka import Producer
+
+from tests.faults.load import COMMON
 from tidelog.config.file import text_of
 from tidelog.testing.broker import Broker
 from tidelog.testing.environment import HOST, reserve_port
@@ -58,3 +63,37 @@ class Node(Broker):
     @property
     def controller_address(self) -> str:
         return f"{HOST}:{self.node.ports[-1]}"
+
+
+@contextmanager
+def writing(servers: str, topic: str) -> Iterator[dict[int, bytes]]:
+    """Write one value after the other to partition 0, and note what is acknowledged, by offset. An error fails the test."""
+    acknowledged: dict[int, bytes] = {}
+    is_over = threading.Event()
+    errors: list[str] = []
+    producer = Producer({**COMMON, "bootstrap.servers": servers, "max.in.flight": 1, "delivery.timeout.ms": 60_000})
+
+    def work() -> None:
+        number = 0
+        while not is_over.is_set():
+            value = b"%d" % number
+            producer.produce(
+                topic,
+                value,
+                partition=0,
+                on_delivery=lambda error, message, value=value: (
+                    errors.append(str(error)) if error is not None else acknowledged.update({message.offset(): value})
+                ),
+            )
+            number += 1
+            producer.poll(0.01)
+        producer.flush(60)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield acknowledged
+    finally:
+        is_over.set()
+        thread.join(120)
+    assert errors == []

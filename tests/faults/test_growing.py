@@ -1,20 +1,17 @@
 """A directory of an earlier release, whose broker was a cluster by itself, grows to three voters and three brokers while clients
 write to it, and nothing is lost."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.compatibility.kafka_client import read_partition
 from tests.compatibility.kafka_fixtures import read_expected, unpack
 from tests.compatibility.tidelog_fixtures import BROKER_ID, CLEAN, NEVER_EXPIRES, expected_state, read_state
 from tests.faults.decisions import CREATE_VERSION, NoAnswer, ask
-from tests.faults.load import COMMON, wait_until
-from tests.faults.nodes import Node
+from tests.faults.load import wait_until
+from tests.faults.nodes import Node, writing
 from tidelog.cli.main import main
 from tidelog.client.quorum import QuorumAdmin
 from tidelog.client.wire.errors import ClientError
@@ -22,40 +19,6 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
 TOPIC = "orders"
-
-
-@contextmanager
-def writing(servers: str) -> Iterator[dict[int, bytes]]:
-    """One value after the other, and what was acknowledged, by offset."""
-    acknowledged: dict[int, bytes] = {}
-    is_over = threading.Event()
-    errors: list[str] = []
-    producer = Producer({**COMMON, "bootstrap.servers": servers, "max.in.flight": 1, "delivery.timeout.ms": 60_000})
-
-    def work() -> None:
-        number = 0
-        while not is_over.is_set():
-            value = b"%d" % number
-            producer.produce(
-                TOPIC,
-                value,
-                partition=0,
-                on_delivery=lambda error, message, value=value: (
-                    errors.append(str(error)) if error is not None else acknowledged.update({message.offset(): value})
-                ),
-            )
-            number += 1
-            producer.poll(0.01)
-        producer.flush(60)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield acknowledged
-    finally:
-        is_over.set()
-        thread.join(120)
-    assert errors == []
 
 
 def voters_of(servers: str) -> list[int]:
@@ -90,7 +53,7 @@ def test_an_earlier_directory_grows_to_three_voters(tmp_path: Path, capsys: pyte
         first.start()
         servers = first.bootstrap_servers
         create(first, TOPIC)
-        with writing(servers) as acknowledged:
+        with writing(servers, TOPIC) as acknowledged:
             wait_until(lambda: len(acknowledged) > 100, "the load runs")
             assert main(["quorum", "upgrade", "--bootstrap", servers]) == 0
             for node in nodes:
