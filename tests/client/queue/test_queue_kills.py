@@ -69,18 +69,21 @@ class Workers:
                 found.append((int(moment), word, (int(partition), int(offset))))
         return sorted(found)
 
+    def received(self) -> set[tuple[int, int]]:
+        return {job for _, _, job in self.events()}
+
     def acked(self) -> set[tuple[int, int]]:
         return {job for _, word, job in self.events() if word == "acked"}
 
     def wait_for_acked(self, count: int) -> None:
-        self._wait(lambda: len(self.acked()) >= count)
+        self.wait_until(lambda: len(self.acked()) >= count)
 
     def wait_for(self, jobs: set[tuple[int, int]]) -> None:
         """A worker that is killed between an answer and its line has acknowledged a job that no line tells of, at most one each
         time; a job of which all workers say nothing was not received by any."""
-        self._wait(lambda: len(jobs - self.acked()) <= self._started and jobs <= {job for _, _, job in self.events()})
+        self.wait_until(lambda: len(jobs - self.acked()) <= self._started and jobs <= self.received())
 
-    def _wait(self, condition: Callable[[], bool]) -> None:
+    def wait_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SECONDS_MAX
         while not condition():
             assert time.monotonic() < deadline, f"{self.queue}, seed {SEED}: {self._errors()}"
