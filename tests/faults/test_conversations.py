@@ -24,8 +24,9 @@ from tests.faults.rounds import create_topic
 from tidelog.testing import Broker
 
 MEBIBYTE = 1 << 20
-CONVERSATIONS = 600
-SECONDS_MAX = 45.0
+# The same ones each time, and then others for as long.
+KNOWN_CONVERSATIONS = 300
+SECONDS_MAX = 30.0
 # A partition costs files and memory; a number beyond the limit is refused, as a hundred thousand are in earnest.
 CONFIGS = {
     "max.partitions": 300,
@@ -74,6 +75,12 @@ def converse(broker: Broker, seeds: Iterator[int], seconds: float, conversations
     assert broker.is_running
 
 
+def seeds_of_chance() -> Iterator[int]:
+    first = SystemRandom().getrandbits(32)
+    print(f"seeds from {first} on", flush=True)
+    return count(first)
+
+
 def check_health(broker: Broker, slip: Slip, lines_read: int) -> int:
     assert broker.is_running, f"the broker ended: {broker.log_lines[-3:]}; {slip.describe()}"
     lines = broker.log_lines[lines_read:]
@@ -120,16 +127,19 @@ def read_to_the_end(broker: Broker, topic: str, isolation_level: str) -> dict[tu
 
 def test_conversations_with_one_thing_wrong() -> None:
     with fuzzed_broker() as broker:
-        converse(broker, count(), SECONDS_MAX, CONVERSATIONS)
+        converse(broker, count(), SECONDS_MAX, KNOWN_CONVERSATIONS)
+
+
+def test_conversations_that_nobody_has_had() -> None:
+    with fuzzed_broker() as broker:
+        converse(broker, seeds_of_chance(), SECONDS_MAX, 1_000_000)
 
 
 @pytest.mark.soak
 def test_conversations_with_one_thing_wrong_for_long() -> None:
     """A new broker every ten minutes: its topics are read to their ends, and a failure is not far from its cause."""
     end = time.monotonic() + 60 * float(os.environ.get("TIDELOG_SOAK_MINUTES", "1"))
-    first = SystemRandom().getrandbits(32)
-    print(f"seeds from {first} on", flush=True)
-    seeds = count(first)
+    seeds = seeds_of_chance()
     while (left := end - time.monotonic()) > 0:
         with fuzzed_broker() as broker:
             converse(broker, seeds, min(left, 600.0), 1_000_000)

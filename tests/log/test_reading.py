@@ -26,6 +26,7 @@ from tidelog.log.append_check import AppendOrigin
 from tidelog.log.errors import LogOffline, OffsetOutOfRange
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import Isolation, end_offset_for_epoch, offset_for_timestamp, offset_of_max_timestamp, position_of, read
+from tidelog.log.segments import segment as segment_module
 from tidelog.log.segments.indexes import AbortedTransaction
 from tidelog.log.segments.segment import LOOKUP_BATCH_BYTES_MAX
 from tidelog.log.settings import LogSettings
@@ -318,6 +319,31 @@ def test_transactions_that_end_before_the_read_are_not_listed() -> None:
     log.advance_high_watermark(log.log_end_offset)
     assert [entry.first_offset for entry in read(log, 0, 1 << 20, Isolation.LAST_STABLE).aborted] == [0, 2, 4]
     assert [entry.first_offset for entry in read(log, 4, 1 << 20, Isolation.LAST_STABLE).aborted] == [4]
+
+
+def test_what_a_read_would_wait_for_is_known_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(SMALL)
+    log = three_segments(store)
+    cached: set[str] = set()
+    monkeypatch.setattr(segment_module, "_is_cached", lambda file, position, length: file.path in cached)
+    store.commit(log)
+    store.crash()
+    log = store.log()
+    for offset in (0, 25):
+        segment = log.segments[log.segments.floor_index(offset)]
+        index_files = reading.cold_read(log, offset)
+        assert index_files is not None
+        index_files()
+        cached.update(store.paths("index"))
+        batch_read = reading.cold_read(log, offset)
+        assert batch_read is not None
+        batch_read()
+        cached.add(segment.path)
+        assert reading.cold_read(log, offset) is None
+        cached.clear()
+    assert reading.cold_read(log, log.log_end_offset) is None, "there is nothing to read"
+    append(log)
+    assert reading.cold_read(log, log.log_end_offset - 1) is None, "what was just written is in the page cache"
 
 
 def test_a_slice_ends_early_rather_than_with_too_many_aborted_transactions(monkeypatch: pytest.MonkeyPatch) -> None:

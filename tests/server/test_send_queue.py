@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from tidelog.log.reading import LogSlice
+from tidelog.ports import system
 from tidelog.ports.disk import DiskFile
 from tidelog.ports.real_disk import RealDisk
+from tidelog.ports.system import PROBE_STEP_BYTES, is_cached
 from tidelog.server import send_queue
 from tidelog.server.limits import ConnectionLimits
 from tidelog.server.send_queue import (
     JOINED_BYTES_MAX,
     OPEN_FILE_BYTES,
-    PROBE_STEP_BYTES,
     SEND_BUFFERS_MAX,
     SLICE_BYTES_PER_CALL,
     SMALL_SLICE_BYTES_MAX,
@@ -26,7 +27,6 @@ from tidelog.server.send_queue import (
     SendQueue,
     SendState,
     SliceCutShort,
-    is_cached,
     read_ahead,
 )
 
@@ -280,7 +280,7 @@ def test_a_range_with_a_cold_part_is_cold(cold: range, monkeypatch: pytest.Monke
             raise BlockingIOError
         return 1
 
-    monkeypatch.setattr(send_queue, "read_cached_into", probe)
+    monkeypatch.setattr(system, "read_cached_into", probe)
     assert not is_cached(5, 0, SIZE)
     assert is_cached(5, cold.stop, 1)
     if cold.start:
@@ -301,5 +301,6 @@ def test_a_file_system_that_cannot_be_asked_counts_as_cached(monkeypatch: pytest
     def refuse(*_: object) -> int:
         raise OSError(95, "Operation not supported")
 
+    monkeypatch.setattr(system, "read_cached_into", refuse)
     monkeypatch.setattr(send_queue, "read_cached_into", refuse)
     assert is_cached(0, 0, 1)

@@ -6,6 +6,7 @@ the reader may see, and always holds at least one whole batch, however large. Th
 readable after the segment was deleted.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -87,6 +88,18 @@ def read(log: PartitionLog, offset: int, bytes_max: int, isolation: Isolation, a
         records = _new_tuple(LogSlice, (segment.file(), position, length))
         return _new_tuple(LogRead, (records, bound.offset, aborted))
     return LogRead(None, bound.offset, [])
+
+
+def cold_read(log: PartitionLog, offset: int) -> Callable[[], object] | None:
+    """What ``read`` at ``offset`` would wait for before it knows what to return: a call for a helper thread, which reads it from
+    the disk. None if there is nothing; ask again after the call. The records themselves are not read."""
+    segments = log.segments
+    active = segments.active
+    if offset >= log.log_end_offset or offset < log.log_start_offset:
+        return None
+    if offset >= active.base_offset and active.is_recent(offset):
+        return None
+    return segments[segments.floor_index(offset)].cold_read(offset)
 
 
 def _bound(log: PartitionLog, isolation: Isolation) -> OffsetPosition:

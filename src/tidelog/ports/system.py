@@ -148,6 +148,29 @@ read_cached_into = _choose_read_cached()
 """Read what is in the page cache. BlockingIOError if it is not; OSError with EOPNOTSUPP if nobody knows."""
 
 
+PROBE_STEP_BYTES = 128 * 1024
+_probe_buffers = [bytearray(1)]
+
+
+def is_cached(descriptor: int, position: int, length: int) -> bool:
+    """Whether a range is in the page cache, as far as a few probes tell: the kernel reads ahead at least ``PROBE_STEP_BYTES``,
+    and evicts in order. A range counts as cached where nobody knows."""
+    probe = read_cached_into
+    buffers = _probe_buffers
+    try:
+        probe(descriptor, buffers, position)
+        if length > 1:
+            for offset in range(PROBE_STEP_BYTES, length, PROBE_STEP_BYTES):
+                probe(descriptor, buffers, position + offset)
+            probe(descriptor, buffers, position + length - 1)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+    return True
+
+
 def will_need(descriptor: int, position: int, length: int) -> None:
     """Have the disk read ahead, where that can be asked for."""
     advise = getattr(os, "posix_fadvise", None)

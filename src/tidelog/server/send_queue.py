@@ -26,7 +26,7 @@ from itertools import islice
 
 from tidelog.log.reading import LogSlice
 from tidelog.ports.disk import Buffer, DiskFile
-from tidelog.ports.system import read_cached_into, read_into, send_file, will_need
+from tidelog.ports.system import is_cached, read_cached_into, read_into, send_file, will_need
 from tidelog.wire.fetch import RecordsPart
 from tidelog.wire.frames import SIZE_FIELD_SIZE
 
@@ -45,7 +45,6 @@ SMALL_SLICE_BYTES_MAX = 16 * 1024
 # With the default budget, some four thousand slices.
 OPEN_FILE_BYTES = 64 * 1024
 
-PROBE_STEP_BYTES = 128 * 1024
 # One trip to a helper thread fetches this much: milliseconds of the disk's time.
 READ_AHEAD_BYTES = 2 * 1024 * 1024
 _SCRATCH_BYTES = 256 * 1024
@@ -220,25 +219,7 @@ def read_cached(slice_: LogSlice) -> bytearray | None:
     return data if count == slice_.length else None
 
 
-_probe_buffers = [bytearray(1)]
 _scratch = threading.local()
-
-
-def is_cached(descriptor: int, position: int, length: int) -> bool:
-    probe = read_cached_into
-    buffers = _probe_buffers
-    try:
-        probe(descriptor, buffers, position)
-        if length > 1:
-            for offset in range(PROBE_STEP_BYTES, length, PROBE_STEP_BYTES):
-                probe(descriptor, buffers, position + offset)
-            probe(descriptor, buffers, position + length - 1)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:
-            raise
-    return True
 
 
 def read_ahead(file: DiskFile, position: int, length: int) -> None:

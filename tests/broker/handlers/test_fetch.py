@@ -1,4 +1,5 @@
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from tests.broker.harness import FakeClient, Machine, fetch_request, offsets_in
 from tests.log.harness import batch, end_transaction
 from tidelog.broker.handlers import fetch
+from tidelog.log.partition_log import PartitionLog
 from tidelog.log.reading import LogRead, read
 from tidelog.records.control import ControlType
 from tidelog.wire.errors import ErrorCode
@@ -434,3 +436,34 @@ def test_a_response_holds_a_bounded_number_of_files(client: FakeClient, monkeypa
         seen += with_records
         wanted = [each._replace(fetch_offset=1) if each.partition in with_records else each for each in wanted]
     assert sorted(seen) == list(range(10))
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("error", [None, OSError(5, "Input/output error")])
+def test_where_to_read_is_found_in_a_helper_thread_if_it_is_not_in_the_page_cache(
+    machine: Machine, client: FakeClient, monkeypatch: pytest.MonkeyPatch, is_large: bool, error: OSError | None
+) -> None:
+    client.create_topic("orders", 200)
+    client.append(count=2)
+    done: list[int] = []
+
+    def read_some() -> None:
+        done.append(len(done))
+        if error is not None:
+            raise error
+
+    def cold(log: PartitionLog, offset: int) -> Callable[[], object] | None:
+        assert offset == 0
+        return read_some if log.name.endswith("-0") and len(done) < 2 else None
+
+    monkeypatch.setattr(fetch, "cold_read", cold)
+    wanted = [FetchPartition(index, 0, 1 << 20) for index in range(200 if is_large else 1)]
+    request = FetchRequest(-1, 0, 1, 1 << 20, 0, 0, -1, [FetchTopic("orders", None, wanted)], [], "")
+    replies = len(client.replies)
+    client.send(ApiKey.FETCH, 12, encode_fetch_request(12, request))
+    assert not done
+    machine.client().call(ApiKey.DESCRIBE_CLUSTER, 0)
+    machine.run_until(lambda: len(client.replies) > replies)
+    assert done == [0, 1]
+    (topic,) = decode_fetch_response(12, memoryview(client.replies[-1]), 5).topics
+    assert offsets_in(topic.partitions[0].records) == [0, 1]

@@ -19,7 +19,8 @@ that have no records, and reads a partition again only when that moves.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.api import LARGE_WAIT_MS_MAX, Api, RequestContext, count_topics_and_partitions
@@ -28,7 +29,7 @@ from tidelog.broker.fetch_sessions import NO_SESSION, FetchSession, PartitionKey
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.config.listeners import ListenerRole
 from tidelog.log.partition_log import PartitionLog
-from tidelog.log.reading import Isolation, LogRead, read
+from tidelog.log.reading import Isolation, LogRead, cold_read, read
 from tidelog.ports.steps import Steps
 from tidelog.replication.partition import FetchWaiter, Partition
 from tidelog.wire.errors import ErrorCode
@@ -66,6 +67,9 @@ COARSE_STEP_MS = 10
 # A fetch session with more partitions is read in slices.
 SMALL_SESSION_PARTITIONS_MAX = 256
 PARTITIONS_PER_STEP = 32
+# Where to read is found in at most so many trips to a helper thread: for the index, for the batch, and for what was evicted
+# meanwhile.
+COLD_READS_MAX = 3
 # The partitions with records in one response. Each may hold a file open until the client has read them.
 SLICES_MAX = 1_000
 # Who reads without being a replica.
@@ -208,14 +212,61 @@ def handle(context: RequestContext, request: FetchRequest) -> Steps[None] | None
     wanted = _wanted(context, request, choice)
     if request.replica_id == DEBUGGING_REPLICA_ID:
         wanted = [_with_copy(context, want) for want in wanted]
+    cold = _cold_reads(wanted)
+    if cold is not None:
+        return _read_cold(context, request, choice, wanted, cold)
+    _read_and_answer(context, request, choice, wanted)
+    return None
+
+
+def _read_cold(
+    context: RequestContext,
+    request: FetchRequest,
+    choice: SessionChoice,
+    wanted: list[RequestedPartition],
+    cold: Callable[[], object],
+) -> Steps[None]:
+    """Find where to read in a helper thread: first the indexes, then the batches that they lead to."""
+    reads: Callable[[], object] | None = cold
+    for _ in range(COLD_READS_MAX):
+        if reads is None:
+            break
+        with suppress(OSError):  # Reading again reports it.
+            yield reads
+        reads = _cold_reads(wanted)
+    _read_and_answer(context, request, choice, wanted)
+
+
+def _cold_reads(wanted: list[RequestedPartition]) -> Callable[[], object] | None:
+    """What has to be read from the disk before the partitions can be read without waiting for it."""
+    found = [read for want in wanted if (read := _cold_read(want)) is not None]
+    return partial(_call_all, found) if found else None
+
+
+def _cold_read(want: RequestedPartition) -> Callable[[], object] | None:
+    log = want.partition.log if want.partition is not None else want.copy
+    try:
+        return None if log is None else cold_read(log, want.wanted.fetch_offset)
+    except Exception:
+        return None  # Whatever is wrong with the log, reading it finds out and reports it.
+
+
+def _call_all(calls: Sequence[Callable[[], object]]) -> None:
+    for call in calls:
+        with suppress(OSError):
+            call()
+
+
+def _read_and_answer(
+    context: RequestContext, request: FetchRequest, choice: SessionChoice, wanted: list[RequestedPartition]
+) -> None:
     limits = _limits(context, request)
-    found = read_partitions(wanted, limits.bytes_max, limits.isolation, broker.on_unexpected_error)
+    found = read_partitions(wanted, limits.bytes_max, limits.isolation, context.broker.on_unexpected_error)
     is_enough = found.bytes_read >= limits.bytes_min or found.has_error
     if is_enough or request.wait_ms_max <= 0 or not wanted:
         _reply(context, choice, wanted, found)
     else:
         DelayedFetch(context, choice, wanted, limits, found).start(request.wait_ms_max)
-    return None
 
 
 def _handle_large(context: RequestContext, request: FetchRequest) -> Steps[None]:
@@ -543,6 +594,12 @@ class LargeFetch:
             if len(self._lengths) >= SLICES_MAX and place not in self._lengths:
                 # The others have their turn with the next fetch, as if there were no bytes left.
                 remaining = 0
+            for _ in range(COLD_READS_MAX if remaining else 0):
+                cold = _cold_read(want)
+                if cold is None:
+                    break
+                with suppress(OSError):  # Reading again reports it.
+                    yield cold
             length = self._read(place, min(remaining, want.bytes_max), at_least_one=self._bytes_found == 0)
             if length:
                 self._lengths[place] = length

@@ -292,6 +292,17 @@ class OffsetIndex(IndexFile):
         relative_offset, position = _unpack_offset_entry(content, (count - 1) * 8)
         return base_offset + relative_offset, position
 
+    def is_in_memory(self, offset: int) -> bool:
+        """Whether a lookup of ``offset`` needs nothing from the file."""
+        if offset >= self.last_offset or not self._written_count or self._cache.get(self.path) is not None:
+            return True
+        return self._tail is not None and _unpack_relative_offset(self._tail)[0] <= offset - self.base_offset
+
+    def is_recent(self, offset: int) -> bool:
+        """Whether the batch with ``offset`` was among the last to be written."""
+        tail = self._tail
+        return offset >= self.last_offset or (tail is not None and _unpack_relative_offset(tail)[0] <= offset - self.base_offset)
+
     def first_offset_at(self, position: int) -> int | None:
         """The offset of the first entry at or after ``position``; a batch that begins before ``position`` ends below that
         offset."""

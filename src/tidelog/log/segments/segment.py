@@ -17,7 +17,7 @@ one-element lists.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from tidelog.log import names
@@ -28,6 +28,7 @@ from tidelog.log.segments.indexes import IndexCache, OffsetIndex, TimeIndex, Tra
 from tidelog.log.settings import LogSettings
 from tidelog.ports.disk import Buffer, Disk, DiskFile
 from tidelog.ports.steps import Steps
+from tidelog.ports.system import is_cached
 from tidelog.records.batch import read_records
 from tidelog.records.compression import CompressionType
 from tidelog.records.errors import RecordError
@@ -310,6 +311,34 @@ class LogSegment:
                 return found
         return None
 
+    def cold_read(self, offset: int) -> Callable[[], object] | None:
+        """What ``find_batch`` would wait for: a call for a helper thread that reads it into the page cache. None if there is
+        nothing, as far as the kernel can tell. The index tells where the batch is, so ask again after the call."""
+        paths: list[str] = []
+        if not self._indexes_are_loaded:
+            paths = [self._offset_index.path, self._time_index.path, self._transaction_index.path]
+        elif not self._offset_index.is_in_memory(offset):
+            paths = [self._offset_index.path]
+        cold = [file for path in paths if (file := self._cold_file(path)) is not None]
+        if cold:
+            return partial(_read_whole, cold)
+        position = self.offset_index.lookup(offset)[1]
+        length = min(LOOKUP_CHUNK_BYTES, self.size - position)
+        file = self.file()
+        return None if length <= 0 or _is_cached(file, position, length) else partial(file.read, position, length)
+
+    def _cold_file(self, path: str) -> DiskFile | None:
+        try:
+            file = self._disk.open(path, "read")
+        except FileNotFoundError:
+            return None
+        size = file.size()
+        return None if not size or _is_cached(file, 0, size) else file
+
+    def is_recent(self, offset: int) -> bool:
+        """Whether the batch with ``offset`` was among the last to be written, so that it is in the page cache."""
+        return self._indexes_are_loaded and self._offset_index.is_recent(offset)
+
     def next_offset(self) -> int:
         """One past the last offset in this segment, by walking from the last index entry."""
         end = self.base_offset
@@ -444,3 +473,16 @@ class Segments:
     def drop_first(self, count: int) -> None:
         del self._segments[:count]
         del self._base_offsets[:count]
+
+
+def _is_cached(file: DiskFile, position: int, length: int) -> bool:
+    try:
+        descriptor = file.descriptor()
+    except OSError:
+        return True  # A simulated file is all memory.
+    return is_cached(descriptor, position, length)
+
+
+def _read_whole(files: Sequence[DiskFile]) -> None:
+    for file in files:
+        file.read(0, file.size())
