@@ -25,7 +25,7 @@ def broker() -> Iterator[Broker]:
     """One of its own: the page names its topics."""
     with Broker() as broker, Producer(broker.bootstrap_servers) as producer, Admin(broker.bootstrap_servers) as admin:
         # The sink makes no topics.
-        for name in ("orders-upper", "orders-out"):
+        for name in ("orders-upper", "orders-out", "totals"):
             admin.create_topic(name)
         for number in range(3):
             producer.send("orders", f"order {number}", key="alice").result(60)
@@ -46,7 +46,7 @@ def session(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_page_as_written(session: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    reading, listening, writing = (block.replace(ADDRESS, broker.bootstrap_servers) for block in blocks(PAGE, "python"))
+    reading, listening, writing, changing = (block.replace(ADDRESS, broker.bootstrap_servers) for block in blocks(PAGE, "python"))
     # Java does not see that this process has changed its directory.
     names: dict[str, Any] = {}
     exec(_in(tmp_path, reading), names)
@@ -63,14 +63,24 @@ def test_the_page_as_written(session: SparkSession, broker: Broker, tmp_path: Pa
         while len(found) < 3:
             found += [message.text() for message in consumer.poll(timeout=SECONDS_MAX)]
     assert found == ["ORDER 0", "ORDER 1", "ORDER 2"]
+    exec(_in(tmp_path, changing), names)
+    names["query"].processAllAvailable()
+    Producer(broker.bootstrap_servers).send("orders", "order 3", key="alice").result(60)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    with Consumer(broker.bootstrap_servers, topics=["totals"], isolation="read_committed") as consumer:
+        totals: list[tuple[bytes | None, str | None]] = []
+        while len(totals) < 2:
+            totals += [(message.key, message.text()) for message in consumer.poll(timeout=SECONDS_MAX)]
+    assert totals == [(b"alice", "3"), (b"alice", "4")]
 
     (sql,) = blocks(PAGE, "sql")
     rows = []
     for statement in filter(str.strip, sql.replace(ADDRESS, broker.bootstrap_servers).split(";")):
         result = session.sql(statement)
         rows.append([tuple(row) for row in result.collect()] if result.schema != StructType() else [])
-    assert sorted(rows[1]) == [(f"order {number}",) for number in range(3)]
-    assert rows[-1] == [(3,)]
+    assert sorted(rows[1]) == [(f"order {number}",) for number in range(4)]
+    assert rows[-1] == [(4,)]
 
 
 def _in(directory: Path, block: str) -> str:

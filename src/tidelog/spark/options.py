@@ -110,6 +110,7 @@ _FOREIGN_TO_BOTH = {
         "kafka.send.buffer.bytes",
         "kafka.socket.connection.setup.timeout.max.ms",
     ),
+    **_ignored("partitions are read from their leaders, and written to them", "kafka.client.rack"),
     **_ignored(
         "Spark's own metrics, and ProgressListener, show the progress",
         "kafka.auto.include.jmx.reporter",
@@ -158,7 +159,6 @@ FOREIGN_TO_SOURCE: Mapping[str, ForeignOption] = {
         "kafka.max.poll.records",
     ),
     **_ignored("topics are never created by reading", "kafka.allow.auto.create.topics", "kafka.exclude.internal.topics"),
-    **_ignored("partitions are read from their leaders", "kafka.client.rack"),
 }
 # Options of a stream that a batch is given in vain, as with the stock connector.
 _FOREIGN_TO_BATCH = _ignored("a batch has no triggers", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")

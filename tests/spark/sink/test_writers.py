@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from tidelog.client.errors import BrokerUnavailable, TidelogError
+from tidelog.client.errors import BrokerUnavailable, InvalidArgument, TidelogError
 from tidelog.client.wire.errors import BrokerUnreachable
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink import writers
-from tidelog.spark.sink.connections import SinkConnections, forget_connections
+from tidelog.spark.sink.connections import SinkConnections, connection_settings, forget_connections, own_compression
 from tidelog.spark.sink.job import SinkJob
 from tidelog.spark.sink.names import query_job
 from tidelog.spark.sink.writers import SinkExecution, TaskMessage, _commit, _patiently
@@ -74,3 +74,36 @@ def test_a_commit_waits_for_a_broker_that_was_killed(monkeypatch: pytest.MonkeyP
         driver.join(writers.ABSENCE_SECONDS_MAX)
         assert committed.is_set()
         forget_connections(options)
+
+
+# -- how it connects -----------------------------------------------------------------------------------------------------------
+
+
+def sink_options(**settings: str) -> SinkOptions:
+    return SinkOptions.parse(
+        {"bootstrap": "127.0.0.1:1", "topic": "t", **{f"kafka.{name}": value for name, value in settings.items()}}
+    )
+
+
+def test_settings_of_the_connection_leave_the_writing_to_us_and_are_heeded() -> None:
+    given = {
+        "client.id": "loader",
+        "socket.connection.setup.timeout.ms": "1500",
+        "socket.timeout.ms": "9000",
+        "client.rack": "r1",
+    }
+    options = sink_options(**given)
+    settings = dict(options.connection.settings)
+    assert own_compression(settings) is not None, "librdkafka would write"
+    own = connection_settings(settings)
+    assert (own.client_id, own.connect_timeout_ms, own.timeout_ms) == ("loader", 1500, 9000)
+    connections = SinkConnections(options)
+    for brokers in (connections._brokers, connections.admin._brokers, connections.lookup.brokers):
+        assert (brokers._client_id, brokers._connect_seconds_max, brokers.request_seconds_max) == ("loader", 1.5, 9.0)
+    connections.close()
+    assert connection_settings({}).client_id == "tidelog-spark"
+
+
+def test_a_time_out_that_makes_no_sense_is_refused_in_the_driver() -> None:
+    with pytest.raises(InvalidArgument, match=r"^option kafka\.socket\.timeout\.ms is a number from 100 to 600000: not 'soon'"):
+        writers._check(sink_options(**{"socket.timeout.ms": "soon"}))

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from tidelog.client.errors import InvalidArgument
 from tidelog.client.fetch.lookup import PartitionLookup
-from tidelog.client.fetch.settings import OwnSettings
+from tidelog.client.fetch.settings import OwnSettings, own_settings
 from tidelog.client.produce.producer import ColumnProducer
 from tidelog.client.transactions.admin import TransactionAdmin
 from tidelog.client.wire.brokers import Brokers
@@ -25,14 +25,14 @@ from tidelog.spark.sink.rows import RowRefused
 CONNECTIONS_MAX = 8
 JOBS_MAX = 8
 CLIENT_ID = "tidelog-spark"
-CONNECT_SECONDS_MAX = 5.0
-REQUEST_SECONDS_MAX = 60.0
 # librdkafka's default, if the user does not give message.max.bytes.
 MESSAGE_BYTES_MAX = 1_000_000
 # How long a topic's number of partitions is trusted.
 PARTITIONS_SECONDS_MAX = 60.0
 # What our producer understands, or does anyway: whole columns need no time to gather messages, and no queue of them.
 _OWN_SETTINGS = ("linger.ms", "batch.size", "batch.num.messages", "message.max.bytes", "max.request.size")
+# What all our connections understand, whoever encodes the rows.
+_CONNECTION_SETTINGS = ("client.id", "socket.connection.setup.timeout.ms", "socket.timeout.ms")
 _SECURITY = ("sasl.", "ssl.", "oauthbearer_", "enable.ssl.", "enable.sasl.")
 
 
@@ -56,9 +56,22 @@ def own_compression(settings: Mapping[str, str]) -> CompressionType | None:
             if value.upper() not in CompressionType.__members__:
                 raise InvalidArgument(f"option kafka.{name} is none, gzip, snappy, lz4 or zstd: not {value!r}")
             compression = CompressionType[value.upper()]
-        elif name not in _OWN_SETTINGS and (name != "security.protocol" or value.upper() != "PLAINTEXT"):
+        elif name not in (*_OWN_SETTINGS, *_CONNECTION_SETTINGS) and (
+            name != "security.protocol" or value.upper() != "PLAINTEXT"
+        ):
             return None
     return compression
+
+
+def connection_settings(settings: Mapping[str, str]) -> OwnSettings:
+    """How we connect. InvalidArgument for a value that makes no sense."""
+    given = {name: value for name, value in settings.items() if name in _CONNECTION_SETTINGS}
+    try:
+        found = own_settings({"client.id": CLIENT_ID, **given})
+    except InvalidArgument as error:
+        raise InvalidArgument(f"option kafka.{error}") from error
+    assert found is not None, "these settings are ours"
+    return found
 
 
 class SinkConnections:
@@ -67,12 +80,16 @@ class SinkConnections:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         bootstrap = options.connection.bootstrap
-        self._brokers = Brokers(bootstrap, CLIENT_ID, CONNECT_SECONDS_MAX, REQUEST_SECONDS_MAX)
-        self.admin = TransactionAdmin(bootstrap, client_id=CLIENT_ID, request_timeout_ms=int(REQUEST_SECONDS_MAX * 1000))
-        self._ledger_cluster = LedgerCluster(bootstrap, self._brokers, self.admin.topic_config)
-        self.lookup = PartitionLookup(
-            bootstrap, OwnSettings(client_id=CLIENT_ID, timeout_ms=int(REQUEST_SECONDS_MAX * 1000)), "read_committed"
+        own = connection_settings(dict(options.connection.settings))
+        self._brokers = Brokers(bootstrap, own.client_id, own.connect_timeout_ms / 1000, own.timeout_ms / 1000)
+        self.admin = TransactionAdmin(
+            bootstrap,
+            client_id=own.client_id,
+            connect_timeout_ms=own.connect_timeout_ms,
+            request_timeout_ms=own.timeout_ms,
         )
+        self._ledger_cluster = LedgerCluster(bootstrap, self._brokers, self.admin.topic_config)
+        self.lookup = PartitionLookup(bootstrap, own, "read_committed")
         self._looked_up: dict[str, float] = {}
         self._plain_producer: ColumnProducer | None = None
         self._jobs: dict[str, tuple[SinkJob, TopicLedger]] = {}

@@ -27,6 +27,7 @@ from tidelog.spark.sink.column_task import ColumnTaskWriter
 from tidelog.spark.sink.connections import (
     SinkConnections,
     check_security,
+    connection_settings,
     forget_connections,
     own_compression,
     sink_connections,
@@ -63,25 +64,32 @@ class TaskMessage(WriterCommitMessage):
 
 
 def stream_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    _check(options, overwrite)
+    _check(options)
+    if overwrite:
+        raise InvalidArgument(
+            'a topic cannot be overwritten, as outputMode("complete") wants: write the rows that changed, with '
+            'outputMode("update") and foreachBatch (docs/SPARK.md, "Results that change")'
+        )
     if options.write_id is not None:
         raise InvalidArgument("option writeId is for batch writes: a stream has its checkpoint")
     return TidelogStreamWriter(options, check_columns(schema, options.topic))
 
 
 def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    _check(options, overwrite)
+    _check(options)
+    if overwrite:
+        raise InvalidArgument('a topic cannot be overwritten: use .mode("append")')
     if options.write_id is not None and options.delivery_guarantee == "at_least_once":
         raise InvalidArgument("option writeId: an at-least-once write is not remembered, so a repetition cannot be skipped")
     return TidelogBatchWriter(options, check_columns(schema, options.topic))
 
 
-def _check(options: SinkOptions, overwrite: bool) -> None:
+def _check(options: SinkOptions) -> None:
     check_security(options)
-    if own_compression(dict(options.connection.settings)) is None:
+    settings = dict(options.connection.settings)
+    connection_settings(settings)
+    if own_compression(settings) is None:
         check_settings(options)
-    if overwrite:
-        raise InvalidArgument('a topic cannot be overwritten: use mode("append"), or outputMode("append" or "update")')
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
