@@ -122,7 +122,8 @@ def test_the_end_of_a_transaction_is_no_job_and_leaves_nothing_behind(kafka: Too
         (job,) = receive(queue, 1)
         job.ack()
     with ShareGroupAdmin(kafka.bootstrap) as admin:
-        assert admin.offsets(name)[TopicPartition(name, 0)].start_offset == 3
+        # Apache Kafka writes later that the start has moved.
+        assert admin.offsets(name)[TopicPartition(name, 0)].lag == 0
 
 
 # -- locks -----------------------------------------------------------------------------------------------------------------------

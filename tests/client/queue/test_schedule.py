@@ -23,6 +23,7 @@ def name(kafka: ToolkitBroker) -> str:
     return create_topic(kafka.bootstrap, new_queue(kafka.bootstrap) + "-later", config={QUEUE_ENABLE: "true"})
 
 
+@pytest.mark.tidelog_only
 def test_a_delayed_job_comes_when_it_is_due_and_stops_none(kafka: ToolkitBroker, name: str) -> None:
     with Queue(kafka.bootstrap, name) as queue:
         began = time.time()
@@ -42,6 +43,7 @@ def test_a_delayed_job_comes_when_it_is_due_and_stops_none(kafka: ToolkitBroker,
             job.ack()
 
 
+@pytest.mark.tidelog_only
 def test_a_job_that_nobody_receives_in_time_is_never_handed_out(kafka: ToolkitBroker, name: str) -> None:
     with Queue(kafka.bootstrap, name) as queue:
         queue.send("gone", ttl=0.05).result()
@@ -51,6 +53,7 @@ def test_a_job_that_nobody_receives_in_time_is_never_handed_out(kafka: ToolkitBr
         assert queue.receive(wait=0.2) == []
 
 
+@pytest.mark.tidelog_only
 def test_an_asyncio_queue_delays_too(kafka: ToolkitBroker, name: str) -> None:
     async def run() -> None:
         async with AsyncQueue(kafka.bootstrap, name) as queue:
@@ -66,6 +69,7 @@ def test_an_asyncio_queue_delays_too(kafka: ToolkitBroker, name: str) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.tidelog_only
 def test_an_ordinary_topic_says_how_to_make_it_a_queue(kafka: ToolkitBroker) -> None:
     plain = new_queue(kafka.bootstrap)
     with Queue(kafka.bootstrap, plain) as queue:
@@ -76,6 +80,7 @@ def test_an_ordinary_topic_says_how_to_make_it_a_queue(kafka: ToolkitBroker) -> 
         queue.send("now").result()
 
 
+@pytest.mark.tidelog_only
 def test_a_delay_beyond_the_retention_is_refused(kafka: ToolkitBroker) -> None:
     config = {QUEUE_ENABLE: "true", "retention.ms": "3600000"}
     name = create_topic(kafka.bootstrap, new_queue(kafka.bootstrap) + "-short", config=config)
@@ -129,6 +134,7 @@ def test_headers_are_added_to_those_of_the_application() -> None:
     assert alive.expires_ms == 1_900_000_005_123, "the life of a message begins when it is due"
 
 
+@pytest.mark.tidelog_only
 def test_jobs_of_one_key_come_in_their_order_one_at_a_time(kafka: ToolkitBroker, name: str) -> None:
     with Queue(kafka.bootstrap, name, order="key") as one, Queue(kafka.bootstrap, name) as other:
         for number in range(6):
@@ -145,6 +151,7 @@ def test_jobs_of_one_key_come_in_their_order_one_at_a_time(kafka: ToolkitBroker,
         assert seen == {b"a": ["0", "2", "4"], b"b": ["1", "3", "5"]}
 
 
+@pytest.mark.tidelog_only
 def test_order_by_key_needs_a_queue_topic(kafka: ToolkitBroker) -> None:
     plain = new_queue(kafka.bootstrap)
     with (
