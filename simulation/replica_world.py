@@ -7,18 +7,24 @@ to be elected from the eligible replicas. ``ReplicaChecker`` says what must hold
 takes another write, and everything is read once more.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from simulation.checker import Violation, noticed_problems
 from simulation.cluster_nemesis import CLUSTER_FAULTS, ClusterNemesis
-from simulation.cluster_world import NODE_COUNT, ClusterWorld
+from simulation.cluster_world import NODE_COUNT, ClusterWorld, host_of
+from simulation.disk import SimulatedDisk
 from simulation.executor import RUN_DELAY_US
-from simulation.node import SimulatedBroker
+from simulation.node import DATA_PATH, SimulatedBroker
 from simulation.replica_checker import ImageWatcher, Place, ReplicaChecker
 from simulation.replica_clients import At, ClientSteps, ClusterClient, ReplicaProducer, ReplicaReader
 from simulation.replica_transactions import CommittedReplicaReader, TransactionalReplicaWorker
 from simulation.script import Sleep, call
 from simulation.transaction_graph import TransactionGraph
+from tidelog.log import names
+from tidelog.log.durability.checkpoints import read_offset_checkpoint
+from tidelog.log.durability.durable_marks import DurableMarks
+from tidelog.metadata.topics import METADATA_TOPIC
+from tidelog.records.header import BatchHeader, iterate_headers
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.protocol import ApiKey
 
@@ -46,6 +52,7 @@ UNCHECKED = {"segment.bytes": 4_000, "metadata.log.max.record.bytes.between.snap
 # What a batch of seeds must show, beside every kind of fault.
 EVENTS = (
     "truncation",
+    "damaged replica discarded",
     "in-sync set shrunk",
     "eligible leader elected",
     "snapshot installed",
@@ -53,7 +60,11 @@ EVENTS = (
     "transaction committed",
     "late request",
 )
-_EVENT_OF_REPORT = {"replica_truncated": "truncation", "metadata_snapshot_installed": "snapshot installed"}
+_EVENT_OF_REPORT = {
+    "replica_truncated": "truncation",
+    "metadata_snapshot_installed": "snapshot installed",
+    "damaged_replica_discarded": "damaged replica discarded",
+}
 _PROBLEMS = frozenset(
     ("truncation_refused", "committed_records_truncated", "replica_offline", "log_offline", "partition_offline", "stray_log")
 )
@@ -85,6 +96,8 @@ class ReplicaWorld(ClusterWorld):
         self.checker = ReplicaChecker(self.history)
         self.graph = TransactionGraph(self.history)
         self.watcher = ImageWatcher()
+        self.damaged: set[tuple[str, object]] = set()
+        """The host and the name of each replica that was damaged once."""
         self.topic_names = list(PARTITIONS)
         self.places = [Place(name, index) for name, count in PARTITIONS.items() for index in range(count)]
         self.producers = [ReplicaProducer(self, f"producer{number}", number % 2 == 0) for number in range(4)]
@@ -106,7 +119,7 @@ class ReplicaWorld(ClusterWorld):
     def reported(self, node_id: int, event: str, facts: dict[str, object]) -> None:
         if event in _EVENT_OF_REPORT:
             self.watcher.count(_EVENT_OF_REPORT[event])
-        if event in _PROBLEMS:
+        if event in _PROBLEMS and (host_of(node_id), facts.get("partition")) not in self.damaged:
             self.history.problem(event, f"node {node_id}: {facts}")
 
     # -- phases --------------------------------------------------------------------------------------------------------------
@@ -161,6 +174,12 @@ class ReplicaWorld(ClusterWorld):
         for reader in (final, committed):
             reader.stop()
         self.run_until("the last readers are done", lambda: final.is_over and committed.is_over)
+
+    def is_in_sync_everywhere(self) -> bool:
+        """Whether every node knows that all replicas are in sync."""
+        images = [node.broker.image for node in self.nodes.values() if node.broker is not None]
+        states = [state for image in images for topic in image.topics for state in topic.partitions.values()]
+        return all(len(state.isr) == NODE_COUNT for state in states)
 
     def _are_in_sync(self) -> bool:
         for topic in next(iter(self.nodes.values())).serving().image.topics:
@@ -274,9 +293,53 @@ def _dominoes(nemesis: ClusterNemesis) -> bool:
     return True
 
 
+def _damage(nemesis: ClusterNemesis) -> bool:
+    """Kill a node, and flip a bit of a record that is known to be durable, or cut off the file there. All other replicas are in
+    sync, so it is copied again."""
+    node, world = nemesis.draw_node(), nemesis.world
+    if node is None or not isinstance(world, ReplicaWorld) or not world.is_in_sync_everywhere():
+        return False
+    node.kill()
+    marks = DurableMarks.open(node.disk, DATA_PATH)
+    recovery_points = read_offset_checkpoint(node.disk, names.join(DATA_PATH, names.RECOVERY_POINT_CHECKPOINT))
+    candidates: list[tuple[str, int, BatchHeader, bool]] = []
+    for name in marks.names():
+        parsed = names.parse_partition_directory_name(name)
+        mark = marks.mark(name, marks.topic_id(name) or b"") or 0
+        if parsed is not None and parsed.topic != METADATA_TOPIC:
+            recovery_point = recovery_points.get((parsed.topic, parsed.partition), 0)
+            for path, position, header in _batches_on(node.disk, names.join(DATA_PATH, name)):
+                if header.next_offset <= mark:
+                    candidates.append((path, position, header, header.base_offset >= recovery_point))
+    if candidates:
+        path, position, header, is_checked = candidates[nemesis.randomness.integer(0, len(candidates) - 1)]
+        position += nemesis.randomness.integer(0, header.size - 1)
+        world.damaged.add((node.host, path.split("/")[-2]))
+        # Only what lies above the recovery point is read at a start.
+        if is_checked and nemesis.randomness.integer(0, 1):
+            node.disk.flip_bit(path, position)
+        else:
+            file = node.disk.open(path, "write")
+            file.truncate(position)
+            file.sync()
+    nemesis.strike_for_a_while(node, lambda: node.start_after(0))
+    return bool(candidates)
+
+
+def _batches_on(disk: SimulatedDisk, directory: str) -> Iterator[tuple[str, int, BatchHeader]]:
+    """The path and position of each batch in the segments of a partition that is not open."""
+    for name in disk.list_directory(directory) if disk.is_directory(directory) else ():
+        if name.endswith(names.LOG_SUFFIX):
+            path = names.join(directory, name)
+            data = disk.open(path, "read").read(0, disk.file_size(path))
+            for position, header in iterate_headers(data):
+                yield path, position, header
+
+
 REPLICA_FAULTS: Mapping[str, Callable[[ClusterNemesis], bool]] = {
     **{name: fault for name, fault in CLUSTER_FAULTS.items() if name != "disconnect operator"},
     "power cut of all": _cut_power_of_all,
     "slow disk": _slow_disk,
     "dominoes": _dominoes,
+    "damaged log": _damage,
 }
