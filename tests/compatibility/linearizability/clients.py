@@ -209,8 +209,9 @@ class TransactionClient(Client):
                 self._producer = self._initialised()
             self._transact(self._producer, next(self._numbers))
         except KafkaException:
-            # Another producer with the same transactional id ends what this one left open, one way or the other. It is needed when
-            # librdkafka asks to abort what the coordinator has not heard of yet, which is fatal to it on any broker (its issue 4849).
+            # Another producer with the same transactional id ends what this one left open, one way or the other. It is needed
+            # when librdkafka asks to abort what the coordinator has not heard of yet, which is fatal to it on any broker (its
+            # issue 4849).
             self._producer = None
             self.pause()
 
