@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkAttributeError
 
+from tidelog.client.errors import InvalidArgument
 from tidelog.spark.spark_session import parallelism, settings_of
 
 
@@ -49,3 +50,22 @@ class ConnectSession:
 def test_a_session_without_a_context_tells_its_parallelism(settings: dict[str, str], expected: int) -> None:
     session: Any = ConnectSession(settings)
     assert parallelism(session) == expected
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "variable"),
+    [
+        ("sc://spark:15002", {}, None),
+        (None, {"spark.master": "sc://spark:15002"}, None),
+        (None, {"spark.remote": "sc://spark:15002"}, None),
+        ("local[2]", {}, "sc://spark:15002"),
+    ],
+)
+def test_spark_connect_is_refused_with_what_to_do(
+    master: str | None, given: dict[str, str], variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("SPARK_REMOTE", variable)
+    with pytest.raises(InvalidArgument, match=r"^sc://spark:15002 is a server of Spark Connect.*give a master"):
+        settings_of(master, given, None)

@@ -22,10 +22,11 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tidelog.client.errors import TidelogError
+from tidelog.client.errors import InvalidArgument, TidelogError
 from tidelog.spark.runtimes import java_home, worker_python
 
 LOCAL_MASTER = "local[*]"
+_CONNECT_PREFIX = "sc://"
 
 # There are as many partitions after a shuffle as cores: 200, the default, is for a cluster, and each costs a task per batch.
 _LOCAL_SETTINGS = {
@@ -46,7 +47,7 @@ def session(
 
     With ``log_file``, what Java and the workers write goes there, and Ctrl-C reaches this process alone; under spark-submit,
     which has started Java already, it changes nothing. Raises JavaMissing, with what to do, when there is no Java that Spark can
-    run on.
+    run on, and InvalidArgument for a server of Spark Connect.
     """
     # spark-submit has started Java already, and has put its settings where SparkConf finds them.
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -76,7 +77,13 @@ _SETTINGS = {
 
 
 def settings_of(master: str | None, given: Mapping[str, str], submitted_master: str | None) -> dict[str, str]:
+    remote = given.get("spark.remote") or os.environ.get("SPARK_REMOTE")
     chosen = master or given.get("spark.master") or submitted_master or LOCAL_MASTER
+    if remote or chosen.startswith(_CONNECT_PREFIX):
+        raise InvalidArgument(
+            f"{remote or chosen} is a server of Spark Connect, which sessions and pipelines of Tidelog do not use: give a "
+            "master, such as local[*] or spark://host:7077, and unset SPARK_REMOTE and spark.remote"
+        )
     settings = {"spark.master": chosen, **_SETTINGS}
     if chosen.startswith("local"):
         settings |= _LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1)}
