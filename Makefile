@@ -12,10 +12,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DRAWS := $(VENV)/.draws
 SPARK := $(VENV)/.spark
+MYPYC := $(VENV)/.mypyc
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo picture test quick check bench bench-kafka bench-peers bench-scaling bench-pauses bench-spark bench-pipelines bench-cluster explore soak chaos plug mutants mutants-all compat test-on-kafka test-portable wheel release-check check-manifests test-pythons clean
+.PHONY: help install run demo picture test quick check bench bench-kafka bench-peers bench-scaling bench-pauses bench-spark bench-pipelines bench-cluster explore soak chaos plug mutants mutants-all compat test-on-kafka test-portable wheel compile test-compiled release-check check-manifests test-pythons clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +114,22 @@ wheel: $(INSTALLED) ## Build the wheel into dist/
 	rm -rf dist
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
+compile: $(MYPYC) ## Build a wheel whose hot modules are compiled into dist/compiled, and unpack it into build/compiled (wants a C compiler)
+	@$(BIN)/python hatch_build.py
+	rm -rf dist/compiled build/compiled
+	TIDELOG_COMPILED=1 $(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation \
+		--wheel-dir dist/compiled .
+	$(PIP_INSTALL) --no-deps --target build/compiled dist/compiled/*.whl
+
+# What the compiled modules do, and what is built on them. Tests that replace a function or class of a compiled module are left
+# out: its code calls its own.
+COMPILED := broker groups log records replication server transactions wire
+
+test-compiled: compile ## The suites of broker, log, server, records and wire on the compiled build, and a simulated world
+	PYTHONPATH=build/compiled $(BIN)/python -c 'import sys; from tidelog.build import build_name; sys.exit(build_name() != "compiled")'
+	PYTHONPATH=build/compiled $(BIN)/python -m pytest -q -n $(WORKERS) -m 'not pure_python and not soak' $(addprefix tests/,$(COMPILED))
+	PYTHONPATH=build/compiled $(BIN)/python -m simulation.run --world broker --seeds 1-20
+
 release-check: wheel ## Is this tree ready to be released: version, changelog, tag, and the wheel in an empty environment
 	$(BIN)/python -m tests.release.check
 
@@ -147,6 +164,10 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 # What draws pictures is large, and only the benchmarks that write pages need it.
 $(DRAWS): $(INSTALLED)
 	$(PIP_INSTALL) --no-build-isolation --editable '.[bench]'
+	@touch $@
+
+$(MYPYC): $(INSTALLED)
+	$(PIP_INSTALL) --no-build-isolation --editable '.[compile]'
 	@touch $@
 
 # Spark is large as well. The checks read its types, and the tests run it; a broker needs none of it.

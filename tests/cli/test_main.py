@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from tidelog.build import build_name
 from tidelog.cli.main import main
 from tidelog.config.types import InvalidSetting
 from tidelog.log.errors import DirectoryLocked
@@ -32,7 +33,7 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"tidelog {version('tidelog')}\n"
+    assert capsys.readouterr().out == f"tidelog {version('tidelog')} ({build_name()})\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])

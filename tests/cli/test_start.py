@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.build import build_name
 from tidelog.cli.main import main
 from tidelog.cli.start import banner, read_settings
 from tidelog.config.listeners import ListenerAddress, ListenerRole, NamedListener
@@ -42,7 +43,8 @@ def test_what_it_prints(tmp_path: Path) -> None:
     with started(tmp_path) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline().rstrip("\n") for _ in range(7)]
-        assert re.fullmatch(r"Tidelog [0-9.]+: broker 1 of cluster [A-Za-z0-9_][A-Za-z0-9_-]{21}", lines[0])
+        title = rf"Tidelog [0-9.]+ \({build_name()}\): broker 1 of cluster [A-Za-z0-9_][A-Za-z0-9_-]{{21}}"
+        assert re.fullmatch(title, lines[0])
         listening = re.fullmatch(r"  listening on  127\.0\.0\.1:([0-9]+) \(plaintext\)", lines[1])
         assert listening is not None
         assert lines[2] == f"  data          {tmp_path / 'data'} (no topics yet)"

@@ -11,6 +11,7 @@ No handler holds the event loop for more than a few milliseconds. Most need a fe
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.error_mapping import error_code_of
@@ -200,37 +201,58 @@ class RequestContext:
 
         After ``timeout_ms`` the client gets REQUEST_TIMED_OUT, though the change may still happen. ``otherwise`` makes the
         response to a failure; if it is None, a failure is answered like any other."""
-        timer: Timer | None = None
-
-        def failed(error: Exception) -> None:
-            if isinstance(error, NotQuorumLeader) and otherwise is None:
-                self.ask_elsewhere(error)
-            elif otherwise is not None:
-                self.reply_later(lambda: otherwise(error))
-            else:
-                self.fail(error)
-
-        def decided(response: Any, error: Exception | None) -> None:
-            if self.is_answered:
-                return  # The decision came too late.
-            if timer is not None:
-                timer.cancel()
-                self.session.remove_delayed(timer)
-            if error is not None:
-                failed(error)
-            else:
-                self.reply_later(lambda: answer(response))
-
-        def time_out() -> None:
-            if timer is not None:
-                self.session.remove_delayed(timer)
-            failed(ApiError(ErrorCode.REQUEST_TIMED_OUT, "not committed in time; the change may still happen"))
-
-        # A client that has disconnected or timed out no longer wants the decision.
-        self.broker.controller.submit(decide, decided, lambda: not (self.is_answered or self.session.is_closed))
+        pending = _PendingDecision(self, answer, otherwise)
+        self.broker.controller.submit(decide, pending.decided, pending.is_wanted)
         if not self.is_answered:
-            timer = self.broker.timers.schedule(timeout_ms if timeout_ms > 0 else DECISION_MS_MAX, time_out)
-            self.session.add_delayed(timer)
+            pending.limit(timeout_ms if timeout_ms > 0 else DECISION_MS_MAX)
+
+
+class _PendingDecision:
+    """A change of metadata whose request waits until it is committed, or until its time is up."""
+
+    __slots__ = ("_answer", "_context", "_otherwise", "_timer")
+
+    def __init__(
+        self, context: RequestContext, answer: Callable[[Any], Fields], otherwise: Callable[[Exception], Fields] | None
+    ) -> None:
+        self._context = context
+        self._answer = answer
+        self._otherwise = otherwise
+        self._timer: Timer | None = None
+
+    def limit(self, timeout_ms: int) -> None:
+        context = self._context
+        self._timer = context.broker.timers.schedule(timeout_ms, self._time_out)
+        context.session.add_delayed(self._timer)
+
+    def is_wanted(self) -> bool:
+        """A client that has disconnected or timed out no longer wants the decision."""
+        return not (self._context.is_answered or self._context.session.is_closed)
+
+    def decided(self, response: Any, error: Exception | None) -> None:
+        context = self._context
+        if context.is_answered:
+            return  # The decision came too late.
+        if self._timer is not None:
+            self._timer.cancel()
+            context.session.remove_delayed(self._timer)
+        if error is not None:
+            self._failed(error)
+        else:
+            context.reply_later(partial(self._answer, response))
+
+    def _failed(self, error: Exception) -> None:
+        if self._otherwise is not None:
+            self._context.reply_later(partial(self._otherwise, error))
+        elif isinstance(error, NotQuorumLeader):
+            self._context.ask_elsewhere(error)
+        else:
+            self._context.fail(error)
+
+    def _time_out(self) -> None:
+        if self._timer is not None:
+            self._context.session.remove_delayed(self._timer)
+        self._failed(ApiError(ErrorCode.REQUEST_TIMED_OUT, "not committed in time; the change may still happen"))
 
 
 # Whoever may talk to brokers: clients, and other brokers.

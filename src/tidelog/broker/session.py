@@ -121,6 +121,35 @@ class LargeRequest(RequestContext):
             self.broker.work_slices.release(self)
 
 
+class _SlicedRequest:
+    """A request whose work is done in slices. Its session is held until the work has ended."""
+
+    __slots__ = ("_context", "_on_end", "_session", "_work")
+
+    def __init__(self, session: "ClientSession", context: RequestContext, on_end: OnWorkEnd | None) -> None:
+        self._session = session
+        self._context = context
+        self._on_end = on_end
+        # None while the first slice runs, which is within ``receive``.
+        self._work: SlicedWork | None = None
+
+    def note_work(self, work: "SlicedWork") -> None:
+        if not work.is_over:
+            self._work = work
+            self._session.add_delayed(work)
+
+    def ended(self, error: Exception | None) -> None:
+        session, context = self._session, self._context
+        work, self._work = self._work, None
+        if work is not None:
+            session.remove_delayed(work)
+        if error is not None:
+            session.fail(context, error)
+        if self._on_end is not None:
+            self._on_end(context)
+        session.release()
+
+
 class ClientSession:
     __slots__ = (
         "_broker",
@@ -329,21 +358,9 @@ class ClientSession:
                     on_end(context)
                 return
 
-        def ended(error: Exception | None) -> None:
-            if work is not None:
-                self.remove_delayed(work)
-            if error is not None:
-                self.fail(context, error)
-            if on_end is not None:
-                on_end(context)
-            self.release()
-
         self.hold()
-        # None while the first slice runs, which is within ``receive``.
-        work: SlicedWork | None = None
-        work = slices.run(steps, ended, pause)
-        if not work.is_over:
-            self.add_delayed(work)
+        request = _SlicedRequest(self, context, on_end)
+        request.note_work(slices.run(steps, request.ended, pause))
 
     def identify(self, software_name: str, software_version: str) -> None:
         self.client_software = (software_name, software_version)

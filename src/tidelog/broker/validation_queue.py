@@ -41,14 +41,16 @@ class ValidationJob:
     ) -> None:
         self._queue = queue
         self._batches = deque(batches)
-        self._on_error = on_error
-        self._validated = validated
+        # Both are dropped when the job is over, because whoever submitted it refers to it too.
+        self._on_error: Callable[[BatchValidation, Exception], None] | None = on_error
+        self._validated: Callable[[], None] | None = validated
         self.is_cancelled = False
         self.is_in_thread = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
         self._batches.clear()
+        self._on_error = self._validated = None
         self._queue.cancelled(self)
 
     def step(self, executor: Executor) -> bool:
@@ -73,14 +75,16 @@ class ValidationJob:
             action()
         except Exception as error:
             self._batches.popleft()
-            self._on_error(batch, error)
+            if self._on_error is not None:
+                self._on_error(batch, error)
         else:
             if batch.is_complete:
                 self._batches.popleft()
 
     def complete(self) -> None:
-        if not self.is_cancelled:
-            self._validated()
+        validated, self._validated, self._on_error = self._validated, None, None
+        if validated is not None:
+            validated()
 
 
 class ValidationQueue:

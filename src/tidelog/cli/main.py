@@ -19,6 +19,7 @@ from typer.completion import completion_init  # type: ignore[attr-defined]  # ty
 from typer.main import get_command
 
 from tidelog import __version__
+from tidelog.build import build_name
 from tidelog.cli import hints, profile
 from tidelog.cli.errors import CommandFailed, ExitCode, fail, reporting
 from tidelog.cli.look import ReadableGroup, command_of
@@ -141,7 +142,7 @@ def _hint(error: typer.TyperException) -> str:
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        typer.echo(f"tidelog {__version__}")
+        typer.echo(f"tidelog {__version__} ({build_name()})")
         raise typer.Exit
 
 

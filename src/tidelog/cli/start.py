@@ -15,6 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from tidelog import __version__
+from tidelog.build import build_name
 from tidelog.config.broker import METRICS_LISTENER
 from tidelog.config.file import read_toml
 from tidelog.config.listeners import ListenerRole
@@ -143,7 +144,7 @@ def banner(serving: Serving) -> str:
         ("", f"tidelog consume greetings --from-beginning{bootstrap}"),
         ("stop", "Ctrl-C"),
     ]
-    title = f"Tidelog {__version__}: broker {serving.node_id} of cluster {serving.cluster_id}"
+    title = f"Tidelog {__version__} ({build_name()}): broker {serving.node_id} of cluster {serving.cluster_id}"
     return "\n".join((title, *(f"  {name:<13} {text}" for name, text in rows))) + "\n"
 
 

@@ -80,7 +80,7 @@ _REPLICATION = AppendOrigin.REPLICATION
 class ValidatedBatch(NamedTuple):
     """A client's batch that may be written under these settings."""
 
-    view: memoryview
+    view: "memoryview"  # Quoted, because mypyc looks for its name in this module.
     header: BatchHeader
     settings: LogSettings
 

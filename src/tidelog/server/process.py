@@ -27,6 +27,7 @@ from tidelog import __version__
 from tidelog.broker.broker import BrokerNode
 from tidelog.broker.config import BrokerConfig
 from tidelog.broker.handlers import warm_up
+from tidelog.build import build_name
 from tidelog.config.broker import (
     BROKER,
     METRICS_LISTENER,
@@ -146,7 +147,7 @@ class Serving:
             "listeners": [f"{listener.name}://{listener.address}" for listener in self.listeners],
             "metrics": str(self.metrics) if self.metrics is not None else None,
         }
-        return {"version": __version__, **asdict(self), **addresses}
+        return {"version": __version__, "build": build_name(), **asdict(self), **addresses}
 
 
 def run_broker(

@@ -191,6 +191,7 @@ def test_a_fetch_waits_for_enough_bytes(client: FakeClient, machine: Machine) ->
     assert offsets_in(answer(reader, correlation_id).records) == [0, 1, 2]
 
 
+@pytest.mark.pure_python
 def test_a_fetch_of_many_partitions_reads_only_those_that_move(
     client: FakeClient, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

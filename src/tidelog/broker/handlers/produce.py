@@ -25,6 +25,7 @@ from tidelog.broker.request_metrics import RequestTiming
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.broker.timers import Timer
 from tidelog.broker.transactions.verification import PartitionCodes
+from tidelog.broker.validation_queue import ValidationJob
 from tidelog.controller.errors import ApiError
 from tidelog.log.append_check import BatchValidation, ValidatedBatch, WorkBudget
 from tidelog.log.durability.group_commit import GroupCommit
@@ -263,24 +264,45 @@ def _validate_later(
     answers may overtake these."""
     for batch in batches:
         batch.keep()
-    open_batches = {batch.validation: batch for batch in batches if batch.validation is not None}
+    context.session.hold()
+    _LaterValidation(context, request, batches, on_appended).begin()
 
-    def refused(validation: BatchValidation, error: Exception) -> None:
-        open_batches[validation].refuse(error)
 
-    def validated() -> None:
+class _LaterValidation:
+    """A request whose batches are validated in the ``ValidationQueue``, while its connection is held."""
+
+    __slots__ = ("_batches", "_context", "_job", "_on_appended", "_open_batches", "_request")
+
+    def __init__(
+        self, context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch], on_appended: OnAppended
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._batches = batches
+        self._on_appended = on_appended
+        self._open_batches = {batch.validation: batch for batch in batches if batch.validation is not None}
+        self._job: ValidationJob | None = None
+
+    def begin(self) -> None:
+        context = self._context
+        self._job = context.broker.validations.submit(list(self._open_batches), self._refused, self._validated)
+        context.session.add_delayed(self._job)
+
+    def _refused(self, validation: BatchValidation, error: Exception) -> None:
+        self._open_batches[validation].refuse(error)
+
+    def _validated(self) -> None:
+        context, session = self._context, self._context.session
         try:
-            _append_or_repeat(context, request, batches, on_appended)
+            _append_or_repeat(context, self._request, self._batches, self._on_appended)
         except Exception as error:
             _fail(context, error)
         finally:
+            # The job refers to this.
+            job, self._job = self._job, None
+            assert job is not None
             session.remove_delayed(job)
             session.release()
-
-    session = context.session
-    session.hold()
-    job = context.broker.validations.submit(list(open_batches), refused, validated)
-    session.add_delayed(job)
 
 
 def _fail(context: RequestContext, error: Exception) -> None:
@@ -324,13 +346,6 @@ def _append_verified(
     context: RequestContext, request: ProduceRequest, batches: list[_ProducedBatch], on_appended: OnAppended
 ) -> None:
     """Append the batches of a transaction once its coordinator has verified the partitions."""
-
-    def append(codes: PartitionCodes) -> None:
-        try:
-            _append_all(context, request, batches, codes, on_appended)
-        except Exception as error:
-            _fail(context, error)
-
     for batch in batches:
         batch.keep()
     remaining = iter(batches)
@@ -338,7 +353,22 @@ def _append_verified(
         topic._replace(partitions=[batch.kept_data for batch in islice(remaining, len(topic.partitions))])
         for topic in request.topics
     ]
+    append = partial(_append_or_fail, context, request, batches, on_appended)
     context.broker.transactional_produce.submit(request._replace(topics=topics), context.header.api_version, append)
+
+
+def _append_or_fail(
+    context: RequestContext,
+    request: ProduceRequest,
+    batches: list[_ProducedBatch],
+    on_appended: OnAppended,
+    codes: PartitionCodes,
+) -> None:
+    """The request may have waited for its coordinator, and then an exception would reach nobody else."""
+    try:
+        _append_all(context, request, batches, codes, on_appended)
+    except Exception as error:
+        _fail(context, error)
 
 
 def _append_all(
@@ -789,19 +819,33 @@ class DiskBacklog:
         log = self._appends.last_log
         assert log is not None, "the request has appended"
         self.held += 1
-        timer: Timer | None = None
-        is_answered = False
+        held = _HeldAnswer(context, answer)
+        self._commit.wait(log, log.log_end_offset, held.synced)
+        held.limit(max(timeout_ms, 0))
 
-        def done(error: Exception | None = None) -> None:  # noqa: ARG001 - if the log went offline, the next request gets the error
-            nonlocal is_answered
-            if is_answered:
-                return
-            is_answered = True
-            if timer is not None:
-                timer.cancel()
-            answer()
-            context.session.resume()
 
-        self._commit.wait(log, log.log_end_offset, done)
-        if not is_answered:
-            timer = context.broker.timers.schedule(max(timeout_ms, 0), done)
+class _HeldAnswer:
+    """An answer that waits for the disk, or until its time is up."""
+
+    __slots__ = ("_answer", "_context", "_timer")
+
+    def __init__(self, context: "RequestContext", answer: Callable[[], None]) -> None:
+        self._context = context
+        self._answer: Callable[[], None] | None = answer
+        self._timer: Timer | None = None
+
+    def limit(self, timeout_ms: int) -> None:
+        if self._answer is not None:
+            self._timer = self._context.broker.timers.schedule(timeout_ms, self._send)
+
+    def synced(self, error: Exception | None) -> None:  # noqa: ARG002 - if the log went offline, the next request gets the error
+        self._send()
+
+    def _send(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        answer()
+        self._context.session.resume()
