@@ -9,6 +9,7 @@ fails to start ends, and another one is started after a while.
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from simulation.clock import SimulatedClock
@@ -124,20 +125,17 @@ class NodeExecutor:
         self._inner = inner
 
     def submit(self, work: Callable[[], Any], on_done: OnDone) -> None:
-        self._inner.submit(work, self._waking(on_done))
+        self._inner.submit(work, partial(self._deliver, on_done))
 
     def submit_child(self, task: ChildTask, on_done: OnDone) -> ChildRun:
-        return self._inner.submit_child(task, self._waking(on_done))
+        return self._inner.submit_child(task, partial(self._deliver, on_done))
 
-    def _waking(self, on_done: OnDone) -> OnDone:
-        def deliver(completion: Completion) -> None:
-            if self._node.is_paused:
-                self._node.hold(lambda: deliver(completion))
-                return
-            self._node.wake()
-            on_done(completion)
-
-        return deliver
+    def _deliver(self, on_done: OnDone, completion: Completion) -> None:
+        if self._node.is_paused:
+            self._node.hold(partial(self._deliver, on_done, completion))
+            return
+        self._node.wake()
+        on_done(completion)
 
 
 class NodeListener:

@@ -9,13 +9,17 @@ import pytest
 
 from tests.broker.handlers.classic_members import Member, stable_group
 from tests.broker.handlers.group_clients import commit, find_coordinator, heartbeat, wait_loaded
+from tests.broker.handlers.share_client import ShareMember, share_machine
 from tests.broker.handlers.test_table import fields_for
 from tests.broker.harness import FakeClient, Machine, fetch_request, produce_request
+from tests.broker.test_replication import SECOND_US, ReplicatedCluster
 from tests.broker.transactional import ORDERS, TransactionalProducer, stop_markers, transactional_machine
 from tests.log.harness import batch
 from tests.reference_cycles import assert_no_cycles
 from tidelog.broker.api import Api
-from tidelog.broker.handlers import TABLE
+from tidelog.broker.handlers import TABLE, TABLES
+from tidelog.config.listeners import ListenerRole
+from tidelog.queues.acknowledgements import AcknowledgeType
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import encode_fetch_request
 from tidelog.wire.messages import encode_request
@@ -63,6 +67,86 @@ def test_an_api(machine: Machine, api: Api, closes: bool) -> None:
         machine.run_for(100)
 
     assert_no_cycles(work, REQUESTS)
+
+
+# The places of the listeners for brokers and for controllers.
+LISTENERS = {
+    "listeners": "A://127.0.0.1:1,B://127.0.0.1:2,C://127.0.0.1:3",
+    "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT",
+    "inter.broker.listener.name": "B",
+    "controller.listener.names": "C",
+}
+BETWEEN_NODES = [
+    pytest.param(place, api, id=f"{role.name}-{api.name}")
+    for place, role in ((1, ListenerRole.INTER_BROKER), (2, ListenerRole.CONTROLLER))
+    for api in TABLES[role].values()
+    if TABLE.get(api.key) is not api
+]
+
+
+@pytest.mark.parametrize(("place", "api"), BETWEEN_NODES)
+def test_an_api_between_nodes(place: int, api: Api) -> None:
+    """With nothing but defaults, which is a mistake to most of them: answered, or the end of the connection."""
+    machine = Machine(LISTENERS)
+    version = api.versions[1]
+    body = encode_request(api.key, version, {})
+
+    def work(count: int) -> None:
+        for _ in range(count):
+            for closes in (False, True):
+                client = machine.client(place)
+                client.send(api.key, version, body)
+                if not closes:
+                    machine.run_for(20)
+                client.session.closed()
+        machine.run_for(1_000)
+
+    assert_no_cycles(work, ROUNDS)
+
+
+def test_replication() -> None:
+    """Followers' fetches that wait and are answered by data, heartbeats, and what the quorum says meanwhile."""
+    cluster = ReplicatedCluster()
+    cluster.send()
+    cluster.run_until_in_sync(1, 2, 3)
+
+    def work(count: int) -> None:
+        for _ in range(count):
+            cluster.send()
+        until_us = cluster.world.scheduler.now_us + 5 * SECOND_US
+        cluster.run_until("some time has passed", lambda: cluster.world.scheduler.now_us >= until_us)
+
+    assert_no_cycles(work, ROUNDS)
+
+
+@pytest.mark.parametrize("answer", list(AcknowledgeType), ids=lambda answer: answer.name)
+def test_a_share_group(answer: AcknowledgeType) -> None:
+    """Fetches that wait and are answered by data, that time out, and whose connections close."""
+    machine, client, topic_id = share_machine(share_record_lock_duration_ms="15000")
+    offset = client.append().base_offset + 1
+    number = 0
+
+    def work(count: int) -> None:
+        nonlocal number, offset
+        for _ in range(count):
+            number += 1
+            member = ShareMember(machine, f"m{number}", topic_id)
+            member.join()
+            fields = member.fetch_fields(max_wait_ms=10_000)
+            member.client.send(ApiKey.SHARE_FETCH, 2, encode_request(ApiKey.SHARE_FETCH, 2, fields))
+            offset = client.append().base_offset + 1
+            machine.run_for(100)
+            member.epoch += 1
+            member.acknowledge((0, offset - 1, offset - 1, [answer]))
+            member.fetch(max_wait_ms=5)
+            member.client.send(
+                ApiKey.SHARE_FETCH, 2, encode_request(ApiKey.SHARE_FETCH, 2, member.fetch_fields(max_wait_ms=10_000))
+            )
+            member.client.session.closed()
+            machine.run_for(100)
+        machine.run_for(120_000)
+
+    assert_no_cycles(work, ROUNDS // 2)
 
 
 def test_produce(machine: Machine) -> None:

@@ -100,30 +100,33 @@ TABLE = TABLES[ListenerRole.CLIENT]
 # Every API by its key. Fetch stands for that of brokers, although controllers serve one of their own.
 EVERY_API: dict[int, Api] = {**TABLES[ListenerRole.CONTROLLER], **TABLES[ListenerRole.INTER_BROKER], **TABLE}
 
-# What clients send when they connect and while they run. Produce, Fetch and OffsetCommit belong here too, but have codecs of
-# their own and nothing to import.
-_COMMON_KEYS = (
-    ApiKey.API_VERSIONS,
-    ApiKey.METADATA,
-    ApiKey.FIND_COORDINATOR,
-    ApiKey.INIT_PRODUCER_ID,
-    ApiKey.JOIN_GROUP,
-    ApiKey.SYNC_GROUP,
-    ApiKey.HEARTBEAT,
-    ApiKey.OFFSET_FETCH,
-    ApiKey.LIST_OFFSETS,
-    ApiKey.LEAVE_GROUP,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT,
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
-)
+# What clients send when they connect and while they run, in the newest version, as Java's client does, and in the versions that
+# librdkafka 2 and kafka-python 3 use instead. Produce, Fetch, OffsetCommit and two requests of transactions belong here too, but
+# have codecs of their own and nothing to import.
+_COMMON_VERSIONS: dict[ApiKey, tuple[int, ...]] = {
+    ApiKey.API_VERSIONS: (3,),
+    ApiKey.METADATA: (12,),
+    ApiKey.INIT_PRODUCER_ID: (4,),
+    ApiKey.FIND_COORDINATOR: (2,),
+    ApiKey.JOIN_GROUP: (5, 7),
+    ApiKey.SYNC_GROUP: (3,),
+    ApiKey.HEARTBEAT: (3,),
+    ApiKey.OFFSET_FETCH: (9, 8),
+    ApiKey.LIST_OFFSETS: (7,),
+    ApiKey.LEAVE_GROUP: (1,),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (),
+    ApiKey.ADD_OFFSETS_TO_TXN: (0,),
+    ApiKey.TXN_OFFSET_COMMIT: (3,),
+}
 
 
 def warm_up() -> Iterator[None]:
-    """Import the definitions of the common APIs at their newest versions, in slices of a few milliseconds: otherwise the first
-    request of each holds the loop for all of its own."""
-    for key in _COMMON_KEYS:
-        version = TABLE[key].versions[1]
-        message_reader(key, version, Direction.REQUEST)
-        yield
-        message_writer(key, version, Direction.RESPONSE)
-        yield
+    """Import the definitions of the common APIs in the versions that clients use, in slices of a few milliseconds: otherwise the
+    first request of each holds the loop for all of its own."""
+    for key, versions in _COMMON_VERSIONS.items():
+        for version in (TABLE[key].versions[1], *versions):
+            message_reader(key, version, Direction.REQUEST)
+            yield
+            message_writer(key, version, Direction.RESPONSE)
+            yield
