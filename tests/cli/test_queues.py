@@ -21,6 +21,7 @@ def test_the_life_of_a_queue(fresh_command: Command, name: str) -> None:
     assert created.lines[0].startswith(f"Created {name}.")
     (found,) = command("queues", "describe", name, "--json").documents
     assert (found["state"], found["workers"], found["unsettled"], len(found["partitions"])) == ("Empty", 0, 0, 2)
+    assert found["oldest_seconds"] == 0
     assert found["settings"]["share.record.lock.duration.ms"] == "20000"
     assert found["settings"]["share.delivery.count.limit"] == "3"
     assert command("queues", "send", name, "one", "two", "--key", "k").lines == [f"Sent 2 jobs to {name}."]
@@ -36,7 +37,8 @@ def test_the_life_of_a_queue(fresh_command: Command, name: str) -> None:
     ]
     rows = [line.split() for line in command("queues", "list").lines]
     assert [name, name, "Empty", "0", "2"] in rows
-    assert "2 messages not settled" in command("queues", "describe", name).lines[0]
+    assert "2 messages not settled, the oldest for " in command("queues", "describe", name).lines[0]
+    assert 0 < command("queues", "describe", name, "--json").documents[0]["oldest_seconds"] < 600
     assert command("queues", "purge", name, "--yes").lines == [f"Purged 2 messages of {name}."]
     assert command("queues", "receive", name, "--wait", "0.1").lines == [f"{name} has no job that nobody works on."]
     assert command("queues", "delete", name, "--yes", "--json").documents == [{"queue": name, "group": name, "deleted": True}]

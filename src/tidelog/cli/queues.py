@@ -5,6 +5,7 @@ A queue is a topic with a share group of the same name, unless ``--group`` says 
 """
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, NamedTuple
@@ -13,6 +14,7 @@ import typer
 
 from tidelog.cli.completion import complete_topics
 from tidelog.cli.errors import CommandFailed
+from tidelog.cli.groups_lag import RecordTimes
 from tidelog.cli.kafka import (
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
@@ -25,6 +27,7 @@ from tidelog.cli.kafka import (
     read_pairs,
 )
 from tidelog.cli.output import bytes_text, confirm, count_of, header_text, json_field, make_console, say, show_json, show_table
+from tidelog.cli.times import duration_text
 from tidelog.client.admin import Admin, NewTopicSpec, PartitionBounds
 from tidelog.client.errors import InvalidTopic, TidelogError
 from tidelog.client.queue import Job, Queue
@@ -215,12 +218,14 @@ def describe_command(
     """Show a queue's workers, settings, and what is not settled in each partition."""
     with _opened(bootstrap, properties) as (admin, groups):
         found = _state(admin, groups, name, group or name)
+    oldest = _oldest_seconds(bootstrap, found)
     if as_json:
-        show_json(_document(found, with_partitions=True))
+        show_json({**_document(found, with_partitions=True), "oldest_seconds": oldest})
         return
     console = make_console()
     group_text = f"group {found.group}, {found.state or EMPTY_STATE}, {count_of(found.workers, 'worker')}"
-    say(console, f"{name}: {group_text}; {count_of(found.unsettled, 'message')} not settled")
+    age = f", the oldest for {duration_text(oldest)}" if oldest else ""
+    say(console, f"{name}: {group_text}; {count_of(found.unsettled, 'message')} not settled{age}")
     rows = []
     for partition, bounds in found.bounds.items():
         at = found.partitions.get(partition)
@@ -374,6 +379,19 @@ def _state(admin: Admin, groups: ShareGroupAdmin, name: str, group_id: str) -> Q
         state, workers, offsets = "", 0, {}
     settings = {key: each.value for key, each in groups.settings(group_id).items() if key.startswith("share.")}
     return QueueState(name, group_id, state, workers, offsets, dict(bounds), settings)
+
+
+def _oldest_seconds(bootstrap: str, found: QueueState) -> float | None:
+    """The age of the oldest message that is not settled: 0 if there is none, None if it cannot be read."""
+    waiting = {}
+    for partition, bounds in found.bounds.items():
+        at = found.partitions.get(partition)
+        if _lag(at, bounds):
+            waiting[partition] = bounds.start if at is None else max(bounds.start, at.start_offset)
+    if not waiting:
+        return 0.0
+    times = [each for each in RecordTimes(KafkaCluster(bootstrap, None)).find(waiting).values() if each is not None]
+    return max(0.0, time.time() - min(times) / 1000) if times else None
 
 
 def _lag(at: ShareOffset | None, bounds: PartitionBounds) -> int:

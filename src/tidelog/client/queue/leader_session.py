@@ -276,8 +276,9 @@ class LeaderSession:
         for each in sending:
             settled = requests.setdefault(_REQUEST_OF.get(each.kind, each.kind), {})
             for job in each.jobs:
-                if self._latest.get(job.place) is job:
-                    settled[job.place] = each.kind
+                place = job.place
+                if self._latest.get(place) is job:
+                    settled[place] = each.kind
                 else:
                     each.fail(job, "its lock has expired, and this worker has received it again")
         refused = {
@@ -285,7 +286,7 @@ class LeaderSession:
         }
         for each in sending:
             reasons = refused[_REQUEST_OF.get(each.kind, each.kind)]
-            for job in each.jobs:
+            for job in each.jobs if reasons else ():
                 if job not in each.failures and job.place in reasons:
                     each.fail(job, reasons[job.place])
             each.done()
