@@ -1,15 +1,15 @@
-"""How pytest-xdist gives out the tests: one by one, but those in Spark to one process.
+"""How pytest-xdist gives out the tests: one by one, but those that share something large to one process.
 
-A Spark session is large and slow to start, and the processes would each have one. pytest-xdist's own groups do nothing under
-pytest 9.2, whose ids are no plain text any more that a group could be added to.
+A Spark session is large and slow to start, and so is the syntax tree of the whole repository, and the processes would each have
+one. pytest-xdist's own groups do nothing under pytest 9.2, whose ids are no plain text any more that a group could be added to.
 """
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-# The first that fits counts. Two sessions: one for all of them would be the longest way through a run.
-IN_ONE_PROCESS = ("tests/spark/pipelines/", "tests/spark/")
+# The first that fits counts. Two Spark sessions: one for all of them would be the longest way through a run.
+IN_ONE_PROCESS = ("tests/spark/pipelines/", "tests/spark/", "tests/test_tidy.py::")
 # Many and each of them short: while one process has its last long test, the other still has something to do.
 LAST = ("tests/wire/",)
 
