@@ -19,6 +19,7 @@ from tidelog.cli.main import main
 from tidelog.cli.start import banner, read_settings
 from tidelog.config.listeners import ListenerAddress, ListenerRole, NamedListener
 from tidelog.server.process import Serving
+from tidelog.testing import Broker
 
 Output = pytest.CaptureFixture[str]
 
@@ -190,3 +191,14 @@ def test_what_clients_are_told_is_shown_where_it_differs() -> None:
     assert "0.0.0.0:9092 (plaintext), advertised as queue.example:9092\n" in text
     assert "data (2 topics, 2 partitions)\n" in text
     assert "tidelog produce greetings --bootstrap queue.example:9092\n" in text
+
+
+def test_a_damaged_vote_ends_the_start_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Broker(persist=tmp_path):
+        pass
+    state = tmp_path / "__cluster_metadata-0" / "quorum-state"
+    state.write_text("garbage")
+    assert main(["start", "--data", str(tmp_path), "--listener", "127.0.0.1:0"]) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tidelog: ")]
+    assert len(said) == 1
+    assert f"{state} is damaged" in said[0]

@@ -23,6 +23,7 @@ from tidelog.client.errors import UnknownTopic
 from tidelog.client.quorum import QuorumAdmin
 from tidelog.ports.randomness import RealRandomness
 from tidelog.server.cluster_layout import make_layout, ports_from
+from tidelog.testing import Cluster
 
 Output = pytest.CaptureFixture[str]
 READY = re.compile(r"broker ([0-9]+) +(127\.0\.0\.1:[0-9]+) +ready after [0-9.]+ s, process ([0-9]+), log (.+)")
@@ -142,6 +143,15 @@ def test_a_broker_that_cannot_start_ends_everything(tmp_path: Path) -> None:
         assert running.process.wait(timeout=60) == 1
     assert text.count("\n") == 1
     assert "meta.properties" in text
+
+
+def test_a_node_with_a_damaged_vote_ends_everything(tmp_path: Path, capsys: Output) -> None:
+    with Cluster(1, persist=tmp_path):
+        pass
+    state = tmp_path / "broker-1" / "__cluster_metadata-0" / "quorum-state"
+    state.write_text("garbage")
+    assert main(["up", "--data", str(tmp_path)]) == 1
+    assert f"{state} is damaged" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,10 @@ METADATA_TOPIC_ID = bytes(15) + b"\1"
 # The data directory must be opened with these settings for METADATA_TOPIC.
 METADATA_LOG_SETTINGS = LogSettings(delete=False, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
 _READ_BYTES = 1 << 20
+DAMAGE_ADVICE = (
+    "restore the data directory from a copy, or replace this node by one with an empty directory (docs/OPERATIONS.md, When a "
+    "node is lost)"
+)
 
 
 class CommittedBatch(NamedTuple):
@@ -87,7 +91,7 @@ class PartitionRaftLog:
         self._report = directory.environment.report
         key = METADATA_TOPIC, 0
         if key in directory.offline:
-            raise LogOffline(f"{METADATA_TOPIC}-0", directory.offline[key])
+            raise LogOffline(f"{METADATA_TOPIC}-0", f"{directory.offline[key]}; {DAMAGE_ADVICE}")
         log = directory.logs.get(key)
         if log is None:
             log = directory.create(METADATA_TOPIC, 0, METADATA_TOPIC_ID, METADATA_LOG_SETTINGS)
@@ -248,7 +252,10 @@ class PartitionRaftLog:
                 if header.base_offset < offset:
                     continue
                 if not crc_is_valid(data, position, header):
-                    raise CorruptMetadataLog(f"the metadata batch at offset {header.base_offset} fails its checksum")
+                    raise CorruptMetadataLog(
+                        f"{self.log.directory}: the metadata batch at offset {header.base_offset} fails its checksum; "
+                        f"{DAMAGE_ADVICE}"
+                    )
                 values = [] if header.is_control else _read_values(data, position, header)
                 yield CommittedBatch(
                     header.base_offset, header.last_offset, header.leader_epoch, values, header.size, header.max_timestamp

@@ -35,7 +35,7 @@ from tidelog.ports.clock import Clock
 from tidelog.ports.executor import Completion, Executor
 from tidelog.ports.network import Network
 from tidelog.ports.randomness import Randomness
-from tidelog.raft.errors import QuorumError
+from tidelog.raft.errors import QuorumError, VotersUnknown
 from tidelog.raft.messages import QuorumReply, QuorumRequest, SnapshotId
 from tidelog.raft.quorum import ProposalResult, RaftConfig, RaftNode, RaftState, Ready, Request, RequestFailure
 from tidelog.raft.quorum_state import NO_DIRECTORY, NOBODY, QuorumState, QuorumStateFile
@@ -322,8 +322,22 @@ class MetadataQuorum:
         if self._config.static_voters.ids != (self._config.node_id,):
             # A sync of this file may have failed before. Then the page cache holds a vote that the disk does not have.
             ports.state_file.store(stored)
-        self._node = RaftNode(self._config, ports.log, stored, ports.randomness, ports.clock.monotonic_ms())
+        self._node = node = RaftNode(self._config, ports.log, stored, ports.randomness, ports.clock.monotonic_ms())
+        self._check_voters(node, stored)
         self._carry_out(self._node)
+
+    def _check_voters(self, node: RaftNode, stored: QuorumState) -> None:
+        """Compare the voters of the settings with those of the log, which count. Raises VotersUnknown."""
+        named, found = self._config.static_voters.ids, node.voters.ids
+        if not found and self._config.node_id in (stored.leader_id, stored.voted_id):
+            raise VotersUnknown(
+                f"{self._ports.log.log.directory}: node {self._config.node_id} has led this cluster, whose voters stood in its "
+                "settings, and now the settings name none. Start it without controller.quorum.bootstrap.servers, move the voters "
+                "into the log (tidelog quorum upgrade), and name the servers then"
+            )
+        if named and named != found:
+            # The voters have changed since the settings were written, or the settings are those of another cluster.
+            self._ports.report("quorum_settings_outdated", {"voters_of_settings": named, "voters_of_log": found})
 
     def handle(self, request: QuorumRequest, on_reply: Callable[[QuorumReply], None]) -> None:
         """Handle another node's request. A node whose storage failed, that stops, or that has not loaded its metadata yet, never

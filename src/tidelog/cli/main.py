@@ -27,6 +27,7 @@ from tidelog.config.file import UnreadableFile
 from tidelog.config.types import InvalidSetting
 from tidelog.log.errors import LogError
 from tidelog.ports.executor import ChildTaskError
+from tidelog.raft.errors import QuorumError
 from tidelog.records.errors import RecordError
 
 # The modules of this package that are commands, in the order in which help shows them, and what help says about each. A test
@@ -63,6 +64,7 @@ KNOWN_ERRORS: tuple[type[Exception], ...] = (
     UnreadableFile,
     LogError,
     RecordError,
+    QuorumError,
     ChildTaskError,
 )
 

@@ -9,6 +9,10 @@ class QuorumStateUnusable(QuorumError):
     """The quorum-state file cannot be read. Without it the node does not know its vote, and guessing could elect two leaders."""
 
 
+class VotersUnknown(QuorumError):
+    """Neither the settings nor the log say who votes, although this node has led."""
+
+
 class NotQuorumLeader(QuorumError):
     """This node does not lead the quorum (yet)."""
 

@@ -96,7 +96,14 @@ class QuorumStateFile:
             file = self._disk.open(self.path, "read")
         except FileNotFoundError:
             return QuorumState()
-        return parse_state(file.read(0, _STATE_SIZE_MAX))
+        try:
+            return parse_state(file.read(0, _STATE_SIZE_MAX))
+        except QuorumStateUnusable as error:
+            raise QuorumStateUnusable(
+                f"{self.path} is damaged: {error}. It holds this node's vote: restore it from a copy. Without one, the only "
+                "voter of a cluster may start without the file, and one of several is replaced by a new directory "
+                "(docs/OPERATIONS.md, When a node is lost)"
+            ) from error
 
     def store(self, state: QuorumState) -> None:
         """Write the state. Blocks until it is durable."""

@@ -345,7 +345,11 @@ def serve(
     cold_reads = ThreadExecutor(wake=loop.call_soon_threadsafe, thread_count=COLD_READ_THREADS)
 
     def start() -> None:
-        broker.start(started)
+        try:
+            broker.start(started)
+        except Exception as error:
+            # The loop would report it and run on, and nobody would ever be served.
+            started(error)
         if process.error is None:
             server.listen_for_controllers(bound)
 

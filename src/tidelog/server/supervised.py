@@ -19,6 +19,7 @@ from tidelog.config.types import InvalidSetting
 from tidelog.log.errors import LogError
 from tidelog.ports.child import end_with_parent
 from tidelog.ports.clock import RealClock
+from tidelog.raft.errors import QuorumError
 from tidelog.server.event_log import EventLog, EventLogHandler, LogFormat
 from tidelog.server.process import Serving, run_broker
 
@@ -39,7 +40,7 @@ def run_reporting(
     logging.getLogger("tidelog").addHandler(EventLogHandler(events))
     try:
         code = run_broker(settings, report=events.report, on_serving=on_serving, may_be_insecure=may_be_insecure, **ports)
-    except (OSError, InvalidSetting, LogError) as error:
+    except (OSError, InvalidSetting, LogError, QuorumError) as error:
         on_failed(str(error))
         return EXIT_FAILED
     events.report("stopped", {"is_clean": code == 0})

@@ -125,9 +125,15 @@ def _check_owner(disk: Disk, randomness: Randomness, path: str, cluster_id: str,
     except OSError as error:
         raise DirectoryUnusable(f"{path} cannot be written: {error.strerror or error}") from error
     if found.cluster_id != cluster_id:
-        raise DirectoryUnusable(f"{path} belongs to cluster {found.cluster_id}, but this broker belongs to cluster {cluster_id}")
+        raise DirectoryUnusable(
+            f"{path} belongs to cluster {found.cluster_id}, but this broker belongs to cluster {cluster_id}; choose another data "
+            "directory (log.dirs)"
+        )
     if found.node_id != node_id:
-        raise DirectoryUnusable(f"{path} belongs to broker {found.node_id}, but this is broker {node_id}")
+        raise DirectoryUnusable(
+            f"{path} belongs to broker {found.node_id}, but this is broker {node_id}; choose another data directory (log.dirs) "
+            "or that broker's id (node.id)"
+        )
     return found
 
 
