@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.test_walk import ELSEWHERE, STEPS
 from tidelog.cli import hints
 from tidelog.cli import main as cli
 from tidelog.cli.errors import ExitCode
@@ -134,6 +135,13 @@ def test_hints_of_every_command_that_talks_to_a_broker_repeat_the_address() -> N
         for name in names:
             if not name.startswith("profile"):
                 assert hints.completed(f"To see: tidelog {name} --all") == f"To see: tidelog {name} -b h:1 --all"
+
+
+def test_every_command_does_its_work_once_for_a_script_and_for_a_person() -> None:
+    walked = {" ".join(step.split()[:count]) for step in STEPS.splitlines() for count in (1, 2)}
+    missing = sorted(set(COMMANDS) - walked - set(ELSEWHERE))
+    assert missing == [], "a new command has a line in STEPS of tests/cli/test_walk.py, or is in its ELSEWHERE"
+    assert sorted(set(ELSEWHERE) - set(COMMANDS)) == []
 
 
 def test_what_makes_no_sense_is_two(capsys: pytest.CaptureFixture[str]) -> None:
