@@ -313,7 +313,10 @@ class Pace:
 def count_topics_and_partitions(request: Any) -> int:
     """For ``Api.count_elements``."""
     topics = request.topics
-    return len(topics) + sum([len(topic.partitions) for topic in topics])
+    count = len(topics)
+    for topic in topics:
+        count += len(topic.partitions)
+    return count
 
 
 def in_steps(items: Iterable[Any], make: Callable[[Any], Any], pace: Pace | None = None) -> Steps[list[Any]]:

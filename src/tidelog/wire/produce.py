@@ -63,6 +63,8 @@ _ACKS_TIMEOUT = struct.Struct(">hi")
 _unpack_acks_timeout = _ACKS_TIMEOUT.unpack_from
 _LEADER = struct.Struct(">ii")
 _INT32 = struct.Struct(">i")
+# The length of an array of one.
+_ONE = write_compact_length(1)
 # What follows the fixed fields of a flexible result without an error: no faulty records, no message, no tagged fields.
 _NO_FAULTS = write_compact_length(0) + write_compact_nullable_string(None) + NO_TAGGED_FIELDS
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every request makes three.
@@ -234,7 +236,7 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
     position += 7
     if topic_count >= 0x80:
         topic_count, position = unsigned_varint_at(view, position - 1)
-    elements_left = _count_at_once(ELEMENTS_AT_ONCE_MAX, topic_count - 1)
+    elements_left = ELEMENTS_AT_ONCE_MAX - 1 if topic_count == 2 else _count_at_once(ELEMENTS_AT_ONCE_MAX, topic_count - 1)
     topics = []
     for _ in range(topic_count - 1):
         name = topic_id = None
@@ -255,7 +257,10 @@ def _decode_flexible(view: memoryview, position: int, has_topic_ids: bool) -> tu
         position += 1
         if partition_count >= 0x80:
             partition_count, position = unsigned_varint_at(view, position - 1)
-        elements_left = _count_at_once(elements_left, partition_count - 1)
+        if partition_count != 2 or not elements_left:
+            elements_left = _count_at_once(elements_left, partition_count - 1)
+        else:
+            elements_left -= 1
         partitions = []
         for _ in range(partition_count - 1):
             (partition,) = _unpack_int32(view, position)
@@ -287,6 +292,10 @@ def encode_produce_response(
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytes:
     is_flexible = version >= FLEXIBLE_SINCE
+    if is_flexible and len(topics) == 1 and not node_endpoints:
+        encoded = _encode_single(version, topics[0], throttle_time_ms)
+        if encoded is not None:
+            return encoded
     add_results = _add_flexible_results if is_flexible else _add_legacy_results
     parts = [_array_length(version, len(topics))]
     for topic in topics:
@@ -296,6 +305,20 @@ def encode_produce_response(
             parts.append(NO_TAGGED_FIELDS)
     parts.append(_end(version, throttle_time_ms, node_endpoints))
     return b"".join(parts)
+
+
+def _encode_single(version: int, topic: ProduceTopicResult, throttle_time_ms: int) -> bytes | None:
+    """Encode the result of a single partition without an error, as nearly all responses have; None if it is another one."""
+    name, topic_id, results = topic
+    if len(results) != 1:
+        return None
+    partition, error, base_offset, append_time_ms, log_start_offset, message, record_errors, leader = results[0]
+    if error or message is not None or record_errors or leader is not None:
+        return None
+    identity = (topic_id or ZERO_UUID) if version >= TOPIC_IDS_SINCE else write_compact_string(name or "")
+    result = _RESULT.pack(partition, error, base_offset, append_time_ms, log_start_offset)
+    # The tagged fields of the topic, the throttle time, and the tagged fields of the response.
+    return b"".join((_ONE, identity, _ONE, result, _NO_FAULTS, NO_TAGGED_FIELDS, _INT32.pack(throttle_time_ms), NO_TAGGED_FIELDS))
 
 
 def encode_produce_response_in_slices(
