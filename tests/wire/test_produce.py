@@ -312,3 +312,11 @@ def test_an_unknown_error_code_is_an_unknown_error() -> None:
     assert body[position : position + 2] == b"\0\0"
     body[position : position + 2] = b"\x7f\xff"
     assert decode_produce_response(3, memoryview(body), 0).topics[0].partitions[0].error is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("version", range(VERSIONS[0], VERSIONS[1] + 1))
+@pytest.mark.parametrize("message", [None, "refused"])
+def test_a_single_result_is_encoded_like_any_other(version: int, message: str | None) -> None:
+    topic = ProduceTopicResult("orders", bytes(range(16)), [ProduceResult(7, ErrorCode.NONE, 5, 6, 4, message)])
+    pieces = run_to_end(encode_produce_response_in_slices(version, [topic], 9, ()))
+    assert encode_produce_response(version, [topic], 9) == b"".join(pieces)
