@@ -9,7 +9,9 @@ from tests.log.harness import batch
 from tidelog.broker import metric_sources
 from tidelog.broker.metric_sources import add_broker_metrics
 from tidelog.broker.request_metrics import TOPICS_MAX
+from tidelog.controller.decision_queue import ControllerResult
 from tidelog.coordinator.shard import ShardState
+from tidelog.metadata.records import NoOpRecord
 from tidelog.metrics import exposition
 from tidelog.metrics.histogram import HistogramValue
 from tidelog.metrics.labelled import OTHER
@@ -319,3 +321,18 @@ def test_more_than_is_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     total = sum(shown.value("tidelog_group_lag_messages", *labels) for labels in shown.labels("tidelog_group_lag_messages"))
     assert total == 5 + 4 + 3 + 2
     assert len(shown.labels("tidelog_group_members")) == 3
+
+
+def test_decisions_that_wait_and_heartbeats_that_are_late() -> None:
+    machine = Machine()
+    controller, now_ms = machine.broker.controller, machine.clock.monotonic_ms()
+    for _ in range(3):
+        controller.submit(lambda _: ControllerResult([NoOpRecord()], None), lambda *_: None)
+    for late_ms in (0, 2_500, 2_600):
+        controller.sessions.touch(9, 1, now_ms + late_ms)
+    shown = Shown(machine)
+    assert shown.value("tidelog_decisions_waiting") == 2
+    assert shown.value("tidelog_broker_heartbeat_gap_seconds") == 2.5
+    # Only the active controller knows.
+    machine.broker.quorum.resign()
+    assert Shown(machine).labels("tidelog_decisions_waiting") == []

@@ -650,6 +650,17 @@ QUORUM_LAG = Description(
     REPLICAS_MAX,
     Rest.MAX,
 )
+DECISIONS_WAITING = Description(
+    "tidelog_decisions_waiting",
+    Kind.GAUGE,
+    "Changes of the metadata that wait for their turn at this node, the active controller. One is decided at a time.",
+)
+HEARTBEAT_GAP = Description(
+    "tidelog_broker_heartbeat_gap_seconds",
+    Kind.GAUGE,
+    "The longest time between two heartbeats of a broker since this node is the active controller; it fences after "
+    "broker.session.timeout.ms.",
+)
 SNAPSHOT_AGE = Description(
     "tidelog_metadata_snapshot_age_seconds",
     Kind.GAUGE,
@@ -664,7 +675,7 @@ SNAPSHOT_PENDING = Description(
 
 
 def add_quorum_metrics(registry: Registry, broker: "BrokerNode") -> None:
-    of_quorum = [QUORUM_STATE, QUORUM_EPOCH, QUORUM_LEADER, QUORUM_ELECTIONS, QUORUM_LAG]
+    of_quorum = [QUORUM_STATE, QUORUM_EPOCH, QUORUM_LEADER, QUORUM_ELECTIONS, QUORUM_LAG, DECISIONS_WAITING, HEARTBEAT_GAP]
     registry.add([*of_quorum, SNAPSHOT_AGE, SNAPSHOT_BYTES, SNAPSHOT_PENDING], lambda: _collect_quorum(broker))
 
 
@@ -681,6 +692,9 @@ def _collect_quorum(broker: "BrokerNode") -> Iterator[Sample]:
             for replica in replicas:
                 lag = status.log_end_offset - max(replica.log_end_offset, 0)
                 yield QUORUM_LAG, (str(replica.key.node_id), role), lag
+    if broker.controller.is_active:
+        yield DECISIONS_WAITING, (), len(broker.controller.decisions)
+        yield HEARTBEAT_GAP, (), broker.controller.sessions.lateness_ms_max / 1000
     snapshots = quorum.snapshots
     age_ms = snapshots.latest_age_ms
     if age_ms is not None:
