@@ -439,6 +439,7 @@ def test_a_response_holds_a_bounded_number_of_files(client: FakeClient, monkeypa
     assert sorted(seen) == list(range(10))
 
 
+@pytest.mark.pure_python
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("error", [None, OSError(5, "Input/output error")])
 def test_where_to_read_is_found_in_a_helper_thread_if_it_is_not_in_the_page_cache(
