@@ -13,6 +13,7 @@ QUEUES_TESTS = (
 ENGINE = "tidelog/queues/share_partition.py"
 COORDINATOR = "tidelog/queues/share_coordinator.py"
 LEADER = "tidelog/broker/share_partitions.py"
+LETTERS = "tidelog/broker/share_dead_letters.py"
 DELAYS = "tidelog/queues/delays.py"
 RANGES = "tidelog/queues/offset_ranges.py"
 
@@ -74,6 +75,20 @@ QUEUES_MUTANTS = (
         LEADER,
         "            self._start_when_written(SharePartition(start_offset, is_ordered_by_key=self._is_ordered_by_key()), ())\n",
         "            self._start(SharePartition(start_offset, is_ordered_by_key=self._is_ordered_by_key()))\n",
+    ),
+    Mutant(
+        "shared: a topic gets its own dead letters",
+        "a letter is not delivered as a record, to be rejected in turn",
+        LETTERS,
+        "        if name == burial.partition.topic:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "shared: a rejection waits for a topic of letters that is missing",
+        "nobody waits for what only an administrator can do",
+        LETTERS,
+        "(isinstance(error, _NoPlaceForLetters) or self._failures >= FAILURES_MAX)",
+        "self._failures >= FAILURES_MAX",
     ),
     Mutant(
         "shared: a state outlives the records that it is about",
