@@ -321,6 +321,7 @@ def test_transactions_that_end_before_the_read_are_not_listed() -> None:
     assert [entry.first_offset for entry in read(log, 4, 1 << 20, Isolation.LAST_STABLE).aborted] == [4]
 
 
+@pytest.mark.pure_python
 def test_what_a_read_would_wait_for_is_known_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(SMALL)
     log = three_segments(store)
