@@ -210,7 +210,7 @@ class RequestContext:
 class _PendingDecision:
     """A change of metadata whose request waits until it is committed, or until its time is up."""
 
-    __slots__ = ("_answer", "_context", "_otherwise", "_timer")
+    __slots__ = ("_answer", "_context", "_is_being_answered", "_otherwise", "_timer")
 
     def __init__(
         self, context: RequestContext, answer: Callable[[Any], Fields], otherwise: Callable[[Exception], Fields] | None
@@ -218,9 +218,13 @@ class _PendingDecision:
         self._context = context
         self._answer = answer
         self._otherwise = otherwise
+        # The answer to a large request is encoded in slices.
+        self._is_being_answered = False
         self._timer: Timer | None = None
 
     def limit(self, timeout_ms: int) -> None:
+        if self._is_being_answered:
+            return
         context = self._context
         self._timer = context.broker.timers.schedule(timeout_ms, self._time_out)
         context.session.add_delayed(self._timer)
@@ -238,8 +242,16 @@ class _PendingDecision:
             context.session.remove_delayed(self._timer)
         if error is not None:
             self._failed(error)
+        elif context.is_large:
+            self._is_being_answered = True
+            context.continue_in_slices(self._answer_in_slices(response))
         else:
             context.reply_later(partial(self._answer, response))
+
+    def _answer_in_slices(self, response: Any) -> Steps[None]:
+        fields = self._answer(response)
+        yield
+        yield from self._context.reply_in_slices(fields)
 
     def _failed(self, error: Exception) -> None:
         if self._otherwise is not None:

@@ -89,6 +89,8 @@ class _Creator:
         self.partitions_left = rules.partitions_max - sum(len(topic.partitions) for topic in image.topics)
         self.names_taken: dict[str, str] = {}
         self.records: list[MetadataRecord] = []
+        # The settings of topics of this request that gave the same ones: most of a thousand topics gave none.
+        self._described: dict[tuple[tuple[str, str], ...], tuple[DescribedConfig, ...]] = {}
 
     def create(self, topic: NewTopic) -> TopicCreation:
         self._check_name(topic.name)
@@ -107,8 +109,14 @@ class _Creator:
         self.records += new_partitions(self.image, topic_id, 0, placed)
         self.partitions_left -= len(placed)
         self.names_taken[unified(topic.name)] = topic.name
-        configs = describe_topic_texts(self.image, self.static, texts)
-        return TopicCreation(topic.name, ErrorCode.NONE, None, topic_id, len(placed), len(placed[0]), tuple(configs))
+        return TopicCreation(topic.name, ErrorCode.NONE, None, topic_id, len(placed), len(placed[0]), self._describe(texts))
+
+    def _describe(self, texts: dict[str, str]) -> tuple[DescribedConfig, ...]:
+        key = tuple(texts.items())
+        configs = self._described.get(key)
+        if configs is None:
+            configs = self._described[key] = tuple(describe_topic_texts(self.image, self.static, texts))
+        return configs
 
     def _check_name(self, name: str) -> None:
         if self.image.topic(name) is not None:
@@ -163,6 +171,8 @@ class _Creator:
             if name in texts:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is given twice")
             texts[name] = text
+        if tuple(texts.items()) in self._described:
+            return texts
         check_topic_texts(texts, inherited_values(self.image, self.static), texts)
         return texts
 

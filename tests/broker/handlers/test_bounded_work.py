@@ -182,3 +182,14 @@ def test_a_produce_of_many_partitions_leaves_the_loop_to_others(what: str) -> No
     data = [ProducePartition(0 if what == "equal" else number, records) for number in range(count)]
     body = encode_produce_request(9, ProduceRequest(None, -1, 1000, [ProduceTopic("orders", None, data)]))
     assert longest_turn_ms(machine, ApiKey.PRODUCE, 9, body) < TURN_MS_MAX
+
+
+def test_elections_and_creations_by_the_thousand_leave_the_loop_to_others() -> None:
+    machine = Machine()
+    for number in range(5):
+        machine.client().create_topic(f"topic-{number}", 1_990)
+    everything = encode_request(ApiKey.ELECT_LEADERS, 2, {"election_type": 0, "topic_partitions": None, "timeout_ms": 30_000})
+    assert longest_turn_ms(machine, ApiKey.ELECT_LEADERS, 2, everything) < TURN_MS_MAX / 4
+    new = [{"name": f"new-{number}", "num_partitions": 1, "replication_factor": 1} for number in range(1_990)]
+    creations = encode_request(ApiKey.CREATE_TOPICS, 7, {"topics": new, "timeout_ms": 30_000, "validate_only": True})
+    assert longest_turn_ms(machine, ApiKey.CREATE_TOPICS, 7, creations) < TURN_MS_MAX
