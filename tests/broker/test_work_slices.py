@@ -298,3 +298,12 @@ def test_members_with_much_metadata_do_not_wait_for_each_others_memory() -> None
         joins = [member.send_join() for member in members]
         machine.run_for(8_000)
         assert [join.is_answered for join in joins] == [True] * len(joins)
+
+
+def test_a_large_decision_does_not_hold_its_connection_for_ever(machine: Machine, client: FakeClient) -> None:
+    """It is decided within its first slice, and keeps its frame for a controller that may have to answer it."""
+    topics = [{"name": f"{'x' * 240}-{number}", "num_partitions": 1, "replication_factor": 1} for number in range(17)]
+    body = encode_request(ApiKey.CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 30_000})
+    assert len(body) > SMALL_FRAME_BYTES_MAX
+    client.send(ApiKey.CREATE_TOPICS, 7, body)
+    machine.run_until(lambda: len(client.replies) == 1 and client.session.wants_reading)

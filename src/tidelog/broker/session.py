@@ -65,7 +65,7 @@ class LargeRequest(RequestContext):
     It waits as bytes until ``WorkSlices`` admits it, is then decoded and handled in slices, and returns its memory when it is
     answered or its connection is gone."""
 
-    __slots__ = ("_frame", "_holds_memory", "_holds_session", "decoded_bytes", "is_cancelled")
+    __slots__ = ("_holds_memory", "_holds_session", "_undecoded", "decoded_bytes", "is_cancelled")
 
     is_large = True
 
@@ -80,7 +80,7 @@ class LargeRequest(RequestContext):
         decoded_bytes: int,
     ) -> None:
         super().__init__(broker, session, api, header, timing)
-        self._frame: bytes | None = bytes(frame)
+        self._undecoded: bytes | None = bytes(frame)
         self._holds_memory = False
         self._holds_session = False
         self.decoded_bytes = decoded_bytes
@@ -89,14 +89,14 @@ class LargeRequest(RequestContext):
     def start(self) -> None:
         self.session.add_delayed(self)
         self.broker.work_slices.admit(self)
-        if self._frame is not None:
+        if self._undecoded is not None:
             # It waits for memory. No later request of the connection may overtake it.
             self._holds_session = True
             self.session.hold()
 
     def begin(self) -> None:
         """Called when there is memory for the decoded request."""
-        frame, self._frame = self._frame, None
+        frame, self._undecoded = self._undecoded, None
         if frame is not None:
             self._holds_memory = True
             if not self.session.is_closed:
@@ -115,7 +115,7 @@ class LargeRequest(RequestContext):
         self.return_memory()
 
     def return_memory(self) -> None:
-        self._frame = None
+        self._undecoded = None
         if self._holds_memory:
             self._holds_memory = False
             self.broker.work_slices.release(self)
