@@ -295,28 +295,27 @@ def _dominoes(nemesis: ClusterNemesis) -> bool:
 
 def _damage(nemesis: ClusterNemesis) -> bool:
     """Kill a node, and flip a bit of a record that is known to be durable, or cut off the file there. All other replicas are in
-    sync, so it is copied again."""
+    sync, so it is copied again. The record lies above the recovery point: a start does not read what is below."""
     node, world = nemesis.draw_node(), nemesis.world
     if node is None or not isinstance(world, ReplicaWorld) or not world.is_in_sync_everywhere():
         return False
     node.kill()
     marks = DurableMarks.open(node.disk, DATA_PATH)
     recovery_points = read_offset_checkpoint(node.disk, names.join(DATA_PATH, names.RECOVERY_POINT_CHECKPOINT))
-    candidates: list[tuple[str, int, BatchHeader, bool]] = []
+    candidates: list[tuple[str, int, BatchHeader]] = []
     for name in marks.names():
         parsed = names.parse_partition_directory_name(name)
         mark = marks.mark(name, marks.topic_id(name) or b"") or 0
         if parsed is not None and parsed.topic != METADATA_TOPIC:
             recovery_point = recovery_points.get((parsed.topic, parsed.partition), 0)
             for path, position, header in _batches_on(node.disk, names.join(DATA_PATH, name)):
-                if header.next_offset <= mark:
-                    candidates.append((path, position, header, header.base_offset >= recovery_point))
+                if recovery_point <= header.base_offset and header.next_offset <= mark:
+                    candidates.append((path, position, header))
     if candidates:
-        path, position, header, is_checked = candidates[nemesis.randomness.integer(0, len(candidates) - 1)]
+        path, position, header = candidates[nemesis.randomness.integer(0, len(candidates) - 1)]
         position += nemesis.randomness.integer(0, header.size - 1)
         world.damaged.add((node.host, path.split("/")[-2]))
-        # Only what lies above the recovery point is read at a start.
-        if is_checked and nemesis.randomness.integer(0, 1):
+        if nemesis.randomness.integer(0, 1):
             node.disk.flip_bit(path, position)
         else:
             file = node.disk.open(path, "write")

@@ -349,6 +349,22 @@ def test_a_leaders_log_that_starts_within_a_batch_is_copied(keep: Keep | None) -
         assert (follower.log.log_start_offset, follower.log.log_end_offset) == (1, 4)
 
 
+def test_records_of_an_epoch_that_nobody_has_led_are_copied_again() -> None:
+    """A leader epoch is not covered by the checksum of its batch: a bit of it may flip unnoticed."""
+    leader, follower = Leader(epoch=1), Follower()
+    leader.append(2)
+    log = follower.store.create(topic_id=ID)
+    log.append_as_leader(batch(), 1)
+    log.append_as_leader(batch(), 3)
+    follower.follow()
+    follower.poll()
+    follower.fetcher.take_response(response(answer(error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0)))
+    follower.settle()
+    assert follower.log.log_end_offset == 1
+    copy_all(leader, follower)
+    assert whole(follower.log) == whole(leader.partition.log)
+
+
 def test_the_leaders_log_start_is_taken_over() -> None:
     leader, follower = Leader(), Follower()
     leader.append(3)

@@ -431,7 +431,12 @@ class ReplicaFetcher:
     def _start_over(self, partition: FollowedPartition, leader_start: int) -> None:
         """The leader has nothing that continues this log: its log begins above our end, or ends below an empty log of ours."""
         log = partition.log
-        if leader_start <= log.log_end_offset and log.epochs.latest_epoch != UNDEFINED_EPOCH:
+        if log.epochs.latest_epoch > partition.leader_epoch:
+            # No leader has had this epoch: the field is damaged on our disk, which no checksum covers.
+            _, offset = log.epochs.end_offset_for(partition.leader_epoch, log.log_end_offset)
+            if self._may_cut(partition, offset):
+                self._cut(partition, offset, self._ports.truncate)
+        elif leader_start <= log.log_end_offset and log.epochs.latest_epoch != UNDEFINED_EPOCH:
             self._delay(partition, "the leader's log does not reach ours")
         elif leader_start > log.log_end_offset or self._may_cut(partition, leader_start):
             self._cut(partition, leader_start, self._ports.start_over)
