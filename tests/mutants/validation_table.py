@@ -37,10 +37,10 @@ VALIDATION_MUTANTS = (
         "validation: a large batch is written before it is validated",
         "nothing is acknowledged before it is validated",
         "tidelog/broker/handlers/produce.py",
-        "    job = context.broker.validations.submit(list(open_batches), refused, validated)\n",
-        "    for each in open_batches:\n"
-        "        each._validated = ValidatedBatch(each._view, each._header, each._settings)\n"
-        "    job = context.broker.validations.submit(list(open_batches), refused, validated)\n",
+        "        self._job = context.broker.validations.submit(list(self._open_batches), self._refused, self._validated)\n",
+        "        for each in self._open_batches:\n"
+        "            each._validated = ValidatedBatch(each._view, each._header, each._settings)\n"
+        "        self._job = context.broker.validations.submit(list(self._open_batches), self._refused, self._validated)\n",
     ),
     Mutant(
         "validation: a later batch overtakes one that is being validated",
@@ -67,14 +67,15 @@ VALIDATION_MUTANTS = (
         "validation: the next request is read before the batch is written",
         "the batches of a connection are written in their order",
         "tidelog/broker/handlers/produce.py",
-        "    def validated() -> None:\n        try:\n",
-        "    def validated() -> None:\n        context.session.release()\n        try:\n",
+        "        try:\n            _append_or_repeat(context, self._request, self._batches, self._on_appended)\n",
+        "        session.release()\n"
+        "        try:\n            _append_or_repeat(context, self._request, self._batches, self._on_appended)\n",
     ),
     Mutant(
         "validation: a batch outlives its client",
         "a connection that ends takes its unfinished requests along",
         "tidelog/broker/validation_queue.py",
-        "        if not self.is_cancelled:\n            self._validated()\n",
-        "        self._validated()\n",
+        "        self._batches.clear()\n        self._on_error = self._validated = None\n        self._queue.cancelled(self)\n",
+        "",
     ),
 )
