@@ -56,8 +56,8 @@ class ReplicaChecker:
         self._committed: dict[Place, dict[int, bytes]] = {}
         self._seen: dict[Place, dict[int, str]] = {}
         self._ends: dict[tuple[str, Place], int] = {}
-        # How far each process's log was compared.
-        self._compared: dict[tuple[str, int, Place], int] = {}
+        # How far each process's log was compared. A replica that was removed and added again has another log.
+        self._compared: dict[tuple[str, int, Place], tuple[PartitionLog, int]] = {}
 
     # -- what clients tell ---------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,9 @@ class ReplicaChecker:
     def _compare_log(self, node: SimulatedBroker, place: Place, log: PartitionLog) -> None:
         committed = self._committed.setdefault(place, {})
         key = node.host, node.starts, place
-        offset = self._compared.get(key, 0)
+        compared, offset = self._compared.get(key, (log, 0))
+        if compared is not log:
+            offset = 0
         if log.high_watermark < offset:
             # The log was cut below what it showed: only an unclean election may do that, and there is none here.
             self._history.problem("committed records cut", f"{node.host}: {place} from {offset} to {log.high_watermark}")
@@ -114,7 +116,7 @@ class ReplicaChecker:
             if before != batch:
                 self._history.problem("replicas differ", f"{node.host}: {place} at offset {base_offset}")
             offset = end
-        self._compared[key] = offset
+        self._compared[key] = log, offset
 
     # -- in the end ----------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from simulation.transaction_graph import TransactionGraph
 from tidelog.log import names
 from tidelog.log.durability.checkpoints import read_offset_checkpoint
 from tidelog.log.durability.durable_marks import DurableMarks
+from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.topics import METADATA_TOPIC
 from tidelog.records.header import BatchHeader, iterate_headers
 from tidelog.wire.errors import ErrorCode
@@ -101,7 +102,9 @@ class ReplicaWorld(ClusterWorld):
         self.topic_names = list(PARTITIONS)
         self.places = [Place(name, index) for name, count in PARTITIONS.items() for index in range(count)]
         self.producers = [ReplicaProducer(self, f"producer{number}", number % 2 == 0) for number in range(4)]
-        self.workers = [TransactionalReplicaWorker(self, f"worker{number}", self.places[number]) for number in range(2)]
+        self.workers: list[ClusterClient] = [
+            TransactionalReplicaWorker(self, f"worker{number}", self.places[number]) for number in range(2)
+        ]
         self.readers = [
             *[ReplicaReader(self, f"reader{number}") for number in range(2)],
             CommittedReplicaReader(self, "committed"),
@@ -194,7 +197,11 @@ class ReplicaWorld(ClusterWorld):
         for node in self.nodes.values():
             if node.broker is not None:
                 self.watcher.look_at(node.broker.image)
+                self.looked_at(node.broker.image)
             self.checker.compare(node)
+
+    def looked_at(self, image: ClusterImage) -> None:
+        """For what the images of some worlds show beyond this."""
 
     def check(self) -> list[Violation]:
         return [*noticed_problems(self.history), *self.checker.check(), *self.graph.check()]

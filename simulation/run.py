@@ -19,6 +19,7 @@ from simulation import (
     cluster_nemesis,
     cluster_world,
     group_world,
+    moving_world,
     quorum_nemesis,
     quorum_world,
     replica_world,
@@ -93,6 +94,13 @@ WORLDS = {
         replica_world.SENDS_MIN,
         replica_world.FAULTS_MIN,
         replica_world.EVENTS,
+    ),
+    "moves": WorldKind(
+        moving_world.MovingWorld,
+        replica_world.REPLICA_FAULTS,
+        replica_world.SENDS_MIN,
+        replica_world.FAULTS_MIN,
+        (*replica_world.EVENTS, *moving_world.MOVE_EVENTS),
     ),
 }
 DEFAULT_WORLD = "broker"

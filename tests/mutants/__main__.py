@@ -1,8 +1,8 @@
 """Plant known bugs one by one in a copy of ``src`` and run tests against it: each must be found.
 
 Bugs of the storage engine, of snapshots, of scarcity, of the validation of records, of the rules that tools notice, of the bounds
-on work and memory, of replication and of queues are found by their tests; bugs of the broker, of groups, of transactions and of
-the quorum (their names begin so) by the simulation.
+on work and memory, of replication, of moves and of queues are found by their tests; bugs of the broker, of groups, of
+transactions and of the quorum (their names begin so) by the simulation.
 
     python -m tests.mutants            all of them, after a run without any (which must pass)
     python -m tests.mutants swap       those whose name holds "swap"
@@ -27,6 +27,7 @@ from typing import NamedTuple
 from tests.mutants.bounds_table import BOUNDS_MUTANTS, BOUNDS_TESTS
 from tests.mutants.broker_table import BROKER_MUTANTS
 from tests.mutants.coordination_table import GROUP_MUTANTS, TRANSACTION_MUTANTS
+from tests.mutants.moves_table import MOVES_MUTANTS, MOVES_TESTS
 from tests.mutants.plant import ROOT, Cannot, plant
 from tests.mutants.queues_table import QUEUES_MUTANTS, QUEUES_TESTS
 from tests.mutants.quorum_table import QUORUM_MUTANTS
@@ -66,6 +67,7 @@ TABLES: tuple[tuple[tuple[Mutant, ...], tuple[str, ...] | str], ...] = (
     (VALIDATION_MUTANTS, VALIDATION_TESTS),
     (BOUNDS_MUTANTS, BOUNDS_TESTS),
     (REPLICATION_MUTANTS, REPLICATION_TESTS),
+    (MOVES_MUTANTS, MOVES_TESTS),
     (QUEUES_MUTANTS, QUEUES_TESTS),
     (BROKER_MUTANTS, "broker"),
     (GROUP_MUTANTS, "groups"),

@@ -3,6 +3,7 @@
 from tests.mutants.bounds_table import BOUNDS_MUTANTS
 from tests.mutants.broker_table import BROKER_MUTANTS
 from tests.mutants.coordination_table import GROUP_MUTANTS, TRANSACTION_MUTANTS
+from tests.mutants.moves_table import MOVES_MUTANTS
 from tests.mutants.plant import ROOT, occurrences
 from tests.mutants.queues_table import QUEUES_MUTANTS
 from tests.mutants.quorum_table import QUORUM_MUTANTS
@@ -15,7 +16,7 @@ from tests.mutants.validation_table import VALIDATION_MUTANTS
 
 
 def test_every_mutant_finds_its_text_exactly_once() -> None:
-    storage = (*MUTANTS, *SCARCITY_MUTANTS, *REPLICATION_MUTANTS, *SNAPSHOT_MUTANTS)
+    storage = (*MUTANTS, *SCARCITY_MUTANTS, *REPLICATION_MUTANTS, *MOVES_MUTANTS, *SNAPSHOT_MUTANTS)
     found_by_tests = (*storage, *TOOLS_MUTANTS, *VALIDATION_MUTANTS, *BOUNDS_MUTANTS, *QUEUES_MUTANTS)
     mutants = (*found_by_tests, *BROKER_MUTANTS, *GROUP_MUTANTS, *TRANSACTION_MUTANTS, *QUORUM_MUTANTS)
     lost = [
