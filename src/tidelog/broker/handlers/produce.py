@@ -17,7 +17,7 @@ request, and answered together.
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidelog.broker.api import DECODED_ELEMENT_BYTES, Api, Pace, RequestContext, count_topics_and_partitions
 from tidelog.broker.partitions import Partitions
@@ -53,11 +53,6 @@ from tidelog.wire.produce import (
     encode_produce_response_in_slices,
 )
 from tidelog.wire.protocol import ApiKey
-
-if TYPE_CHECKING:
-    from tidelog.broker.api import RequestContext
-    from tidelog.broker.timers import Timer
-
 
 ACKS_NONE = 0
 ACKS_LEADER = 1
