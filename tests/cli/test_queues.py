@@ -68,7 +68,7 @@ def test_the_dead_letters_of_a_queue_are_listed_and_replayed(command: Command, n
         jobs[1].ack()
     (count,) = command("dlq", "list", letters, "--json").documents
     assert (count["group"], count["error"], count["letters"]) == (name, "Rejected", 1)
-    assert [depth["topic"] for depth in command("dlq", "depth", "--json").documents if depth["letters"]] == [letters]
+    assert letters in [depth["topic"] for depth in command("dlq", "depth", "--json").documents if depth["letters"]]
     (shown,) = command("dlq", "show", letters, "0:0", "--json").documents
     assert shown["value"] == "bad"
     assert "which has no retry topic" in command.fails("dlq", "replay", letters, "--yes")

@@ -120,6 +120,14 @@ def test_replicas_are_added_up_to_a_factor_and_to_other_racks_first() -> None:
         with_replication_factor(before, ["orders"], 4, THREE)
 
 
+def test_what_an_exchange_makes_movable_is_moved_by_the_same_plan() -> None:
+    sizes = {("topic", index): size * GIB for index, size in enumerate((18, 19, 16, 1, 0, 7))}
+    places = BrokerPlaces(range(1, 7), {1: "a", 2: "b", 3: "c", 5: "a", 6: "a"}, sizes)
+    held = [(1, 2), (1, 2), (1, 3), (1, 3), (2, 5), (1, 2)]
+    after = balanced({("topic", index): replicas for index, replicas in enumerate(held)}, places)
+    assert balanced(after, places) == after
+
+
 @given(st.data())
 def test_every_plan_is_sound_and_a_second_one_has_nothing_to_do(data: st.DataObject) -> None:
     brokers = range(1, data.draw(st.integers(2, 6)) + 1)

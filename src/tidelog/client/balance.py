@@ -50,7 +50,9 @@ def balanced(assignment: Assignment, places: BrokerPlaces) -> dict[TopicPartitio
     plan = _Plan(assignment, places)
     plan.spread_over_racks()
     plan.even_replicas()
-    plan.even_bytes()
+    # An exchange may free a replica that could go nowhere before, because of the racks.
+    while plan.even_bytes() and plan.even_replicas():
+        pass
     plan.even_leaders(plan.replicas)
     return plan.replicas
 
@@ -117,7 +119,9 @@ class _Plan:
                     free = [broker for broker in self._brokers if self._places.rack(broker) not in used]
                     self._move(key, replica, self._best_place(others, free))
 
-    def even_replicas(self) -> None:
+    def even_replicas(self) -> bool:
+        """Return whether anything was moved."""
+
         def steps() -> Iterator[tuple[TopicPartition, int, int]]:
             by_count = sorted(self._brokers, key=lambda broker: (self._count[broker], broker))
             for full, free in itertools.product(reversed(by_count), by_count):
@@ -127,10 +131,14 @@ class _Plan:
                     gap = self._bytes[full] - self._bytes[free]
                     yield min(movable, key=lambda key: (abs(gap - 2 * self._size(key)), key)), full, free
 
+        has_moved = False
         while (step := next(steps(), None)) is not None:
             self._move(*step)
+            has_moved = True
+        return has_moved
 
-    def even_bytes(self) -> None:
+    def even_bytes(self) -> bool:
+        """Return whether anything was exchanged."""
         mean = sum(self._bytes[broker] for broker in self._brokers) / max(1, len(self._brokers))
         gap_max = max(BYTES_GAP_MIN, BYTES_GAP_SHARE * mean)
 
@@ -142,14 +150,15 @@ class _Plan:
                 if found is not None:
                     yield (*found, full, free)
 
-        for _ in range(EXCHANGES_MAX):
+        for number in range(EXCHANGES_MAX):
             step = next(steps(), None)
             if step is None:
-                return
+                return number > 0
             large, small, full, free = step
             self._move(large, full, free)
             if small is not None:
                 self._move(small, free, full)
+        return True
 
     def even_leaders(self, keys: Collection[TopicPartition]) -> None:
         """Change the order of replicas of these partitions until their leaders are even among all."""
