@@ -1,4 +1,4 @@
-"""What must hold of transactions that take records of one partition and write to others, in a cluster that fails over.
+"""Checks transactions that take records from one partition and write to others, in a cluster that fails over.
 
 A transaction first takes committed records of its source, then writes values that nobody else writes, commits its position with
 them, and ends. Its outcome may be unknown: the answer to a commit may be lost. In the end a read_committed reader has read

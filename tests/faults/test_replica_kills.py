@@ -32,8 +32,8 @@ class IdempotentWriter(threading.Thread):
     def __init__(self, bootstrap_servers: str) -> None:
         super().__init__(name="writer", daemon=True)
         self.acknowledged: dict[tuple[int, int], int] = {}
-        # Numbers with their partitions. Where a batch is sent again after five later ones were written, librdkafka concludes from
-        # their acknowledgement that it is there, and does not know where.
+        # Partitions and numbers of messages that librdkafka reports as delivered without an offset: it knows that they are there,
+        # and not where.
         self.acknowledged_somewhere: set[tuple[int, int]] = set()
         self.problems: list[str] = []
         self._is_over = threading.Event()

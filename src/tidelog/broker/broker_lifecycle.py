@@ -114,7 +114,7 @@ class BrokerLifecycle:
 
     @property
     def _previous_epoch(self) -> int:
-        """What the registration says about the last process on this directory."""
+        """The epoch of the last process on this directory, as the registration reports it."""
         directory = self._node.directory
         if directory.previous_broker_epoch == NO_EPOCH and directory.last_broker_epoch != NO_EPOCH:
             return epoch_of_crashed(directory.last_broker_epoch)

@@ -108,7 +108,7 @@ class QuorumRecovery:
         return max(stored.leader_epoch, last_epoch) + EPOCH_STEP
 
     def records(self, node_id: int, directory_id: bytes, endpoints: tuple[VoterEndpoint, ...]) -> list[ControlRecord]:
-        """What makes this node the only voter. Raises RecoveryRefused."""
+        """Return the records that make this node the only voter. Raises RecoveryRefused."""
         if directory_id != self.directory_id:
             raise RecoveryRefused(f"{self._path} was written for another directory, of which this one is a copy: remove it")
         if not endpoints:

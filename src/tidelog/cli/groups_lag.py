@@ -71,7 +71,7 @@ class FoundGroup(NamedTuple):
     group: GroupDescription
     offsets: dict[TopicPartition, CommittedOffset]
     unsettled: Mapping[TopicPartition, int | None] = {}
-    """Of a share group, how many messages it has not settled."""
+    """The number of messages that a share group has not settled."""
 
     @property
     def is_shared(self) -> bool:

@@ -203,7 +203,7 @@ class _Plan:
         return best[1:] if best is not None else None
 
     def _movable(self, source: int, target: int) -> list[TopicPartition]:
-        """What the target could take from the source without bringing a partition to fewer racks."""
+        """Return the partitions that could move from the source to the target and stay on as many racks."""
         is_same_rack = self._places.rack(source) == self._places.rack(target)
         return [
             key

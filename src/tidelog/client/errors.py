@@ -40,7 +40,7 @@ class TidelogError(Exception):
 
 
 def install_extra(extra: str) -> str:
-    """What to do about an optional dependency that is missing, as the end of a message. Tidelog is in no package index yet."""
+    """Say how to install a missing optional dependency, as the end of a message. Tidelog is in no package index yet."""
     return f"install Tidelog with its extra {extra}, from a clone of its repository or from its wheel: pip install '.[{extra}]'"
 
 

@@ -37,7 +37,7 @@ class DecidedChange:
         return set(self.before.isr) - set(self.record.isr) if self.record.isr is not None else set()
 
     def loss(self) -> dict[str, object]:
-        """What is known about the records that an unclean election may lose."""
+        """Describe the records that an unclean election may lose, as far as the controller knows them."""
         before, leader = self.before, self.record.leader
         had_everything = {*before.isr, *before.eligible_leader_replicas, *before.last_known_elr} - {leader}
         holders = [replica for replica in before.replicas if replica in had_everything]

@@ -94,8 +94,8 @@ class MetadataBudget:
 
 
 class HeldSubscriptions:
-    """What the members of the consumer groups, or of the share groups, of one shard hold of the budget. It follows from the
-    replay of their records, so what was there before a limit was lowered stays."""
+    """Counts the memory that the members of one shard's consumer groups, or share groups, take from the budget. The count follows
+    from the replay of their records, so what was there before a limit was lowered stays."""
 
     __slots__ = ("_budget", "_group_bytes_max", "_sizes", "_totals")
 

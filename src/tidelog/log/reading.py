@@ -91,8 +91,8 @@ def read(log: PartitionLog, offset: int, bytes_max: int, isolation: Isolation, a
 
 
 def cold_read(log: PartitionLog, offset: int) -> Callable[[], object] | None:
-    """What ``read`` at ``offset`` would wait for before it knows what to return: a call for a helper thread, which reads it from
-    the disk. None if there is nothing; ask again after the call. The records themselves are not read."""
+    """Return a call that loads the index entries and headers which ``read`` at ``offset`` needs, for a helper thread to run. Ask
+    again after it. None if everything is in memory. The records themselves are not read."""
     segments = log.segments
     active = segments.active
     if offset >= log.log_end_offset or offset < log.log_start_offset:

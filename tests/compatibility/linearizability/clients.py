@@ -8,6 +8,7 @@ harder to judge.
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -33,7 +34,7 @@ THE_END = -1
 FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, CREATE_TOPICS, DELETE_TOPICS = 4, 9, 9, 7, 5
 
 
-class Client(threading.Thread):
+class Client(ABC, threading.Thread):
     """Calls ``step`` until it is stopped, on a connection to one of the brokers at a time."""
 
     def __init__(self, name: str, bootstrap_servers: str, history: History, seed: int) -> None:
@@ -55,8 +56,9 @@ class Client(threading.Thread):
             for connection in self._connections.values():
                 connection.close()
 
+    @abstractmethod
     def step(self) -> None:
-        raise NotImplementedError
+        """Make one call, or wait a moment."""
 
     def stop(self) -> None:
         self._is_over.set()

@@ -238,7 +238,7 @@ def _read_cold(
 
 
 def _cold_reads(wanted: list[RequestedPartition]) -> Callable[[], object] | None:
-    """What has to be read from the disk before the partitions can be read without waiting for it."""
+    """Return a call that brings into memory whatever reading these partitions would wait for; None if nothing is missing."""
     found = [read for want in wanted if (read := _cold_read(want)) is not None]
     return partial(_call_all, found) if found else None
 

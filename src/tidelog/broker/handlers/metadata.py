@@ -225,7 +225,7 @@ def _response(
 
 
 class _View(NamedTuple):
-    """What a request sees of the topics."""
+    """The topics as one request sees them."""
 
     image: ClusterImage
     operations: int

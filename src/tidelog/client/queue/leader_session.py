@@ -124,7 +124,7 @@ class _Refusal(NamedTuple):
 
 
 class _Outgoing:
-    """What one caller settles. ``failures`` has the jobs that were refused."""
+    """The jobs that one caller settles together. ``failures`` holds those that the leader refused."""
 
     __slots__ = ("failures", "is_done", "jobs", "kind")
 

@@ -23,7 +23,7 @@ Invariants: ``entry_count == _written_count + len(_tail) / ENTRY_BYTES``; a cach
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from struct import Struct
 from typing import ClassVar, NamedTuple
@@ -531,9 +531,9 @@ class TransactionIndex(IndexFile):
             return False
         content = memoryview(self._content())
         count = self.entry_count
-        position = _transaction_entries_below(content, first_offset)
+        position = _entries_below(content, first_offset, _unpack_last_offset)
         # Nothing after the first entry that was written when all that is wanted was stable can matter.
-        last = max(_first_entry_stable_at(content, upper_bound_offset), position)
+        last = max(_entries_below(content, upper_bound_offset, _unpack_last_stable_offset), position)
         end = min(last + 1, count)
         while position < end:
             block = position // BLOCK_ENTRIES
@@ -564,12 +564,12 @@ class TransactionIndex(IndexFile):
     def truncate_to(self, offset: int) -> None:
         """Drop the transactions whose marker is at or above ``offset``."""
         if self.entry_count and self.last_offset >= offset:
-            self._keep(_transaction_entries_below(self._content(), offset))
+            self._keep(_entries_below(self._content(), offset, _unpack_last_offset))
 
     def entries(self, from_offset: int = 0) -> Iterator[AbortedTransaction]:
         """The transactions whose marker is at or above ``from_offset``, in order."""
         content = self._content()
-        start = _transaction_entries_below(content, from_offset) if from_offset else 0
+        start = _entries_below(content, from_offset, _unpack_last_offset) if from_offset else 0
         for _, *fields in _TRANSACTION_ENTRY.iter_unpack(memoryview(content)[start * 34 :]):
             yield AbortedTransaction(*fields)
 
@@ -590,26 +590,13 @@ class TransactionIndex(IndexFile):
             last_offset, last_stable_offset = transaction.last_offset, transaction.last_stable_offset
 
 
-def _first_entry_stable_at(content: bytes | memoryview, offset: int) -> int:
-    """The number of the first transaction whose last stable offset is at or above ``offset``."""
+def _entries_below(content: bytes | memoryview, offset: int, unpack: Callable[..., tuple[int]]) -> int:
+    """How many transactions come before ``offset``, by the offset that ``unpack`` reads. It rises from entry to entry."""
     low = 0
     high = len(content) // 34
     while low < high:
         middle = (low + high) >> 1
-        if _unpack_last_stable_offset(content, middle * 34)[0] < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def _transaction_entries_below(content: bytes | memoryview, offset: int) -> int:
-    """How many transactions have a marker below ``offset``."""
-    low = 0
-    high = len(content) // 34
-    while low < high:
-        middle = (low + high) >> 1
-        if _unpack_last_offset(content, middle * 34)[0] < offset:
+        if unpack(content, middle * 34)[0] < offset:
             low = middle + 1
         else:
             high = middle
