@@ -418,7 +418,7 @@ class ReplicatedPartition:
         if proposal in self.lost or leader is None:
             return
         if code in (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.STALE_BROKER_EPOCH):
-            leader.in_sync.proposal_refused(proposal)
+            leader.in_sync.proposal_lost(proposal)
         else:
             leader.in_sync.proposal_answered(proposal)
 

@@ -85,22 +85,14 @@ def test_after_an_answer_the_metadata_is_waited_for() -> None:
     assert propose(replicas, leaving=(2,)) is not None
 
 
-def test_a_refused_addition_no_longer_counts() -> None:
-    replicas = leader((1, 2))
-    fetch(replicas, 2, 50)
-    fetch(replicas, 3, 30)
-    replicas.proposal_refused(sent(replicas, joining=(3,)))
-    assert replicas.lowest_durable_end(50) == 50
-
-
 def test_an_addition_of_unknown_outcome_counts_until_the_partition_epoch_moves() -> None:
     replicas = leader((1, 2))
     fetch(replicas, 2, 50)
     fetch(replicas, 3, 30)
     replicas.proposal_lost(sent(replicas, joining=(3,)))
     again = sent(replicas, joining=(3,))
-    replicas.proposal_refused(again)
-    assert replicas.lowest_durable_end(50) == 30, "the first attempt may be decided yet"
+    replicas.proposal_lost(again)
+    assert replicas.lowest_durable_end(50) == 30, "each attempt may be decided yet"
     withdrawal = sent(replicas)
     assert [broker for broker, _ in withdrawal.isr] == [1, 2]
     assert replicas.lowest_durable_end(50) == 30
@@ -112,7 +104,7 @@ def test_an_addition_of_unknown_outcome_counts_until_the_partition_epoch_moves()
 
 def test_answers_to_settled_proposals_change_nothing() -> None:
     replicas = leader((1, 2))
-    for answer in (replicas.proposal_answered, replicas.proposal_refused, replicas.proposal_lost):
+    for answer in (replicas.proposal_answered, replicas.proposal_lost):
         proposal = sent(replicas, joining=(3,))
         epoch = proposal.partition_epoch + 1
         replicas.follow(image((1, 2), partition_epoch=epoch), 0)

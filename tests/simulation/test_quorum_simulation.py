@@ -62,6 +62,11 @@ def test_seeds(first: int, shared_path: Path) -> None:
         assert rare_faults(everything) == []
 
 
+def test_a_leader_that_removed_itself_in_vain_leads_again() -> None:
+    # The seed found it: the voters that are left lack the record of the removal, and are no majority of the older set.
+    assert run_seed(9013, "quorum").violations == []
+
+
 def test_the_same_seed_gives_the_same_trace_under_any_hash_seed() -> None:
     outputs = []
     for hash_seed in ("1", "2"):

@@ -20,8 +20,10 @@ synced itself. So a crash at any moment leaves a node that keeps every promise t
 **States.** *Unattached*: no leader is known in this epoch; the node may have voted. *Prospective*: it asks whether it would be
 elected (pre-vote), and its epoch stands still. *Candidate*: it voted for itself in a new epoch. *Leader*. *Follower*: it fetches
 from the leader. *Resigned*: it led this epoch, never will again, and says so. A node that is not a voter is an *observer*: it is
-unattached or a follower, and never stands for election. A start never resumes a leadership or a candidacy: whoever led goes on as
-resigned, so no epoch has two leaders and no offset of an epoch has two contents.
+unattached or a follower, and never stands for election. The exception is a node whose removal stands in its own log and may be
+uncommitted: if nobody else has that record, the voters that are left may need this longer log to decide anything. It stands
+without a vote of its own, and resigns once the removal is committed. A start never resumes a leadership or a candidacy: whoever
+led goes on as resigned, so no epoch has two leaders and no offset of an epoch has two contents.
 
 **Commitment.** The high watermark is what a majority of the latest voter set has on disk, once that includes a record of the
 leader's own epoch: records of older epochs are committed only together with it. Nothing above ``high_watermark`` may reach an
@@ -485,6 +487,11 @@ class RaftNode:
     def is_voter(self) -> bool:
         return self.voters.find(self.key) is not None
 
+    @property
+    def may_stand(self) -> bool:
+        """Whether this node may stand for election: by its log it is a voter, or its removal may be uncommitted."""
+        return self.is_voter or self._history.may_include(self.key, self.high_watermark)
+
     def control_records_at(self, end_offset: int) -> tuple[ControlRecord, ...]:
         """The kraft version and the voters that a snapshot with this end offset has to hold."""
         return self._history.as_of(end_offset)
@@ -630,7 +637,7 @@ class RaftNode:
         self._sync_asked_to = self._log.end_offset
         self._history.clear()
         self._note_control_records(0)
-        if self.state is RaftState.UNATTACHED and self.is_voter and QuorumTimer.ELECTION not in self._timers:
+        if self.state is RaftState.UNATTACHED and self.may_stand and QuorumTimer.ELECTION not in self._timers:
             # The snapshot made it a voter, and the leader that sent it may be gone by now.
             self._set_election_timer()
         self._proceed()
@@ -727,13 +734,13 @@ class RaftNode:
             state = QuorumState(epoch, state.leader_id, voted_for.node_id, voted_for.directory_id)
         self._adopt_epoch(state)
         self._enter(RaftState.UNATTACHED)
-        if self.is_voter:
+        if self.may_stand:
             self._set_election_timer()
 
     def _become_prospective(self) -> None:
         self._enter(RaftState.PROSPECTIVE)
         self._set_election_timer()
-        self._granted = {self.node_id}
+        self._granted = {self.node_id} if self.is_voter else set()
         if len(self._granted) >= self.voters.majority:
             self._become_candidate()
 
@@ -743,7 +750,7 @@ class RaftNode:
         self._enter(RaftState.CANDIDATE)
         self._election_attempts = attempts
         self._set_election_timer()
-        self._granted = {self.node_id}
+        self._granted = {self.node_id} if self.is_voter else set()
         if len(self._granted) >= self.voters.majority:
             self._become_leader()
 
@@ -867,7 +874,7 @@ class RaftNode:
             _TIMER_HANDLERS[timer](self)
 
     def _on_election_timer(self) -> None:
-        if not self.is_voter:
+        if not self.may_stand:
             if self.state is not RaftState.UNATTACHED:
                 self._become_unattached(self.epoch)
         elif self._is_busy:
@@ -889,7 +896,7 @@ class RaftNode:
     def _on_fetch_timer(self) -> None:
         if self._is_busy:
             self._set_timer(QuorumTimer.FETCH, self._config.fetch_timeout_ms)
-        elif self.is_voter:
+        elif self.may_stand:
             self._become_prospective()
         else:
             self._become_unattached(self.epoch)
@@ -1183,7 +1190,7 @@ class RaftNode:
         self._is_leader_resigned = True
         if self.state is not RaftState.PROSPECTIVE and not self._is_busy:
             self._become_unattached(self.epoch)
-            if self.is_voter:
+            if self.may_stand:
                 self._set_timer(QuorumTimer.ELECTION, self._succession_delay_ms(request.preferred_candidates))
         return EndQuorumEpochReply(ErrorCode.NONE, self._news())
 

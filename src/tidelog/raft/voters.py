@@ -133,6 +133,16 @@ class VoterHistory:
                 return record.voter_set
         return self._static_voters
 
+    def may_include(self, key: ReplicaKey, committed_offset: int) -> bool:
+        """Whether this replica may still be a voter: it is in one of the sets of which any may be the latest committed one."""
+        for offset, record in reversed(self._records):
+            if isinstance(record, VotersRecord):
+                if record.voter_set.find(key) is not None:
+                    return True
+                if offset < committed_offset:
+                    return False
+        return self._static_voters.find(key) is not None
+
     @property
     def voters_offset(self) -> int:
         """Where the latest voters record stands; -1 for voters of the configuration or of the bootstrap snapshot."""

@@ -221,17 +221,9 @@ class InSyncReplicas:
             self._in_flight = None
             self._waits_for_metadata = True
 
-    def proposal_refused(self, proposal: InSyncProposal) -> None:
-        """The controller has refused it and changed nothing. If an earlier attempt may still be decided, its additions stay in
-        the maximal set until the partition epoch moves."""
-        if proposal is self._in_flight:
-            self._in_flight = None
-            if not self._has_unknown_outcome:
-                self._additions = ()
-                self._find_maximal()
-
     def proposal_lost(self, proposal: InSyncProposal) -> None:
-        """No answer came: the proposal may have been decided, or may be decided yet."""
+        """No answer came: the proposal may have been decided, or may be decided yet. A refusal counts as lost too: it says nothing
+        of an earlier attempt that is still on its way."""
         if proposal is self._in_flight:
             self._in_flight = None
             self._has_unknown_outcome = True
