@@ -61,8 +61,8 @@ REPLICATION_MUTANTS = (
         "replication: an addition of unknown outcome is forgotten",
         "a proposal whose answer was lost may still be decided",
         IN_SYNC,
-        "            if not self._has_unknown_outcome:\n                self._additions = ()\n",
-        "            if True:\n                self._additions = ()\n",
+        "            self._has_unknown_outcome = True\n",
+        "            self._has_unknown_outcome = True\n            self._additions = ()\n            self._find_maximal()\n",
     ),
     Mutant(
         "replication: a fetch of an earlier process counts",

@@ -740,7 +740,7 @@ class RaftNode:
     def _become_prospective(self) -> None:
         self._enter(RaftState.PROSPECTIVE)
         self._set_election_timer()
-        self._granted = {self.node_id} if self.is_voter else set()
+        self._granted = self._own_vote()
         if len(self._granted) >= self.voters.majority:
             self._become_candidate()
 
@@ -750,9 +750,13 @@ class RaftNode:
         self._enter(RaftState.CANDIDATE)
         self._election_attempts = attempts
         self._set_election_timer()
-        self._granted = {self.node_id} if self.is_voter else set()
+        self._granted = self._own_vote()
         if len(self._granted) >= self.voters.majority:
             self._become_leader()
+
+    def _own_vote(self) -> set[int]:
+        """A node that its own log no longer names as a voter may stand, but its vote does not count."""
+        return {self.node_id} if self.is_voter else set()
 
     def _become_leader(self) -> None:
         granted = self._granted
