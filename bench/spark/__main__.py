@@ -26,8 +26,10 @@ from bench.spark.stock import StockUnavailable, stock_connector
 from bench.workspace import NotEnoughRoom, Workspace, workspace
 from tests.toolkit_broker import create_topic
 from tidelog.spark.runtimes import java_home, worker_python
+from tidelog.spark.spark_session import settings_of
 from tidelog.testing import Broker
 
+MASTER = "local[2]"
 PARTITIONS = 4
 ROWS = 2_000_000
 MEMORY_BYTES = 1 << 30
@@ -78,6 +80,14 @@ def subjects() -> list[Subject]:
     return found
 
 
+def subject_config(subject: Subject, place: Workspace) -> dict[str, str]:
+    """Ours has what ``session()`` gives to its users; the stock connector starts no Python, and pushes no filter down."""
+    common = {**CONFIG, "spark.local.dir": str(place.path)}
+    if subject.format == "tidelog":
+        return settings_of(MASTER, common, None)
+    return {**common, "spark.jars": ",".join(subject.jars)}
+
+
 def fill(bootstrap: str, size: Size) -> None:
     create_topic(bootstrap, size.topic, partitions=PARTITIONS)
     sender = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1_000_000, "compression.type": "none"})
@@ -114,9 +124,8 @@ def measure(subject: Subject, bootstrap: str, size: Size, jobs: list[str], round
         "value_bytes": size.value_bytes,
         "jobs": jobs,
         "rounds": rounds,
-        "master": "local[2]",
-        "config": {**CONFIG, "spark.local.dir": str(place.path)}
-        | ({"spark.jars": ",".join(subject.jars)} if subject.jars else {}),
+        "master": MASTER,
+        "config": subject_config(subject, place),
         "directory": str(place.path),
     }
     # As session() has it; the stock connector starts no Python.
