@@ -222,8 +222,8 @@ class InSyncReplicas:
             self._waits_for_metadata = True
 
     def proposal_lost(self, proposal: InSyncProposal) -> None:
-        """No answer came: the proposal may have been decided, or may be decided yet. A refusal counts as lost too: it says nothing
-        of an earlier attempt that is still on its way."""
+        """No answer came: the proposal may have been decided, or may be decided yet. A refusal counts as lost too: it says
+        nothing of an earlier attempt that is still on its way."""
         if proposal is self._in_flight:
             self._in_flight = None
             self._has_unknown_outcome = True
