@@ -56,6 +56,14 @@ def test_mistakes_are_told(command: Command, name: str) -> None:
     assert "plaintext only" in command.fails("queues", "list", "-X", "security.protocol=SSL")
 
 
+def test_a_job_that_its_topic_refuses(command: Command, name: str) -> None:
+    command("queues", "create", name)
+    command("topics", "alter", name, "--config", "max.message.bytes=1000")
+    # Jobs are compressed, and random ones stay large.
+    error = command.fails("queues", "send", name, secrets.token_hex(5000))
+    assert error.startswith(f"the message has 10,000 bytes, which is more than max.message.bytes of topic {name} (1,000) allows")
+
+
 @pytest.mark.tidelog_only
 def test_the_dead_letters_of_a_queue_are_listed_and_replayed(command: Command, name: str) -> None:
     letters = f"{name}.{name}.dlq"

@@ -34,8 +34,8 @@ class Settler:
         self.hurried = 0
         self.polls_here = False
 
-    def failed(self, error: Any, topic: str) -> TidelogError:
-        return DeliveryFailed(f"send to {topic}: {error}")
+    def failed(self, error: Any, message: Any) -> TidelogError:
+        return DeliveryFailed(f"send to orders: {error} ({message!r})")
 
     def hurry(self) -> None:
         self.hurried += 1

@@ -13,7 +13,8 @@ from tests.compatibility.apache_kafka import wait_until
 from tests.deadletters.letters import HOUR_MS, Letters, now_ms, plain_headers, read_all, values
 from tests.toolkit_broker import ToolkitBroker, create_topic
 from tidelog.client import admin as admin_module
-from tidelog.client.errors import BrokerUnavailable, InvalidArgument, UnknownTopic
+from tidelog.client.admin import Admin
+from tidelog.client.errors import BrokerUnavailable, InvalidArgument, MessageTooLarge, UnknownTopic
 from tidelog.client.librdkafka import wait_for_broker
 from tidelog.deadletters import AsyncDeadLetters, DeadLetters, Letter
 from tidelog.deadletters.dead_letter import NO_STORY
@@ -147,6 +148,15 @@ def test_the_other_groups_of_the_origin_are_named(letters: Letters, dead_letters
         consumer.close()
     readers = dead_letters.origin_readers(letters.topic)
     assert readers == (letters.source, "email", ("audit", "billing"))
+
+
+def test_a_letter_that_its_target_refuses_names_the_limit(letters: Letters, dead_letters: DeadLetters) -> None:
+    letters.write(letters.letter(), value=secrets.token_bytes(5000))
+    with Admin(letters.bootstrap) as admin:
+        admin.alter_topic(letters.source, max_message_bytes=1000)
+    limit = rf"max\.message\.bytes of topic {letters.source} \(1,000\)"
+    with pytest.raises(MessageTooLarge, match=f"0:0 cannot be replayed: .*{limit}"):
+        dead_letters.replay(letters.topic, to_origin=True)
 
 
 def test_an_origin_that_is_gone(letters: Letters, dead_letters: DeadLetters) -> None:

@@ -17,7 +17,7 @@ import typer
 from tidelog.cli import hints, profile
 from tidelog.cli.errors import CommandFailed
 from tidelog.client.admin import Admin, IsolationName, PartitionBounds
-from tidelog.client.errors import BrokerUnavailable, TidelogError, TimedOut
+from tidelog.client.errors import BrokerUnavailable, MessageTooLarge, TidelogError, TimedOut
 from tidelog.client.raw_consumer import RawConsumer
 from tidelog.client.raw_producer import DeliveryCallback, RawProducer
 from tidelog.client.topic_partition import TopicPartition
@@ -147,10 +147,20 @@ class KafkaCluster:
 
     def reason(self, error: TidelogError) -> str:
         """The broker's or librdkafka's own words, without advice that is meant for callers of the Python API."""
+        if isinstance(error, MessageTooLarge):
+            error = self._with_topic_limit(error)
         if error.reason is None:
             return str(error)
         is_lost = isinstance(error, BrokerUnavailable | TimedOut)
         return f"no broker answers at {self.bootstrap}: {error.reason}" if is_lost else error.reason
+
+    def _with_topic_limit(self, error: MessageTooLarge) -> MessageTooLarge:
+        try:
+            with self.admin() as admin:
+                return admin.with_topic_limit(error)
+        except (CommandFailed, TidelogError):
+            # The limit is a help; the error is what counts.
+            return error
 
     def check_reachable(self, seconds: float = CONNECT_SECONDS_MAX) -> None:
         """Raise CommandFailed unless one of the addresses accepts a connection within ``seconds``, which they share."""

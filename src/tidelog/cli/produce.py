@@ -145,7 +145,7 @@ class DeliveryReport:
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
-        self._error = ""
+        self._error: TidelogError | None = None
         self.offsets: dict[int, tuple[int, int]] = {}
         self.delivered = 0
         self.failed = 0
@@ -153,7 +153,7 @@ class DeliveryReport:
     def __call__(self, error: TidelogError | None, message: Message) -> None:
         if error is not None:
             self.failed += 1
-            self._error = self._error or self._cluster.reason(error)
+            self._error = self._error or error
             return
         self.delivered += 1
         offset, partition = message.offset, message.partition
@@ -164,7 +164,8 @@ class DeliveryReport:
 
     def check(self, unsent: int) -> None:
         if self.failed or unsent:
-            reason = self._error or f"not acknowledged within {FLUSH_SECONDS_MAX:.0f} s"
+            late = f"not acknowledged within {FLUSH_SECONDS_MAX:.0f} s"
+            reason = late if self._error is None else self._cluster.reason(self._error)
             raise CommandFailed(
                 f"{count_of(self.failed + unsent, 'message')} not delivered ({self.delivered:,} were delivered): {reason}"
             )

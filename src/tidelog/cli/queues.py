@@ -29,7 +29,7 @@ from tidelog.cli.kafka import (
 from tidelog.cli.output import bytes_text, confirm, count_of, header_text, json_field, make_console, say, show_json, show_table
 from tidelog.cli.times import duration_text
 from tidelog.client.admin import Admin, NewTopicSpec, PartitionBounds
-from tidelog.client.errors import InvalidTopic, TidelogError
+from tidelog.client.errors import InvalidTopic, MessageTooLarge, TidelogError
 from tidelog.client.queue import Job, Queue
 from tidelog.client.queue.schedule import QUEUE_ENABLE, QUEUE_TTL
 from tidelog.client.queue.share_groups import (
@@ -360,6 +360,8 @@ def _queue(bootstrap: str, properties: Sequence[str] | None, name: str, group: s
     try:
         with Queue(bootstrap, name, group, client_id=options.get("client_id", "tidelog-queues")) as queue:
             yield queue
+    except MessageTooLarge as error:
+        raise CommandFailed(cluster.reason(error)) from error
     except TidelogError as error:
         raise CommandFailed(str(error)) from error
 

@@ -32,6 +32,7 @@ from tidelog.client.errors import (
     Closed,
     InvalidArgument,
     InvalidTopic,
+    MessageTooLarge,
     NotAuthorized,
     TidelogError,
     TopicExists,
@@ -39,6 +40,7 @@ from tidelog.client.errors import (
     UnknownTopic,
     from_kafka_error,
     kafka_errors,
+    refused_by_topic,
 )
 from tidelog.client.librdkafka import (
     CONNECT_TIMEOUT_SECONDS,
@@ -373,6 +375,16 @@ class Admin:
     def describe_configs(self, kind: Literal["topic", "broker"], name: str) -> dict[str, ConfigSetting]:
         """All settings of a topic or broker, by name, sorted."""
         return {setting.name: setting for setting in self._configs(name, self._start_configs(kind, name))}
+
+    def with_topic_limit(self, error: MessageTooLarge) -> MessageTooLarge:
+        """The error with the limit that the topic has now, if a topic's limit was the reason and this user may see it."""
+        if error.refused is None:
+            return error
+        try:
+            limit = self.describe_configs("topic", error.refused.topic)["max.message.bytes"].value
+        except (TidelogError, KeyError):
+            return error
+        return refused_by_topic(error.refused, None if limit is None else int(limit))
 
     # -- offsets -------------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ librdkafka (negative), where there is one. ``from_kafka_error`` is the only plac
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -85,7 +85,20 @@ class SerializationError(TidelogError):
 
 
 class MessageTooLarge(TidelogError):
-    """The message is larger than the producer or the topic allows."""
+    """The message is larger than the producer or the topic allows. The message says which of the two, and names the setting."""
+
+    refused: "RefusedMessage | None" = None
+    """What a broker refused because of its topic's limit; None if the client refused it, before any broker saw it."""
+
+
+class RefusedMessage(NamedTuple):
+    """A message whose batch a broker found too large."""
+
+    topic: str
+    bytes: int
+    """The sum of its key, value and headers."""
+    client_limit: int
+    """``message.max.bytes`` of the client, which allowed it."""
 
 
 class BufferFull(TidelogError):
@@ -247,19 +260,50 @@ def from_kafka_error(error: Any, what: str, addresses: str, *, otherwise: type[T
     return typed
 
 
-def from_produce_error(error: KafkaException, what: str, addresses: str) -> TidelogError:
+def from_produce_error(error: KafkaException, topic: str, addresses: str, client_limit: int) -> TidelogError:
     """``from_kafka_error`` for a message that librdkafka itself refused, before any broker saw it. Of two limits with almost the
     same name this one is the client's."""
-    typed = from_kafka_error(error, what, addresses, otherwise=DeliveryFailed)
+    typed = from_kafka_error(error, f"send to {topic}", addresses, otherwise=DeliveryFailed)
     if not isinstance(typed, MessageTooLarge):
         return typed
     advice = (
-        "it is larger than message.max.bytes of this client (1,000,000 unless set): pass Producer(max_message_bytes=...) or "
-        "-X message.max.bytes=..., and see that max.message.bytes of the topic allows it"
+        f"it is larger than message.max.bytes of this client ({client_limit:,}): pass Producer(max_message_bytes=...) or "
+        f"-X message.max.bytes=..., and see that max.message.bytes of topic {topic} allows it"
     )
-    larger = MessageTooLarge(f"{what}: {advice}", code=typed.code)
+    larger = MessageTooLarge(f"send to {topic}: {advice}", code=typed.code)
     larger.reason = f"{typed.reason}: {advice}"
     return larger
+
+
+def from_delivery_error(error: Any, message: Any, addresses: str, client_limit: int) -> TidelogError:
+    """``from_kafka_error`` for the delivery report of ``message``, which is confluent-kafka's. If it was too large, the limit is
+    the topic's."""
+    topic: str = message.topic()
+    typed = from_kafka_error(error, f"send to {topic}", addresses, otherwise=DeliveryFailed)
+    if not isinstance(typed, MessageTooLarge) or error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+        return typed
+    parts = [message.key(), message.value()]
+    for name, value in message.headers() or ():
+        parts += [name, value]
+    refused = RefusedMessage(topic, sum(len(part) for part in parts if part is not None), client_limit)
+    return refused_by_topic(refused, None)
+
+
+def refused_by_topic(refused: RefusedMessage, topic_limit: int | None) -> MessageTooLarge:
+    """The error about a message that exceeded ``max.message.bytes`` of its topic, which is ``topic_limit`` where it is known."""
+    value = "1,048,588 unless set" if topic_limit is None else f"{topic_limit:,}"
+    what = f"the message has {refused.bytes:,} bytes, and its batch"
+    if topic_limit is not None and refused.bytes > topic_limit:
+        what = f"the message has {refused.bytes:,} bytes, which"
+    reason = (
+        f"{what} is more than max.message.bytes of topic {refused.topic} ({value}) allows; message.max.bytes of this client "
+        f"({refused.client_limit:,}) does allow it. Raise the topic's limit with tidelog topics alter {refused.topic} "
+        "--config max.message.bytes=BYTES, send smaller batches (batch.size), or send a reference to the data"
+    )
+    error = MessageTooLarge(f"send to {refused.topic}: {reason}", code=KafkaError.MSG_SIZE_TOO_LARGE)
+    error.reason = reason
+    error.refused = refused
+    return error
 
 
 @contextmanager

@@ -29,8 +29,8 @@ class Delivered(NamedTuple):
 class DeliveryPoller(Protocol):
     """The part of a producer's handle that deliveries need."""
 
-    def failed(self, error: Any, topic: str) -> TidelogError:
-        """Convert an error of librdkafka; count it, and keep it until the application has seen it."""
+    def failed(self, error: Any, message: Any) -> TidelogError:
+        """Convert librdkafka's error about ``message``; count it, and keep it until the application has seen it."""
 
     def hurry(self) -> None:
         """Poll for reports now, because somebody waits."""
@@ -62,7 +62,7 @@ class Delivery:
             self._timestamp = message.timestamp()[1]
             self._state = None
         else:
-            self._fail(error)
+            self._fail(error, message)
         if self._callbacks is not None:
             self._run_callbacks()
 
@@ -119,11 +119,11 @@ class Delivery:
         if not released.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
             raise TimedOut(f"no acknowledgement from {self._topic} within {timeout} s: the message is still under way")
 
-    def _fail(self, error: Any) -> None:
+    def _fail(self, error: Any, message: Any) -> None:
         poller = self._state
         assert poller is not None
         assert not isinstance(poller, TidelogError)
-        self._state = poller.failed(error, self._topic)
+        self._state = poller.failed(error, message)
 
     def _seen_error(self) -> TidelogError:
         error = self._state

@@ -26,6 +26,8 @@ REFUSED_SECONDS = 1.5
 _PROBE_SECONDS = 0.2
 _STEP_SECONDS = 0.5
 _DEFAULT_PORT = 9092
+# librdkafka's own default of message.max.bytes.
+MESSAGE_BYTES_MAX_DEFAULT = 1_000_000
 
 # These are for every client. librdkafka's log would mix with the application's output on stderr; what matters arrives as an
 # error.
@@ -71,6 +73,12 @@ def librdkafka_configuration(
         if refused and name in refused:
             raise InvalidArgument(f"config= must not have {name}: {refused[name]}")
     return {**COMMON_DEFAULTS, **defaults, **given, "bootstrap.servers": bootstrap_addresses(bootstrap)}
+
+
+def message_bytes_max(configuration: Mapping[str, object]) -> int:
+    """The largest message that a producer with these settings accepts; anything that librdkafka would refuse counts as unset."""
+    text = str(configuration.get("message.max.bytes", ""))
+    return int(text) if text.isascii() and text.isdigit() else MESSAGE_BYTES_MAX_DEFAULT
 
 
 class ConnectionProblems:

@@ -30,10 +30,11 @@ from tidelog.client.errors import (
     Fenced,
     InvalidArgument,
     TidelogError,
+    from_delivery_error,
     from_kafka_error,
     from_produce_error,
 )
-from tidelog.client.librdkafka import ConnectionProblems, refused_settings, wait_for_broker
+from tidelog.client.librdkafka import ConnectionProblems, message_bytes_max, refused_settings, wait_for_broker
 
 _logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class ProducerHandle:
         "_fatal",
         "_is_stopping",
         "_lock",
+        "_message_bytes_max",
         "_overflowed",
         "_problems",
         "_thread",
@@ -75,6 +77,7 @@ class ProducerHandle:
 
     def __init__(self, configuration: dict[str, object]) -> None:
         self.addresses = str(configuration["bootstrap.servers"])
+        self._message_bytes_max = message_bytes_max(configuration)
         self._problems = ConnectionProblems()
         with refused_settings():
             self.raw: Any = confluent_kafka.Producer({**configuration, "error_cb": self._problems})
@@ -136,14 +139,17 @@ class ProducerHandle:
                 # A poll delivers the reason: this one, or that of another thread.
                 self.poll(_ROOM_POLL_SECONDS)
             if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                return from_produce_error(error, f"send to {topic}", self.addresses)
+                return from_produce_error(error, topic, self.addresses, self._message_bytes_max)
             return self.typed(error.args[0], f"send to {topic}")
         return InvalidArgument(f"send to {topic}: {error}")
 
     # -- what deliveries need ------------------------------------------------------------------------------------------------
 
-    def failed(self, error: Any, topic: str) -> TidelogError:
-        typed = self.typed(error, f"send to {topic}")
+    def failed(self, error: Any, message: Any) -> TidelogError:
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            typed = from_delivery_error(error, message, self.addresses, self._message_bytes_max)
+        else:
+            typed = self.typed(error, f"send to {message.topic()}")
         with self._lock:
             self._failed += 1
             if len(self._unseen) < _UNSEEN_KEPT_MAX:

@@ -11,8 +11,14 @@ from typing import Any
 
 import confluent_kafka
 
-from tidelog.client.errors import DeliveryFailed, TidelogError, from_kafka_error, from_produce_error, kafka_errors
-from tidelog.client.librdkafka import ConnectionProblems, librdkafka_configuration, refused_settings, wait_for_broker
+from tidelog.client.errors import TidelogError, from_delivery_error, from_produce_error, kafka_errors
+from tidelog.client.librdkafka import (
+    ConnectionProblems,
+    librdkafka_configuration,
+    message_bytes_max,
+    refused_settings,
+    wait_for_broker,
+)
 from tidelog.client.message import Message
 
 # How long ``produce`` polls at a time while the buffer is full.
@@ -45,6 +51,7 @@ class RawProducer:
         if on_statistics is not None:
             settings["stats_cb"] = on_statistics
         self.addresses = str(settings["bootstrap.servers"])
+        self._message_bytes_max = message_bytes_max(settings)
         self._transactional_id = settings.get("transactional.id")
         with refused_settings():
             self.handle: Any = confluent_kafka.Producer(settings)
@@ -77,7 +84,7 @@ class RawProducer:
                 if while_full is not None:
                     while_full()
             except confluent_kafka.KafkaException as error:
-                raise from_produce_error(error, f"send to {topic}", self.addresses) from error
+                raise from_produce_error(error, topic, self.addresses, self._message_bytes_max) from error
             else:
                 return
 
@@ -119,5 +126,5 @@ class RawProducer:
     def _report(self, callback: DeliveryCallback, error: Any, raw: Any) -> None:
         typed = None
         if error is not None:
-            typed = from_kafka_error(error, f"send to {raw.topic()}", self.addresses, otherwise=DeliveryFailed)
+            typed = from_delivery_error(error, raw, self.addresses, self._message_bytes_max)
         callback(typed, Message((raw.key(), raw.value(), raw)))

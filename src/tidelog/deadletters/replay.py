@@ -252,6 +252,7 @@ class LedgerWriter:
     """The producer that may mark letters of one dead-letter topic. Opening it fences every other."""
 
     def __init__(self, cluster: DeadLetterCluster, topic: str) -> None:
+        self._admin = cluster.admin
         self._topic = topic
         self._ledger = ledger_topic(topic)
         ensure_topics(cluster.admin, topic, {self._ledger: LEDGER_CONFIG}, partitions=1)
@@ -305,19 +306,19 @@ class LedgerWriter:
                 ) from error
             except TransactionFailed:
                 for delivery, dead in deliveries:
-                    _raise_refusal(dead, delivery.exception(0) if delivery.done() else None)
+                    self._raise_refusal(dead, delivery.exception(0) if delivery.done() else None)
                 if attempt == ATTEMPTS_MAX:
                     raise
                 time.sleep(RETRY_SECONDS * 2**attempt)
 
-
-def _raise_refusal(dead: DeadLetter, error: BaseException | None) -> None:
-    if isinstance(error, _REFUSALS):
-        raise type(error)(
-            f"the letter {dead.topic} {dead.partition}:{dead.offset} cannot be replayed: {error}. Its transaction was aborted; "
-            "exclude the letter by its offset, or discard it",
-            code=error.code,
-        ) from error
+    def _raise_refusal(self, dead: DeadLetter, error: BaseException | None) -> None:
+        if isinstance(error, _REFUSALS):
+            reason = self._admin.with_topic_limit(error) if isinstance(error, MessageTooLarge) else error
+            raise type(error)(
+                f"the letter {dead.topic} {dead.partition}:{dead.offset} cannot be replayed: {reason}. Its transaction was "
+                "aborted; exclude the letter by its offset, or discard it",
+                code=error.code,
+            ) from error
 
 
 class _Run:

@@ -69,6 +69,8 @@ VISIBILITY_SECONDS_MAX = 3_600.0
 # As long as SQS keeps a message invisible. A delay is held by this process, so that longer ones are unlikely to come true.
 HOLD_SECONDS_MAX = 12 * 3_600.0
 MESSAGES_MAX = 10_000
+# What fits into a request that a broker accepts (socket.request.max.bytes).
+JOB_BYTES_MAX = 100_000_000
 WAIT_SECONDS_MAX = 3_600.0
 
 CONNECT_SECONDS_MAX = 3.0
@@ -217,7 +219,8 @@ class Queue:
                 self._check_times(times)
                 headers = times.added_to(headers)
             if self._producer is None:
-                self._producer = Producer(self._addresses)
+                # A job may be as large as its topic allows: of two limits this leaves one.
+                self._producer = Producer(self._addresses, max_message_bytes=JOB_BYTES_MAX)
         return self._producer.send(self.name, value, key=key, headers=headers)
 
     def _check_times(self, times: MessageTimes) -> None:
