@@ -35,6 +35,13 @@ QUEUES_MUTANTS = (
         "            if on_written is not None:\n                on_written(None)\n",
     ),
     Mutant(
+        "shared: an acknowledgement that changes nothing waits for nobody",
+        "an answered acknowledgement is final, whoever has settled the records",
+        LEADER,
+        "            self._writes.wait(on_written)\n",
+        "            on_written(None)\n",
+    ),
+    Mutant(
         "shared: anybody may settle a record",
         "a record is settled by the member that holds it",
         ENGINE,

@@ -5,7 +5,8 @@ group begins if that was never done. It hands nothing out before that is written
 otherwise begin later and skip records. A log may have lost records that were settled, by an unclean election, or by a power cut
 where the topic is not synced. What the state says about them is forgotten, because other records get their offsets.
 
-Every change of its engine is written, and whoever asked for it is answered once that is committed. If a write fails, because
+Every change of its engine is written, and whoever asked for it is answered once that is committed. Who asks for nothing new, such
+as a late acknowledgement of what others have settled, waits for the writes that are in flight. If a write fails, because
 another broker leads the partition or an administrator has set the offsets, the leader is dropped and nothing is patched: the next
 fetch begins with what was written.
 
@@ -22,6 +23,7 @@ record that kills its only member would be delivered for ever.
 """
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -209,6 +211,40 @@ class _KnownTimes:
         self._count += len(times)
 
 
+class _WritesInFlight:
+    """The writes of one leader that are not answered, and those who wait for all that were begun before they came."""
+
+    __slots__ = ("_begun", "_in_flight", "_waiting")
+
+    def __init__(self) -> None:
+        self._begun = 0
+        # The numbers of the writes, in their order. A write that is repeated may be answered after later ones.
+        self._in_flight: dict[int, None] = {}
+        # Each with the number of the last write that it waits for.
+        self._waiting: deque[tuple[int, OnSettled]] = deque()
+
+    def begin(self) -> int:
+        self._begun += 1
+        self._in_flight[self._begun] = None
+        return self._begun
+
+    def wait(self, on_written: OnSettled) -> None:
+        if self._in_flight:
+            self._waiting.append((self._begun, on_written))
+        else:
+            on_written(None)
+
+    def end(self, number: int, error: Exception | None) -> None:
+        del self._in_flight[number]
+        if error is not None:
+            failed = [on_written for last, on_written in self._waiting if last >= number]
+            self._waiting = deque([each for each in self._waiting if each[0] < number])
+            for on_written in failed:
+                on_written(error)
+        while self._waiting and self._waiting[0][0] < next(iter(self._in_flight), self._begun + 1):
+            self._waiting.popleft()[1](None)
+
+
 class ShareCounters:
     """What has happened in all share partitions of this broker since it began."""
 
@@ -266,6 +302,7 @@ class ShareLeader:
         "_times",
         "_waiters",
         "_wake_timer",
+        "_writes",
         "dropped_by",
         "key",
     )
@@ -290,6 +327,7 @@ class ShareLeader:
         self._due_timer_ms = 0
         self._wake_timer: Timer | None = None
         self._times = _KnownTimes()
+        self._writes = _WritesInFlight()
         self._retry: Timer | None = None
         # How many times dead letters are being written, and whether the leader is dropped when they are.
         self._burials = 0
@@ -529,7 +567,12 @@ class ShareLeader:
         self._environment.counters.count_released(
             sum(last - first + 1 for first, last, kind in runs if kind is AcknowledgeType.RELEASE)
         )
-        self._changed(on_settled)
+        if all(kind is AcknowledgeType.RENEW for _, _, kind in runs):
+            # A lock is not written, so there is nothing to wait for.
+            self._changed()
+            on_settled(None)
+        else:
+            self._changed(on_settled)
 
     def disown(self, member_id: str) -> bool:
         """The member is gone: nobody may settle what it held any more. Returns whether there is something to release."""
@@ -564,7 +607,8 @@ class ShareLeader:
 
     def _changed(self, on_written: OnSettled | None = None, *, wakes: bool = True, waits_for_letters: bool = True) -> None:
         """Write what has changed, set the timer of the locks, and wake those who wait. ``on_written`` is called when all of it is
-        written, dead letters included unless ``waits_for_letters`` is false."""
+        written, dead letters included unless ``waits_for_letters`` is false. If nothing has changed, it is called when everything
+        that changed before is written, because a crash would take that back."""
         engine = self._engine
         if engine is None:
             return
@@ -579,7 +623,7 @@ class ShareLeader:
             leader_epoch = self._partition.leader_epoch
             self._write(ShareStateWrite(self._state_epoch, leader_epoch, start_offset, count, batches), on_written)
         elif on_written is not None:
-            on_written(None)
+            self._writes.wait(on_written)
         self._set_lock_timer(engine)
         self._set_due_timer(engine)
         if wakes:
@@ -642,12 +686,15 @@ class ShareLeader:
         self._due_timer = self._environment.timers.schedule(at_ms - clock.monotonic_ms(), self._look_at_delayed)
 
     def _write(self, change: ShareStateWrite, on_written: OnSettled | None) -> None:
+        number = self._writes.begin()
+
         def written(_: object, error: Exception | None) -> None:
             if error is not None:
                 error = _as_leader_error(error)
                 self.drop(error)
             if on_written is not None:
                 on_written(error)
+            self._writes.end(number, error)
 
         self._environment.states.write(self.key, change, written, lambda: self.dropped_by is None)
 

@@ -85,6 +85,48 @@ def test_an_acknowledgement_is_answered_when_it_is_durable_and_not_before() -> N
     machine.run_until(lambda: len(member.client.replies) > before)
 
 
+def begin_settling(member: ShareMember, first: int, last: int, kind: AcknowledgeType) -> Callable[[], int | None]:
+    """Acknowledge without waiting. The result returns the error code; None as long as there is no answer."""
+    topics = member.topics([(0, first, last, [kind])])
+    fields = {"group_id": GROUP, "member_id": member.name, "share_session_epoch": member.epoch, "topics": topics}
+    fields["is_renew_ack"] = kind is RENEW
+    before = len(member.client.replies)
+    correlation_id = member.client.send(ApiKey.SHARE_ACKNOWLEDGE, 2, encode_request(ApiKey.SHARE_ACKNOWLEDGE, 2, fields))
+    member.epoch += 1
+
+    def code() -> int | None:
+        if len(member.client.replies) == before:
+            return None
+        frame, position = member.client.last_reply(ApiKey.SHARE_ACKNOWLEDGE, 2, correlation_id)
+        response = decode_response(ApiKey.SHARE_ACKNOWLEDGE, 2, frame, position)
+        return int(response.responses[0].partitions[0].error_code)
+
+    return code
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["written", "failed"])
+def test_a_late_acknowledgement_waits_for_the_write_of_whoever_has_settled_the_records(fails: bool, monkeypatch: Any) -> None:
+    machine, client, topic_id = share_machine(share_record_lock_duration_ms="1000")
+    client.append(count=3)
+    late, quick = member_of(machine, topic_id, "late"), member_of(machine, topic_id, "quick")
+    renewing = member_of(machine, topic_id, "renewing")
+    late.acquired()
+    renewing.acquired()
+    machine.run_for(1_500)
+    assert quick.acquired() == [(0, 2, 2)]
+    settled, ignored = begin_settling(quick, 0, 1, ACCEPT), begin_settling(late, 0, 1, ACCEPT)
+    renewed = begin_settling(renewing, 0, 1, RENEW)
+    machine.broker.end_of_burst()
+    assert settled() is None
+    assert ignored() is None, "a crash would deliver the records again"
+    assert renewed() == ErrorCode.NONE
+    if fails:
+        monkeypatch.setattr(share_states, "ATTEMPTS_MAX", 1)
+        used_shard(machine).drop(StorageError("the disk failed"))
+    machine.run_until(lambda: settled() is not None and ignored() is not None)
+    assert settled() == ignored() == (ErrorCode.COORDINATOR_NOT_AVAILABLE if fails else ErrorCode.NONE)
+
+
 def test_released_and_rejected_records_and_the_delivery_limit() -> None:
     machine, client, topic_id = share_machine(share_delivery_count_limit="2")
     client.append(count=3)
