@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.broker.quorum_cluster import PORT, QuorumCluster, ValuesState, host_o
 from tests.log.harness import Store
 from tests.metadata.kafka_fixture import LOG_PATH, read_batches
 from tidelog.broker.metadata_log import METADATA_LOG_SETTINGS, METADATA_TOPIC_ID, CommittedBatch, PartitionRaftLog
-from tidelog.broker.metadata_quorum import DEFAULT_POLICY, MetadataQuorum, QuorumPorts
+from tidelog.broker.metadata_quorum import BATCHES_PER_SLICE, DEFAULT_POLICY, MetadataQuorum, QuorumPorts
 from tidelog.broker.timers import Timers
 from tidelog.log.errors import LogOffline, StorageError
 from tidelog.metadata.records import InconsistentRecord
@@ -508,3 +509,27 @@ def test_who_follows_the_leadership_hears_that_the_same_leader_was_found_again()
     cluster.run_until(lambda: quorum.leader_address is not None)
     assert quorum.epoch == epoch
     assert heard == [None, (host_of(leader.node_id), PORT)]
+
+
+def test_a_node_that_comes_back_to_many_decisions_applies_them_in_slices() -> None:
+    cluster = QuorumCluster(count=3).start()
+    leader = cluster.lead()
+    assert leader.quorum is not None
+    late = next(node for node in cluster.nodes.values() if node is not leader)
+    late.crash("all")
+    heard: list[Exception | None] = []
+    values = [b"%d" % number for number in range(4 * BATCHES_PER_SLICE)]
+    for value in values:
+        leader.quorum.propose([value], heard.append)
+    cluster.run_until(lambda: len(heard) == len(values))
+    assert set(heard) == {None}
+    late.start()
+    seen: list[int] = []
+
+    def is_done() -> bool:
+        seen.append(len(late.applied))
+        return late.applied == values
+
+    cluster.run_until(is_done)
+    # A turn of this cluster can be two of the loop: one that brings the decisions, and one for the timers.
+    assert max(after - before for before, after in pairwise(seen)) <= 2 * BATCHES_PER_SLICE
