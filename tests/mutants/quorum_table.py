@@ -118,11 +118,4 @@ QUORUM_MUTANTS = (
         "        self._records = tuple(placed for placed in self._records if placed[0] < end_offset)\n",
         "        self._records = tuple(placed for placed in self._records if end_offset >= 0)\n",
     ),
-    Mutant(
-        "quorum: a node that was removed counts its own vote",
-        "an epoch has one leader",
-        CORE,
-        "        return {self.node_id} if self.is_voter else set()\n",
-        "        return {self.node_id}\n",
-    ),
 )
