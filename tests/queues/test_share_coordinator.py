@@ -111,6 +111,26 @@ def test_late_leaders_and_late_states_are_fenced(coordinator: Coordinator) -> No
     assert raised.value.code is ErrorCode.FENCED_STATE_EPOCH
 
 
+def test_an_initialization_that_comes_again_after_members_have_settled_takes_nothing_back(coordinator: Coordinator) -> None:
+    coordinator.decide(coordinator.machine.initialize(KEY, 6, 100))
+    coordinator.decide(coordinator.machine.initialize(KEY, 6, 100))
+    coordinator.decide(coordinator.machine.read(KEY, 2))
+    coordinator.decide(coordinator.machine.write(KEY, ShareStateWrite(6, 2, 103, 0)))
+    for machine in (coordinator.machine, coordinator.reload()):
+        assert not machine.initialize(KEY, 6, 100).records
+    coordinator.decide(coordinator.machine.initialize(KEY, 7, 100))
+    assert state(coordinator.machine) == (7, 100, ())
+
+
+def test_a_late_write_does_not_set_back_how_much_is_settled(coordinator: Coordinator) -> None:
+    first, second = StateBatch(2, 3, RecordState.ACKNOWLEDGED, 1), StateBatch(5, 7, RecordState.ARCHIVED, 1)
+    coordinator.write(KEY, 0, first, complete=2)
+    coordinator.write(KEY, 0, second, complete=5)
+    coordinator.write(KEY, 0, first, complete=2)
+    assert coordinator.machine.summary(KEY).delivery_complete_count == 5
+    assert coordinator.reload().summary(KEY).delivery_complete_count == 5
+
+
 def test_a_leader_whose_log_has_lost_records_starts_over_without_them(coordinator: Coordinator) -> None:
     coordinator.write(KEY, 5, StateBatch(7, 9, RecordState.ACKNOWLEDGED, 1), StateBatch(12, 12, RecordState.ACKNOWLEDGED, 1))
     whole = coordinator.machine.read(KEY, -1).response
@@ -142,7 +162,7 @@ def test_what_was_initialized_before_is_not_reset_by_a_repetition(coordinator: C
 
 
 def test_nothing_is_read_or_written_before_it_is_initialized_or_after_it_is_deleted(coordinator: Coordinator) -> None:
-    coordinator.write(KEY, 7, complete=2)
+    coordinator.write(KEY, 7, StateBatch(8, 9, RecordState.ACKNOWLEDGED, 1), complete=2)
     assert coordinator.machine.summary(KEY) == (1, 0, 7, 2)
     coordinator.decide(coordinator.machine.delete(KEY))
     assert coordinator.machine.summary(KEY) == (0, 0, -1, -1)

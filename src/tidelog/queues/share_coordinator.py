@@ -116,10 +116,17 @@ class _Entry:
     def update(self, value: ShareUpdateValue) -> None:
         self.updates += 1
         self.leader_epoch = max(self.leader_epoch, value.leader_epoch)
-        self.delivery_complete_count = value.delivery_complete_count
         if value.start_offset != UNCHANGED_OFFSET:
             self.ranges.move_start(value.start_offset)
         self._put(value.state_batches)
+        if value.delivery_complete_count != UNKNOWN_COUNT:
+            # Not the leader's figure: in a late write it is that of an earlier time.
+            self.delivery_complete_count = self.ranges.final
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no leader has read or written the state since it was initialized."""
+        return self.delivery_complete_count == UNKNOWN_COUNT and not self.leader_epoch
 
     def news_in(self, batches: tuple[StateBatch, ...]) -> tuple[StateBatch, ...]:
         """The batches without what a late write would take back: final states, and deliveries that were counted."""
@@ -202,11 +209,13 @@ class ShareCoordinator:
     # -- decisions -----------------------------------------------------------------------------------------------------------
 
     def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> CoordinatorResult:
-        """Start over at an offset, or where the group's setting says if that is -1."""
+        """Start over at an offset, or where the group's setting says if that is -1. It may come twice, and the second time after
+        leaders have begun to work with the state. Only a later state epoch ends what they have written."""
         entry = self._entries.get(key)
         if entry is not None and state_epoch < entry.state_epoch:
             raise ApiError(ErrorCode.FENCED_STATE_EPOCH)
-        if entry is not None and start_offset == UNINITIALIZED_OFFSET and state_epoch == entry.state_epoch:
+        is_same_epoch = entry is not None and state_epoch == entry.state_epoch
+        if entry is not None and is_same_epoch and (start_offset == UNINITIALIZED_OFFSET or not entry.is_untouched):
             return CoordinatorResult()  # The group did not hear that this was done before.
         now_ms = self._clock.now_ms()
         snapshot_epoch = 0 if entry is None else entry.snapshot_epoch + 1
