@@ -185,7 +185,11 @@ class AsyncQueue:
         abandoned = self._abandoned
         if abandoned is None:
             return
-        jobs = await asyncio.shield(asyncio.wrap_future(abandoned))
+        try:
+            jobs = await asyncio.shield(asyncio.wrap_future(abandoned))
+        except Exception:
+            # It concerned whoever cancelled. If its reason lasts, the next receive gets an error of its own.
+            jobs = []
         self._abandoned = None
         queue.give_back(jobs)
 

@@ -1,14 +1,16 @@
 """``AsyncQueue``: the same promises, and the event loop never waits."""
 
 import asyncio
+import threading
 from contextlib import suppress
 
 import pytest
 
 from tests.client.queue.working import new_queue
 from tests.toolkit_broker import ToolkitBroker
+from tidelog.client import asyncio_queue
 from tidelog.client.asyncio_queue import AsyncJob, AsyncQueue
-from tidelog.client.errors import AlreadySettled, Closed, InvalidArgument, UnknownQueue
+from tidelog.client.errors import AlreadySettled, BrokerUnavailable, Closed, InvalidArgument, UnknownQueue
 
 
 def test_jobs_are_sent_received_and_settled(kafka: ToolkitBroker) -> None:
@@ -58,6 +60,43 @@ def test_a_receive_that_is_cancelled_loses_no_job(kafka: ToolkitBroker) -> None:
                 (job,) = await queue.receive(wait=30)
                 assert (job.text(), job.deliveries) == (f"{number}", 1)
                 await job.ack()
+
+    asyncio.run(run())
+
+
+def test_the_error_of_a_receive_that_was_cancelled_is_not_raised_by_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, may_end = threading.Event(), threading.Event()
+
+    class FailingOnce:
+        """A queue whose first receive fails after it was cancelled."""
+
+        def __init__(self, *_: object) -> None:
+            self.given_back: list[object] = []
+
+        def receive(self, *_: object) -> list[object]:
+            if may_end.is_set():
+                return []
+            started.set()
+            may_end.wait()
+            raise BrokerUnavailable("gone for a moment")
+
+        def give_back(self, jobs: list[object]) -> None:
+            self.given_back += jobs
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(asyncio_queue, "Queue", FailingOnce)
+
+    async def run() -> None:
+        async with AsyncQueue("127.0.0.1:1", "jobs") as queue:
+            task = asyncio.create_task(queue.receive())
+            await asyncio.to_thread(started.wait)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            may_end.set()
+            assert await queue.receive() == []
 
     asyncio.run(run())
 
