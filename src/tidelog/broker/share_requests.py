@@ -37,16 +37,19 @@ def check_member(group_id: str | None, member_id: str | None) -> None:
 
 
 def acknowledgements_of(request: DecodedMessage) -> Acknowledgements:
-    """The batches of each partition that has any, in the order of the request."""
-    return {
-        (topic.topic_id, partition.partition_index): [
-            AcknowledgementBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types)
-            for batch in partition.acknowledgement_batches
-        ]
-        for topic in request.topics
-        for partition in topic.partitions
-        if partition.acknowledgement_batches
-    }
+    """The batches of each partition that has any, in the order of the request. A partition that is named twice has the batches of
+    both places, as if it was named once."""
+    found: dict[TopicIndex, list[AcknowledgementBatch]] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            if partition.acknowledgement_batches:
+                found.setdefault((topic.topic_id, partition.partition_index), []).extend(
+                    [
+                        AcknowledgementBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types)
+                        for batch in partition.acknowledgement_batches
+                    ]
+                )
+    return found
 
 
 def settle(

@@ -127,6 +127,21 @@ def test_a_late_acknowledgement_waits_for_the_write_of_whoever_has_settled_the_r
     assert settled() == ignored() == (ErrorCode.COORDINATOR_NOT_AVAILABLE if fails else ErrorCode.NONE)
 
 
+@pytest.mark.parametrize("second", [2, 0], ids=["in order", "out of order"])
+def test_a_partition_that_is_named_twice_settles_what_is_said_in_both_places_or_nothing(second: int) -> None:
+    machine, client, topic_id = share_machine()
+    client.append(count=4)
+    member = member_of(machine, topic_id)
+    assert member.acquired() == [(0, 3, 1)]
+    twice = [*member.topics([(0, 1, 1, [ACCEPT])]), *member.topics([(0, second, second, [ACCEPT])])]
+    answers = member.acknowledge(topics=twice).responses
+    code = ErrorCode.NONE if second else ErrorCode.INVALID_REQUEST
+    assert [partition.error_code for topic in answers for partition in topic.partitions] == [code, code]
+    member.client.session.closed()
+    expected = [(0, 0, 2), (3, 3, 2)] if second else [(0, 3, 2)]
+    assert member_of(machine, topic_id, "b").acquired(max_wait_ms=500) == expected
+
+
 def test_released_and_rejected_records_and_the_delivery_limit() -> None:
     machine, client, topic_id = share_machine(share_delivery_count_limit="2")
     client.append(count=3)
@@ -324,6 +339,27 @@ def test_the_last_request_of_a_session_settles_and_releases() -> None:
     assert b.acquired(max_wait_ms=1_000) == [(1, 2, 2)]
     assert a.fetch().error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
     assert len(machine.broker.share_sessions) == 1
+
+
+@pytest.mark.parametrize("ends", ["closed", "opened again elsewhere"])
+def test_a_fetch_that_outlives_its_session_locks_nothing(ends: str) -> None:
+    machine, client, topic_id = share_machine()
+    member, other = member_of(machine, topic_id), member_of(machine, topic_id, "other")
+    member.acquired()
+    other.acquired()
+    before = len(member.client.replies)
+    body = encode_request(ApiKey.SHARE_FETCH, 2, member.fetch_fields(max_wait_ms=60_000))
+    member.client.send(ApiKey.SHARE_FETCH, 2, body)
+    if ends == "closed":
+        fields = {"group_id": GROUP, "member_id": "a", "share_session_epoch": -1, "is_renew_ack": False, "topics": []}
+        member.client.send(ApiKey.SHARE_ACKNOWLEDGE, 2, encode_request(ApiKey.SHARE_ACKNOWLEDGE, 2, fields))
+        machine.broker.end_of_burst()
+    else:
+        again = ShareMember(machine, "a", topic_id)
+        assert again.acquired() == []
+    client.append(count=2)
+    assert other.acquired() == [(0, 1, 1)]
+    machine.run_until(lambda: len(member.client.replies) > before)
 
 
 def used_shard(machine: Machine) -> Shard[ShareCoordinator]:

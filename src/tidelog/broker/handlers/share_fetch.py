@@ -146,13 +146,14 @@ class ShareFetch:
         if request.is_renew_ack or request.max_records <= 0 or request.max_bytes <= 0:
             self.fetched()
             return
-        sessions, pace = context.broker.share_sessions, Pace()
+        pace = Pace()
+        # Settling may have paused as well.
+        self._check_session()
         for which in self._session.in_turn():
             self._find(which)
             if pace.is_pause_due():
                 yield
-                if not sessions.is_open(self._session):
-                    raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND, "The session has ended while this request was handled.")
+                self._check_session()
         wait_ms = _wait_ms(context, request)
         if self._try() or wait_ms <= 0:
             self.fetched()
@@ -161,6 +162,14 @@ class ShareFetch:
         self._timer = context.broker.timers.schedule(wait_ms, self._time_out)
         for leader in self._leaders.values():
             leader.add_waiter(self)
+
+    @property
+    def _is_session_open(self) -> bool:
+        return self._context.broker.share_sessions.is_open(self._session)
+
+    def _check_session(self) -> None:
+        if not self._is_session_open:
+            raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND, "The session has ended while this request was handled.")
 
     def _try(self) -> bool:
         """Lock what there is, unless it is too little to answer with. Returns whether there is an answer."""
@@ -236,12 +245,14 @@ class ShareFetch:
         self._reply_if_done()
 
     def on_available(self) -> None:
-        if not self._is_fetched and self._try():
+        # A request that has outlived its session locks nothing: nobody would release it.
+        if not self._is_fetched and (not self._is_session_open or self._try()):
             self.fetched()
 
     def _time_out(self) -> None:
         self._bytes_min = 0
-        self._try()
+        if self._is_session_open:
+            self._try()
         self.fetched()
 
     def cancel(self) -> None:
