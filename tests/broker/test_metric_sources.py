@@ -55,6 +55,9 @@ def test_requests_topics_and_errors() -> None:
     assert shown.histogram("tidelog_request_seconds", "Produce").total == 2
     assert shown.histogram("tidelog_request_wait_seconds", "Produce").total == 1
     assert ("tidelog_request_wait_seconds", ("Fetch",)) not in shown.series
+    # What only brokers send shares one series, and so do the stages of all but a few APIs.
+    assert set(shown.labels("tidelog_request_seconds")) == {("CreateTopics",), (OTHER,), ("Produce",), ("Fetch",)}
+    assert set(shown.labels("tidelog_request_handling_seconds")) == {(OTHER,), ("Produce",), ("Fetch",)}
     assert shown.value("tidelog_request_errors_total", "Produce", "UNKNOWN_TOPIC_OR_PARTITION") == 1
     assert shown.value("tidelog_topic_produced_bytes_total", "orders") == len(records)
     assert shown.value("tidelog_topic_fetched_bytes_total", "orders") == len(records)

@@ -41,8 +41,8 @@ class Scale(NamedTuple):
 
 # 33 microseconds to 17 seconds: less is one turn of the loop, more is a time-out.
 SECONDS = Scale(15, 34, 1, NANOSECONDS_PER_SECOND)
-# The same range in half as many bounds, where there is one histogram for each of many things.
-SECONDS_COARSE = Scale(15, 35, 2, NANOSECONDS_PER_SECOND)
+# 131 microseconds to 8.6 seconds in less than half as many bounds, where there is one histogram for each of many things.
+SECONDS_COARSE = Scale(17, 33, 2, NANOSECONDS_PER_SECOND)
 # 1 to 65,535 things.
 COUNTS = Scale(1, 16, 1, 1)
 
