@@ -1,7 +1,7 @@
 """A whole broker in its own process, with librdkafka as its client: how soon it serves, what it needs idle, how much it does.
 
 ``broker-start`` is what somebody waits for whose test starts a broker: from the call to the first acknowledged message. The
-modules are compiled, as those of an installed package are, whatever PYTHONDONTWRITEBYTECODE says of this tree.
+bytecode of all modules is cached, as that of an installed package is, whatever PYTHONDONTWRITEBYTECODE says of this tree.
 ``broker-requests`` has one message in each request, which is the work that a request makes, and ``broker-messages`` has as many
 as fit. Both write to a topic with ``flush.messages`` set high: into the page cache, as Kafka does by default, so that it is the
 broker that is measured and not the disk. Processor time is the broker's own, in its process; that of the client beside it shows
@@ -43,13 +43,13 @@ class NotDelivered(Exception):
 
 
 def start(workspace: Workspace) -> list[Row]:
-    with workspace.directory("bytecode") as path, compiled_modules(path):
+    with workspace.directory("bytecode") as path, cached_bytecode(path):
         return _start(workspace)
 
 
 @contextmanager
-def compiled_modules(path: Path) -> Iterator[None]:
-    """For processes that are started meanwhile; a first one has compiled them."""
+def cached_bytecode(path: Path) -> Iterator[None]:
+    """For processes that are started meanwhile; a first one has written it."""
     before = dict(os.environ)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = os.fspath(path)

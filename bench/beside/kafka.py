@@ -16,7 +16,7 @@ from time import perf_counter, sleep
 from bench.beside import latency, throughput
 from bench.beside.results import Measurement, Results
 from bench.beside.subjects import FSYNCED, PAGE_CACHE, KafkaSubject, Subject, TidelogSubject, create_topic, delete_topic
-from bench.broker import compiled_modules
+from bench.broker import cached_bytecode
 from bench.broker_process import cpu_seconds, resident_mebibytes
 from bench.measure import Target
 from bench.workspace import Workspace
@@ -65,7 +65,7 @@ _topic_numbers = count_up()
 
 def run(workspace: Workspace, kinds: list[type[TidelogSubject] | type[KafkaSubject]], say: Callable[[str], None]) -> Results:
     results = Results(MEASUREMENTS, [kind.label for kind in kinds])
-    with workspace.directory("bytecode") as bytecode, compiled_modules(bytecode):
+    with workspace.directory("bytecode") as bytecode, cached_bytecode(bytecode):
         _starts(workspace, kinds, results, say)
         with _running(workspace, kinds) as subjects:
             for number in range(workspace.rounds(ROUNDS)):

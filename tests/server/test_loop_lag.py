@@ -1,7 +1,11 @@
 """A minute of values, on a clock that the test moves."""
 
 import asyncio
+import gc
 import time
+from collections.abc import Iterator
+
+import pytest
 
 from tests.server.harness import running_server, wait_until
 from tidelog.server.loop_lag import (
@@ -39,8 +43,14 @@ class FakeLoop:
         self.lag._observe()
 
 
-def test_the_lag_is_how_late_the_timer_was() -> None:
+@pytest.fixture
+def loop() -> Iterator[FakeLoop]:
     loop = FakeLoop()
+    yield loop
+    loop.lag.stop()
+
+
+def test_the_lag_is_how_late_the_timer_was(loop: FakeLoop) -> None:
     for lag_ms in (0.0, 30.0, 4.0):
         loop.run_late(lag_ms)
     assert round(loop.lag.lag.max_ms(loop.now)) == 30
@@ -50,8 +60,7 @@ def test_the_lag_is_how_late_the_timer_was() -> None:
     assert loop.events == []
 
 
-def test_what_held_the_loop_is_counted_since_the_start() -> None:
-    loop = FakeLoop()
+def test_what_held_the_loop_is_counted_since_the_start(loop: FakeLoop) -> None:
     loop.lag.observe_background(0.25)
     loop.now += 3600
     loop.lag.observe_background(0.5)
@@ -59,8 +68,7 @@ def test_what_held_the_loop_is_counted_since_the_start() -> None:
     assert loop.lag.background_ns.sum == 750_000_000
 
 
-def test_a_long_lag_is_reported_at_most_every_ten_seconds() -> None:
-    loop = FakeLoop()
+def test_a_long_lag_is_reported_at_most_every_ten_seconds(loop: FakeLoop) -> None:
     loop.run_late(REPORT_MS + 50)
     assert [(event, facts["lag_ms"], facts["times"]) for event, facts in loop.events] == [("loop_lag", REPORT_MS + 50, 1)]
     loop.run_late(REPORT_MS + 400)
@@ -71,8 +79,19 @@ def test_a_long_lag_is_reported_at_most_every_ten_seconds() -> None:
     assert [(facts["lag_ms"], facts["times"]) for _, facts in loop.events[1:]] == [(REPORT_MS + 400, 2)]
 
 
-def test_the_facts_name_both_figures() -> None:
-    loop = FakeLoop()
+def test_a_collection_is_counted_and_named_by_the_report(loop: FakeLoop) -> None:
+    before = loop.lag.collections.total
+    gc.collect()
+    assert loop.lag.collections.total > before
+    loop.run_late(REPORT_MS + 50)
+    assert [facts["collection_ms_max"] for _, facts in loop.events] == [loop.lag.facts()["collection_ms_max"]]
+    loop.lag.stop()
+    at_stop = loop.lag.collections.total
+    gc.collect()
+    assert loop.lag.collections.total == at_stop
+
+
+def test_the_facts_name_both_figures(loop: FakeLoop) -> None:
     loop.run_late(3)
     loop.lag.observe_background(0.0064)
     facts = loop.lag.facts()

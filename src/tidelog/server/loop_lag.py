@@ -1,15 +1,19 @@
-"""Measures how late the event loop is, and how much of that the broker's background work causes.
+"""Measures how late the event loop is, and how much of that the broker's background work and the cycle collector cause.
 
 ``lag``: a timer is set for every ``INTERVAL_SECONDS``; the lag is how much later it runs, whatever the cause: requests,
 background work, or a machine that has no time for this process. ``background``: how long each tick and each completion of the
-broker took, which is where retention, expiry, swaps and the creation of logs have their slices. Both cover the last minute.
+broker took, which is where retention, expiry, swaps and the creation of logs have their slices. ``collections``: how long each
+run of the cycle collector took, in whichever thread, since none of them can do anything meanwhile. All cover the last minute.
 
 A lag above ``REPORT_MS`` is an event in the operator's log. At most one is written every ``REPORT_SECONDS``, with the worst lag
-since the last.
+since the last, and the longest background work and collection of the last minute: if both are much shorter, requests, an import
+or a machine that is busy with other work held the loop.
 """
 
+import gc
 from bisect import bisect_left
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Protocol
 
 from tidelog.metrics.histogram import NANOSECONDS_PER_SECOND, Histogram
@@ -79,6 +83,7 @@ class LoopLag:
 
     __slots__ = (
         "_clock",
+        "_collection_began_ns",
         "_due",
         "_report",
         "_reported_at",
@@ -88,6 +93,7 @@ class LoopLag:
         "_unreported_ms",
         "background",
         "background_ns",
+        "collections",
         "lag",
         "lag_ns",
     )
@@ -109,11 +115,17 @@ class LoopLag:
         self._unreported_ms = 0.0
         self.lag = RecentHistogram()
         self.background = RecentHistogram()
+        self.collections = RecentHistogram()
+        self._collection_began_ns = 0
         # The same figures since the start.
         self.lag_ns = Histogram()
         self.background_ns = Histogram()
 
     def start(self) -> None:
+        gc.callbacks.append(self._on_collection)
+        self._wait()
+
+    def _wait(self) -> None:
         self._due = self._clock() + INTERVAL_SECONDS
         self._timer = self._schedule(INTERVAL_SECONDS, self._observe)
 
@@ -121,6 +133,7 @@ class LoopLag:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            gc.callbacks.remove(self._on_collection)
 
     def observe_background(self, seconds: float) -> None:
         """Record that a slice of background work took this long."""
@@ -135,7 +148,17 @@ class LoopLag:
             "lag_counts": self.lag.counts(now),
             "background_ms_max": round(self.background.max_ms(now), 1),
             "background_counts": self.background.counts(now),
+            "collection_ms_max": round(self.collections.max_ms(now), 1),
+            "collection_counts": self.collections.counts(now),
         }
+
+    def _on_collection(self, phase: str, _: dict[str, int]) -> None:
+        # Only one collection runs at a time.
+        if phase == "start":
+            self._collection_began_ns = perf_counter_ns()
+        elif self._collection_began_ns:
+            took_ms = (perf_counter_ns() - self._collection_began_ns) / NANOSECONDS_PER_MILLISECOND
+            self.collections.observe(took_ms, self._clock())
 
     def _observe(self) -> None:
         now = self._clock()
@@ -146,8 +169,10 @@ class LoopLag:
             self._unreported += 1
             self._unreported_ms = max(self._unreported_ms, lag_ms)
         if self._unreported and (self._reported_at is None or now - self._reported_at >= REPORT_SECONDS):
-            facts = {"lag_ms": round(self._unreported_ms), "times": self._unreported}
-            self._report("loop_lag", {**facts, "background_ms_max": round(self.background.max_ms(now), 1)})
+            facts: dict[str, object] = {"lag_ms": round(self._unreported_ms), "times": self._unreported}
+            facts["background_ms_max"] = round(self.background.max_ms(now), 1)
+            facts["collection_ms_max"] = round(self.collections.max_ms(now), 1)
+            self._report("loop_lag", facts)
             self._reported_at = now
             self._unreported, self._unreported_ms = 0, 0.0
-        self.start()
+        self._wait()
